@@ -1,11 +1,13 @@
-//! What a record costs: written as a line, linked to the one before, and kept while a request runs.
+//! Benchmark of audit events: formatted as a line, linked to the previous one, and open during a
+//! request.
 
 use std::hint::black_box;
 use std::time::SystemTime;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use weir::audit::{
-    Arguments, Audit, Chain, Decision, Ending, OnError, Outcome, Settings, Target, Wire,
+    Arguments, Audit, AuditDecision, AuditOutcome, AuditTarget, Chain, EventCompletion, OnError,
+    Settings, TransportKind,
 };
 use weir::json::Object;
 use weir::mcp::kind::Kind;
@@ -17,40 +19,44 @@ fn audit(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let _entered = runtime.as_ref().expect("a runtime").enter();
     let settings = Settings {
-        target: Target::File("/dev/null".into()),
+        target: AuditTarget::File("/dev/null".into()),
         arguments: Arguments::Names,
         chain: true,
         rotate_size: u64::MAX,
         rotate_keep: 1,
         on_error: OnError::Continue,
     };
-    // Nobody writes: the queue is full soon, which costs as much.
+    // No writer runs, so the queue is soon full, which costs as much.
     let (audit, _writer) = Audit::open(&settings).expect("a log");
     let params = Object::parse(r#"{"name":"hub__search","arguments":{"query":"x","limit":5}}"#);
     let params = params.expect("an object");
     let hub: UpstreamName = "hub".parse().expect("a name");
     let (client, role) = ("alice-laptop".into(), "developer".into());
     let request = |audit: &Audit| {
-        let record = audit.begin(Wire::Http, Some([127, 0, 0, 1].into()));
-        record.over_http("POST");
-        record.by(&client, &role, None);
-        record.took(1_024);
-        record.asks(Revision::NEWEST, "tools/call", &params);
-        record.about(Kind::Tool);
-        record.named("hub__search");
+        let record = audit.begin(TransportKind::Http, Some([127, 0, 0, 1].into()));
+        record.set_http_method("POST");
+        record.set_client(&client, &role, None);
+        record.set_bytes_in(1_024);
+        record.set_request(Revision::NEWEST, "tools/call", &params);
+        record.set_kind(Kind::Tool);
+        record.set_public_name("hub__search");
         let item = (Kind::Tool, "hub__search");
-        record.decided(item, Decision::Allowed, Some((&hub, "search")), Some("hub/*"));
+        record.set_decision(item, AuditDecision::Allowed, Some((&hub, "search")), Some("hub/*"));
         record
     };
-    let ending =
-        Ending { outcome: Outcome::Ok, code: None, status: Some(200), bytes_out: Some(2_048) };
+    let ending = EventCompletion {
+        outcome: AuditOutcome::Ok,
+        code: None,
+        status: Some(200),
+        bytes_out: Some(2_048),
+    };
     group.bench_function("a record of a call, from its begin to the queue", |bench| {
         bench.iter(|| request(black_box(&audit)).end(ending));
     });
     group.bench_function("the same in a log that is off", |bench| {
         bench.iter(|| request(black_box(&Audit::off())).end(ending));
     });
-    let line = request(&audit).line().expect("a line");
+    let line = request(&audit).current_entry().expect("a line");
     let mut chain = Chain::new();
     println!("a line: {} bytes", line.write(&chain, SystemTime::now(), true).len());
     group.bench_function("its line, written and linked", |bench| {

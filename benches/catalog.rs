@@ -1,19 +1,20 @@
-//! What the catalog costs: a page cut, a name resolved, a view rebuilt, a cursor written and read.
+//! Benchmark of the catalog: a page cut, a name resolved, a view rebuilt, a cursor written and
+//! parsed.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use weir::catalog::{Catalog, Cursor, Filter, Outlet, Settings, Snapshot};
-use weir::mcp::definition::downgrade::Form;
+use weir::catalog::{Catalog, Cursor, ExportRules, Filter, ListSnapshot, Settings};
+use weir::mcp::definition::downgrade::DefinitionForm;
 use weir::mcp::definition::item::Item;
 use weir::mcp::kind::Kind;
 use weir::mcp::name::{Naming, UpstreamName};
-use weir::mcp::pattern::Rules;
+use weir::mcp::pattern::AllowDeny;
 use weir::mcp::uri::CanonicalUri;
 
 /// A role with one rule, so that every item is matched against a pattern.
-struct Role(Rules);
+struct Role(AllowDeny);
 
 impl Filter for Role {
     fn allows(&self, _kind: Kind, upstream: &UpstreamName, key: &str) -> bool {
@@ -24,13 +25,17 @@ impl Filter for Role {
         self.0.decide_uri(&format!("{upstream}/"), uri).allows()
     }
 
+    fn resources(&self) -> &AllowDeny {
+        &self.0
+    }
+
     fn reaches(&self, _upstream: &UpstreamName) -> bool {
         true
     }
 }
 
 fn role() -> Arc<dyn Filter> {
-    Arc::new(Role(Rules::new(&["*"], &["hub/secret_*"])))
+    Arc::new(Role(AllowDeny::new(&["*"], &["hub/secret_*"])))
 }
 
 fn name(text: &str) -> UpstreamName {
@@ -38,17 +43,17 @@ fn name(text: &str) -> UpstreamName {
 }
 
 fn catalog(upstreams: &[UpstreamName]) -> Catalog {
-    let outlet = |name: &UpstreamName| Outlet {
+    let outlet = |name: &UpstreamName| ExportRules {
         name: name.clone(),
         prefix: name.clone(),
-        prompts: Rules::everything(),
-        tools: Rules::everything(),
-        resources: Rules::everything(),
+        prompts: AllowDeny::everything(),
+        tools: AllowDeny::everything(),
+        resources: AllowDeny::everything(),
         rename: Vec::new(),
     };
     Catalog::new(Settings {
         naming: Naming::default(),
-        outlets: upstreams.iter().map(outlet).collect(),
+        exports: upstreams.iter().map(outlet).collect(),
         page_items: 200,
         page_bytes: 1 << 20,
         instructions: true,
@@ -56,7 +61,7 @@ fn catalog(upstreams: &[UpstreamName]) -> Catalog {
 }
 
 /// Tools of about half a kilobyte; the first differs from round to round.
-fn tools(count: usize, round: usize) -> Snapshot {
+fn tools(count: usize, round: usize) -> ListSnapshot {
     let rest = "x".repeat(400);
     let tool = |n: usize| {
         let version = if n == 0 { round } else { 0 };
@@ -65,7 +70,7 @@ fn tools(count: usize, round: usize) -> Snapshot {
         );
         Item::parse(Kind::Tool, text.into()).expect("a tool")
     };
-    Snapshot {
+    ListSnapshot {
         items: (0..count).map(tool).collect(),
         fresh_until: None,
         is_private: false,
@@ -80,10 +85,12 @@ fn reading(criterion: &mut Criterion) {
         catalog.publish(upstream, Kind::Tool, tools(100, 0));
     }
     let view = catalog.view("role", &role()).borrow().clone();
-    let after =
-        view.page(Kind::Tool, None, Form::Newest).next.expect("1 000 tools have several pages");
+    let after = view
+        .page(Kind::Tool, None, DefinitionForm::Newest)
+        .next
+        .expect("1 000 tools have several pages");
     criterion.bench_function("a page of 200 of 1 000", |bench| {
-        bench.iter(|| view.page(Kind::Tool, black_box(Some(&after)), Form::Newest));
+        bench.iter(|| view.page(Kind::Tool, black_box(Some(&after)), DefinitionForm::Newest));
     });
     criterion.bench_function("a name of 1 000 resolved", |bench| {
         bench.iter(|| view.resolve(Kind::Tool, black_box("up7__tool_number_00042")));

@@ -1,4 +1,4 @@
-//! What JSON-RPC costs on the way through: a request read, an answer written.
+//! Benchmark of JSON-RPC envelopes: a request parsed, a response written.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! What it costs to count a request, and to know which one a line of the log is about.
+//! Benchmark of request metrics and of the log context of a request.
 
 use std::future::ready;
 use std::hint::black_box;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use futures::FutureExt;
-use weir::gateway::{End, Meters};
-use weir::request_scope::{self, Trail};
+use weir::gateway::{GatewayMetrics, RequestStatus};
+use weir::request_scope::{self, RequestScope};
 
 fn counting(c: &mut Criterion) {
-    let meters = Arc::new(Meters::default());
+    let meters = Arc::new(GatewayMetrics::default());
     for method in ["tools/call", "tasks/cancel", "no/such/method"] {
         c.bench_function(&format!("count {method}"), |b| {
-            b.iter(|| meters.begin(black_box(method)).end(End::Good));
+            b.iter(|| meters.begin(black_box(method)).end(RequestStatus::Success));
         });
     }
 }
@@ -23,10 +23,10 @@ fn trails(c: &mut Criterion) {
     c.bench_function("walk a trail", |b| {
         b.iter(|| {
             let work = async {
-                request_scope::leave(|known| known.client = Some(Arc::clone(&client)));
+                request_scope::record(|known| known.client = Some(Arc::clone(&client)));
                 ready(()).await;
             };
-            Trail::begin().walk(work).now_or_never()
+            RequestScope::begin().run(work).now_or_never()
         });
     });
 }

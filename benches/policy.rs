@@ -1,14 +1,16 @@
-//! What policy, limits and audit cost: the throughput of `prompts/get` at 32 connections, with and without them.
+//! Benchmark of policy, limits and audit: the throughput of `prompts/get` at 32 connections, with
+//! and without them.
 //!
-//! The whole house, with a door on a real TCP port, 32 clients that each ask again as soon as they are answered, and a
-//! bare server in memory behind it that answers with a kilobyte. All houses are open at once and get their turns
-//! one after the other, in every round in another order, so that what else the machine does meets all of them. The ratio
-//! is the median of the rounds' own ratios to the first house. Where others use the machine as well, throughput says
-//! little; so the processor time of a request is told, too (on Linux): of the whole process, clients and server
-//! included. Its inverse is the throughput of a machine that does nothing else.
+//! The whole gateway on a real TCP port, 32 clients that each send the next request after each
+//! response, and a bare server in memory behind it that responds with a kilobyte. All gateways run
+//! at once and get their turns one after the other, in every round in another order, so that other
+//! work of the machine affects all of them. The ratio is the median of the rounds' own ratios to
+//! the first gateway. If others use the machine as well, throughput says little; so the processor
+//! time of a request is printed, too (on Linux): of the whole process, clients and server included.
+//! Its inverse is the throughput of a machine that does nothing else.
 //!
-//! `WEIR_BENCH_ROUNDS` and `WEIR_BENCH_MILLIS` say how many rounds there are, and how long a turn is.
-//! `WEIR_BENCH_HOUSE` names a house to be alone with, for a profiler.
+//! `WEIR_BENCH_ROUNDS` and `WEIR_BENCH_MILLIS` set the number of rounds and the length of a turn.
+//! `WEIR_BENCH_ONLY` names a single gateway to run, for a profiler.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -35,7 +37,7 @@ use weir::app::App;
 use weir::config::{Config, Options};
 use weir::downstream::http;
 use weir::jsonrpc::{self, Message};
-use weir::upstream::connect::{Child, Command, Dial, Stream};
+use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
 
 fn main() -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -49,23 +51,23 @@ async fn measure() -> io::Result<()> {
     };
     let (rounds, turn) = (number("WEIR_BENCH_ROUNDS", 15), number("WEIR_BENCH_MILLIS", 700));
     let turn = Duration::from_millis(turn);
-    let only = std::env::var("WEIR_BENCH_HOUSE").ok();
+    let only = std::env::var("WEIR_BENCH_ONLY").ok();
     let folder = tempfile::tempdir()?;
     for era in [Era::Modern, Era::Legacy] {
         let plans = plans(folder.path()).into_iter();
         let plans = plans.filter(|plan| only.as_ref().is_none_or(|only| plan.name.contains(only)));
-        let mut houses = Vec::new();
+        let mut gateways = Vec::new();
         for plan in plans {
-            houses.push(House::open(plan, era).await?);
+            gateways.push(BenchGateway::open(plan, era).await?);
         }
-        let mut rates = vec![Vec::new(); houses.len()];
+        let mut rates = vec![Vec::new(); gateways.len()];
         let mut costs = rates.clone();
-        let mut times = vec![Vec::new(); houses.len()];
+        let mut times = vec![Vec::new(); gateways.len()];
         for round in 0..rounds {
-            for at in 0..houses.len() {
-                let at = (at + round as usize) % houses.len();
+            for at in 0..gateways.len() {
+                let at = (at + round as usize) % gateways.len();
                 let before = cpu_micros();
-                let (asked, seconds) = houses[at].ask_for(turn).await?;
+                let (asked, seconds) = gateways[at].run_for(turn).await?;
                 costs[at].push((cpu_micros() - before) / asked.len() as f64);
                 rates[at].push(asked.len() as f64 / seconds);
                 times[at].extend(asked);
@@ -74,7 +76,7 @@ async fn measure() -> io::Result<()> {
         println!("{era:?} clients, {rounds} rounds of {turn:?}:");
         print!("{:40} {:>8} {:>8} {:>8} {:>7}", "", "per s", "p50 µs", "p99 µs", "ratio");
         println!(" {:>8} {:>7}", "CPU µs", "ratio");
-        for at in 0..houses.len() {
+        for at in 0..gateways.len() {
             let ratio = |all: &[Vec<f64>]| {
                 let ratios = all[at].iter().zip(&all[0]).map(|(ours, theirs)| ours / theirs);
                 median(ratios.collect())
@@ -82,18 +84,18 @@ async fn measure() -> io::Result<()> {
             times[at].sort_unstable();
             let share = |percent: usize| times[at][times[at].len() * percent / 100].as_micros();
             let (name, rate, cost) =
-                (houses[at].name, median(rates[at].clone()), median(costs[at].clone()));
+                (gateways[at].name, median(rates[at].clone()), median(costs[at].clone()));
             print!("{name:40} {rate:8.0} {:8} {:8} {:7.3}", share(50), share(99), ratio(&rates));
             println!(" {cost:8.1} {:7.3}", ratio(&costs));
         }
-        for house in houses {
-            house.close().await;
+        for gateway in gateways {
+            gateway.close().await;
         }
     }
     Ok(())
 }
 
-/// How much processor time this process has had, in microseconds; not a number where nobody tells.
+/// Processor time of this process, in microseconds; NaN where it cannot be read.
 fn cpu_micros() -> f64 {
     let of_thread = |thread: io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
@@ -108,13 +110,13 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-// === Houses ===
+// === Gateways ===
 
-/// What a house is made of, and whose keys its clients show.
+/// Configuration of a gateway, and the keys of its clients.
 struct Plan {
     name: &'static str,
     config: String,
-    /// How many clients have keys; none, where nobody needs one.
+    /// Number of clients with keys; 0 if no key is required.
     keys: usize,
 }
 
@@ -132,7 +134,7 @@ fn plans(folder: &Path) -> Vec<Plan> {
         let mut text =
             format!("[upstreams.hub]\nurl = \"http://hub.test/mcp\"\n[audit]\n{audit}{limits}");
         for role in 0..roles {
-            // A hundred have the same rules.
+            // The first hundred roles have equal rules.
             let denied = if role < 100 { 0 } else { role };
             let _ = write!(
                 text,
@@ -163,7 +165,7 @@ fn plans(folder: &Path) -> Vec<Plan> {
     ]
 }
 
-/// Not of Weir's own form would be cheaper: those are checked before they are looked up.
+/// A key of Weir's own form: any other would be cheaper, because it is rejected before the lookup.
 fn key(who: usize) -> String {
     let body = format!("weir_{who:043}");
     let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
@@ -178,47 +180,48 @@ fn key(who: usize) -> String {
     format!("{body}_{}", String::from_utf8_lossy(&check))
 }
 
-struct House {
+struct BenchGateway {
     name: &'static str,
     app: App,
     tasks: TaskTracker,
     clients: Vec<Client>,
 }
 
-impl House {
+impl BenchGateway {
     async fn open(plan: Plan, era: Era) -> io::Result<Self> {
         let parsed = Config::parse(&plan.config, Path::new("weir.toml"), &Options::default());
         let config = parsed.unwrap_or_else(|report| panic!("{report}"));
         let log = config.audit.enabled.is_some_and(|enabled| enabled);
-        let log = log.then(|| App::open_log(&config)).transpose().map_err(io::Error::other)?;
+        let log =
+            log.then(|| App::open_audit_log(&config)).transpose().map_err(io::Error::other)?;
         let tasks = TaskTracker::new();
-        let app = App::open_for(&config, Arc::new(Behind(tasks.clone())), None, log);
-        app.gateway().listed().await;
+        let app = App::open_with(&config, Arc::new(InMemoryServer(tasks.clone())), None, log);
+        app.gateway().wait_until_listed().await;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (doors, workers) = (Arc::clone(app.door()), Arc::default());
-        app.spawn_door(http::accept_loop(listener, None, PLACES, doors, workers));
+        let (state, workers) = (Arc::clone(app.server_state()), Arc::default());
+        app.spawn_listener(http::accept_loop(listener, None, MAX_CONNECTIONS, state, workers));
         let mut clients = Vec::new();
         for number in 0..CONNECTIONS {
-            // Each has keys that no other has. A session has one.
+            // Each connection has keys of its own. A session has one.
             let keys = (number..plan.keys).step_by(CONNECTIONS).map(key);
             let keys = keys.take(if era == Era::Legacy { 1 } else { usize::MAX });
             clients.push(Client::open(address, era, keys.collect()).await?);
         }
-        let mut house = Self { name: plan.name, app, tasks, clients };
-        // Every key once, so that every view is there.
+        let mut gateway = Self { name: plan.name, app, tasks, clients };
+        // Uses every key once, so that every view exists.
         let most = plan.keys.div_ceil(CONNECTIONS).max(100);
-        join_all(house.clients.iter_mut().map(|client| client.ask_again(most))).await;
-        Ok(house)
+        join_all(gateway.clients.iter_mut().map(|client| client.warm_up(most))).await;
+        Ok(gateway)
     }
 
-    /// How long each request took that was answered within this time, and how long all took, in seconds.
-    async fn ask_for(&mut self, time: Duration) -> io::Result<(Vec<Duration>, f64)> {
+    /// Duration of each request that completed within this time, and of all together, in seconds.
+    async fn run_for(&mut self, time: Duration) -> io::Result<(Vec<Duration>, f64)> {
         let begin = Instant::now();
-        let asking = TaskTracker::new();
+        let running = TaskTracker::new();
         let clients = self.clients.drain(..).map(|mut client| {
-            asking.spawn(async move {
-                let asked = client.ask_until(begin + time).await;
+            running.spawn(async move {
+                let asked = client.request_until(begin + time).await;
                 (client, asked)
             })
         });
@@ -240,8 +243,8 @@ impl House {
 }
 
 const CONNECTIONS: usize = 32;
-/// How many connections the door takes.
-const PLACES: usize = 1_000;
+/// Maximum number of connections.
+const MAX_CONNECTIONS: usize = 1_000;
 
 // === Clients ===
 
@@ -251,10 +254,10 @@ enum Era {
     Legacy,
 }
 
-/// A connection that is kept, and as little of HTTP as it takes.
+/// A persistent connection with minimal HTTP.
 struct Client {
     stream: TcpStream,
-    /// Each with the lines of the head that do not change.
+    /// Constant lines of the head, by key.
     heads: Vec<String>,
     era: Era,
     asked: usize,
@@ -303,11 +306,11 @@ impl Client {
         Ok(())
     }
 
-    async fn ask_until(&mut self, end: Instant) -> io::Result<Vec<Duration>> {
+    async fn request_until(&mut self, end: Instant) -> io::Result<Vec<Duration>> {
         let mut times = Vec::with_capacity(4_096);
         let mut begin = Instant::now();
         while begin < end {
-            self.ask().await?;
+            self.request_prompt().await?;
             let now = Instant::now();
             times.push(now - begin);
             begin = now;
@@ -315,14 +318,14 @@ impl Client {
         Ok(times)
     }
 
-    async fn ask_again(&mut self, times: usize) {
+    async fn warm_up(&mut self, times: usize) {
         for _ in 0..times {
-            self.ask().await.expect("an answer");
+            self.request_prompt().await.expect("an answer");
         }
     }
 
-    /// Asks for a prompt, and checks that the answer is to this question.
-    async fn ask(&mut self) -> io::Result<()> {
+    /// Requests a prompt, and checks that the response belongs to it.
+    async fn request_prompt(&mut self) -> io::Result<()> {
         self.asked += 1;
         let asked = self.asked;
         let meta = match self.era {
@@ -344,7 +347,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a message and reads the response; says where its body begins.
+    /// Sends a message and reads the response; returns the start of its body.
     async fn exchange(&mut self, text: &str) -> io::Result<usize> {
         let head = &self.heads[self.asked % self.heads.len()];
         let request = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
@@ -373,28 +376,28 @@ impl Client {
 
 // === The server behind it ===
 
-/// Leads to a server in memory, which is modern and has fifty prompts.
-struct Behind(TaskTracker);
+/// Connects to a server in memory, which is modern and has fifty prompts.
+struct InMemoryServer(TaskTracker);
 
-impl Dial for Behind {
+impl Connect for InMemoryServer {
     fn connect<'a>(
         &'a self,
         _: &'a Uri,
         _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         let (ours, theirs) = tokio::io::duplex(64 * 1_024);
         let service = service_fn(|request| async { Ok::<_, Infallible>(serve(request).await) });
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(ours), service);
         self.0.spawn(async move {
-            // Whoever has enough closes it.
+            // The gateway closes the connection.
             let _ = serving.await;
         });
-        let stream: Box<dyn Stream> = Box::new(theirs);
+        let stream: Box<dyn ByteStream> = Box::new(theirs);
         std::future::ready(Ok(stream)).boxed()
     }
 
-    fn spawn(&self, _: &Command) -> io::Result<Child> {
+    fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
         Err(io::ErrorKind::NotFound.into())
     }
 }

@@ -1,7 +1,7 @@
-//! One target of `checks/`, driven by libFuzzer, which keeps the inputs that reach code that no other reached.
+//! Runs one target of `checks/` with libFuzzer, which stores the inputs that reach new code.
 //!
-//! `WEIR_FUZZ` says which. `./dev fuzz` builds it with coverage and gives it the corpora; an input that it stops at
-//! belongs into `corpus/`, where the tests put it through the same check.
+//! `WEIR_FUZZ` names the target. `./dev fuzz` builds this program with coverage and passes the
+//! corpora. Commit an input that fails to `corpus/`, where the tests run the same check on it.
 #![no_main]
 
 mod checks;
@@ -9,9 +9,9 @@ mod checks;
 use std::sync::LazyLock;
 
 static CHECK: LazyLock<fn(&[u8])> = LazyLock::new(|| {
-    let wanted = std::env::var("WEIR_FUZZ").unwrap_or_default();
-    let found = checks::TARGETS.iter().find(|(name, _)| *name == wanted);
-    found.unwrap_or_else(|| panic!("WEIR_FUZZ is '{wanted}', which is no target of fuzz/checks")).1
+    let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
+    let found = checks::TARGETS.iter().find(|(target, _)| *target == name);
+    found.unwrap_or_else(|| panic!("WEIR_FUZZ is '{name}', which is not a target of fuzz/checks")).1
 });
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| CHECK(bytes));

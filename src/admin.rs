@@ -1,14 +1,13 @@
-//! What an operator sees of a running Weir: a listener of its own, beside the doors.
+//! Listener for operators: health, status, metrics, reload, remaining quota.
 //!
-//! It tells whether the process lives and is ready, exports metrics, and says in full how everything is doing. What
-//! the other rooms count and know is looked at when somebody asks. The one thing that it does is to have the
-//! configuration read again, for whoever shows the token.
+//! It has a port of its own, beside the client listener. The numbers of the other modules are read
+//! when a request asks for them. The only action is a reload of the configuration, which requires
+//! the token.
 //!
-//! Promises: it answers while the doors are full, and until the last room is closed; what names an upstream or counts
-//! anything is for this machine, or for whoever shows the token; the number of series is bounded by the configuration,
-//! not by what clients send.
-//!
-//! Knows nothing of: where its settings come from, and how what it tells is shown.
+//! Invariants: it responds while the client listener is overloaded, and until the last upstream is
+//! closed. Responses that name an upstream or contain numbers are only for local clients, or for
+//! requests with the token. The number of time series is bounded by the configuration, not by what
+//! clients send.
 
 mod connections;
 pub mod discovery;
@@ -31,56 +30,57 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::Audit;
 use crate::downstream::host_check::AllowedHost;
 use crate::downstream::http::Workers;
-use crate::downstream::{self, Doors};
+use crate::downstream::{self, ServerStateCell};
 use crate::gateway::Gateway;
 use crate::secret::Secret;
 pub use handler::Route;
 pub use listener::serve;
-use reload::{Reload, Reloads};
+use reload::{LastReload, ReloadFn};
 
-/// What the listener is made with.
+/// Settings of the listener.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whether only this machine can connect: then the metrics are for everybody who can.
+    /// True if only this machine can connect; then metrics need no token.
     pub loopback: bool,
-    /// Hosts that requests may be addressed to, beside addresses.
+    /// Accepted values of `Host`, besides IP addresses.
     pub allowed_hosts: Vec<AllowedHost>,
-    /// What has to be shown to see everything; without one nobody does.
+    /// Token that protected routes require; without one they refuse every request.
     pub token: Option<Secret>,
-    /// The configuration's file, as an absolute path, if there is one.
+    /// Absolute path of the configuration file, if there is one.
     pub configuration: Option<String>,
-    /// Where clients connect.
+    /// URL of the MCP endpoint.
     pub endpoint: String,
-    /// Where requests are recorded.
+    /// Audit log, for its state.
     pub audit: Audit,
-    /// What became of the last reload.
-    pub reloads: Arc<Reloads>,
-    /// Who serves clients' connections.
+    /// Outcome of the last reload.
+    pub reloads: Arc<LastReload>,
+    /// Worker threads of client connections.
     pub workers: Arc<Workers>,
 }
 
-/// Everything that is looked at.
-pub struct Ops {
+/// State that the routes read.
+pub struct Admin {
     gateway: Arc<Gateway>,
-    door: Arc<Doors>,
-    /// Fires when the house is about to close.
-    leaving: CancellationToken,
-    /// What has the configuration read again.
-    reload: Reload,
+    server_state: Arc<ServerStateCell>,
+    /// Fires when the process starts to drain.
+    draining: CancellationToken,
+    /// Function that reloads the configuration.
+    reload: ReloadFn,
     settings: Settings,
-    /// What Host and Origin are judged by.
+    /// Settings of the Host and Origin check.
     hosts: downstream::Settings,
-    begun: Instant,
+    started_at: Instant,
     started: SystemTime,
 }
 
-impl Ops {
-    /// Begins to look at a house that has just been opened. It is not ready any more once `leaving` fires.
+impl Admin {
+    /// Creates the state for a gateway that has just started. It is not ready any more once
+    /// `draining` fires.
     pub fn new(
         gateway: Arc<Gateway>,
-        door: Arc<Doors>,
-        leaving: CancellationToken,
-        reload: Reload,
+        server_state: Arc<ServerStateCell>,
+        draining: CancellationToken,
+        reload: ReloadFn,
         settings: Settings,
     ) -> Arc<Self> {
         let hosts = downstream::Settings {
@@ -88,7 +88,16 @@ impl Ops {
             allowed_hosts: settings.allowed_hosts.clone(),
             ..downstream::Settings::default()
         };
-        let (begun, started) = (Instant::now(), SystemTime::now());
-        Arc::new(Self { gateway, door, leaving, reload, settings, hosts, begun, started })
+        let (started_at, started) = (Instant::now(), SystemTime::now());
+        Arc::new(Self {
+            gateway,
+            server_state,
+            draining,
+            reload,
+            settings,
+            hosts,
+            started_at,
+            started,
+        })
     }
 }

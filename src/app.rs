@@ -1,7 +1,7 @@
-//! Builds the rooms, owns their tasks and the tokens that stop them.
+//! Composition of the running gateway: builds the components, owns their tasks and stop tokens.
 //!
-//! The order of closing is the order of a request, from the door inward: doors stop taking requests,
-//! what is under way ends, and only then do the upstreams lose their connections.
+//! Components are closed in the order of a request, from the client inward: listeners stop
+//! accepting requests, requests in progress end, and only then the upstreams are disconnected.
 
 mod changes;
 mod fetch;
@@ -17,91 +17,96 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Ops};
-use crate::audit::{self, Audit, Target};
+use crate::admin::{self, Admin};
+use crate::audit::{self, Audit, AuditTarget};
 use crate::catalog::Catalog;
-use crate::config::{Config, Report};
-use crate::downstream::Doors;
+use crate::config::{Config, ConfigReport};
+use crate::downstream::ServerStateCell;
 use crate::gateway::Gateway;
-use crate::mcp::call::Caller;
+use crate::mcp::call::CallContext;
 use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
-use crate::upstream::connect::Dial;
+use crate::upstream::connect::Connect;
 
-use reload::Reload;
-pub use reload::{Outcome, Reloader};
-pub use watch::Files;
+use reload::ReloadTask;
+pub use reload::{ReloadOutcome, Reloader};
+pub use watch::ConfigFiles;
 
-pub(crate) use settings::{naming, outlet, role, rules};
+pub(crate) use settings::{export_rules, naming, role, rules};
 
-/// The running house.
+/// Running gateway.
 pub struct App {
-    rooms: Arc<Rooms>,
-    /// Tells operators until all else has ended.
-    ops: TaskTracker,
-    stop_ops: CancellationToken,
-    /// Writes until all else has ended.
-    log: TaskTracker,
-    stop_log: CancellationToken,
+    components: Arc<Components>,
+    /// Tasks of the admin listener, which end after those of the upstreams.
+    admin_tasks: TaskTracker,
+    stop_admin: CancellationToken,
+    /// Task of the audit writer, which ends last.
+    audit_tasks: TaskTracker,
+    stop_audit: CancellationToken,
 }
 
-/// The rooms, and what they are built with: once, and again where the configuration changes.
-struct Rooms {
+/// Components of the gateway, with the parts that building them needs: at the start, and again when
+/// the configuration changes.
+struct Components {
     gateway: Arc<Gateway>,
-    door: Arc<Doors>,
-    doors: TaskTracker,
-    leaving: CancellationToken,
-    stop_doors: CancellationToken,
-    upstreams: TaskTracker,
+    server_state: Arc<ServerStateCell>,
+    downstream_tasks: TaskTracker,
+    draining: CancellationToken,
+    stop_downstream: CancellationToken,
+    upstream_tasks: TaskTracker,
     stop_upstreams: CancellationToken,
-    dial: Arc<dyn Dial>,
-    /// What the one client declared, where there is one in all.
-    sole: Option<Caller>,
-    /// Where keys of identity providers are fetched with, once a door is open at which tokens are shown.
+    connector: Arc<dyn Connect>,
+    /// Capabilities of the client, if the process serves a single one.
+    single_client: Option<CallContext>,
+    /// Fetcher of the keys of identity providers, set once a listener accepts tokens.
     fetch: OnceLock<Arc<dyn Fetch>>,
-    /// What holds: as far as it could be taken up.
+    /// Active configuration; keys that need a restart still have their old values.
     config: Mutex<Arc<Config>>,
 }
 
-impl Rooms {
+impl Components {
     fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn hold(&self, config: Config) {
+    fn set_config(&self, config: Config) {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
-    fn keep_keys(&self) {
+    fn spawn_jwks_refreshers(&self) {
         if let Some(fetch) = self.fetch.get() {
-            self.gateway.keep_keys(fetch, &self.doors, &self.stop_doors);
+            self.gateway.spawn_jwks_refreshers(
+                fetch,
+                &self.downstream_tasks,
+                &self.stop_downstream,
+            );
         }
     }
 }
 
 impl App {
-    /// Opens the rooms and returns at once: upstreams are connected in the background.
-    pub fn open(config: &Config, dial: Arc<dyn Dial>) -> Self {
-        Self::open_for(config, dial, None, None)
+    /// Builds the components and returns immediately: upstreams are connected in the background.
+    pub fn open(config: &Config, connector: Arc<dyn Connect>) -> Self {
+        Self::open_with(config, connector, None, None)
     }
 
-    /// The same for a single client, if `sole` is one: upstreams are opened with what it declared. With a log
-    /// requests are recorded there.
-    pub fn open_for(
+    /// Like [`App::open`] for a single client, if `single_client` is one: upstreams are connected
+    /// with its capabilities. Requests are recorded in `audit_log`.
+    pub fn open_with(
         config: &Config,
-        dial: Arc<dyn Dial>,
-        sole: Option<&Caller>,
-        log: Option<(Audit, audit::Writer)>,
+        connector: Arc<dyn Connect>,
+        single_client: Option<&CallContext>,
+        audit_log: Option<(Audit, audit::Writer)>,
     ) -> Self {
-        let leaving = CancellationToken::new();
-        let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
-        let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
+        let draining = CancellationToken::new();
+        let (downstream_tasks, stop_downstream) = (TaskTracker::new(), CancellationToken::new());
+        let (upstream_tasks, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
         let mut settings = settings::downstream(config);
-        let budget = settings.held.budget.clone();
+        let budget = settings.buffer_limit.budget.clone();
         let start = |settings| {
-            let (dial, stop) = (Arc::clone(&dial), stop_upstreams.clone());
-            Upstream::start(settings, dial, &budget, &upstreams, stop)
+            let (connector, stop) = (Arc::clone(&connector), stop_upstreams.clone());
+            Upstream::start(settings, connector, &budget, &upstream_tasks, stop)
         };
         let gateway = Gateway::open(
             Policy::new(settings::policy(config)),
@@ -109,159 +114,174 @@ impl App {
             config
                 .upstreams
                 .iter()
-                .map(|it| start(settings::upstream(it, sole, config.state.catalog_folder())))
+                .map(|it| {
+                    start(settings::upstream(it, single_client, config.state.catalog_folder()))
+                })
                 .collect(),
-            settings::sentries(config),
-            &upstreams,
+            settings::inspectors_for(config),
+            &upstream_tasks,
             &stop_upstreams,
         );
-        let (log_task, stop_log) = (TaskTracker::new(), CancellationToken::new());
-        if let Some((audit, writer)) = log {
+        let (audit_tasks, stop_audit) = (TaskTracker::new(), CancellationToken::new());
+        if let Some((audit, writer)) = audit_log {
             settings.audit = audit;
-            log_task.spawn(writer.run(stop_log.clone()));
+            audit_tasks.spawn(writer.run(stop_audit.clone()));
         }
-        let door = Doors::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
-        let rooms = Rooms {
+        let server_state = ServerStateCell::new(
+            Arc::clone(&gateway),
+            settings,
+            downstream_tasks.clone(),
+            stop_downstream.clone(),
+        );
+        let components = Components {
             gateway,
-            door,
-            doors,
-            leaving,
-            stop_doors,
-            upstreams,
+            server_state,
+            downstream_tasks,
+            draining,
+            stop_downstream,
+            upstream_tasks,
             stop_upstreams,
-            dial,
-            sole: sole.cloned(),
+            connector,
+            single_client: single_client.cloned(),
             fetch: OnceLock::new(),
             config: Mutex::new(Arc::new(config.clone())),
         };
-        let (ops, stop_ops) = (TaskTracker::new(), CancellationToken::new());
-        Self { rooms: Arc::new(rooms), ops, stop_ops, log: log_task, stop_log }
+        let (admin_tasks, stop_admin) = (TaskTracker::new(), CancellationToken::new());
+        Self { components: Arc::new(components), admin_tasks, stop_admin, audit_tasks, stop_audit }
     }
 
-    /// Makes it possible to reload the configuration, by what `read` gives, until the doors end. What became of each
-    /// reload is told to `told`.
+    /// Starts the task that reloads the configuration, with the result of `read`, until the
+    /// downstream side stops. `observer` is called with the outcome of each reload.
     pub fn reloader(
         &self,
-        read: impl Fn(&CancellationToken) -> Result<Config, Report> + Send + Sync + 'static,
-        told: impl Fn(&Outcome) + Send + Sync + 'static,
+        read: impl Fn(&CancellationToken) -> Result<Config, ConfigReport> + Send + Sync + 'static,
+        observer: impl Fn(&ReloadOutcome) + Send + Sync + 'static,
     ) -> Reloader {
-        let (reloader, task) = Reload::new(Arc::clone(&self.rooms), Arc::new(read), Box::new(told));
-        self.spawn_beside(task.run(self.rooms.stop_doors.clone()));
+        let (reloader, task) =
+            ReloadTask::new(Arc::clone(&self.components), Arc::new(read), Box::new(observer));
+        self.spawn_background(task.run(self.components.stop_downstream.clone()));
         reloader
     }
 
-    /// Reloads the configuration whenever its files have changed, until the doors end.
-    pub fn follow(&self, files: Files, reloader: &Reloader) {
-        let (rooms, stop) = (Arc::clone(&self.rooms), self.rooms.stop_doors.clone());
-        self.spawn_beside(files.follow(rooms, reloader.clone(), stop));
+    /// Reloads the configuration whenever its files have changed, until the downstream side stops.
+    pub fn watch_files(&self, files: ConfigFiles, reloader: &Reloader) {
+        let (components, stop) =
+            (Arc::clone(&self.components), self.components.stop_downstream.clone());
+        self.spawn_background(files.follow(components, reloader.clone(), stop));
     }
 
-    /// Runs something beside the doors until they end; nobody waits for it.
-    pub fn spawn_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.rooms.stop_doors.clone();
-        self.rooms.upstreams.spawn(async move {
+    /// Runs background work that is cancelled when the downstream side stops.
+    pub fn spawn_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.components.stop_downstream.clone();
+        self.components.upstream_tasks.spawn(async move {
             let _: Option<()> = stop.run_until_cancelled(work).await;
         });
     }
 
-    /// The configuration that holds, as far as it could be taken up without a restart.
+    /// Returns the active configuration; keys that need a restart have their old values.
     pub fn config(&self) -> Arc<Config> {
-        self.rooms.config()
+        self.components.config()
     }
 
-    /// Opens the audit log of a configuration, and writes its first line: whoever starts should hear of it if that
-    /// cannot be. The text says what to do.
-    pub fn open_log(config: &Config) -> Result<(Audit, audit::Writer), String> {
+    /// Opens the audit log of a configuration and writes its first line, so that an error is
+    /// reported at the start. The error text says what to do.
+    pub fn open_audit_log(config: &Config) -> Result<(Audit, audit::Writer), String> {
         let settings = settings::audit(config)?;
         let opened = Audit::open(&settings).and_then(|(audit, mut writer)| {
-            writer.begin()?;
+            writer.write_first()?;
             Ok((audit, writer))
         });
         opened.map_err(|error| error.to_string())
     }
 
-    /// Where the audit log of a configuration is; `None` if it is no file.
-    pub fn log_path(config: &Config) -> Result<Option<PathBuf>, String> {
+    /// Returns the path of the audit log of a configuration; `None` for standard output.
+    pub fn audit_log_path(config: &Config) -> Result<Option<PathBuf>, String> {
         Ok(match settings::audit(config)?.target {
-            Target::File(path) => Some(path),
-            Target::Stdout => None,
+            AuditTarget::File(path) => Some(path),
+            AuditTarget::Stdout => None,
         })
     }
 
-    /// Fetches the keys of the identity providers, and keeps them until the doors end. For doors at which tokens
-    /// are shown; without it none is good.
-    pub fn keep_keys(&self) {
-        let fetch = || Arc::new(fetch::Fetcher(Arc::clone(&self.rooms.dial))) as Arc<dyn Fetch>;
-        self.rooms.fetch.get_or_init(fetch);
-        self.rooms.keep_keys();
+    /// Fetches the keys of the identity providers, and refreshes them until the downstream side
+    /// stops. Needed by listeners that accept tokens; without it no token is accepted.
+    pub fn spawn_jwks_refreshers(&self) {
+        let fetch =
+            || Arc::new(fetch::Fetcher(Arc::clone(&self.components.connector))) as Arc<dyn Fetch>;
+        self.components.fetch.get_or_init(fetch);
+        self.components.spawn_jwks_refreshers();
     }
 
-    /// Lets operators look at the house until its last room is closed, and have its configuration read again.
-    pub fn show(
+    /// Serves operators until the last upstream is closed.
+    pub fn serve_admin(
         &self,
         listener: TcpListener,
         settings: admin::Settings,
-        reload: admin::reload::Reload,
+        reload: admin::reload::ReloadFn,
     ) {
-        let (gateway, door) = (Arc::clone(&self.rooms.gateway), Arc::clone(&self.rooms.door));
-        let ops = Ops::new(gateway, door, self.rooms.leaving.clone(), reload, settings);
-        let (tasks, stop) = (self.ops.clone(), self.stop_ops.clone());
-        self.ops.spawn(admin::serve(listener, ops, tasks, stop));
+        let (gateway, server_state) =
+            (Arc::clone(&self.components.gateway), Arc::clone(&self.components.server_state));
+        let admin =
+            Admin::new(gateway, server_state, self.components.draining.clone(), reload, settings);
+        let (tasks, stop) = (self.admin_tasks.clone(), self.stop_admin.clone());
+        self.admin_tasks.spawn(admin::serve(listener, admin, tasks, stop));
     }
 
-    /// Somebody else answers operators from now on.
-    pub fn show_no_more(&self) {
-        self.stop_ops.cancel();
+    /// Stops the admin listener, because another process has taken over.
+    pub fn stop_admin(&self) {
+        self.stop_admin.cancel();
     }
 
-    /// What the doors lead to.
+    /// Returns the gateway.
     pub fn gateway(&self) -> &Arc<Gateway> {
-        &self.rooms.gateway
+        &self.components.gateway
     }
 
-    /// What connections are served with.
-    pub fn door(&self) -> &Arc<Doors> {
-        &self.rooms.door
+    /// Returns the state that client connections share.
+    pub fn server_state(&self) -> &Arc<ServerStateCell> {
+        &self.components.server_state
     }
 
-    /// Opens a door: runs it until [`App::stop_doors`], and [`App::drained`] waits for it.
-    pub fn spawn_door(&self, door: impl Future<Output = ()> + Send + 'static) {
-        self.rooms.doors.spawn(door);
+    /// Runs a listener until [`App::stop_downstream`]; [`App::wait_until_drained`] waits for it.
+    pub fn spawn_listener(&self, listener: impl Future<Output = ()> + Send + 'static) {
+        self.components.downstream_tasks.spawn(listener);
     }
 
-    /// Tells operators that this house is about to close, and not ready for new clients; all goes on as before.
-    pub fn leave(&self) {
-        self.rooms.leaving.cancel();
+    /// Marks the process as draining, and so not ready for new clients; it serves requests as
+    /// before.
+    pub fn mark_draining(&self) {
+        self.components.draining.cancel();
     }
 
-    /// Ends the doors: no new requests; what is under way goes on until [`App::close`].
-    pub fn stop_doors(&self) {
-        self.leave();
-        self.rooms.stop_doors.cancel();
+    /// Stops the downstream side: no new requests; requests in progress continue until
+    /// [`App::close`].
+    pub fn stop_downstream(&self) {
+        self.mark_draining();
+        self.components.stop_downstream.cancel();
     }
 
-    /// Waits until the last request has ended. Never ends before [`App::stop_doors`] was called.
-    pub async fn drained(&self) {
-        self.rooms.doors.close();
-        self.rooms.doors.wait().await;
+    /// Waits until the last request has ended. Never ends before [`App::stop_downstream`] was
+    /// called.
+    pub async fn wait_until_drained(&self) {
+        self.components.downstream_tasks.close();
+        self.components.downstream_tasks.wait().await;
     }
 
-    /// Stops every upstream and waits for their last task. Requests that are under way end with an
-    /// error, which their clients get a moment to hear.
+    /// Stops every upstream and waits for the last task of each. Requests in progress end with an
+    /// error, and the responses get a moment to be sent.
     pub async fn close(self) {
-        self.stop_doors();
-        self.rooms.stop_upstreams.cancel();
-        self.rooms.upstreams.close();
-        self.rooms.upstreams.wait().await;
-        let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
-        self.stop_ops.cancel();
-        self.ops.close();
-        self.ops.wait().await;
-        self.stop_log.cancel();
-        self.log.close();
-        self.log.wait().await;
+        self.stop_downstream();
+        self.components.stop_upstreams.cancel();
+        self.components.upstream_tasks.close();
+        self.components.upstream_tasks.wait().await;
+        let _ = tokio::time::timeout(LAST_RESPONSES, self.wait_until_drained()).await;
+        self.stop_admin.cancel();
+        self.admin_tasks.close();
+        self.admin_tasks.wait().await;
+        self.stop_audit.cancel();
+        self.audit_tasks.close();
+        self.audit_tasks.wait().await;
     }
 }
 
-/// How long the last answers may take to their clients.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time for sending the last responses.
+const LAST_RESPONSES: Duration = Duration::from_secs(1);

@@ -1,17 +1,19 @@
-//! Who did what, when, and what came of it: one line of JSON for each request, on every way out.
+//! Audit log: one line of JSON for each request, on every path.
 //!
-//! A [`Record`] is begun when a request arrives and filled in by whoever learns something about it. It is written
-//! when it is ended, or when nobody holds it any more: then its request was cancelled. A [`Writer`] takes what has
-//! ended from a bounded queue, links each line to the one before by its hash (`chain`), and appends to a file that
-//! it has for itself (`file`). [`verify`] reads such files again.
+//! An [`AuditEvent`] begins when a request arrives and is filled in along its way. It is written
+//! when it ends, or when its last copy is dropped: then its request was cancelled. A [`Writer`]
+//! takes ended events from a bounded queue, links each line to the previous one by its hash
+//! (`chain`), and appends it to a file that no other process writes (`file`). [`verify`] reads such
+//! files again.
 //!
-//! Promises: each record is written once, or counted as lost, and the count is written; a line is one line of JSON
-//! whatever clients send, and no field of it is longer than its bound; who floods the door does not flood the log;
-//! nothing here waits for a disk but the writer, and [`Record::admit`], which is there to wait. Where a record
-//! is a must ([`OnError::Refuse`]), nothing goes to an upstream before a line in the file says so, and what is answered
-//! here, like a list, has its place in the queue first. What is off costs nothing.
+//! Invariants: each event is written once, or counted as lost, and the count is written. An entry
+//! is one line of JSON whatever clients send, and each of its members is bounded. Refused strangers
+//! cannot flood the log. Only the writer waits for a disk, and [`AuditEvent::admit`], which waits
+//! for the writer. Where the log is mandatory ([`OnError::Refuse`]), no request goes to an upstream
+//! before its line is in the file, and a request that Weir answers itself, like a list, reserves
+//! its place in the queue first. A log that is off costs nothing.
 //!
-//! Knows nothing of: principals, views and upstreams, codes and statuses beyond their numbers.
+//! Decision: docs/decisions/0021-audit.md
 
 mod chain;
 mod entry;
@@ -32,43 +34,43 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub use chain::Chain;
-pub use entry::{Line, SessionMark, quoted};
-pub use event::{Decision, Ending, Outcome, Record, Unrecorded};
-pub use file::{CannotOpen, family};
+pub use entry::{AuditDecision, AuditEntry, AuditOutcome, EventCompletion, SessionMark, quoted};
+pub use event::{AuditEvent, AuditUnavailable};
+pub use file::{CannotOpen, log_files};
 pub use writer::Writer;
 
-use writer::{Entry, Place};
+use writer::{QueuePermit, QueuedEntry};
 
-/// What the audit log is made with.
+/// Settings of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Where it goes.
-    pub target: Target,
-    /// What is told of a request's arguments.
+    /// Destination of the lines.
+    pub target: AuditTarget,
+    /// Extent to which a request's arguments are recorded.
     pub arguments: Arguments,
-    /// Whether each line carries the hash of the one before.
+    /// True if each line contains the hash of the previous one.
     pub chain: bool,
-    /// From how many bytes on a file is put aside.
+    /// Size in bytes from which a file is rotated.
     pub rotate_size: u64,
-    /// How many files that were put aside are kept.
+    /// Number of rotated files that are kept.
     pub rotate_keep: usize,
-    /// What becomes of requests that cannot be recorded.
+    /// Treatment of requests that cannot be recorded.
     pub on_error: OnError,
 }
 
-/// Where the lines go.
+/// Destination of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// To this file, or to one beside it with a number while another process has it.
+pub enum AuditTarget {
+    /// This file, or a numbered one beside it while another process writes this one.
     File(PathBuf),
-    /// To standard output.
+    /// Standard output.
     Stdout,
 }
 
-/// What is told of a request's arguments.
+/// Extent to which a request's arguments are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arguments {
-    /// Nothing.
+    /// Not at all.
     None,
     /// Their names.
     Names,
@@ -78,7 +80,7 @@ pub enum Arguments {
     Full,
 }
 
-/// What becomes of requests that cannot be recorded.
+/// Treatment of requests that cannot be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
     /// They are served, and counted.
@@ -87,71 +89,72 @@ pub enum OnError {
     Refuse,
 }
 
-/// How a request came.
+/// Transport of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wire {
+pub enum TransportKind {
     /// Streamable HTTP.
     Http,
-    /// The HTTP+SSE pair.
+    /// The deprecated HTTP+SSE transport.
     Sse,
     /// Standard input and output.
     Stdio,
 }
 
-/// Where records come from. Cheap to clone.
+/// Handle to the audit log, which creates events. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Audit(Option<Arc<Shared>>);
 
-/// What all records share with the writer.
+/// State that all events share with the writer.
 struct Shared {
     arguments: Arguments,
     on_error: OnError,
-    /// Bounded: see [`QUEUE`]. What finds it full is lost and counted, or waits, as `on_error` says.
-    queue: mpsc::Sender<Entry>,
-    counts: Arc<Counts>,
+    /// Bounded by [`QUEUE`]. When it is full, an entry is lost and counted, or its request waits,
+    /// depending on `on_error`.
+    queue: mpsc::Sender<QueuedEntry>,
+    counts: Arc<AuditCounts>,
     requests: AtomicU64,
-    door: Mutex<Meter>,
+    refusal_rate: Mutex<RefusalRate>,
 }
 
-/// What the writer has to tell of by number.
+/// Counters that the writer writes as entries.
 #[derive(Debug, Default)]
-struct Counts {
-    /// Records that could not be written.
+struct AuditCounts {
+    /// Entries that could not be written.
     lost: AtomicU64,
-    /// Refusals at the door that were too many to be written.
+    /// Refusals of strangers that exceeded the rate limit.
     left_out: AtomicU64,
-    /// Those of either that a line has told of.
-    lost_told: AtomicU64,
-    left_out_told: AtomicU64,
-    /// Whether the last attempt to write failed.
+    /// Parts of either that an entry has reported.
+    lost_reported: AtomicU64,
+    left_out_reported: AtomicU64,
+    /// True if the last attempt to write failed.
     failing: AtomicBool,
 }
 
-impl Counts {
-    /// Takes what a line is about to tell: how many are lost, and how many were left out.
+impl AuditCounts {
+    /// Takes the number that an entry is about to report.
     fn take_lost(&self) -> u64 {
         let lost = self.lost.swap(0, Ordering::Relaxed);
-        self.lost_told.fetch_add(lost, Ordering::Relaxed);
+        self.lost_reported.fetch_add(lost, Ordering::Relaxed);
         lost
     }
 
     fn take_left_out(&self) -> u64 {
         let left_out = self.left_out.swap(0, Ordering::Relaxed);
-        self.left_out_told.fetch_add(left_out, Ordering::Relaxed);
+        self.left_out_reported.fetch_add(left_out, Ordering::Relaxed);
         left_out
     }
 }
 
 impl Audit {
-    /// An audit log that is off.
+    /// Creates an audit log that is off.
     pub fn off() -> Self {
         Self::default()
     }
 
-    /// Opens the place that the settings name. Nothing is written until the writer runs.
+    /// Opens the destination that the settings name. Nothing is written until the writer runs.
     pub fn open(settings: &Settings) -> Result<(Self, Writer), CannotOpen> {
         let (queue, entries) = mpsc::channel(QUEUE);
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(AuditCounts::default());
         let writer = Writer::open(settings, entries, Arc::clone(&counts))?;
         let shared = Shared {
             arguments: settings.arguments,
@@ -159,48 +162,49 @@ impl Audit {
             queue,
             counts,
             requests: AtomicU64::new(0),
-            door: Mutex::new(Meter::new(Instant::now())),
+            refusal_rate: Mutex::new(RefusalRate::new(Instant::now())),
         };
         Ok((Self(Some(Arc::new(shared))), writer))
     }
 
-    /// Begins the record of a request that has just arrived.
-    pub fn begin(&self, wire: Wire, from: Option<IpAddr>) -> Record {
+    /// Begins the event of a request that has just arrived.
+    pub fn begin(&self, transport: TransportKind, from: Option<IpAddr>) -> AuditEvent {
         match &self.0 {
-            Some(shared) => Record::begin(shared, wire, from),
-            None => Record::off(),
+            Some(shared) => AuditEvent::begin(shared, transport, from),
+            None => AuditEvent::off(),
         }
     }
 
-    /// Who has a conversation: nothing is told of it, but [`Record::another`] makes the records of its requests.
-    pub fn conversation(&self, wire: Wire, from: Option<IpAddr>) -> Record {
-        let record = self.begin(wire, from);
-        record.forget();
-        record
+    /// Creates the template of a session's events. It is never written itself;
+    /// [`AuditEvent::begin_next`] creates the events of the session's requests from it.
+    pub fn begin_session(&self, transport: TransportKind, from: Option<IpAddr>) -> AuditEvent {
+        let event = self.begin(transport, from);
+        event.discard();
+        event
     }
 }
 
-/// How the log is doing.
+/// State of the log, for status and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
-    /// Records that could not be written, since the start.
+    /// Entries that could not be written, since the start.
     pub lost: u64,
-    /// Refusals at the door that were too many to be written, since the start.
-    pub left_out: u64,
-    /// Whether the last attempt to write failed.
+    /// Refusals of strangers that exceeded the rate limit, since the start.
+    pub omitted: u64,
+    /// True if the last attempt to write failed.
     pub is_failing: bool,
 }
 
 impl Audit {
-    /// How the log is doing; `None` if it is off.
+    /// Returns the state of the log; `None` if it is off.
     pub fn state(&self) -> Option<State> {
         let counts = &self.0.as_ref()?.counts;
-        let told = |told: &AtomicU64, untold: &AtomicU64| {
-            told.load(Ordering::Relaxed) + untold.load(Ordering::Relaxed)
+        let reported = |reported: &AtomicU64, pending: &AtomicU64| {
+            reported.load(Ordering::Relaxed) + pending.load(Ordering::Relaxed)
         };
         Some(State {
-            lost: told(&counts.lost_told, &counts.lost),
-            left_out: told(&counts.left_out_told, &counts.left_out),
+            lost: reported(&counts.lost_reported, &counts.lost),
+            omitted: reported(&counts.left_out_reported, &counts.left_out),
             is_failing: counts.failing.load(Ordering::Relaxed),
         })
     }
@@ -213,23 +217,23 @@ impl fmt::Debug for Audit {
 }
 
 impl Shared {
-    /// Hands a line to the writer, at its own place in the queue if it has one.
-    fn put(&self, line: Line, place: Option<Place>) {
-        if line.is_of_the_door() && !self.door_has_room() {
+    /// Sends an entry to the writer, with its reserved queue permit if it has one.
+    fn put(&self, line: AuditEntry, permit: Option<QueuePermit>) {
+        if line.is_refused_stranger() && !self.may_record_refusal() {
             self.counts.left_out.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let entry = Entry { line, at: SystemTime::now(), written: None };
-        match place {
-            Some(place) => drop(place.send(entry)),
+        let entry = QueuedEntry { line, at: SystemTime::now(), written: None };
+        match permit {
+            Some(permit) => drop(permit.send(entry)),
             None if self.queue.try_send(entry).is_ok() => {}
             None => drop(self.counts.lost.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
-    fn door_has_room(&self) -> bool {
-        let mut meter = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        meter.has_room(Instant::now())
+    fn may_record_refusal(&self) -> bool {
+        let mut rate = self.refusal_rate.lock().unwrap_or_else(PoisonError::into_inner);
+        rate.take(Instant::now())
     }
 
     fn is_failing(&self) -> bool {
@@ -237,36 +241,36 @@ impl Shared {
     }
 }
 
-/// How many refusals of strangers are written: so many at once, and so many a second.
-struct Meter {
-    room: f64,
+/// Token bucket that limits how many refusals of strangers are written.
+struct RefusalRate {
+    tokens: f64,
     at: Instant,
 }
 
-impl Meter {
+impl RefusalRate {
     fn new(now: Instant) -> Self {
-        Self { room: DOOR_BURST, at: now }
+        Self { tokens: REFUSAL_BURST, at: now }
     }
 
-    fn has_room(&mut self, now: Instant) -> bool {
+    fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
-        self.room = (self.room + passed * DOOR_PER_SECOND).min(DOOR_BURST);
-        let has = self.room >= 1.0;
+        self.tokens = (self.tokens + passed * REFUSALS_PER_SECOND).min(REFUSAL_BURST);
+        let has = self.tokens >= 1.0;
         if has {
-            self.room -= 1.0;
+            self.tokens -= 1.0;
         }
         has
     }
 }
 
-/// How many records may wait to be written: seconds of a busy gateway, some megabytes.
+/// Entries that may wait to be written: seconds of a busy gateway, some megabytes.
 const QUEUE: usize = 4_096;
-/// How long a request that must be recorded waits for its place and for its line.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How many refusals of strangers are written one behind the other, and each second after that.
-const DOOR_BURST: f64 = 100.0;
-const DOOR_PER_SECOND: f64 = 10.0;
+/// Time that a request waits for its queue permit and for its line, where the log is mandatory.
+const MANDATORY_WAIT: Duration = Duration::from_secs(2);
+/// Refusals of strangers that are written at once, and per second after that.
+const REFUSAL_BURST: f64 = 100.0;
+const REFUSALS_PER_SECOND: f64 = 10.0;
 
 #[cfg(test)]
 mod tests;

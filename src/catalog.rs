@@ -1,27 +1,28 @@
-//! What each role may see of all upstreams.
+//! Catalog: the items of all upstreams as each role may see them.
 //!
-//! The catalog turns per-upstream [`Snapshot`]s into one [`View`] per role. A view holds an item only
-//! if its role may use it, so looking a name up is routing and authorization at once, and "forbidden"
-//! cannot be told from "unknown".
+//! The catalog turns one [`ListSnapshot`] per upstream and kind into one [`RoleView`] per role. A
+//! view contains an item only if its role may use it, so a lookup is routing and authorization at
+//! once, and a client cannot distinguish "forbidden" from "unknown".
 //!
-//! On the way a snapshot becomes a *shelf*: what leaves its upstream at all, under public names, each
-//! item rendered once. A role's *part* is what its filter lets through of a shelf. The parts of all
-//! upstreams merge into a *table*, and the tables of all kinds are the view. A publish filters its own
-//! upstream's items anew and merges the tables of its own kind; nothing else is touched.
+//! Steps: a snapshot becomes [`ExportedItems`] (export rules applied, public names, each item
+//! rendered once); the role's filter selects its visible items; the visible items of all upstreams
+//! merge into one table per kind; the tables of all kinds are the view. Publishing a list filters
+//! only that upstream's items and merges only the tables of that kind.
 //!
-//! Invariant: a view changes exactly when something its role can see has changed. What is hidden from a
-//! role neither wakes who watches its view, nor takes a URI from another upstream in it.
+//! Invariant: a view changes exactly when something that its role can see has changed. An item that
+//! is hidden from a role neither wakes watchers of its view nor shadows a URI of another upstream.
 //!
-//! Concurrency: there is one writer at a time, behind a lock. Who reads a view never waits for it: a
-//! view is a value behind an `Arc`, replaced whole. Equal tables are one. What takes as long as a list is done by
-//! [`bulk`], so that a list of a million items holds nobody up.
-//!
-//! Knows nothing of: clients, transports, protocol eras, and how a role is written down.
+//! Concurrency: one writer at a time, behind a lock. Readers never wait for it: a view is a value
+//! behind an `Arc` and is replaced as a whole. Equal tables are shared. Work proportional to a list
+//! runs in [`cpu_bound`], so that a list of a million items does not block other tasks.
 
+mod completion;
 mod cursor;
+mod expansion;
 mod export_rules;
 mod exports;
 mod instructions;
+mod item;
 mod pages;
 mod table;
 pub mod template;
@@ -30,10 +31,12 @@ mod tests;
 mod uri;
 mod view;
 
-pub use cursor::{BadCursor, Cursor};
-pub use export_rules::Outlet;
-pub use exports::{Problem, Problems, Reason};
-pub use view::{Page, Route, Target, View};
+pub use completion::Completion;
+pub use cursor::{Cursor, InvalidCursor};
+pub use export_rules::ExportRules;
+pub use exports::{ExclusionReason, ExportProblem, ExportProblems};
+pub use item::AuthorizedItem;
+pub use view::{CatalogPage, RoleView, UriRoute};
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -46,142 +49,149 @@ use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
+use crate::mcp::pattern::AllowDeny;
 use crate::mcp::uri::CanonicalUri;
-use exports::Shelf;
+use exports::ExportedItems;
 use instructions::Instructions;
 use table::{Table, Tables};
 
-/// Decides what one role may see. It is asked while the catalog is locked: it must neither wait nor
-/// call the catalog.
+/// Access rules of one role. The catalog calls it while it is locked: an implementation must
+/// neither wait nor call the catalog.
 pub trait Filter: Send + Sync + 'static {
-    /// Whether the role may use this item, by its upstream's own name or URI.
+    /// Whether the role may use the item with this own name or URI of its upstream.
     fn allows(&self, kind: Kind, upstream: &UpstreamName, key: &str) -> bool;
     /// Whether the role may use a resource that its upstream does not list.
     fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool;
-    /// Whether the role may use anything at all of this upstream. Where it may not, `allows` is not
-    /// asked.
+    /// The rules for resources, over `<upstream>/<URI>`.
+    fn resources(&self) -> &AllowDeny;
+    /// Whether the role may use anything of this upstream. If not, `allows` is not called.
     fn reaches(&self, upstream: &UpstreamName) -> bool;
 }
 
-/// How the merged lists are made.
+/// Settings of the merged lists.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How public names are made.
+    /// Scheme of public names.
     pub naming: Naming,
-    /// One per upstream, in the order of the file.
-    pub outlets: Vec<Outlet>,
-    /// How many items a page holds at most.
+    /// Export rules, one per upstream, in the order of the configuration file.
+    pub exports: Vec<ExportRules>,
+    /// Maximum number of items on a page.
     pub page_items: usize,
-    /// How many bytes of items a page holds at most; a larger item has a page to itself.
+    /// Maximum bytes of the items on a page; a larger item has a page of its own.
     pub page_bytes: usize,
-    /// Whether views hand on what upstreams tell models about their use.
+    /// Whether views contain the instructions of upstreams.
     pub instructions: bool,
 }
 
-/// All that one upstream lists of one kind.
+/// Complete list of one kind from one upstream.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct ListSnapshot {
     /// The items, as listed.
     pub items: Vec<Item>,
-    /// When the upstream's own time to live ends, if it gave one.
+    /// End of the time to live that the upstream gave, if it gave one.
     pub fresh_until: Option<Instant>,
-    /// Whether the upstream says that its list is not the same for everybody.
+    /// Whether the upstream says that its list differs between clients.
     pub is_private: bool,
-    /// Where the upstream lists more than is read: what that is bounded by.
+    /// The limit that truncated the list, if the upstream lists more than is read.
     pub cut: Option<Arc<str>>,
 }
 
-/// What an upstream says of itself.
+/// Capabilities and instructions that an upstream declares.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Introduction {
-    /// What it can do beyond lists.
+pub struct UpstreamInfo {
+    /// Capabilities beyond lists.
     pub capabilities: Capabilities,
-    /// What it tells models about its use.
+    /// Instructions to models about its use.
     pub instructions: Option<Arc<str>>,
 }
 
-/// The snapshots of all upstreams, and the views that are in use.
+/// The lists of all upstreams, and the views of the roles in use.
 pub struct Catalog {
     settings: Arc<Settings>,
-    /// By role name. Apart from the writer's lock, so that entering never waits for a rebuild.
-    in_use: RwLock<HashMap<Box<str>, Feed>>,
-    writer: Mutex<Writer>,
+    /// By role name. Separate from the writer's lock, so that authentication never waits for a
+    /// rebuild.
+    in_use: RwLock<HashMap<Box<str>, ViewSender>>,
+    writer: Mutex<WriterState>,
 }
 
-/// Where a role's view is handed out.
-type Feed = Arc<watch::Sender<Arc<View>>>;
+/// Sender of a role's view.
+type ViewSender = Arc<watch::Sender<Arc<RoleView>>>;
 
-/// What the single writer works on. Everything per upstream is in the order of the file.
+/// State of the single writer. Everything per upstream is in the order of the configuration file.
 #[derive(Default)]
-struct Writer {
-    sources: Vec<Source>,
-    viewers: Vec<Viewer>,
+struct WriterState {
+    sources: Vec<CatalogSource>,
+    view_builders: Vec<RoleViewBuilder>,
     /// Per kind.
     tables: [Tables; 4],
 }
 
-/// What is known of one upstream.
+/// State of one upstream.
 #[derive(Default)]
-struct Source {
+struct CatalogSource {
     /// Per kind; `None` until it is listed for the first time.
-    shelves: [Option<Shelf>; 4],
-    /// Per kind: what the catalog before this one showed of it, until it is listed here. What stays as it was is the
-    /// same in both, so that who has seen it there sees no change.
-    former: [Vec<Arc<Target>>; 4],
-    introduction: Introduction,
-    /// Whether it is left out of all views for now.
+    exported: [Option<ExportedItems>; 4],
+    /// Per kind: the items of the previous catalog, until the kind is listed here. Unchanged items
+    /// are shared by both, so that a client that saw them there sees no change.
+    previous: [Vec<Arc<AuthorizedItem>>; 4],
+    info: UpstreamInfo,
+    /// Whether the upstream is hidden from all views.
     is_hidden: bool,
 }
 
-impl Writer {
-    /// How many items there are in all.
+impl WriterState {
+    /// Number of items of all upstreams.
     fn len(&self) -> usize {
-        self.sources.iter().map(Source::len).sum()
+        self.sources.iter().map(CatalogSource::len).sum()
     }
 
-    /// How much work it is to merge so many items of one upstream with what all others list: one of those takes about a
-    /// thirtieth of the time of a new one.
+    /// Cost of merging this many items of one upstream with the items of all others, in new items:
+    /// an existing item takes about a thirtieth of the time of a new one.
     fn weight_of(&self, items: usize) -> usize {
         items + self.len() / 32
     }
 }
 
-impl Source {
-    /// How many items it shows, of all kinds.
+impl CatalogSource {
+    /// Number of exported items of all kinds.
     fn len(&self) -> usize {
-        self.shelves.iter().flatten().map(|shelf| shelf.targets.len()).sum()
+        self.exported.iter().flatten().map(|exported| exported.items.len()).sum()
     }
 
-    /// What it shows of a kind; `None` where that is not known, or nothing at all is shown.
-    fn shelf(&self, kind: Kind) -> Option<&Shelf> {
-        self.shelves[kind.index()].as_ref().filter(|_| !self.is_hidden)
+    /// Exported items of a kind; `None` if the kind was never listed or the upstream is hidden.
+    fn exported(&self, kind: Kind) -> Option<&ExportedItems> {
+        self.exported[kind.index()].as_ref().filter(|_| !self.is_hidden)
     }
 }
 
 impl Catalog {
-    /// A catalog of upstreams of which none has been listed.
+    /// Creates a catalog of upstreams that have not been listed yet.
     pub fn new(settings: Settings) -> Self {
-        let sources = settings.outlets.iter().map(|_| Source::default()).collect();
+        let sources = settings.exports.iter().map(|_| CatalogSource::default()).collect();
         Self {
             settings: Arc::new(settings),
             in_use: RwLock::default(),
-            writer: Mutex::new(Writer { sources, viewers: Vec::new(), tables: Default::default() }),
+            writer: Mutex::new(WriterState {
+                sources,
+                view_builders: Vec::new(),
+                tables: Default::default(),
+            }),
         }
     }
 
-    /// A catalog by other settings, of which no upstream has been listed either. What will be shown as it is here is
-    /// shared with this one.
-    pub fn then(&self, settings: Settings) -> Self {
+    /// Creates a catalog with other settings, of which no upstream has been listed yet. Items that
+    /// will be unchanged are shared with this catalog.
+    pub fn with_settings(&self, settings: Settings) -> Self {
         let next = Self::new(settings);
         {
             let (mine, theirs) = (self.write(), &mut *next.write());
-            for (outlet, source) in next.settings.outlets.iter().zip(&mut theirs.sources) {
-                let was = self.settings.outlets.iter().position(|was| was.name == outlet.name);
+            for (export, source) in next.settings.exports.iter().zip(&mut theirs.sources) {
+                let was = self.settings.exports.iter().position(|was| was.name == export.name);
                 let Some(was) = was.map(|at| &mine.sources[at]) else { continue };
                 cpu_bound::run(was.len(), || {
-                    source.former = std::array::from_fn(|kind| match &was.shelves[kind] {
-                        Some(shelf) => shelf.targets.clone(),
-                        None => was.former[kind].clone(),
+                    source.previous = std::array::from_fn(|kind| match &was.exported[kind] {
+                        Some(exported) => exported.items.clone(),
+                        None => was.previous[kind].clone(),
                     });
                 });
             }
@@ -190,223 +200,243 @@ impl Catalog {
         next
     }
 
-    /// Replaces what an upstream lists of one kind, and wakes who watches a view that shows it.
-    pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: Snapshot) {
-        let Some(at) = self.place_of(upstream) else { return };
+    /// Replaces an upstream's list of one kind, and wakes watchers of the views that change.
+    pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: ListSnapshot) {
+        let Some(at) = self.index_of(upstream) else { return };
         let writer = &mut *self.write();
         cpu_bound::run(writer.weight_of(snapshot.items.len()), || {
-            self.put(writer, at, kind, snapshot)
+            self.replace_list(writer, at, kind, snapshot)
         });
     }
 
-    fn put(&self, writer: &mut Writer, at: usize, kind: Kind, snapshot: Snapshot) {
-        let upstream = &self.settings.outlets[at].name;
+    fn replace_list(
+        &self,
+        writer: &mut WriterState,
+        at: usize,
+        kind: Kind,
+        snapshot: ListSnapshot,
+    ) {
+        let upstream = &self.settings.exports[at].name;
         let source = &mut writer.sources[at];
-        let former = std::mem::take(&mut source.former[kind.index()]);
-        let place = &mut source.shelves[kind.index()];
-        let old = place.as_ref().map_or(&former, |shelf| &shelf.targets);
-        let shelf = Shelf::stock(&self.settings, at, kind, snapshot, old);
-        let reported = place.as_ref().is_some_and(|old| old.problems == shelf.problems);
-        if !reported && !shelf.problems.is_empty() {
-            let problems = &shelf.problems;
-            tracing::warn!(%upstream, %kind, %problems, "some items are left out of the list");
+        let previous = std::mem::take(&mut source.previous[kind.index()]);
+        let place = &mut source.exported[kind.index()];
+        let old = place.as_ref().map_or(&previous, |exported| &exported.items);
+        let exported = ExportedItems::build(&self.settings, at, kind, snapshot, old);
+        let reported = place.as_ref().is_some_and(|old| old.problems == exported.problems);
+        if !reported && !exported.problems.is_empty() {
+            let problems = &exported.problems;
+            tracing::warn!(%upstream, %kind, %problems, "items excluded from the list");
         }
-        *place = Some(shelf);
-        for viewer in &mut writer.viewers {
+        *place = Some(exported);
+        for builder in &mut writer.view_builders {
             let tables = &mut writer.tables[kind.index()];
-            viewer.follow(&self.settings, &writer.sources, tables, at, kind);
+            builder.refresh_upstream(&self.settings, &writer.sources, tables, at, kind);
         }
     }
 
-    /// Leaves an upstream out of all views, which say that they miss it, or puts it back with what it listed last.
+    /// Hides an upstream from all views, which report it as missing, or shows it again with its
+    /// last lists.
     pub fn hide(&self, upstream: &UpstreamName, is_hidden: bool) {
-        let Some(at) = self.place_of(upstream) else { return };
+        let Some(at) = self.index_of(upstream) else { return };
         let writer = &mut *self.write();
         if std::mem::replace(&mut writer.sources[at].is_hidden, is_hidden) == is_hidden {
             return;
         }
         cpu_bound::run(writer.weight_of(writer.sources[at].len()), || {
-            for viewer in &mut writer.viewers {
+            for builder in &mut writer.view_builders {
                 for kind in Kind::ALL {
                     let tables = &mut writer.tables[kind.index()];
-                    viewer.follow(&self.settings, &writer.sources, tables, at, kind);
+                    builder.refresh_upstream(&self.settings, &writer.sources, tables, at, kind);
                 }
             }
         });
     }
 
-    /// Takes what an upstream says of itself, each time that it has connected.
-    pub fn introduce(&self, upstream: &UpstreamName, introduction: Introduction) {
-        let Some(at) = self.place_of(upstream) else { return };
+    /// Updates the capabilities and instructions of an upstream, each time that it has connected.
+    pub fn set_upstream_info(&self, upstream: &UpstreamName, info: UpstreamInfo) {
+        let Some(at) = self.index_of(upstream) else { return };
         let writer = &mut *self.write();
-        if writer.sources[at].introduction == introduction {
+        if writer.sources[at].info == info {
             return;
         }
-        writer.sources[at].introduction = introduction;
-        for viewer in &writer.viewers {
-            let view = View::clone(&viewer.feed.borrow());
-            viewer.show(&self.settings, &writer.sources, view);
+        writer.sources[at].info = info;
+        for builder in &writer.view_builders {
+            let view = RoleView::clone(&builder.sender.borrow());
+            builder.publish_view(&self.settings, &writer.sources, view);
         }
     }
 
-    /// The view of a role, made at its first use and kept up to date. The filter that came with the
-    /// first use of a role's name holds.
+    /// The view of a role, built at its first use and updated from then on. The filter of the first
+    /// call for a role's name stays in use.
     ///
-    /// The receiver has seen the present view: it hears of what changes from now on.
-    pub fn view(&self, role: &str, filter: &Arc<dyn Filter>) -> watch::Receiver<Arc<View>> {
-        if let Some(feed) = self.feed(role) {
-            return feed.subscribe();
+    /// The receiver has seen the current view: it is notified of later changes.
+    pub fn view(&self, role: &str, filter: &Arc<dyn Filter>) -> watch::Receiver<Arc<RoleView>> {
+        if let Some(sender) = self.sender(role) {
+            return sender.subscribe();
         }
         let writer = &mut *self.write();
-        // Somebody else may have come first while this one waited for the lock.
-        if let Some(feed) = self.feed(role) {
-            return feed.subscribe();
+        // Another task may have built the view while this one waited for the lock.
+        if let Some(sender) = self.sender(role) {
+            return sender.subscribe();
         }
         let items = writer.len();
-        let Writer { sources, tables, .. } = &mut *writer;
-        let viewer = cpu_bound::run(items, || Viewer::new(&self.settings, sources, tables, filter));
-        let feed = Arc::clone(&viewer.feed);
-        writer.viewers.push(viewer);
+        let WriterState { sources, tables, .. } = &mut *writer;
+        let builder =
+            cpu_bound::run(items, || RoleViewBuilder::new(&self.settings, sources, tables, filter));
+        let sender = Arc::clone(&builder.sender);
+        writer.view_builders.push(builder);
         let mut in_use = self.in_use.write().unwrap_or_else(PoisonError::into_inner);
-        in_use.insert(role.into(), Arc::clone(&feed));
-        feed.subscribe()
+        in_use.insert(role.into(), Arc::clone(&sender));
+        sender.subscribe()
     }
 
-    /// What is left out of the lists at present, and why: by upstream in the order of the file, and by
-    /// kind. Only where there is something to tell.
-    pub fn problems(&self) -> Vec<(UpstreamName, Kind, Problems)> {
+    /// Currently excluded items with the reasons, by upstream in the order of the configuration
+    /// file and by kind. Upstreams and kinds without problems are omitted.
+    pub fn problems(&self) -> Vec<(UpstreamName, Kind, ExportProblems)> {
         let writer = self.write();
         let mut found = Vec::new();
-        for (outlet, source) in self.settings.outlets.iter().zip(&writer.sources) {
-            for (kind, shelf) in Kind::ALL.into_iter().zip(&source.shelves) {
-                let problems = shelf.iter().map(|shelf| &shelf.problems);
+        for (export, source) in self.settings.exports.iter().zip(&writer.sources) {
+            for (kind, exported) in Kind::ALL.into_iter().zip(&source.exported) {
+                let problems = exported.iter().map(|exported| &exported.problems);
                 let problems = problems.filter(|problems| !problems.is_empty());
-                found.extend(problems.map(|them| (outlet.name.clone(), kind, them.clone())));
+                found.extend(problems.map(|them| (export.name.clone(), kind, them.clone())));
             }
         }
         found
     }
 
-    fn feed(&self, role: &str) -> Option<Feed> {
+    fn sender(&self, role: &str) -> Option<ViewSender> {
         self.in_use.read().unwrap_or_else(PoisonError::into_inner).get(role).cloned()
     }
 
-    /// The writer's lock. A panic under it can only come from a filter; each step leaves the state whole,
-    /// so that the next writer can go on, and what was cut off is a view that stays as it was.
-    fn write(&self) -> MutexGuard<'_, Writer> {
+    /// Locks the writer. A panic under the lock can only come from a filter; each step leaves the
+    /// state consistent, so that the next writer can continue, and the interrupted view stays
+    /// unchanged.
+    fn write(&self) -> MutexGuard<'_, WriterState> {
         cpu_bound::lock(&self.writer)
     }
 
-    fn place_of(&self, upstream: &UpstreamName) -> Option<usize> {
-        let place = self.settings.outlets.iter().position(|outlet| outlet.name == *upstream);
+    fn index_of(&self, upstream: &UpstreamName) -> Option<usize> {
+        let place = self.settings.exports.iter().position(|export| export.name == *upstream);
         if place.is_none() {
-            tracing::error!(%upstream, "an upstream without an outlet was published");
+            tracing::error!(%upstream, "list published for an unknown upstream");
         }
         place
     }
 }
 
 impl Drop for Catalog {
-    /// The last one that has it may be a request.
+    // The last owner may be a request, which must not spend the time to free a large catalog.
     fn drop(&mut self) {
         let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let items = writer.sources.iter().map(Source::len).sum();
+        let items = writer.sources.iter().map(CatalogSource::len).sum();
         cpu_bound::discard(items, std::mem::take(writer));
     }
 }
 
-// === Viewer ===
+// === RoleViewBuilder ===
 
-/// A role whose view is in use.
-struct Viewer {
+/// Builder of the view of one role in use.
+struct RoleViewBuilder {
     filter: Arc<dyn Filter>,
     /// Per upstream: whether the role may use anything of it.
     reaches: Vec<bool>,
-    /// Per kind, per upstream: what the filter lets through.
-    parts: [Vec<Vec<Arc<Target>>>; 4],
-    feed: Feed,
+    /// Per kind, per upstream: the items that the filter allows.
+    visible_items: [Vec<Vec<Arc<AuthorizedItem>>>; 4],
+    sender: ViewSender,
 }
 
-impl Viewer {
+impl RoleViewBuilder {
     fn new(
         settings: &Arc<Settings>,
-        sources: &[Source],
+        sources: &[CatalogSource],
         tables: &mut [Tables; 4],
         filter: &Arc<dyn Filter>,
     ) -> Self {
-        let outlets = &settings.outlets;
-        let reaches = outlets.iter().map(|outlet| filter.reaches(&outlet.name)).collect();
-        let view = View::empty(Arc::clone(settings), Arc::clone(filter));
-        let mut viewer = Self {
+        let exports = &settings.exports;
+        let reaches = exports.iter().map(|export| filter.reaches(&export.name)).collect();
+        let view = RoleView::empty(Arc::clone(settings), Arc::clone(filter));
+        let mut builder = Self {
             filter: Arc::clone(filter),
             reaches,
-            parts: std::array::from_fn(|_| vec![Vec::new(); outlets.len()]),
-            feed: Arc::new(watch::Sender::new(Arc::new(view.clone()))),
+            visible_items: std::array::from_fn(|_| vec![Vec::new(); exports.len()]),
+            sender: Arc::new(watch::Sender::new(Arc::new(view.clone()))),
         };
         let mut view = view;
         for kind in Kind::ALL {
-            for at in 0..outlets.len() {
-                viewer.parts[kind.index()][at] = viewer.part(sources, at, kind);
+            for at in 0..exports.len() {
+                builder.visible_items[kind.index()][at] = builder.visible_items(sources, at, kind);
             }
-            let table = Table::merge(outlets, &viewer.parts[kind.index()]);
+            let table = Table::merge(exports, &builder.visible_items[kind.index()]);
             view.tables[kind.index()] = tables[kind.index()].share(table);
         }
-        viewer.show(settings, sources, view);
-        viewer
+        builder.publish_view(settings, sources, view);
+        builder
     }
 
-    /// Takes up what one upstream newly lists of one kind.
-    fn follow(
+    /// Updates the view after a change of one upstream's list of one kind.
+    fn refresh_upstream(
         &mut self,
         settings: &Settings,
-        sources: &[Source],
+        sources: &[CatalogSource],
         tables: &mut Tables,
         at: usize,
         kind: Kind,
     ) {
-        // Nothing in this view may depend on an upstream that it does not reach: not even its times.
+        // Nothing in this view may depend on an upstream that the role does not reach, not even its
+        // times to live.
         if !self.reaches[at] {
             return;
         }
-        let mut view = View::clone(&self.feed.borrow());
-        let part = self.part(sources, at, kind);
-        let parts = &mut self.parts[kind.index()];
-        if part != parts[at] {
-            parts[at] = part;
-            let table = Table::merge(&settings.outlets, parts);
-            // What changed may be hidden behind another upstream's URI all the same.
+        let mut view = RoleView::clone(&self.sender.borrow());
+        let visible = self.visible_items(sources, at, kind);
+        let visible_items = &mut self.visible_items[kind.index()];
+        if visible != visible_items[at] {
+            visible_items[at] = visible;
+            let table = Table::merge(&settings.exports, visible_items);
+            // The changed items may still be shadowed by another upstream's URI.
             if table != *view.tables[kind.index()] {
                 view.tables[kind.index()] = tables.share(table);
             }
         }
-        self.show(settings, sources, view);
+        self.publish_view(settings, sources, view);
     }
 
-    /// What the role may see of one shelf.
-    fn part(&self, sources: &[Source], at: usize, kind: Kind) -> Vec<Arc<Target>> {
-        let Some(shelf) = sources[at].shelf(kind) else { return Vec::new() };
+    /// The items of one upstream and kind that the role may see.
+    fn visible_items(
+        &self,
+        sources: &[CatalogSource],
+        at: usize,
+        kind: Kind,
+    ) -> Vec<Arc<AuthorizedItem>> {
+        let Some(exported) = sources[at].exported(kind) else { return Vec::new() };
         if !self.reaches[at] {
             return Vec::new();
         }
         let allowed =
-            |target: &&Arc<Target>| self.filter.allows(kind, &target.upstream, &target.own);
-        shelf.targets.iter().filter(allowed).cloned().collect()
+            |target: &&Arc<AuthorizedItem>| self.filter.allows(kind, &target.upstream, &target.own);
+        exported.items.iter().filter(allowed).cloned().collect()
     }
 
-    /// Puts into a view what the upstreams say of themselves of which it shows something, and of each only
-    /// what it can do for what is shown.
-    fn introduce(&self, settings: &Settings, sources: &[Source], view: &mut View) {
+    /// Sets the view's capabilities and instructions: those of the upstreams with a visible item,
+    /// and of each upstream only the capabilities that apply to its visible items.
+    fn apply_upstream_info(
+        &self,
+        settings: &Settings,
+        sources: &[CatalogSource],
+        view: &mut RoleView,
+    ) {
         let mut capabilities = Capabilities::default();
         let mut instructions = Instructions::new(&settings.naming);
-        for (outlet, source) in settings.outlets.iter().zip(sources) {
+        for (export, source) in settings.exports.iter().zip(sources) {
             let shows =
-                Kind::ALL.map(|kind| !view.tables[kind.index()].of(&outlet.name).is_empty());
+                Kind::ALL.map(|kind| !view.tables[kind.index()].of(&export.name).is_empty());
             let [prompts, tools, resources, templates] = shows;
             if !shows.contains(&true) {
                 continue;
             }
-            let Introduction { capabilities: declared, instructions: text } = &source.introduction;
-            let mut declared = declared.clone().carried();
+            let UpstreamInfo { capabilities: declared, instructions: text } = &source.info;
+            let mut declared = declared.clone().forwarded();
             declared.completions &= prompts || templates;
             declared.subscribe &= resources || templates;
             if !tools {
@@ -414,42 +444,45 @@ impl Viewer {
             }
             capabilities.join(&declared);
             if let Some(text) = text.as_ref().filter(|_| settings.instructions) {
-                instructions.add(outlet, prompts || tools, text);
+                instructions.add(export, prompts || tools, text);
             }
         }
         view.capabilities = Arc::new(capabilities);
         view.instructions = instructions.finish();
     }
 
-    /// Completes a view by what hangs on the state of upstreams and not on their items, and puts it in
-    /// the old one's place. Who watches is woken only if the role can see the difference; a list's time
-    /// to live alone is none.
-    fn show(&self, settings: &Settings, sources: &[Source], mut view: View) {
+    /// Completes a view with the state of upstreams beyond their items, and replaces the current
+    /// view. Watchers are woken only if the role can see the difference; a changed time to live
+    /// alone does not count.
+    fn publish_view(&self, settings: &Settings, sources: &[CatalogSource], mut view: RoleView) {
         for kind in Kind::ALL {
             let at = kind.index();
             let reached = || {
-                let all = settings.outlets.iter().zip(sources).zip(&self.reaches);
+                let all = settings.exports.iter().zip(sources).zip(&self.reaches);
                 all.filter(|(_, reaches)| **reaches)
-                    .map(|((outlet, source), _)| (&outlet.name, source.shelf(kind)))
+                    .map(|((export, source), _)| (&export.name, source.exported(kind)))
             };
-            // What was cut short misses something, too.
-            let is_whole =
-                |shelf: Option<&Shelf>| shelf.is_some_and(|it| it.problems.cut.is_none());
-            let missing =
-                reached().filter(|(_, shelf)| !is_whole(*shelf)).map(|(name, _)| name.clone());
+            // A truncated list is incomplete, too.
+            let is_whole = |exported: Option<&ExportedItems>| {
+                exported.is_some_and(|it| it.problems.cut.is_none())
+            };
+            let missing = reached()
+                .filter(|(_, exported)| !is_whole(*exported))
+                .map(|(name, _)| name.clone());
             let mut missing: Vec<_> = missing.collect();
             missing.sort();
             view.missing[at] = missing.into();
-            let shelves = || reached().filter_map(|(_, shelf)| shelf);
-            view.fresh_until[at] = shelves().filter_map(|shelf| shelf.fresh_until).min();
-            view.is_private[at] = shelves().any(|shelf| shelf.is_private);
+            let exported = || reached().filter_map(|(_, exported)| exported);
+            view.fresh_until[at] = exported().filter_map(|exported| exported.fresh_until).min();
+            view.is_private[at] = exported().any(|exported| exported.is_private);
         }
-        self.introduce(settings, sources, &mut view);
-        // Readers wait while a view is replaced: comparing it, and dropping the old one, is done before and after.
-        let old = Arc::clone(&self.feed.borrow());
-        let (visible, view) = (!view.looks_like(&old), Arc::new(view));
-        self.feed.send_if_modified(|shown| {
-            *shown = view;
+        self.apply_upstream_info(settings, sources, &mut view);
+        // Readers wait while the view is replaced, so the comparison happens before and the drop of
+        // the old view after.
+        let old = Arc::clone(&self.sender.borrow());
+        let (visible, view) = (!view.is_equivalent(&old), Arc::new(view));
+        self.sender.send_if_modified(|current| {
+            *current = view;
             visible
         });
     }

@@ -1,30 +1,26 @@
-//! The command line: one file a command.
+//! Command line: one file per command.
 //!
-//! Data goes to standard output, everything else to standard error. A command that fails says what
-//! happened and whose move it is, in one line, and ends with the exit code of [`failure::Failure`]. With
-//! `--json` that line is JSON, whatever went wrong.
+//! Invariants: data goes to standard output, everything else to standard error. A command that
+//! fails prints one line, the cause and what to do, and ends with the exit code of
+//! [`exit::Failure`]. With `--json` that line is JSON for every failure.
 
 mod admin;
 mod audit;
 mod check;
 mod clients;
-mod completions;
-mod connect;
 mod exit;
 mod explain;
 mod files;
-mod help;
-mod init;
 mod instance;
 mod keys;
+mod loading;
 mod output;
 mod pins;
 mod query;
-mod schema;
+mod reference;
 mod server;
 #[cfg(test)]
 mod tests;
-mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -40,10 +36,11 @@ use output::Color;
 
 /// One MCP endpoint in front of many MCP servers.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, max_term_width = 100, after_help = help::WEIR)]
+#[command(name = "weir", version, max_term_width = 100, after_help = reference::help::WEIR)]
 struct Cli {
-    /// When to write colors; `auto` heeds NO_COLOR, CLICOLOR_FORCE and TERM.
-    // Read before the others, in `run`: it holds for clap's own messages, too.
+    /// When to use colors; `auto` follows NO_COLOR, CLICOLOR_FORCE and TERM.
+    // `run` reads this option before clap parses the others, because clap's own messages are
+    // colored as well.
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto")]
     #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     color: Color,
@@ -54,94 +51,94 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serves clients over HTTP.
-    #[command(after_help = help::SERVE)]
+    #[command(after_help = reference::help::SERVE)]
     Serve(server::serve::Args),
-    /// Serves one client over standard input and output, as an IDE starts it.
-    #[command(after_help = help::STDIO)]
+    /// Serves one client over standard input and output; the client starts it.
+    #[command(after_help = reference::help::STDIO)]
     Stdio(server::stdio::Args),
-    /// Checks the configuration, then starts, lists and reports each upstream.
-    #[command(after_help = help::CHECK)]
+    /// Checks the configuration, then starts and lists each upstream and reports the result.
+    #[command(after_help = reference::help::CHECK)]
     Check(check::Args),
     /// Starts the upstreams and lists their prompts, tools, resources or templates.
-    #[command(after_help = help::LIST)]
+    #[command(after_help = reference::help::LIST)]
     List(query::list::Args),
-    /// Says why a client sees something, or does not: by which rule, in which line.
-    #[command(after_help = help::EXPLAIN)]
+    /// Explains why an item is visible to a client or not: which rule decides, in which line.
+    #[command(after_help = reference::help::EXPLAIN)]
     Explain(explain::Args),
-    /// Gets a prompt, filled in.
-    #[command(after_help = help::GET)]
+    /// Gets a prompt with its arguments filled in.
+    #[command(after_help = reference::help::GET)]
     Get(query::get::Args),
     /// Calls a tool.
-    #[command(after_help = help::CALL)]
+    #[command(after_help = reference::help::CALL)]
     Call(query::call::Args),
     /// Reads a resource.
-    #[command(after_help = help::READ)]
+    #[command(after_help = reference::help::READ)]
     Read(query::read::Args),
     /// Completes an argument of a prompt or of a resource template.
-    #[command(after_help = help::COMPLETE)]
+    #[command(after_help = reference::help::COMPLETE)]
     Complete(query::complete::Args),
-    /// Compares definitions with those that were approved, and approves them.
-    #[command(after_help = help::PINS)]
+    /// Compares definitions with the approved ones, and approves them.
+    #[command(after_help = reference::help::PINS)]
     Pins(pins::Args),
-    /// Prints what a shell needs to complete this command line.
-    #[command(after_help = help::COMPLETIONS)]
-    Completions(completions::Args),
-    /// Prints the version, and what is spoken.
-    #[command(after_help = help::VERSION)]
-    Version(version::Args),
-    /// Prints the JSON schema of the configuration, with which editors complete and check it.
-    #[command(after_help = help::SCHEMA)]
-    Schema(schema::Args),
-    /// Writes a configuration: a beginning, or the servers of an MCP client.
-    #[command(after_help = help::INIT)]
-    Init(init::Args),
-    /// Says how the running Weir of a configuration is doing.
-    #[command(after_help = help::STATUS)]
+    /// Prints a completion script for a shell.
+    #[command(after_help = reference::help::COMPLETIONS)]
+    Completions(reference::completions::Args),
+    /// Prints the version and the supported protocol revisions and transports.
+    #[command(after_help = reference::help::VERSION)]
+    Version(reference::version::Args),
+    /// Prints the JSON schema of the configuration, for completion and checks in editors.
+    #[command(after_help = reference::help::SCHEMA)]
+    Schema(reference::schema::Args),
+    /// Writes a configuration: a starter file, or the imported servers of an MCP client.
+    #[command(after_help = reference::help::INIT)]
+    Init(clients::init::Args),
+    /// Prints the status of the running Weir of a configuration.
+    #[command(after_help = reference::help::STATUS)]
     Status(instance::status::Args),
-    /// Tells whether the running Weir of a configuration is alive and ready, for probes of containers.
-    #[command(after_help = help::HEALTH)]
+    /// Checks whether the running Weir of a configuration is alive and ready, for container probes.
+    #[command(after_help = reference::help::HEALTH)]
     Health(instance::health::Args),
-    /// Has the running Weir of a configuration read it again.
-    #[command(after_help = help::RELOAD)]
+    /// Makes the running Weir of a configuration reload it.
+    #[command(after_help = reference::help::RELOAD)]
     Reload(instance::reload::Args),
-    /// Shows what the running Weir of a configuration does, once a second.
-    #[command(after_help = help::TOP)]
+    /// Shows the load of the running Weir of a configuration, once a second.
+    #[command(after_help = reference::help::TOP)]
     Top(instance::top::Args),
-    /// Reads the audit log: shows it, or checks that it is whole.
+    /// Shows the audit log, or verifies that it is intact.
     #[command(subcommand)]
-    Audit(audit::Command),
+    Audit(audit::AuditCommand),
     /// Prints or writes the entry that points an MCP client at Weir.
-    #[command(after_help = help::CONNECT)]
-    Connect(connect::Args),
-    /// Makes clients and keys, changes keys, and takes them away.
+    #[command(after_help = reference::help::CONNECT)]
+    Connect(clients::connect::Args),
+    /// Adds clients with keys, rotates keys, and removes clients.
     Keys(keys::Args),
 }
 
 /// Runs the command that the arguments name.
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    Color::of_arguments(&arguments).apply();
-    let json = asks_for_json(&arguments);
+    Color::from_arguments(&arguments).apply();
+    let json = wants_json(&arguments);
     let ended = match Cli::try_parse_from(arguments) {
-        Ok(cli) => start(cli.command),
-        Err(message) => unparsed(&message, json),
+        Ok(cli) => run_command(cli.command),
+        Err(message) => handle_parse_error(&message, json),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.tell(json);
+            failure.print(json);
             failure.exit_code()
         }
     }
 }
 
-/// Whether failures are to be told as JSON, the failure to read the arguments included.
-fn asks_for_json(arguments: &[OsString]) -> bool {
+/// Returns whether failures are printed as JSON, including the failure to parse the arguments.
+fn wants_json(arguments: &[OsString]) -> bool {
     arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }
 
-/// Says what clap has to say instead of a command: the help, or what is wrong.
-fn unparsed(message: &clap::Error, json: bool) -> Result<(), Failure> {
+/// Prints clap's help, or turns its error into a failure.
+fn handle_parse_error(message: &clap::Error, json: bool) -> Result<(), Failure> {
     match message.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let text = message.render();
@@ -153,7 +150,7 @@ fn unparsed(message: &clap::Error, json: bool) -> Result<(), Failure> {
         }
         _ if json => {
             let text = message.render().to_string();
-            // The first paragraph; the usage is for people.
+            // Only the first paragraph: the usage text is meant for people.
             let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
             let text = lines.collect::<Vec<_>>().join(" ");
             Err(Failure::Usage(text.trim_start_matches("error: ").to_owned()))
@@ -162,43 +159,46 @@ fn unparsed(message: &clap::Error, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn start(command: Command) -> Result<(), Failure> {
-    server::thread_check::try_all()?;
+fn run_command(command: Command) -> Result<(), Failure> {
+    server::thread_check::check_available()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(server::thread_check::not_started)?;
+    let runtime = runtime.map_err(server::thread_check::start_failure)?;
     let ended = runtime.block_on(async {
         match command {
             Command::Serve(args) => server::serve::run(args).await,
             Command::Stdio(args) => server::stdio::run(args).await,
-            Command::Check(args) => stoppable(check::run(args)).await,
-            Command::List(args) => stoppable(query::list::run(args)).await,
-            Command::Explain(args) => stoppable(explain::run(args)).await,
-            Command::Get(args) => stoppable(query::get::run(args)).await,
-            Command::Call(args) => stoppable(query::call::run(args)).await,
-            Command::Read(args) => stoppable(query::read::run(args)).await,
-            Command::Complete(args) => stoppable(query::complete::run(args)).await,
-            Command::Pins(args) => stoppable(pins::run(args)).await,
-            Command::Status(args) => stoppable(instance::status::run(args)).await,
-            Command::Health(args) => stoppable(instance::health::run(args)).await,
-            Command::Reload(args) => stoppable(instance::reload::run(args)).await,
+            Command::Check(args) => run_until_signal(check::run(args)).await,
+            Command::List(args) => run_until_signal(query::list::run(args)).await,
+            Command::Explain(args) => run_until_signal(explain::run(args)).await,
+            Command::Get(args) => run_until_signal(query::get::run(args)).await,
+            Command::Call(args) => run_until_signal(query::call::run(args)).await,
+            Command::Read(args) => run_until_signal(query::read::run(args)).await,
+            Command::Complete(args) => run_until_signal(query::complete::run(args)).await,
+            Command::Pins(args) => run_until_signal(pins::run(args)).await,
+            Command::Status(args) => run_until_signal(instance::status::run(args)).await,
+            Command::Health(args) => run_until_signal(instance::health::run(args)).await,
+            Command::Reload(args) => run_until_signal(instance::reload::run(args)).await,
             Command::Top(args) => instance::top::run(args).await,
-            Command::Init(args) => init::run(&args),
-            Command::Connect(args) => connect::run(&args),
+            Command::Init(args) => clients::init::run(&args),
+            Command::Connect(args) => clients::connect::run(&args),
             Command::Keys(args) => keys::run(&args),
-            Command::Audit(command) => stoppable(audit::run(command)).await,
-            Command::Completions(args) => completions::run(args).await,
-            Command::Version(args) => version::run(args).await,
-            Command::Schema(args) => schema::run(args).await,
+            Command::Audit(command) => run_until_signal(audit::run(command)).await,
+            Command::Completions(args) => reference::completions::run(args).await,
+            Command::Version(args) => reference::version::run(args).await,
+            Command::Schema(args) => reference::schema::run(args).await,
         }
     });
-    // Tasks that are left are dropped here, and with them the children that they keep. A blocking read
-    // of standard input cannot be cancelled, and is not waited for longer than that takes.
+    // This drops the remaining tasks and with them their child processes. A blocking read of
+    // standard input cannot be cancelled, therefore the wait is bounded.
     runtime.shutdown_timeout(LAST_TASKS);
     ended
 }
 
-/// Runs a command that a signal ends at once. Children do not hear our terminal's Ctrl-C: they lead
-/// groups of their own, and are killed as their tasks are dropped.
-async fn stoppable(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    Signals::new()?.end(command).await
+/// Runs a command that a signal ends at once. Child processes do not receive the terminal's
+/// Ctrl-C, because each leads a process group of its own; they are killed when their tasks are
+/// dropped.
+async fn run_until_signal(
+    command: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    Signals::new()?.run_until_signal(command).await
 }

@@ -1,26 +1,26 @@
-//! What the operator wrote, checked: the TOML files become a [`Config`] or a [`Report`].
+//! Configuration: reads and checks the operator's TOML files, as a [`Config`] or a
+//! [`ConfigReport`].
 //!
-//! A `Config` is what the program runs on: files merged, variables replaced, secrets fetched, defaults filled
-//! in, inheritance applied, paths absolute or relative to the working directory, names known to exist. Whoever
-//! holds one need not check again. Files with mistakes yield all of them at once, each with its place and its
-//! remedy.
+//! A `Config` is complete: files are merged, variables replaced, secrets fetched, defaults filled
+//! in, inheritance is applied, paths are absolute or relative to the working directory, and names
+//! exist. Its users need no further checks. Files with mistakes yield all mistakes at once, each
+//! with its location and a remedy. Settings types of lower layers are filled in directly.
 //!
-//! Promises: unknown keys are errors; zero never means unlimited; no secret appears in a `Debug` output or
-//! in a drawn problem, and there what came out of a variable counts as one. [`Config::check`] starts nothing.
-//! What a lower room has settings of its own for is read straight into those.
-//! Knows nothing of: what the rooms do with their settings, the process's own environment (it is handed in), the
-//! clock, the network.
+//! Invariants: unknown keys are errors; zero never means unlimited; no secret appears in a `Debug`
+//! output or in a rendered problem, where values of variables count as secrets. [`Config::check`]
+//! starts no process. The environment and the time are parameters.
 
 mod access;
 mod admin;
 mod audit;
+mod auth;
 mod guard;
 mod headers;
 mod limits;
+mod naming;
 mod oidc;
 mod reader;
 mod schema;
-mod secret_command;
 mod secrets;
 mod sections;
 mod tls;
@@ -35,180 +35,184 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use crate::config::reader::include::MAX_FILE_BYTES;
 pub(crate) use crate::config::reader::report::nearest;
-pub use crate::config::reader::report::{Problem, Report, Severity, Warning};
-pub use crate::config::reader::rule_locations::Places;
-pub(crate) use crate::config::reader::value::{is_plain_name, moment_of as moment};
+pub use crate::config::reader::report::{ConfigProblem, ConfigReport, Severity, Warning};
+pub use crate::config::reader::rule_locations::RuleLocations;
+pub(crate) use crate::config::reader::value::{date_time_of, is_plain_name};
 pub use crate::config::reader::variables::Environment;
-pub use crate::guard::Rules;
+pub use crate::guard::GuardRules;
 pub use crate::pins::Mode;
 use crate::policy::limits::Limit;
 pub use crate::secret::Secret;
-pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
-pub(crate) use access::owner_of;
-pub use access::{Auth, AuthMode, Client, Patterns, Role};
-pub use admin::Admin;
-pub use audit::{Audit, State};
+pub use crate::upstream::{HttpTransport, RetrySettings, Timeouts, UpstreamLimits};
+pub use access::{ClientConfig, Patterns, RoleConfig};
+pub use admin::AdminConfig;
+pub use audit::{AuditConfig, StateConfig};
+pub use auth::{AuthConfig, AuthMode};
 pub(crate) use headers::is_own_header;
-pub use oidc::Provider;
+pub use naming::{NamingConfig, NamingMode};
+pub use oidc::ProviderConfig;
+pub(crate) use reader::rule_locations::owner_of;
 pub use schema::{page, schema};
-pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
+pub use sections::{LogConfig, LogFormat, ProtocolConfig, ServerConfig};
 pub use upstream_defaults::{EraChoice, SharingChoice};
-pub use upstreams::{Outline, RenameKind, Source, Upstream};
+pub use upstreams::{RenameKind, SourceConfig, UpstreamConfig, UpstreamSummary};
 
-use crate::config::reader::diagnostics::File;
-use crate::config::reader::report::Complaint;
-use crate::config::reader::table_reader::Table;
+use crate::config::reader::diagnostics::ConfigFile;
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::TableReader;
 use access::LOCAL_ROLE;
-use secrets::Vault;
+use secrets::SecretResolver;
 
-/// Everything that the program runs on. `Config::default()` is what an empty file would give, were it not
-/// an error to have no upstream.
+/// Checked configuration of the program. `Config::default()` corresponds to an empty file, except
+/// that a file without upstreams is an error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What clients connect to.
-    pub server: Server,
-    /// How the protocol is spoken with clients.
-    pub protocol: Protocol,
-    /// How items are named towards clients.
-    pub naming: Naming,
-    /// What goes in and comes out, where an upstream does not say otherwise.
-    pub guard: Rules,
-    /// What happens when an upstream changes a definition, where it does not say otherwise.
+    /// HTTP server for clients.
+    pub server: ServerConfig,
+    /// MCP towards clients.
+    pub protocol: ProtocolConfig,
+    /// Public names of items.
+    pub naming: NamingConfig,
+    /// Content checks, for upstreams without checks of their own.
+    pub guard: GuardRules,
+    /// Handling of changed definitions, for upstreams without a value of their own.
     pub pinning: Mode,
-    /// Where it stands which definitions were approved.
+    /// File with the approved definitions.
     pub lock_file: PathBuf,
-    /// The upstreams that are used, in the order of the file.
-    pub upstreams: Vec<Upstream>,
-    /// What the file says of every upstream, used or not, in its order.
-    pub outlines: Vec<Outline>,
-    /// Who may enter without a key.
-    pub auth: Auth,
-    /// Whose access tokens are accepted, in the order of the file; then `server.public_url` is set.
-    pub providers: Vec<Provider>,
-    /// What each role may use; holds every role that [`Auth`] or a client names.
-    pub roles: BTreeMap<String, Role>,
-    /// Who may enter with a key, in the order of the file.
-    pub clients: Vec<Client>,
-    /// How often something may be done, in the order of the file.
+    /// Used upstreams, in the order of the file.
+    pub upstreams: Vec<UpstreamConfig>,
+    /// Summary of every upstream, used or not, in the order of the file.
+    pub summaries: Vec<UpstreamSummary>,
+    /// Access without a key.
+    pub auth: AuthConfig,
+    /// Identity providers, in the order of the file; `server.public_url` is set if there are any.
+    pub providers: Vec<ProviderConfig>,
+    /// Rules of each role; contains every role that [`AuthConfig`] or a client names.
+    pub roles: BTreeMap<String, RoleConfig>,
+    /// Clients with a key or a certificate, in the order of the file.
+    pub clients: Vec<ClientConfig>,
+    /// Rate and concurrency limits, in the order of the file.
     pub limits: Vec<Limit>,
-    /// What is logged, and how.
-    pub log: Log,
-    /// Whether requests are recorded, where and how.
-    pub audit: Audit,
-    /// Where operators look at a running Weir.
-    pub admin: Admin,
-    /// Where Weir keeps what it writes.
-    pub state: State,
-    /// Where the rules stand.
-    pub places: Places,
-    /// What is probably not meant, but does not stop the program.
+    /// Level and format of the log.
+    pub log: LogConfig,
+    /// Audit log.
+    pub audit: AuditConfig,
+    /// Admin listener.
+    pub admin: AdminConfig,
+    /// Folder for the files that Weir writes.
+    pub state: StateConfig,
+    /// Locations of the rules in the files.
+    pub rule_locations: RuleLocations,
+    /// Problems that do not prevent a start.
     pub warnings: Vec<Warning>,
 }
 
-/// What a client meets: where it connects, and whether it needs a key.
+/// Endpoint of a configuration: its address, and the credentials that clients need.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entrance {
-    /// Where clients connect.
-    pub server: Server,
-    /// Who may enter without a key.
-    pub auth: Auth,
-    /// Whether anybody has a key.
+pub struct EndpointInfo {
+    /// HTTP server for clients.
+    pub server: ServerConfig,
+    /// Access without a key.
+    pub auth: AuthConfig,
+    /// True if clients are defined.
     pub has_clients: bool,
-    /// Whether clients get a token from an identity provider, by themselves.
+    /// True if identity providers are defined, from which clients get tokens themselves.
     pub has_providers: bool,
 }
 
-/// Where a Weir that runs with a configuration can be reached.
+/// Addresses of a Weir process that runs with a configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listeners {
-    /// Where clients connect.
-    pub server: Server,
-    /// Where operators look.
-    pub admin: Admin,
-    /// Where it keeps what it writes, the address of its listener for operators among it.
-    pub state: State,
+    /// HTTP server for clients.
+    pub server: ServerConfig,
+    /// Admin listener.
+    pub admin: AdminConfig,
+    /// State folder, which contains the address of the running admin listener.
+    pub state: StateConfig,
 }
 
-/// The files that decide what a configuration says.
+/// Files that a configuration depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sources {
-    /// Those that it is made of, the main one first, in the order in which they are read.
+    /// Configuration files, the main one first, in the order in which they are read.
     pub files: Vec<PathBuf>,
-    /// Those that its secrets are told to be in. What secures the listener is not among them.
+    /// Files that contain secrets, without the files of `[server.tls]`.
     pub secrets: Vec<PathBuf>,
 }
 
-/// What is known beside the file when it is judged.
+/// Parameters of reading a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Accepts anonymous access on an address that others on the network can reach.
     pub allow_anonymous_network: bool,
-    /// The variables that the file may name.
+    /// Variables that the file may contain.
     pub environment: Environment,
-    /// The upstreams that are used, by name; all that are enabled, unless it is said. One that is not used
-    /// is checked, and costs nothing: its secrets are not fetched, and its variables need not be set.
+    /// Names of the used upstreams; `None` means all that are enabled. An unused upstream is
+    /// checked, but its secrets are not fetched, and its variables need not be set.
     pub only: Option<Vec<String>>,
-    /// The time, for whoever looks after the file: then what may have been forgotten is told as well, which is keys
-    /// that have expired or soon will, and roles that nobody has.
+    /// Current time, for checks by an operator: enables warnings about keys that have expired or
+    /// expire soon, and about roles that no client has.
     pub now: Option<SystemTime>,
-    /// Fired by whoever waits for the configuration no longer: commands that give secrets end.
+    /// Cancelled when the configuration is no longer needed; commands that fetch secrets are killed
+    /// then.
     pub stop: CancellationToken,
 }
 
 impl Config {
     /// Reads and checks a file, with those that it includes, and fetches its secrets.
-    pub fn load(path: &Path, options: &Options) -> Result<Self, Report> {
-        Self::judge(&open(path)?, options, true, true)
+    pub fn load(path: &Path, options: &Options) -> Result<Self, ConfigReport> {
+        Self::from_file(&open(path)?, options, true, true)
     }
 
-    /// Checks a text, reads what it includes, and fetches its secrets. `origin` is the file it came from: it is
-    /// named in problems, and relative paths start from its folder. Whether folders that it names are there is
-    /// not looked at.
-    pub fn parse(text: &str, origin: &Path, options: &Options) -> Result<Self, Report> {
-        Self::judge(&file(origin, text.to_owned()), options, true, false)
+    /// Checks a text, reads the files that it includes, and fetches its secrets. `origin` is its
+    /// file: problems name it, and relative paths start from its folder. The existence of folders
+    /// is not checked.
+    pub fn parse(text: &str, origin: &Path, options: &Options) -> Result<Self, ConfigReport> {
+        Self::from_file(&file(origin, text.to_owned()), options, true, false)
     }
 
-    /// Checks a file and starts nothing: commands that give secrets are not run. So there is nothing to run
-    /// on, and only the warnings are returned.
-    pub fn check(path: &Path, options: &Options) -> Result<Vec<Warning>, Report> {
-        Self::judge(&open(path)?, options, false, true).map(|config| config.warnings)
+    /// Checks a file without starting processes: commands that fetch secrets are not run. The
+    /// result cannot be used to run, therefore only the warnings are returned.
+    pub fn check(path: &Path, options: &Options) -> Result<Vec<Warning>, ConfigReport> {
+        Self::from_file(&open(path)?, options, false, true).map(|config| config.warnings)
     }
 
-    /// Reads what a file says of everything but its upstreams, of which it uses none.
-    pub fn without_upstreams(path: &Path, options: &Options) -> Result<Self, Report> {
+    /// Reads a file without using any of its upstreams.
+    pub fn without_upstreams(path: &Path, options: &Options) -> Result<Self, ConfigReport> {
         let options = Options { only: Some(Vec::new()), ..options.clone() };
-        Self::judge(&open(path)?, &options, false, false)
+        Self::from_file(&open(path)?, &options, false, false)
     }
 
-    /// Names the files that a configuration is made of, the main one first, in the order in which they are read.
-    pub fn files(path: &Path, options: &Options) -> Result<Vec<PathBuf>, Report> {
+    /// Lists the configuration files, the main one first, in the order in which they are read.
+    pub fn files(path: &Path, options: &Options) -> Result<Vec<PathBuf>, ConfigReport> {
         Ok(Self::sources(path, options)?.files)
     }
 
-    /// Names all files that decide what a configuration says, also of one that is not good.
-    pub fn sources(path: &Path, options: &Options) -> Result<Sources, Report> {
+    /// Lists all files that a configuration depends on, even if it is invalid.
+    pub fn sources(path: &Path, options: &Options) -> Result<Sources, ConfigReport> {
         reader::document::sources(&open(path)?, &options.environment)
     }
 
-    /// Tells what a client of a file meets. Uses none of the upstreams.
-    pub fn entrance(path: &Path, options: &Options) -> Result<Entrance, Report> {
+    /// Reads the endpoint that a file configures, without using any of its upstreams.
+    pub fn endpoint(path: &Path, options: &Options) -> Result<EndpointInfo, ConfigReport> {
         let config = Self::without_upstreams(path, options)?;
         let has_clients = !config.clients.is_empty();
         let has_providers = !config.providers.is_empty();
-        Ok(Entrance { server: config.server, auth: config.auth, has_clients, has_providers })
+        Ok(EndpointInfo { server: config.server, auth: config.auth, has_clients, has_providers })
     }
 
-    /// Tells where a Weir that runs with a file can be reached, whatever mistakes are in the file by now. Where it
-    /// cannot be read at all only the usual state is known; then why is returned, too.
-    pub fn listeners(path: &Path, options: &Options) -> (Listeners, Option<Report>) {
-        let vault = Vault::new(&options.environment, &options.stop, false);
-        let surroundings = Surroundings { vault, on_disk: false, only: Some(&[]) };
-        let read = |main: &File| {
+    /// Reads the addresses of a Weir process that runs with a file, whatever mistakes the file has
+    /// now. If the file cannot be read at all, the default state folder and the reason are
+    /// returned.
+    pub fn listeners(path: &Path, options: &Options) -> (Listeners, Option<ConfigReport>) {
+        let resolver = SecretResolver::new(&options.environment, &options.stop, false);
+        let context = LoadContext { resolver, on_disk: false, only: Some(&[]) };
+        let read = |main: &ConfigFile| {
             let read = reader::document::read_with_mistakes(main, &options.environment, |root| {
                 Listeners {
-                    server: root.table("server", |t| sections::server(t, &surroundings)),
-                    admin: root.table("admin", |t| admin::admin(t, &surroundings)),
-                    state: root.table("state", |t| audit::state(t, &options.environment)),
+                    server: root.table("server", |t| sections::read_server(t, &context)),
+                    admin: root.table("admin", |t| admin::read_admin(t, &context)),
+                    state: root.table("state", |t| audit::read_state(t, &options.environment)),
                 }
             })?;
             Ok(read.0)
@@ -216,49 +220,55 @@ impl Config {
         match open(path).and_then(|main| read(&main)) {
             Ok(listeners) => (listeners, None),
             Err(report) => {
-                let usual = read(&file(path, String::new())).expect("an empty text is TOML");
-                let admin = Admin { enabled: false, ..usual.admin };
-                (Listeners { admin, ..usual }, Some(report))
+                let defaults = read(&file(path, String::new())).expect("an empty text is TOML");
+                let admin = AdminConfig { enabled: false, ..defaults.admin };
+                (Listeners { admin, ..defaults }, Some(report))
             }
         }
     }
 
-    fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
-        let vault = Vault::new(&options.environment, &options.stop, may_run);
-        let surroundings = Surroundings { vault, on_disk, only: options.only.as_deref() };
+    fn from_file(
+        main: &ConfigFile,
+        options: &Options,
+        may_run: bool,
+        on_disk: bool,
+    ) -> Result<Self, ConfigReport> {
+        let resolver = SecretResolver::new(&options.environment, &options.stop, may_run);
+        let context = LoadContext { resolver, on_disk, only: options.only.as_deref() };
         let (mut config, warnings) = reader::document::read(main, &options.environment, |root| {
-            Self::read(root, options, &surroundings)
+            Self::read(root, options, &context)
         })?;
         config.warnings = warnings;
         Ok(config)
     }
 
-    /// Reads the sections in the order in which they need each other; the warnings are left to the caller.
-    fn read(root: &Table<'_>, options: &Options, surroundings: &Surroundings<'_>) -> Self {
-        // Was followed when the document was put together.
+    /// Reads the sections in the order of their dependencies; the caller adds the warnings.
+    fn read(root: &TableReader<'_>, options: &Options, context: &LoadContext<'_>) -> Self {
+        // The document's reader has handled this key; the call makes it a known key.
         root.has("include");
-        let server = root.table("server", |t| sections::server(t, surroundings));
-        let protocol = root.table("protocol", |t| sections::protocol(t, &server));
+        let server = root.table("server", |t| sections::read_server(t, context));
+        let protocol = root.table("protocol", |t| sections::read_protocol(t, &server));
         let (guard, lock_file) = root.table("guard", |t| {
-            let guard = guard::guard(t, &guard::Guard::default());
-            (guard, guard::lock_file(t, surroundings.on_disk))
+            let guard = guard::read_guard(t, &guard::GuardConfig::default());
+            (guard, guard::read_lock_file(t, context.on_disk))
         });
-        let upstreams = upstreams::read(root, surroundings, (&guard, &lock_file));
-        let naming = root.table("naming", |t| sections::naming(t, &upstreams));
-        let (roles, clients) = access::roles_and_clients(root, &server, &upstreams.names, options);
+        let upstreams = upstreams::read_upstreams(root, context, (&guard, &lock_file));
+        let naming = root.table("naming", |t| naming::read_naming(t, &upstreams));
+        let (roles, clients) =
+            access::read_roles_and_clients(root, &server, &upstreams.names, options);
         let (auth, providers) = root.table("auth", |t| {
-            let providers = oidc::providers(t, &server, &roles);
-            let nobody = clients.is_empty() && providers.is_empty();
-            (access::auth(t, &server, &roles, nobody, options), providers)
+            let providers = oidc::read_providers(t, &server, &roles);
+            let no_credentials = clients.is_empty() && providers.is_empty();
+            (auth::read_auth(t, &server, &roles, no_credentials, options), providers)
         });
         if options.now.is_some() {
-            access::warn_of_idle_roles(root, &roles, &clients, &providers, &auth);
+            auth::warn_of_unused_roles(root, &roles, &clients, &providers, &auth);
         }
-        let limits = limits::limits(root, &upstreams.names);
-        let log = root.table("log", sections::log);
-        let admin = root.table("admin", |t| admin::admin(t, surroundings));
-        let state = root.table("state", |t| audit::state(t, &options.environment));
-        let audit = root.table("audit", |t| audit::audit(t, &state));
+        let limits = limits::read_limits(root, &upstreams.names);
+        let log = root.table("log", sections::read_log);
+        let admin = root.table("admin", |t| admin::read_admin(t, context));
+        let state = root.table("state", |t| audit::read_state(t, &options.environment));
+        let audit = root.table("audit", |t| audit::read_audit(t, &state));
         Self {
             server,
             protocol,
@@ -266,8 +276,8 @@ impl Config {
             guard: guard.rules,
             pinning: guard.pinning,
             lock_file,
-            upstreams: upstreams.list,
-            outlines: upstreams.outlines,
+            upstreams: upstreams.used,
+            summaries: upstreams.summaries,
             auth,
             providers,
             roles,
@@ -277,14 +287,14 @@ impl Config {
             audit,
             admin,
             state,
-            places: root.places(),
+            rule_locations: root.locations(),
             warnings: Vec::new(),
         }
     }
 
-    /// Whether requests over HTTP are recorded: where it is not said, if there is anybody to tell apart, or anybody
-    /// else who may come in.
-    pub fn records(&self) -> bool {
+    /// True if requests over HTTP are recorded. By default they are, unless access is anonymous, no
+    /// client is defined and the address is a loopback address.
+    pub fn records_requests(&self) -> bool {
         let is_alone = self.auth.anonymous
             && self.clients.is_empty()
             && self.server.listen.ip().to_canonical().is_loopback();
@@ -292,48 +302,48 @@ impl Config {
     }
 }
 
-/// What lies around a configuration.
-struct Surroundings<'o> {
-    vault: Vault<'o>,
-    /// It is a file where it will be used: the folders that it names should be there.
+/// Parameters of reading that all sections share.
+struct LoadContext<'o> {
+    resolver: SecretResolver<'o>,
+    /// The file is read where it will be used, so the folders that it names should exist.
     on_disk: bool,
-    /// The upstreams that are used; all that are enabled, unless it is said.
+    /// Names of the used upstreams; `None` means all that are enabled.
     only: Option<&'o [String]>,
 }
 
-fn open(path: &Path) -> Result<File, Report> {
+fn open(path: &Path) -> Result<ConfigFile, ConfigReport> {
     match reader::include::text(path) {
         Ok(text) => Ok(file(path, text)),
-        Err(Complaint { what, remedy, .. }) => Err(Report::about_file(path, what, remedy)),
+        Err(ValueError { what, remedy, .. }) => Err(ConfigReport::about_file(path, what, remedy)),
     }
 }
 
-fn file(path: &Path, text: String) -> File {
+fn file(path: &Path, text: String) -> ConfigFile {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    File { name: path.display().to_string(), path: path.to_owned(), folder, text }
+    ConfigFile { name: path.display().to_string(), path: path.to_owned(), folder, text }
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            server: Server::default(),
-            protocol: Protocol::default(),
-            naming: Naming::default(),
-            guard: Rules::default(),
+            server: ServerConfig::default(),
+            protocol: ProtocolConfig::default(),
+            naming: NamingConfig::default(),
+            guard: GuardRules::default(),
             pinning: Mode::Alert,
             lock_file: PathBuf::from(guard::LOCK_FILE),
             upstreams: Vec::new(),
-            outlines: Vec::new(),
-            auth: Auth::default(),
+            summaries: Vec::new(),
+            auth: AuthConfig::default(),
             providers: Vec::new(),
-            roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
+            roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), RoleConfig::everything())]),
             clients: Vec::new(),
             limits: Vec::new(),
-            log: Log::default(),
-            audit: Audit::default(),
-            admin: Admin::default(),
-            state: State::default(),
-            places: Places::default(),
+            log: LogConfig::default(),
+            audit: AuditConfig::default(),
+            admin: AdminConfig::default(),
+            state: StateConfig::default(),
+            rule_locations: RuleLocations::default(),
             warnings: Vec::new(),
         }
     }

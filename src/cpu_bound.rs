@@ -1,47 +1,47 @@
-//! Work that takes as long as a list is, done without holding up what else a worker thread has to do.
+//! CPU-bound work that must not block the other tasks of a worker thread.
 //!
-//! A list may have a million items, and what is made of it takes seconds. [`run`] does such work on the thread that it
-//! is called on, which first gives its other tasks away; so nothing changes for the caller, neither in which order
-//! things happen nor whether it can fail. Short work, and all work of a runtime that has one thread only (as the tests in
-//! memory have), is simply done.
+//! A list may have a million items, and processing it takes seconds. [`run`] does such work on the
+//! calling thread, which first hands its other tasks to another thread. For the caller nothing
+//! changes, neither the order of events nor whether it can fail. Short work, and all work of a
+//! single-threaded runtime (as in the in-memory tests), runs in place.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
-/// From so many items on, work is long: at a few microseconds each, they take some milliseconds together. Giving the other
-/// tasks away takes less than a tenth of one.
-const MANY: usize = 1_000;
+/// Number of items from which work counts as long: at a few microseconds each, they take some
+/// milliseconds together. Handing over the other tasks takes less than a tenth of one.
+const LONG_WORK_ITEMS: usize = 1_000;
 
-/// How many bytes of a message there are to an item, at a guess.
+/// Estimated bytes of a message per item.
 const ITEM_BYTES: usize = 64;
 
-/// Does work on so many items.
+/// Does work on `items` items, without blocking the other tasks of this thread.
 pub fn run<R>(items: usize, work: impl FnOnce() -> R) -> R {
-    if items >= MANY && has_other_threads() { block_in_place(work) } else { work() }
+    if items >= LONG_WORK_ITEMS && has_other_threads() { block_in_place(work) } else { work() }
 }
 
-/// Does work on the items of a message of so many bytes.
+/// Does work on the items of a message of `bytes` bytes.
 pub fn run_on_bytes<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
     run(bytes / ITEM_BYTES, work)
 }
 
-/// Takes a lock under which such work is done. A holder that panicked has left the state whole.
+/// Takes a lock under which long work is done. A holder that panicked leaves the state consistent.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
-            run(MANY, || mutex.lock().unwrap_or_else(PoisonError::into_inner))
+            run(LONG_WORK_ITEMS, || mutex.lock().unwrap_or_else(PoisonError::into_inner))
         }
     }
 }
 
-/// Drops a value that holds so many items, on another thread if that takes long.
+/// Drops a value of `items` items, on another thread if that takes long.
 pub fn discard<T: Send + 'static>(items: usize, value: T) {
-    if items >= MANY && has_other_threads() {
-        // A runtime that is being shut down drops it here and now.
+    if items >= LONG_WORK_ITEMS && has_other_threads() {
+        // A runtime that is shutting down drops the value immediately, on this thread.
         drop(Handle::current().spawn_blocking(move || drop(value)));
     }
 }
@@ -58,7 +58,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::ThreadId;
 
-    /// Whether another task of the only worker runs while this work is done: it waits for that in vain otherwise.
+    /// Returns whether another task of the only worker runs while this work is done; otherwise the
+    /// work waits for it until the time is up.
     async fn lets_others_run(items: usize) -> bool {
         let ran = Arc::new(AtomicBool::new(false));
         let (begun, sees) = (Arc::clone(&ran), Arc::clone(&ran));
@@ -80,7 +81,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn long_work_lets_the_other_tasks_of_its_worker_run() {
         assert!(lets_others_run(1_000_000).await);
-        assert!(!lets_others_run(MANY - 1).await, "short work is not worth it");
+        assert!(!lets_others_run(LONG_WORK_ITEMS - 1).await, "short work is not worth it");
     }
 
     #[tokio::test]
@@ -88,7 +89,7 @@ mod tests {
         assert!(!lets_others_run(1_000_000).await);
     }
 
-    /// Tells on which thread it is dropped.
+    /// Sends the id of the thread that drops it.
     struct Tells(std::sync::mpsc::Sender<ThreadId>);
 
     impl Drop for Tells {
@@ -105,7 +106,7 @@ mod tests {
             discard(items, Tells(tells));
             told.recv().expect("it is dropped")
         };
-        assert_ne!(dropped(MANY), here);
+        assert_ne!(dropped(LONG_WORK_ITEMS), here);
         assert_eq!(dropped(1), here);
     }
 

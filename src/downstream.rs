@@ -1,15 +1,14 @@
-//! The front doors: MCP clients of both eras, over HTTP and over standard input and output.
+//! MCP server side of the gateway: clients of both eras, over HTTP and over stdio.
 //!
-//! A wire ([`http`], [`stdio`]) frames messages and knows when its client is gone. What a message
-//! means is read once ([`era`]), and from there on one of two dialects (`legacy`, `modern`) speaks,
-//! which never asks again. A dialect turns a request into an `Exchange`: an answer that is on its
-//! way, perhaps with notes and questions beside it, or an open stream of changes; the wire carries it.
+//! A transport ([`http`], [`stdio`]) frames messages and detects that its client is gone. [`era`]
+//! decides once which era a message belongs to; after that one of two dialects (`legacy`, `modern`)
+//! handles it. A dialect turns a request into a response future, perhaps with notifications and
+//! requests of its own before the response, or into an open notification stream. The transport
+//! writes it out.
 //!
-//! Promises: every request that was read is answered once, or its client has cancelled it or gone;
-//! nothing is asked of the gateway before Host, Origin and credentials are good. JSON-RPC codes for
-//! faults, HTTP statuses and clients' ids appear in this room only.
-//!
-//! Knows nothing of: upstreams, views, rules, and where its settings come from.
+//! Invariants: every request that was read gets one response, unless its client has cancelled it or
+//! disconnected; the gateway receives nothing before Host, Origin and credentials are verified.
+//! JSON-RPC error codes, HTTP statuses and client request ids appear in this module only.
 
 mod batch;
 mod client_requests;
@@ -37,61 +36,61 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
-pub use crate::downstream::legacy::stdio_handshake::introduction;
-pub use crate::downstream::limits::client_limits::{PerClient, Timeouts};
-use crate::downstream::limits::concurrency::Turns;
-use crate::downstream::limits::stream_limit::Streams;
-use crate::gateway::{Gateway, Generation, Guest};
-use crate::memory_budget::{Allowance, Budget};
-use crate::policy::{Arrival, Refusal};
+pub use crate::downstream::legacy::stdio_handshake::read_handshake;
+pub use crate::downstream::limits::client_limits::{ClientQuota, ConnectionTimeouts};
+use crate::downstream::limits::concurrency::ConcurrencyLimiter;
+use crate::downstream::limits::stream_limit::StreamLimiter;
+use crate::gateway::{ClientContext, ConfigSnapshot, Gateway};
+use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::policy::{AuthAttempt, AuthError};
 use era::Versions;
 use host_check::{AllowedHost, Origin};
-use http::Protection;
+use http::ProtectedResource;
 use http::connection::idle_eviction::OpenConnections;
-use http::http_sse::Pairs;
-pub use server_state::Doors;
+use http::http_sse::SseSessions;
+pub use server_state::ServerStateCell;
 use session::Sessions;
 
-/// What the front doors are made with.
+/// Settings of the downstream side.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The path of the MCP endpoint.
     pub path: String,
-    /// Whether only this machine can connect: then loopback names are good as Host and as Origin.
+    /// True if only this machine can connect: loopback names are then accepted as Host and Origin.
     pub loopback: bool,
-    /// Hosts that requests may be addressed to, beside the loopback names.
+    /// Accepted Host values, in addition to the loopback names.
     pub allowed_hosts: Vec<AllowedHost>,
-    /// Origins that a browser's requests may come from, beside the loopback ones.
+    /// Accepted Origin values, in addition to the loopback ones.
     pub allowed_origins: Vec<Origin>,
     /// The largest message from a client, in bytes.
     pub max_body: usize,
-    /// The largest reply that is held in memory because it has to be read or goes out whole, and what all that is held
-    /// counts against.
-    pub held: Allowance,
-    /// The revisions that are served.
+    /// Largest upstream response that is buffered because it is inspected or written as a whole,
+    /// and the memory budget that all buffered data counts against.
+    pub buffer_limit: BufferLimit,
+    /// Supported protocol revisions.
     pub versions: Versions,
-    /// Whether the deprecated HTTP+SSE pair is served beside the endpoint.
+    /// True if the deprecated HTTP+SSE transport is served in addition to Streamable HTTP.
     pub legacy_sse: bool,
-    /// Whether the event streams of legacy sessions can be taken up again.
+    /// True if event streams of legacy sessions can be resumed.
     pub resumable: bool,
-    /// What stands before the paths where clients reach them, if a proxy puts something there: empty,
-    /// or a path without a slash at its end.
+    /// Path prefix that a proxy adds in front of the paths: empty, or a path without a trailing
+    /// slash.
     pub public_prefix: String,
-    /// Who issues tokens for the endpoint, if anybody does.
-    pub protection: Option<Protection>,
-    /// How long a legacy session may be idle.
+    /// Protected resource metadata, if tokens are accepted.
+    pub protected_resource: Option<ProtectedResource>,
+    /// Idle timeout of a legacy session.
     pub session_ttl: Duration,
-    /// How often a comment keeps a silent stream alive.
+    /// Interval of the comments that keep a silent stream alive.
     pub sse_keepalive: Duration,
-    /// The most bytes of a request's head over HTTP; no less than 8 KiB.
+    /// Largest size of a request head over HTTP, in bytes; at least 8 KiB.
     pub max_head: usize,
-    /// The most fields in it.
+    /// Largest number of header fields in a request.
     pub max_headers: usize,
-    /// How long a client may take.
-    pub timeouts: Timeouts,
-    /// What one client may have at a time.
-    pub per_client: PerClient,
-    /// Where requests are recorded.
+    /// Time limits for clients.
+    pub timeouts: ConnectionTimeouts,
+    /// Limits per client.
+    pub per_client: ClientQuota,
+    /// Audit log.
     pub audit: Audit,
 }
 
@@ -103,105 +102,110 @@ impl Default for Settings {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             max_body: MAX_BODY_BYTES,
-            held: Allowance { limit: MAX_REPLY_BYTES, budget: Budget::new(MAX_BUFFERED_BYTES) },
+            buffer_limit: BufferLimit {
+                limit: MAX_RESPONSE_BYTES,
+                budget: MemoryBudget::new(MAX_BUFFERED_BYTES),
+            },
             versions: Versions::default(),
             legacy_sse: false,
             resumable: false,
             public_prefix: String::new(),
-            protection: None,
+            protected_resource: None,
             session_ttl: SESSION_TTL,
             sse_keepalive: SSE_KEEPALIVE,
             max_head: MAX_HEAD_BYTES,
             max_headers: MAX_HEADERS,
-            timeouts: Timeouts::default(),
-            per_client: PerClient::default(),
+            timeouts: ConnectionTimeouts::default(),
+            per_client: ClientQuota::default(),
             audit: Audit::off(),
         }
     }
 }
 
-/// What all connections share, under one configuration.
-pub struct Door {
+/// State that all connections share, under one configuration.
+pub struct ServerState {
     gateway: Arc<Gateway>,
-    /// Whose rules hold here.
-    generation: Arc<Generation>,
+    /// Configuration snapshot that requests are served under.
+    config: Arc<ConfigSnapshot>,
     settings: Settings,
     sessions: Arc<Sessions>,
-    /// The clients of the HTTP+SSE pair.
-    pairs: Pairs,
-    /// Connections over HTTP, whatever is said on them.
+    /// Open sessions of the HTTP+SSE transport.
+    sse_sessions: SseSessions,
+    /// Open HTTP connections.
     connections: Arc<OpenConnections>,
-    streams: Arc<Streams>,
-    turns: Arc<Turns>,
-    /// Every task of this room runs on it, so that a drain can wait for them.
+    streams: Arc<StreamLimiter>,
+    concurrency: Arc<ConcurrencyLimiter>,
+    /// Tracker of all tasks of this module, so that a drain can wait for them.
     tasks: TaskTracker,
-    /// Fires when the house closes: no new request, streams end, calls that somebody awaits go on.
+    /// Shutdown token: no new requests, streams end, calls that a client waits for continue.
     stop: CancellationToken,
-    /// Somebody else serves at the same address from now on.
-    is_succeeded: Arc<AtomicBool>,
+    /// True once another process serves the same address.
+    has_successor: Arc<AtomicBool>,
 }
 
-impl Door {
+impl ServerState {
     fn new(
         gateway: Arc<Gateway>,
         settings: Settings,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let (meters, generation) = (gateway.meters(), gateway.now());
+        let (meters, config) = (gateway.metrics(), gateway.config());
         let sessions = Sessions::new(settings.session_ttl, settings.per_client.sessions)
-            .counted(&meters.sessions, &meters.streams);
-        let streams = Streams::new(settings.per_client.streams).counted(&meters.streams);
-        let (sessions, streams, pairs) = (Arc::new(sessions), Arc::new(streams), Pairs::default());
-        let turns = Arc::new(Turns::new(settings.per_client));
-        let is_succeeded = Arc::default();
+            .with_metrics(&meters.sessions, &meters.streams);
+        let streams = StreamLimiter::new(settings.per_client.streams).with_gauge(&meters.streams);
+        let (sessions, streams, sse_sessions) =
+            (Arc::new(sessions), Arc::new(streams), SseSessions::default());
+        let concurrency = Arc::new(ConcurrencyLimiter::new(settings.per_client));
+        let has_successor = Arc::default();
         Self {
             gateway,
-            generation,
+            config,
             settings,
             sessions,
-            pairs,
+            sse_sessions,
             connections: Arc::default(),
             streams,
-            turns,
+            concurrency,
             tasks,
             stop,
-            is_succeeded,
+            has_successor,
         }
     }
 
-    /// The door to another generation, with everybody who is in, and with all that they hold.
-    fn then(&self, generation: Arc<Generation>, settings: Settings) -> Self {
-        let PerClient { sessions, streams, .. } = settings.per_client;
-        self.sessions.keep_for(settings.session_ttl);
-        self.sessions.limit(sessions);
-        self.streams.limit(streams);
-        self.turns.limit(settings.per_client);
-        let held = Allowance { budget: self.budget().clone(), ..settings.held };
+    /// Returns the state under another configuration snapshot, with the same sessions, connections
+    /// and limits in use.
+    fn with_settings(&self, config: Arc<ConfigSnapshot>, settings: Settings) -> Self {
+        let ClientQuota { sessions, streams, .. } = settings.per_client;
+        self.sessions.set_ttl(settings.session_ttl);
+        self.sessions.set_limit(sessions);
+        self.streams.set_limit(streams);
+        self.concurrency.set_quota(settings.per_client);
+        let buffer_limit = BufferLimit { budget: self.budget().clone(), ..settings.buffer_limit };
         Self {
             gateway: Arc::clone(&self.gateway),
-            generation,
-            settings: Settings { audit: self.settings.audit.clone(), held, ..settings },
+            config,
+            settings: Settings { audit: self.settings.audit.clone(), buffer_limit, ..settings },
             sessions: Arc::clone(&self.sessions),
-            pairs: self.pairs.clone(),
+            sse_sessions: self.sse_sessions.clone(),
             connections: Arc::clone(&self.connections),
             streams: Arc::clone(&self.streams),
-            turns: Arc::clone(&self.turns),
+            concurrency: Arc::clone(&self.concurrency),
             tasks: self.tasks.clone(),
             stop: self.stop.clone(),
-            is_succeeded: Arc::clone(&self.is_succeeded),
+            has_successor: Arc::clone(&self.has_successor),
         }
     }
 
-    /// Lets a client in.
-    async fn enter(&self, arrival: Arrival<'_>) -> Result<Guest, Refusal> {
-        self.gateway.enter_under(&self.generation, arrival).await
+    /// Authenticates a client.
+    async fn authenticate(&self, attempt: AuthAttempt<'_>) -> Result<ClientContext, AuthError> {
+        self.gateway.authenticate_under(&self.config, attempt).await
     }
 
-    /// Every path that is served over HTTP, and what is there.
-    pub fn routes(&self) -> impl Iterator<Item = (http::Route, &str)> {
+    /// All paths that are served over HTTP, with their routes.
+    pub fn routes(&self) -> impl Iterator<Item = (http::HttpRoute, &str)> {
         let settings = &self.settings;
-        let routes = http::Route::ALL.into_iter();
+        let routes = http::HttpRoute::ALL.into_iter();
         routes.flat_map(|route| route.paths(settings).map(move |path| (route, path)))
     }
 
@@ -210,31 +214,32 @@ impl Door {
         &self.settings.path
     }
 
-    /// Whether new requests are refused.
+    /// True if new requests are refused.
     fn is_closed(&self) -> bool {
-        self.stop.is_cancelled() && !self.is_succeeded.load(Ordering::Acquire)
+        self.stop.is_cancelled() && !self.has_successor.load(Ordering::Acquire)
     }
 
-    /// What is held for clients: requests, and answers that they have not read.
-    pub fn budget(&self) -> &Budget {
-        &self.settings.held.budget
+    /// Memory budget for data buffered for clients: requests, and responses that they have not
+    /// read.
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.settings.buffer_limit.budget
     }
 
-    /// How many legacy sessions are open.
+    /// Number of open legacy sessions.
     pub fn sessions(&self) -> usize {
-        self.sessions.len() + self.pairs.len()
+        self.sessions.len() + self.sse_sessions.len()
     }
 }
 
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
-const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
+const MAX_RESPONSE_BYTES: usize = 8 * 1024 * 1024;
 const SESSION_TTL: Duration = Duration::from_secs(30 * 60);
 const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 const MAX_HEADERS: usize = 100;
 const MAX_BUFFERED_BYTES: usize = 128 * 1024 * 1024;
 
-/// The most messages in one batch.
+/// Largest number of messages in one batch.
 const MAX_BATCH: usize = 50;
-/// How many messages of one batch are worked on at a time.
+/// Number of messages of one batch that are processed concurrently.
 const BATCH_WIDTH: usize = 8;

@@ -1,12 +1,16 @@
-//! Fairness between the tasks of a thread: timers that fire and work that yields, however fast a peer sends.
+//! Fairness between the tasks of a thread: timers fire and loops yield, however fast a peer sends.
 //!
-//! tokio polls a task until it waits for something, or until its budget of 128 operations is used up; from then on every
-//! timer of the task reports that it is pending, even one whose time has come. A peer that always has more to read keeps a
-//! task in that state: its deadlines never fire, and the other tasks of the thread wait.
+//! tokio polls a task until it waits, or until its budget of 128 operations is used up. From then
+//! on every timer of the task reports that it is pending, even an expired one. A peer that always
+//! has more to read keeps a task in that state: its deadlines never fire, and the other tasks of
+//! the thread wait.
 //!
-//! Two rules prevent that. A timer that stands beside other work of the same task is polled through [`promptly`]. A loop
-//! that reads from a peer counts what it does in a [`Workload`] and yields when that is a turn's worth, long before the
-//! budget is used up; what reads in loops of other libraries reads through a [`FairStream`].
+//! Two rules prevent that. A timer beside other work of the same task is polled through
+//! [`promptly`]. A loop that reads from a peer counts its work in a [`Workload`] and yields after a
+//! turn's worth, long before the budget is used up; loops in other libraries read through a
+//! [`FairStream`].
+//!
+//! Decision: docs/decisions/0028-misbehaving-peers.md
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -18,22 +22,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
 
-/// How much a task does before the others of its thread have their turn: so many messages, reads or pieces, or so many bytes.
-/// In an optimized build either takes some tenths of a millisecond. The first is well below the 128 operations that tokio allows.
+/// Work of one turn, after which a task yields to the others of its thread: this many messages,
+/// reads or pieces, or this many bytes. In an optimized build either takes some tenths of a
+/// millisecond. The first is well below the 128 operations that tokio allows.
 const TURN_ITEMS: usize = 32;
 const TURN_BYTES: usize = 256 * 1024;
 
-/// The most that is parsed without looking at the [`Workload`].
+/// Bytes that may be parsed without checking the [`Workload`].
 pub const PIECE_BYTES: usize = 4 * 1024;
 
-/// Polls what must not be missed, a timer above all, also when other work has used up its task's budget.
+/// Polls an event that must not be missed, above all a timer, even if other work has used up the
+/// task's budget.
 pub fn promptly<T>(event: impl Future<Output = T>) -> impl Future<Output = T> {
     unconstrained(event)
 }
 
 // === Workload ===
 
-/// Counts what a loop does, so that it yields after a bounded amount of work.
+/// Counter of a loop's work, which makes the loop yield after a bounded amount.
 #[derive(Debug, Default)]
 pub struct Workload {
     items: usize,
@@ -41,20 +47,20 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// One more item was worked on, of so many bytes.
+    /// Counts one more item of `bytes` bytes.
     pub fn add(&mut self, bytes: usize) {
         self.items += 1;
         self.bytes += bytes;
     }
 
-    /// Lets other tasks have their turn if this one has done enough. Cancel-safe.
+    /// Yields to other tasks if this one has done a turn's work. Cancel-safe.
     pub async fn yield_if_due(&mut self) {
         if self.is_due() {
             yield_now().await;
         }
     }
 
-    /// Whether enough was done; then the count begins anew.
+    /// Returns whether a turn's work was done, and restarts the count in that case.
     fn is_due(&mut self) -> bool {
         let is_due = self.items >= TURN_ITEMS || self.bytes >= TURN_BYTES;
         if is_due {
@@ -66,7 +72,7 @@ impl Workload {
 
 // === FairStream ===
 
-/// A stream whose reader yields after a bounded number of reads and bytes, in whatever loop it reads.
+/// Stream whose reader yields after a bounded number of reads and bytes, whatever loop it reads in.
 pub struct FairStream<S> {
     stream: S,
     workload: Workload,
@@ -74,12 +80,12 @@ pub struct FairStream<S> {
 }
 
 impl<S> FairStream<S> {
-    /// Reads from and writes to this stream.
+    /// Wraps a stream.
     pub fn new(stream: S) -> Self {
         Self { stream, workload: Workload::default(), read_bytes: Arc::default() }
     }
 
-    /// How many bytes have been read, also once the stream is given away.
+    /// Returns a counter of the bytes read, which stays valid after the stream has been moved.
     pub fn read_bytes(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.read_bytes)
     }
@@ -92,7 +98,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for FairStream<S> {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.workload.is_due() {
-            // It is pending at its first poll, and has the task woken once the others had their turn.
+            // `yield_now` is pending at its first poll and wakes the task after the others had
+            // their turn.
             ready!(pin!(yield_now()).poll(cx));
         }
         let before = into.filled().len();
@@ -153,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_timer_beside_work_that_uses_up_the_budget_fires() {
-        // Plain, it never does.
+        // Without `promptly` the timer never fires.
         let end = Instant::now() + Duration::from_millis(20);
         let fires = async {
             tokio::select! {

@@ -1,8 +1,9 @@
-//! Notices of the kernel that a file in a folder may have changed.
+//! Kernel notifications that a file in a folder may have changed.
 //!
-//! A notice carries nothing: what has changed is found by looking. Writing to a file that is not asked about gives no
-//! notice. Such a file may be a log of Weir's own: a notice for each of its lines would be work for each of its lines.
-//! Whatever comes, goes or is renamed gives one, because it can change what a link or a pattern stands for.
+//! A notice carries no data: its receiver reads the files to find the change. Writing to a file
+//! that is not watched gives no notice. Such a file may be a log of Weir's own, and a notice for
+//! each of its lines would cause work for each of its lines. Every creation, removal and rename
+//! gives a notice, because it can change the target of a link or the matches of a pattern.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,30 +13,33 @@ use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
 
-/// Watches folders until it is dropped.
+/// Watch on some folders, which ends when it is dropped.
 pub struct FolderWatch {
     _watcher: RecommendedWatcher,
 }
 
 impl FolderWatch {
-    /// Watches these folders, not what is in their sub-folders. `is_asked_about` says by its name which file's content
-    /// matters. None if the kernel watches none of them.
+    /// Watches these folders, without their sub-folders. `is_watched` decides by a file's name
+    /// whether its content matters. Returns `None` if the kernel can watch none of the folders.
     pub fn start<'a>(
         folders: impl IntoIterator<Item = &'a Path>,
-        is_asked_about: impl Fn(&OsStr) -> bool + Send + Sync + 'static,
+        is_watched: impl Fn(&OsStr) -> bool + Send + Sync + 'static,
         notices: watch::Sender<()>,
     ) -> Option<Self> {
-        let is_asked_about = Arc::new(is_asked_about);
+        let is_watched = Arc::new(is_watched);
         let handler = move |event: notify::Result<Event>| {
-            // An error may mean that an event was lost.
-            if event.map_or(true, |event| is_change(&event, &*is_asked_about)) {
+            // An error may mean that an event was lost, therefore it counts as a change.
+            if event.map_or(true, |event| is_change(&event, &*is_watched)) {
                 notices.send_replace(());
             }
         };
         let mut watcher = match notify::recommended_watcher(handler) {
             Ok(watcher) => watcher,
             Err(error) => {
-                tracing::debug!(%error, "the kernel watches no folders");
+                tracing::debug!(
+                    %error,
+                    "folder watcher could not be created, changes are found by polling"
+                );
                 return None;
             }
         };
@@ -44,7 +48,10 @@ impl FolderWatch {
             match watcher.watch(folder, RecursiveMode::NonRecursive) {
                 Ok(()) => watched += 1,
                 Err(error) => {
-                    tracing::debug!(folder = %folder.display(), %error, "the kernel does not watch a folder");
+                    tracing::debug!(
+                        folder = %folder.display(), %error,
+                        "folder could not be watched"
+                    );
                 }
             }
         }
@@ -52,15 +59,15 @@ impl FolderWatch {
     }
 }
 
-/// Whether a file that is asked about may be another one now.
-fn is_change(event: &Event, is_asked_about: &dyn Fn(&OsStr) -> bool) -> bool {
+/// Returns whether a watched file may have changed.
+fn is_change(event: &Event, is_watched: &dyn Fn(&OsStr) -> bool) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write))
         | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Metadata(_)) => {
             let mut names = event.paths.iter().filter_map(|path| path.file_name());
-            event.paths.is_empty() || names.any(is_asked_about)
+            event.paths.is_empty() || names.any(is_watched)
         }
-        // The kernel also tells that files are opened: looking would be followed by looking.
+        // The kernel reports opened files, too: reading them would cause the next notice.
         EventKind::Access(_) => false,
         _ => true,
     }

@@ -1,15 +1,19 @@
-//! The request, in one screen: a client enters, its view resolves the name, the owner is called.
+//! Gateway: processes requests of clients. A client is authenticated, its view resolves the name,
+//! and the upstream that owns the item is called.
 //!
-//! The gateway introduces the rooms below it to each other: the catalog does not know the policy, and
-//! neither knows upstreams. [`Gateway::enter`] is the only way to a [`Guest`], and a guest's own view is
-//! the only way to an item, so no step can be forgotten on any revision or wire.
+//! The gateway connects the modules below it: the catalog does not depend on the policy, and
+//! neither depends on upstreams. A [`ClientContext`] comes only from the functions in
+//! `authentication.rs`, and an item only from the view of a `ClientContext`, so no step can be
+//! skipped in any revision or transport.
 //!
-//! Does not know transports, HTTP or JSON-RPC codes; of the eras it knows only what a reply may hold.
+//! Does not know about transports, HTTP and JSON-RPC codes; of the eras it knows only what a
+//! response may contain.
 
 mod admission;
 mod audit_hooks;
 mod authentication;
 pub mod client_notifications;
+mod completing;
 mod config_snapshot;
 pub mod error;
 mod lists;
@@ -30,262 +34,269 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::audit::Record;
-use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
-use crate::gateway::suspended::table::Parking;
-use crate::guard::{self, Guard, Unfit};
-use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner, Uncollected};
-use crate::mcp::definition::downgrade::Form;
+use crate::audit::AuditEvent;
+use crate::catalog::{self, AuthorizedItem, Catalog, Cursor, RoleView};
+use crate::gateway::suspended::table::SuspendedRequests;
+use crate::guard::{self, Guard};
+use crate::mcp::call::{
+    CallContext, ClientHandle, ItemRequest, Method, QuotaOwner, UpstreamRequest,
+};
+use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::mcp::task::drop_related;
-use crate::mcp::uri::CanonicalUri;
-use crate::memory_budget::Unheld;
 use crate::pins::{Change, Pins};
 use crate::policy::limits::Permit;
-use crate::policy::role::Role;
 use crate::policy::tokens::Fetch;
 use crate::policy::{Policy, Principal};
-use crate::upstream::{self, Upstream};
-pub(crate) use authentication::Standing;
-use authentication::{Origin, Way};
-pub use client_notifications::{Listen, News};
-pub use config_snapshot::{Generation, Parts};
-pub use error::Fault;
-pub use metrics::{End, Hit, Meters, Reason, Timing};
-pub use round_trips::Round;
-use startup::FirstList;
-pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
-pub use suspended::{Asked, Went};
-use task_handles::{Dressing, Handles};
+use crate::upstream::Upstream;
+pub(crate) use authentication::ClientIdentity;
+use authentication::{AuthMethod, ConnectionOrigin};
+pub use client_notifications::{ClientNotification, ClientNotifications};
+pub use config_snapshot::{ConfigSnapshot, SnapshotParts};
+pub use error::Error;
+use error::{GUARD, upstream_error};
+pub use metrics::{GatewayMetrics, LimitHits, RefusalReason, RequestStatus, RequestTimer};
+pub use round_trips::RoundTrip;
+use startup::StartupBarrier;
+pub use subscriptions::{MAX_SUBSCRIPTIONS, SubscribeOutcome, Subscriptions};
+pub use suspended::{RequestOutcome, SuspendedRequest};
+use task_handles::{TaskHandleCodec, TaskIdRewriter};
 
-/// How long a list may be kept where no upstream says less. Changes are told of anyway.
+/// Time to live of a list if no upstream gives a shorter one. Clients are notified of changes in
+/// any case.
 const LIST_TTL: Duration = Duration::from_secs(60);
 
-/// The whole house behind the doors: who may enter, what they see, and who answers.
+/// The running gateway: authenticates clients, resolves items and calls upstreams.
 ///
-/// It lives as long as the process. What a configuration decides is a [`Generation`], which is replaced; what is here
-/// outlives that.
+/// The value lives as long as the process. Everything that a configuration decides is in a
+/// [`ConfigSnapshot`], which is replaced on reload; the other fields outlive it.
 pub struct Gateway {
-    current: watch::Sender<Arc<Generation>>,
-    first_list: FirstList,
-    /// Calls that wait for clients without a conversation.
-    parking: Parking<Asked>,
-    handles: Arc<Handles>,
+    current: watch::Sender<Arc<ConfigSnapshot>>,
+    startup: StartupBarrier,
+    /// Calls that wait for input of modern clients.
+    suspended: SuspendedRequests<SuspendedRequest>,
+    task_handles: Arc<TaskHandleCodec>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    meters: Arc<Meters>,
+    metrics: Arc<GatewayMetrics>,
 }
 
-/// Who looks at what passes: at definitions before they are published, at requests and at replies.
+/// The content checks of definitions, requests and responses.
 #[derive(Default)]
-pub struct Sentries {
-    /// What goes in and comes out.
+pub struct Inspectors {
+    /// Checks of requests, responses and definitions.
     pub guard: Guard,
-    /// Which definitions were approved.
+    /// Definition pinning: only approved definitions are published.
     pub pins: Pins,
 }
 
-/// A client that was let in. Cheap to clone.
+/// An authenticated client, bound to one configuration. Cheap to clone.
 #[derive(Clone)]
-pub struct Guest {
+pub struct ClientContext {
     gateway: Arc<Gateway>,
-    /// What decides about its request, from the first to the last.
-    generation: Arc<Generation>,
+    /// The configuration under which its request is processed from beginning to end.
+    config: Arc<ConfigSnapshot>,
     principal: Principal,
-    way: Way,
-    origin: Origin,
-    /// What the client may see, as it changes.
-    view: watch::Receiver<Arc<View>>,
-    /// Whether its role hides nothing and it showed no credentials.
+    auth_method: AuthMethod,
+    origin: ConnectionOrigin,
+    /// The view of its role, as it changes.
+    view: watch::Receiver<Arc<RoleView>>,
+    /// Whether its role hides nothing and it presented no credentials.
     public: bool,
-    /// Whether limits are for it.
+    /// Whether rate limits apply.
     is_limited: bool,
-    /// Where is told what becomes of its request.
-    record: Record,
+    /// The audit event of its request.
+    record: AuditEvent,
 }
 
-/// A page of a merged list, in no dialect.
+/// Page of a merged list, independent of the revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct ListPage {
     /// The items as a JSON array.
     pub items: Bytes,
-    /// Where the next page begins; `None` on the last.
+    /// Cursor of the next page; `None` on the last.
     pub next_cursor: Option<String>,
-    /// Upstreams that the list misses and that this client could see.
+    /// Upstreams that are missing from the list and that this client could see.
     pub partial: Vec<UpstreamName>,
-    /// How long the page may be kept.
+    /// Time to live of the page.
     pub ttl: Duration,
-    /// Whether every client would see the same.
+    /// Whether the page is the same for every client.
     pub public: bool,
 }
 
 impl Gateway {
-    /// Opens the house: starts a task per upstream that lists it whenever there is something new,
-    /// until `stop`.
+    /// Creates the gateway and starts a task per upstream that keeps its lists fresh, until `stop`.
     pub fn open(
         policy: Policy,
         catalog: Catalog,
         upstreams: Vec<Upstream>,
-        sentries: Sentries,
+        inspectors: Inspectors,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        let parts = Parts { policy, catalog, upstreams, sentries };
+        let parts = SnapshotParts { policy, catalog, upstreams, inspectors };
         let gateway = Arc::new(Self {
-            current: watch::Sender::new(Arc::new(Generation::new(parts, None))),
-            first_list: FirstList::new(),
-            parking: Parking::new(),
-            handles: Arc::new(Handles::new()),
+            current: watch::Sender::new(Arc::new(ConfigSnapshot::new(parts, None))),
+            startup: StartupBarrier::new(),
+            suspended: SuspendedRequests::new(),
+            task_handles: Arc::new(TaskHandleCodec::new()),
             tasks: tasks.clone(),
             stop: stop.clone(),
-            meters: Arc::default(),
+            metrics: Arc::default(),
         });
-        gateway.begin();
-        let (parking, ending) = (Arc::clone(&gateway), stop.clone());
-        tasks.spawn(async move { parking.parking.sweep(&ending).await });
+        gateway.spawn_refreshers();
+        let (sweeping, stop_sweep) = (Arc::clone(&gateway), stop.clone());
+        tasks.spawn(async move { sweeping.suspended.sweep(&stop_sweep).await });
         tasks.spawn(follow_pins(gateway.current.subscribe(), stop.clone()));
         gateway
     }
 
-    /// Keeps the keys of the identity providers, on tasks of their own until `stop`: of those that have none yet.
-    pub fn keep_keys(&self, fetch: &Arc<dyn Fetch>, tasks: &TaskTracker, stop: &CancellationToken) {
-        self.now().policy.keep_keys(fetch, tasks, stop);
+    /// Starts tasks that fetch and refresh the keys of the identity providers until `stop`, for
+    /// providers that have none yet.
+    pub fn spawn_jwks_refreshers(
+        &self,
+        fetch: &Arc<dyn Fetch>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        self.config().policy.spawn_jwks_refreshers(fetch, tasks, stop);
     }
 
-    /// The upstreams, in no order.
+    /// The upstreams of the current configuration.
     pub fn upstreams(&self) -> Vec<Upstream> {
-        self.now().upstreams().cloned().collect()
+        self.config().upstreams().cloned().collect()
     }
 
-    /// What is counted.
-    pub fn meters(&self) -> &Arc<Meters> {
-        &self.meters
+    /// The metrics of the process.
+    pub fn metrics(&self) -> &Arc<GatewayMetrics> {
+        &self.metrics
     }
 
-    /// The limits that have refused anything: the number in the configuration, what it says, and how often.
-    pub fn limits_hit(&self) -> Vec<(usize, String, Hit)> {
-        let now = self.now();
-        let hits = self.meters.limits().into_iter();
+    /// The limits that have rejected a request: the index in the configuration, its description,
+    /// and its hits.
+    pub fn limits_hit(&self) -> Vec<(usize, String, LimitHits)> {
+        let config = self.config();
+        let hits = self.metrics.limits().into_iter();
         hits.filter_map(|(number, hit)| {
-            Some((number, now.policy.limits().get(number)?.to_string(), hit))
+            Some((number, config.policy.limits().get(number)?.to_string(), hit))
         })
         .collect()
     }
 
-    /// What was found in what passes, by upstream.
-    pub fn findings(&self) -> Vec<(UpstreamName, guard::Counts)> {
-        let now = self.now();
-        now.sentries.guard.counts().map(|(name, counts)| (name.clone(), counts)).collect()
+    /// Counts of the guard's findings, by upstream.
+    pub fn findings(&self) -> Vec<(UpstreamName, guard::FindingCounts)> {
+        let config = self.config();
+        config.inspectors.guard.counts().map(|(name, counts)| (name.clone(), counts)).collect()
     }
 
-    /// Who looks at what passes.
-    pub fn sentries(&self) -> Arc<Sentries> {
-        Arc::clone(&self.now().sentries)
+    /// The content checks of the current configuration.
+    pub fn inspectors(&self) -> Arc<Inspectors> {
+        Arc::clone(&self.config().inspectors)
     }
 
-    /// What was left out of the lists, and why.
-    pub fn problems(&self) -> Vec<(UpstreamName, Kind, catalog::Problems)> {
-        self.now().catalog.problems()
+    /// Items that are excluded from the lists, with the reasons.
+    pub fn problems(&self) -> Vec<(UpstreamName, Kind, catalog::ExportProblems)> {
+        self.config().catalog.problems()
     }
 
-    /// Whether an upstream is left out of the lists, since it has been away for longer than it may.
+    /// Whether an upstream is hidden from the lists because it has been down for longer than its
+    /// grace period.
     pub fn is_hidden(&self, upstream: &UpstreamName) -> bool {
-        self.now().is_hidden(upstream)
+        self.config().is_hidden(upstream)
     }
 
-    /// What is held back until somebody approves it: whose, of which kind, and its own name.
+    /// Items that wait for approval: upstream, kind and own name.
     pub fn withheld(&self) -> Vec<(UpstreamName, Kind, String)> {
-        let now = self.now();
-        let pins = &now.sentries.pins;
-        if !now.upstreams().any(|upstream| pins.holds(upstream.name())) {
+        let config = self.config();
+        let pins = &config.inspectors.pins;
+        if !config.upstreams().any(|upstream| pins.enforces(upstream.name())) {
             return Vec::new();
         }
-        let held = pins
+        let waiting = pins
             .differences()
             .into_iter()
-            .filter(|it| pins.holds(&it.upstream) && it.change != Change::Missing);
-        held.filter_map(|it| Some((it.upstream, it.kind?, it.key))).collect()
+            .filter(|it| pins.enforces(&it.upstream) && it.change != Change::Missing);
+        waiting.filter_map(|it| Some((it.upstream, it.kind?, it.key))).collect()
     }
 
     /// Waits until each upstream has been listed or has failed once.
-    pub async fn listed(&self) {
-        self.first_list.all().await;
+    pub async fn wait_until_listed(&self) {
+        self.startup.wait_for_all().await;
     }
 
-    /// The upstreams that have neither been listed nor failed yet.
-    pub fn unsettled(&self) -> Vec<UpstreamName> {
-        self.first_list.unsettled()
+    /// Upstreams that have neither been listed nor failed yet.
+    pub fn pending_upstreams(&self) -> Vec<UpstreamName> {
+        self.startup.pending()
     }
 }
 
-impl Guest {
-    /// Who this is.
+impl ClientContext {
+    /// The authenticated principal.
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// Where its connection comes from, if it comes over a network.
-    pub fn from(&self) -> Option<IpAddr> {
+    /// Remote address of its connection, if it comes over a network.
+    pub fn remote_ip(&self) -> Option<IpAddr> {
         self.origin.from
     }
 
-    /// The guest as one client, where there are no sessions that could tell more.
-    pub fn client(&self) -> Client {
-        Client::all_of(self.owner())
+    /// Handle for all clients of the principal, for transports without sessions.
+    pub fn client_handle(&self) -> ClientHandle {
+        ClientHandle::all_of(self.quota_owner())
     }
 
-    /// Whose its clients are.
-    pub fn owner(&self) -> Owner {
-        Owner { name: Arc::clone(&self.principal.name), clients: self.principal.share(1) }
+    /// The principal as owner of quotas.
+    pub fn quota_owner(&self) -> QuotaOwner {
+        QuotaOwner { name: Arc::clone(&self.principal.name), clients: self.principal.share(1) }
     }
 
-    /// Whether every client would see what this one sees: no rule hides anything from it, it showed no
-    /// credentials, and none are needed.
+    /// Whether every client would see the same lists: no rule hides anything from this one, it
+    /// presented no credentials, and none are required.
     pub fn is_public(&self) -> bool {
         self.public
     }
 
-    /// Waits for upstreams that are still starting, but not past the first moment after Weir's own
-    /// start: what is told once, like capabilities, should not be told too early.
-    pub async fn settle(&self) {
-        self.gateway.first_list.soon().await;
+    /// Waits for upstreams that are still starting, at most until shortly after the start of Weir:
+    /// answers that are given only once, such as capabilities, should be complete.
+    pub async fn wait_for_startup(&self) {
+        self.gateway.startup.wait_for_startup().await;
     }
 
-    /// Waits until the guest can see the item of this public key, or an upstream that can be asked for
-    /// this URI.
-    pub async fn sees(&self, kind: Kind, key: &str) {
+    /// Waits until the client can see the item with this public key, or an upstream for this URI.
+    pub async fn wait_until_visible(&self, kind: Kind, key: &str) {
         let mut view = self.view.clone();
-        let is_seen = |view: &Arc<View>| match kind {
+        let is_visible = |view: &Arc<RoleView>| match kind {
             Kind::Resource => view.resolve_uri(key).is_some(),
             _ => view.resolve(kind, key).is_some(),
         };
-        if view.wait_for(is_seen).await.is_err() {
-            // The catalog is gone: the house is closing, and nothing comes any more.
+        if view.wait_for(is_visible).await.is_err() {
+            // The catalog is gone because the gateway is stopping; no change will follow.
             std::future::pending::<()>().await;
         }
     }
 
-    /// What the guest can see at this moment.
-    pub fn view(&self) -> Arc<View> {
+    /// The client's current view.
+    pub fn view(&self) -> Arc<RoleView> {
         Arc::clone(&self.view.borrow())
     }
 
-    /// Answers a list from memory.
+    /// Returns a page of a list from memory.
     pub async fn list(
         &self,
         _: &Permit,
         kind: Kind,
         cursor: Option<&str>,
-        form: Form,
-    ) -> Result<Page, Fault> {
-        let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
-        self.record.about(kind);
+        form: DefinitionForm,
+    ) -> Result<ListPage, Error> {
+        let unreadable = |_| Error::Request("Invalid cursor".to_owned());
+        self.record.set_kind(kind);
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
-        self.settle().await;
+        self.wait_for_startup().await;
         let page = self.view().page(kind, after.as_ref(), form);
-        Ok(Page {
+        Ok(ListPage {
             items: page.items,
             next_cursor: page.next.map(|next| next.encode(kind)),
             partial: page.partial,
@@ -294,92 +305,123 @@ impl Guest {
         })
     }
 
-    /// The item that an ask of a client of this revision is about: whoever has it may ask.
-    pub async fn find(&self, ask: &Ask, revision: Revision) -> Result<Arc<Target>, Fault> {
-        if let Some(target) = self.resolve(ask, revision) {
+    /// The item that a request of a client of this revision is about. A returned item may be used.
+    pub async fn find(
+        &self,
+        request: &ItemRequest,
+        revision: Revision,
+    ) -> Result<Arc<AuthorizedItem>, Error> {
+        if let Some(target) = self.resolve(request, revision) {
             self.record_found(&target);
             return Ok(target);
         }
-        // Just after the start the owner may not have been listed yet.
-        self.settle().await;
-        let target = self.resolve(ask, revision).ok_or_else(|| {
-            self.record_missing(ask, revision);
-            Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() }
+        // Shortly after the start the owner may not have been listed yet.
+        self.wait_for_startup().await;
+        let target = self.resolve(request, revision).ok_or_else(|| {
+            self.record_missing(request, revision);
+            Error::NoSuchItem { kind: request.kind, key: request.key.clone() }
         })?;
         self.record_found(&target);
         Ok(target)
     }
 
-    /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
-    pub async fn ask(&self, _: &Permit, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        if ask.method.is_about_a_task() {
-            return self.ask_about_task(ask, caller).await;
-        }
-        let target = self.find(&ask, caller.revision).await?;
-        self.send(&target, ask, caller).await
-    }
-
-    async fn send(&self, target: &Target, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let guard = &self.generation.sentries.guard;
-        let admitted =
-            guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
-        admitted.map_err(|bad| {
-            self.record.refused_by(GUARD);
-            self.gateway.meters.refused(Reason::Guard);
-            Fault::Request(bad.to_string())
-        })?;
-        let call = ask.call(&target.own, caller);
-        self.call(target, call, None).await
-    }
-
-    /// Asks about a call that goes on, which the ask names by its handle. Whoever may not call the tool
-    /// (any more) has no such task.
-    async fn ask_about_task(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let task = self.open_task(&ask.key, caller.revision.era());
-        let (task, target) = task.ok_or(Fault::NoSuchTask)?;
-        self.record_found(&target);
-        let handle = ask.key.clone();
-        let mut call = ask.call(&task.own, caller);
-        call.scope = Some(task.scope);
-        self.call(&target, call, Some(&handle)).await
-    }
-
-    /// Sends a call; `about` is the handle of the task that it is about.
-    async fn call(
+    /// Sends a request to the upstream that owns the item. Dropping the future cancels the call.
+    pub async fn call(
         &self,
-        target: &catalog::Target,
-        mut call: Box<Call>,
+        _: &Permit,
+        request: ItemRequest,
+        caller: CallContext,
+    ) -> Result<RequestOutcome, Error> {
+        if request.method.is_task_method() {
+            return self.call_task_method(request, caller).await;
+        }
+        let target = self.find(&request, caller.revision).await?;
+        self.send(&target, request, caller).await
+    }
+
+    async fn send(
+        &self,
+        target: &Arc<AuthorizedItem>,
+        request: ItemRequest,
+        caller: CallContext,
+    ) -> Result<RequestOutcome, Error> {
+        let completion = self.completion(target, &request)?;
+        let guard = &self.config.inspectors.guard;
+        let checked = guard.admit(
+            &target.upstream,
+            request.method,
+            target.prompt_arguments.as_ref(),
+            &request.params,
+        );
+        checked.map_err(|bad| {
+            self.record.set_refused_by(GUARD);
+            self.gateway.metrics.refused(RefusalReason::Guard);
+            Error::Request(bad.to_string())
+        })?;
+        let call = request.into_upstream_request(&target.own, caller);
+        match (self.call_upstream(target, call, None).await?, completion) {
+            (RequestOutcome::Response(reply), Some(completion)) => {
+                let reply = Box::pin(self.filter_completion(&completion, target, reply)).await?;
+                Ok(RequestOutcome::Response(reply))
+            }
+            (outcome, _) => Ok(outcome),
+        }
+    }
+
+    /// Sends a request about a task, which the request names by its handle. A client that may not
+    /// (or no longer) call the tool has no such task.
+    async fn call_task_method(
+        &self,
+        request: ItemRequest,
+        caller: CallContext,
+    ) -> Result<RequestOutcome, Error> {
+        let task = self.open_task(&request.key, caller.revision.era());
+        let (task, target) = task.ok_or(Error::NoSuchTask)?;
+        self.record_found(&target);
+        let handle = request.key.clone();
+        let mut call = request.into_upstream_request(&task.own, caller);
+        call.scope = Some(task.scope);
+        self.call_upstream(&target, call, Some(&handle)).await
+    }
+
+    /// Sends a request to an upstream; `about` is the handle of the task that it is about.
+    async fn call_upstream(
+        &self,
+        target: &catalog::AuthorizedItem,
+        mut call: Box<UpstreamRequest>,
         about: Option<&str>,
-    ) -> Result<Went, Fault> {
+    ) -> Result<RequestOutcome, Error> {
         self.record_sending().await?;
         let name = &target.upstream;
-        let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
-        let mut dressing = may_name_a_task.then(|| Dressing::new(self, target, &call, about));
-        match &mut dressing {
-            Some(dressing) if call.caller.revision == Revision::V2025_11_25 => {
-                dressing.relate(&mut call);
-                call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
+        let may_name_a_task = call.method == Method::CallTool || call.method.is_task_method();
+        let mut rewriter = may_name_a_task.then(|| TaskIdRewriter::new(self, target, &call, about));
+        match &mut rewriter {
+            Some(rewriter) if call.caller.revision == Revision::V2025_11_25 => {
+                rewriter.rewrite_related_task(&mut call);
+                call.caller.notifications =
+                    call.caller.notifications.with_task_ids(Arc::new(rewriter.clone()));
             }
-            // Before and after that revision nothing says what a request is related to. The id may be that of somebody
-            // else's task at the upstream.
+            // Other revisions have no related task in requests, and the id may be that of another
+            // client's task at the upstream.
             _ => drop_related(&mut call.params),
         }
-        let watch =
-            self.generation.sentries.guard.watch(name, call.method, target.kind, &target.key);
-        let upstream = self.generation.upstream(name);
-        let watched = |watch| Box::new((watch, self.record.clone(), upstream.allowance()));
-        let watch = watch.map(watched);
-        let counting = self.gateway.meters.begin_call(call.method);
-        let called = upstream.call(call).await;
-        counting.end(&called);
-        match called {
-            Ok(called) => Went::of(name, watch, dressing, called).await,
+        let inspector =
+            self.config.inspectors.guard.inspector(name, call.method, target.kind, &target.key);
+        let upstream = self.config.upstream(name);
+        let with_context =
+            |inspector| Box::new((inspector, self.record.clone(), upstream.response_limit()));
+        let checks = inspector.map(with_context);
+        let timer = self.gateway.metrics.begin_call(call.method);
+        let outcome = upstream.call(call).await;
+        timer.end(&outcome);
+        match outcome {
+            Ok(outcome) => RequestOutcome::of(name, checks, rewriter, outcome).await,
             Err(cause) => Err(upstream_error(name, cause)),
         }
     }
 
-    fn resolve(&self, ask: &Ask, revision: Revision) -> Option<Arc<Target>> {
-        self.resolve_as(ask.method, ask.kind, &ask.key, revision)
+    fn resolve(&self, request: &ItemRequest, revision: Revision) -> Option<Arc<AuthorizedItem>> {
+        self.resolve_as(request.method, request.kind, &request.key, revision)
     }
 
     fn resolve_as(
@@ -388,66 +430,38 @@ impl Guest {
         kind: Kind,
         key: &str,
         revision: Revision,
-    ) -> Option<Arc<Target>> {
+    ) -> Option<Arc<AuthorizedItem>> {
         let view = self.view.borrow();
         let target = match method {
             Method::ReadResource => view.resolve_uri(key),
             _ => view.resolve(kind, key),
         };
-        target.filter(|target| target.is_for(Form::of(revision)))
+        target.filter(|target| target.is_for(DefinitionForm::of(revision)))
     }
 
-    /// Waits for changes of what this guest can see with a client of this revision, from now on, and of what it
-    /// subscribes to.
-    pub fn listen(&self, subscriptions: &Arc<Subscriptions>, revision: Revision) -> Listen {
-        Listen::new(self, Form::of(revision), Arc::clone(subscriptions), Instant::now())
+    /// Notifications from now on for a client of this revision: changes of its lists and of the
+    /// resources that it subscribes to.
+    pub fn listen(
+        &self,
+        subscriptions: &Arc<Subscriptions>,
+        revision: Revision,
+    ) -> ClientNotifications {
+        ClientNotifications::new(
+            self,
+            DefinitionForm::of(revision),
+            Arc::clone(subscriptions),
+            Instant::now(),
+        )
     }
 }
 
-/// Why a reply is not passed on.
-fn unfit(upstream: &UpstreamName, unfit: Unfit, record: &Record) -> Fault {
-    match unfit {
-        Unfit::Refused(found) => {
-            record.refused_by(GUARD);
-            Fault::Refused { upstream: upstream.clone(), found }
-        }
-        Unfit::Uncollected(why) => upstream_error(
-            upstream,
-            match why {
-                Uncollected::Broken(broken) => upstream::Error::Broke(broken.0),
-                Uncollected::Unheld(Unheld::TooLarge(limit)) => upstream::Error::TooLarge(limit),
-                Uncollected::Unheld(Unheld::NoRoom) => upstream::Error::NoRoom,
-            },
-        ),
-    }
-}
-
-/// Tells the operator why there is no reply: the client learns no more than whose move it is.
-fn upstream_error(upstream: &UpstreamName, cause: upstream::Error) -> Fault {
-    match &cause {
-        // That it is down has been told once, and stays true for many calls.
-        upstream::Error::Unavailable(_)
-        | upstream::Error::Busy { .. }
-        | upstream::Error::NoSuchTask => {
-            tracing::debug!(%upstream, %cause, "a call has no reply");
-        }
-        _ => tracing::warn!(%upstream, %cause, "a call has no reply"),
-    }
-    match cause {
-        upstream::Error::Busy { retry_after } => Fault::TooBusy { retry_after },
-        upstream::Error::Crowded => Fault::TooManyWaiting,
-        upstream::Error::NoSuchTask => Fault::NoSuchTask,
-        cause => Fault::Upstream { upstream: upstream.clone(), cause },
-    }
-}
-
-/// Reads the lock file of the definitions that were approved whenever it has changed, until `stop`.
-async fn follow_pins(mut current: watch::Receiver<Arc<Generation>>, stop: CancellationToken) {
+/// Reloads the lock file of approved definitions whenever it changes, until `stop`.
+async fn follow_pins(mut current: watch::Receiver<Arc<ConfigSnapshot>>, stop: CancellationToken) {
     loop {
-        let sentries = Arc::clone(&current.borrow_and_update().sentries);
+        let inspectors = Arc::clone(&current.borrow_and_update().inspectors);
         let following = async {
-            sentries.pins.follow(&stop).await;
-            // Nothing to follow under this configuration.
+            inspectors.pins.follow(&stop).await;
+            // This configuration has no lock file.
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -458,23 +472,5 @@ async fn follow_pins(mut current: watch::Receiver<Arc<Generation>>, stop: Cancel
                 return;
             },
         }
-    }
-}
-
-/// What stands in records for the guard's rules.
-const GUARD: &str = "guard";
-
-/// Introduces the policy to the catalog.
-impl Filter for Role {
-    fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
-        Role::allows(self, kind, upstream, own)
-    }
-
-    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
-        Role::allows_uri(self, upstream, uri)
-    }
-
-    fn reaches(&self, upstream: &UpstreamName) -> bool {
-        Role::reaches(self, upstream)
     }
 }

@@ -1,14 +1,13 @@
-//! What goes in and comes out: arguments of prompts, the make of results, text that nobody sees, and what must not
-//! be passed on.
+//! Content checks: arguments of prompts, form of results, invisible text, and redaction.
 //!
-//! A [`Guard`] holds the [`Rules`] of each upstream. [`Guard::admit`] judges a request before its upstream is asked;
-//! [`Guard::watch`] gives a [`Watch`] where the reply has to be looked at, and nothing where it has not: then its
-//! bytes pass unread, as they arrive. [`Guard::publish`] looks at definitions before anybody can list them.
+//! A [`Guard`] has the [`GuardRules`] of each upstream. [`Guard::admit`] checks a request before it
+//! goes to its upstream. [`Guard::inspector`] returns a [`ResponseInspector`] if the response has
+//! to be checked; otherwise its bytes pass unread, as they arrive. [`Guard::inspect_definitions`]
+//! checks definitions before they are published.
 //!
-//! Promises: what is not rewritten keeps every byte; looking again at what was let through changes nothing more; what is
-//! logged says no word of an upstream's or a client's but an item's name, quoted, and is logged at a bounded rate.
-//!
-//! Knows nothing of: the catalog, policy, protocol eras, codes, and who asks.
+//! Invariants: text that is not rewritten keeps every byte. Checking accepted text again changes
+//! nothing. Log lines quote no text of an upstream or client except an item's name, and their rate
+//! is bounded.
 
 mod arguments;
 mod completion;
@@ -29,81 +28,85 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 
-use crate::json::{self, Malformed, Object};
-use crate::mcp::call::{Body, Broken, Method, Outcome, Reply, Uncollected};
-use crate::mcp::definition::arguments::Declared;
+use crate::json::{self, Object, ParseError};
+use crate::mcp::call::{
+    CollectError, Method, Payload, PayloadBroken, ResponseOutcome, UpstreamResponse,
+};
+use crate::mcp::definition::arguments::PromptArguments;
 use crate::mcp::definition::item::Item;
 use crate::mcp::input_request::REQUEST_STATE;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::memory_budget::{Allowance, Growing, NoRoom};
+use crate::memory_budget::{BudgetExhausted, BufferLimit, GrowingReservation};
 
 pub use arguments::BadArguments;
-pub use redact::{BadPattern, Pattern};
-pub use stats::Counts;
-use stats::Tally;
-use streaming::{Abridged, WINDOW_BYTES};
+pub use redact::{BadPattern, RedactionPattern};
+pub use stats::FindingCounts;
+use stats::FindingStats;
+use streaming::{StreamingInspector, WINDOW_BYTES};
 
-/// How an upstream's traffic is guarded.
+/// Content rules of one upstream.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rules {
-    /// How the arguments of prompts are checked.
+pub struct GuardRules {
+    /// Extent to which the arguments of prompts are checked.
     pub arguments: ArgumentCheck,
-    /// The longest argument of a prompt, in bytes.
+    /// Longest argument of a prompt, in bytes.
     pub max_argument: usize,
-    /// What becomes of a malformed result.
-    pub output: Output,
-    /// What becomes of text that nobody sees.
+    /// Treatment of malformed results.
+    pub output: ResultCheck,
+    /// Treatment of invisible text.
     pub hidden_text: HiddenText,
-    /// Whose results `output` and `hidden_text` are about. Definitions of all kinds are looked at.
+    /// Kinds of items whose results `output` and `hidden_text` apply to. Definitions of all kinds
+    /// are checked.
     pub results: Vec<Kind>,
-    /// What is not passed on: in definitions, instructions, results of every kind and errors.
-    pub redact: Vec<Pattern>,
+    /// Patterns of text that is redacted: in definitions, instructions, results of every kind and
+    /// errors.
+    pub redact: Vec<RedactionPattern>,
 }
 
-/// How the arguments of prompts are checked.
+/// Extent to which the arguments of prompts are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgumentCheck {
     /// Not at all.
     Off,
-    /// They are strings within their size, and no required one is missing.
+    /// Arguments must be strings within the size limit, and no required one may be missing.
     Required,
-    /// And none is unknown.
+    /// In addition, unknown arguments are refused.
     Declared,
 }
 
-/// What becomes of a malformed result.
+/// Treatment of malformed results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Nobody looks.
+pub enum ResultCheck {
+    /// No check.
     Off,
-    /// It passes, and the operator is told.
+    /// The result is forwarded, and logged.
     Flag,
-    /// It is refused.
+    /// The result is refused.
     Refuse,
 }
 
-/// What becomes of text that nobody sees.
+/// Treatment of invisible text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HiddenText {
-    /// Nobody looks.
+    /// No check.
     Pass,
-    /// It passes, and the operator is told.
+    /// The text is forwarded, and logged.
     Flag,
-    /// Each such character is written as `<U+202E>`.
+    /// Each such character is replaced by a form such as `<U+202E>`.
     Escape,
-    /// It is taken out.
+    /// Each such character is removed.
     Strip,
-    /// A result is refused, a definition is left out.
+    /// A result is refused, a definition is not published.
     Refuse,
 }
 
-impl Default for Rules {
+impl Default for GuardRules {
     fn default() -> Self {
         Self {
             arguments: ArgumentCheck::Required,
             max_argument: 64 * 1024,
-            output: Output::Flag,
+            output: ResultCheck::Flag,
             hidden_text: HiddenText::Flag,
             results: vec![Kind::Prompt],
             redact: Vec::new(),
@@ -111,24 +114,24 @@ impl Default for Rules {
     }
 }
 
-/// What was found in one reply.
+/// Findings in one response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// What is wrong with its make, in Weir's own words.
+    /// Violation of the result's form, in Weir's own words.
     pub malformed: Option<&'static str>,
-    /// The first character that nobody sees.
+    /// First invisible character.
     pub hidden: Option<char>,
-    /// In how many strings something was redacted.
+    /// Number of strings with redacted text.
     pub redacted: usize,
 }
 
 impl Findings {
-    /// Whether there is nothing to tell.
+    /// Returns whether there are no findings.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// How many things there are to tell.
+    /// Returns the number of findings.
     pub fn count(&self) -> usize {
         usize::from(self.malformed.is_some()) + usize::from(self.hidden.is_some()) + self.redacted
     }
@@ -136,213 +139,241 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hidden =
-            self.hidden.map(|letter| format!("hidden text, {}", invisible_text::shown(letter)));
+        let hidden = self
+            .hidden
+            .map(|letter| format!("hidden text, {}", invisible_text::visible_form(letter)));
         let redacted = (self.redacted > 0).then(|| format!("{} strings redacted", self.redacted));
         let all = [self.malformed.map(str::to_owned), hidden, redacted];
         f.write_str(&all.into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
 }
 
-/// Why a reply is not passed on.
+/// Reason why a response is not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unfit {
-    /// The rules refuse it.
+pub enum InspectionError {
+    /// The rules refuse the response.
     Refused(Findings),
-    /// It is not there as a whole.
-    Uncollected(Uncollected),
+    /// The response could not be collected.
+    Uncollected(CollectError),
 }
 
-/// The rules of all upstreams, and what has been found.
+/// Content rules of all upstreams, and statistics of the findings.
 #[derive(Default)]
 pub struct Guard {
-    posts: HashMap<UpstreamName, Arc<Post>>,
+    upstreams: HashMap<UpstreamName, Arc<UpstreamGuard>>,
 }
 
-/// What is done for one upstream.
-struct Post {
+/// Rules and statistics of one upstream.
+struct UpstreamGuard {
     upstream: UpstreamName,
-    rules: Rules,
-    tally: Arc<Tally>,
+    rules: GuardRules,
+    stats: Arc<FindingStats>,
 }
 
 impl Guard {
-    /// A guard with the rules of each upstream; one that is not named is not guarded.
-    pub fn new(rules: impl IntoIterator<Item = (UpstreamName, Rules)>) -> Self {
-        Self::default().then(rules)
+    /// Creates a guard with the rules of each upstream; an upstream without rules is not checked.
+    pub fn new(rules: impl IntoIterator<Item = (UpstreamName, GuardRules)>) -> Self {
+        Self::default().with_rules(rules)
     }
 
-    /// A guard with other rules, which goes on with what this one has counted.
-    pub fn then(&self, rules: impl IntoIterator<Item = (UpstreamName, Rules)>) -> Self {
-        let post = |(upstream, rules): (UpstreamName, Rules)| {
-            let tally = self.posts.get(&upstream).map(|post| Arc::clone(&post.tally));
-            let tally = tally.unwrap_or_default();
-            (upstream.clone(), Arc::new(Post { upstream, rules, tally }))
+    /// Creates a guard with other rules that continues the statistics of this one.
+    pub fn with_rules(&self, rules: impl IntoIterator<Item = (UpstreamName, GuardRules)>) -> Self {
+        let upstream_guard = |(upstream, rules): (UpstreamName, GuardRules)| {
+            let stats = self
+                .upstreams
+                .get(&upstream)
+                .map(|upstream_guard| Arc::clone(&upstream_guard.stats));
+            let stats = stats.unwrap_or_default();
+            (upstream.clone(), Arc::new(UpstreamGuard { upstream, rules, stats }))
         };
-        Self { posts: rules.into_iter().map(post).collect() }
+        Self { upstreams: rules.into_iter().map(upstream_guard).collect() }
     }
 
-    /// Judges a request by the item's upstream before that is asked. `declared` is what a prompt says of its arguments.
+    /// Checks a request before it goes to the item's upstream. `declared` are the arguments that a
+    /// prompt declares.
     pub fn admit(
         &self,
         upstream: &UpstreamName,
         method: Method,
-        declared: Option<&Declared>,
+        declared: Option<&PromptArguments>,
         params: &Object,
     ) -> Result<(), BadArguments> {
-        match self.posts.get(upstream) {
-            Some(post) if method == Method::GetPrompt => {
-                let judged = arguments::check(&post.rules, declared, params);
-                judged.inspect_err(|_| post.tally.count(|counts| counts.arguments += 1))
+        match self.upstreams.get(upstream) {
+            Some(upstream_guard) if method == Method::GetPrompt => {
+                let judged = arguments::check(&upstream_guard.rules, declared, params);
+                judged.inspect_err(|_| upstream_guard.stats.count(|counts| counts.arguments += 1))
             }
             _ => Ok(()),
         }
     }
 
-    /// Who looks at the reply to a request about the item that clients know as `key`; nobody if nothing is to be
-    /// looked for.
-    pub fn watch(
+    /// Returns an inspector of the response to a request about the item with the public name `key`,
+    /// or `None` if no check is configured.
+    pub fn inspector(
         &self,
         upstream: &UpstreamName,
         method: Method,
         kind: Kind,
         key: &str,
-    ) -> Option<Watch> {
-        let post = self.posts.get(upstream)?;
+    ) -> Option<ResponseInspector> {
+        let upstream_guard = self.upstreams.get(upstream)?;
         let kind = if kind == Kind::Template { Kind::Resource } else { kind };
-        let rules = &post.rules;
+        let rules = &upstream_guard.rules;
         let (mut output, mut hidden_text) = (rules.output, rules.hidden_text);
         if !rules.results.contains(&kind) {
-            (output, hidden_text) = (Output::Off, HiddenText::Pass);
+            (output, hidden_text) = (ResultCheck::Off, HiddenText::Pass);
         }
-        let is_idle = output == Output::Off
+        let is_idle = output == ResultCheck::Off
             && hidden_text == HiddenText::Pass
             && rules.redact.is_empty()
-            // A completion is always read: it is small, and clients refuse one that is too long.
+            // A completion is always checked: it is small, and clients reject one that is too long.
             && method != Method::Complete;
-        let watch = || {
-            let post = Arc::clone(post);
-            Watch { post, method, item: key.into(), output, hidden_text }
+        let inspector = || {
+            let upstream_guard = Arc::clone(upstream_guard);
+            ResponseInspector { upstream_guard, method, item: key.into(), output, hidden_text }
         };
-        (!is_idle).then(watch)
+        (!is_idle).then(inspector)
     }
 
-    /// Looks at what an upstream lists of a kind, before anybody can list it: some items are rewritten, others get a
-    /// flaw.
-    pub fn publish(&self, upstream: &UpstreamName, kind: Kind, items: &mut [Item]) {
-        if let Some(post) = self.posts.get(upstream) {
-            post.publish(kind, items);
+    /// Checks listed definitions of a kind before they are published: some items are rewritten,
+    /// others are marked with a defect.
+    pub fn inspect_definitions(&self, upstream: &UpstreamName, kind: Kind, items: &mut [Item]) {
+        if let Some(upstream_guard) = self.upstreams.get(upstream) {
+            upstream_guard.inspect_definitions(kind, items);
         }
     }
 
-    /// Looks at what an upstream tells models about its use.
-    pub fn introduce(&self, upstream: &UpstreamName, text: Option<Arc<str>>) -> Option<Arc<str>> {
-        match (self.posts.get(upstream), text) {
-            (Some(post), Some(text)) => post.introduce(text),
+    /// Checks the instructions of an upstream.
+    pub fn inspect_instructions(
+        &self,
+        upstream: &UpstreamName,
+        text: Option<Arc<str>>,
+    ) -> Option<Arc<str>> {
+        match (self.upstreams.get(upstream), text) {
+            (Some(upstream_guard), Some(text)) => upstream_guard.inspect_instructions(text),
             (_, text) => text,
         }
     }
 
-    /// What has been found at each upstream since the start, in no order.
-    pub fn counts(&self) -> impl Iterator<Item = (&UpstreamName, Counts)> {
-        self.posts.values().map(|post| (&post.upstream, post.tally.counts()))
+    /// Returns the statistics of each upstream since the start, in no order.
+    pub fn counts(&self) -> impl Iterator<Item = (&UpstreamName, FindingCounts)> {
+        self.upstreams
+            .values()
+            .map(|upstream_guard| (&upstream_guard.upstream, upstream_guard.stats.counts()))
     }
 }
 
-// === Replies ===
+// === ResponseInspector ===
 
-/// Somebody who looks at one reply.
+/// Inspector of one response.
 #[derive(Clone)]
-pub struct Watch {
-    post: Arc<Post>,
+pub struct ResponseInspector {
+    upstream_guard: Arc<UpstreamGuard>,
     method: Method,
-    /// What clients call the item.
+    /// Public name of the item.
     item: Box<str>,
-    output: Output,
+    output: ResultCheck,
     hidden_text: HiddenText,
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for ResponseInspector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("item", &self.item).finish_non_exhaustive()
+        f.debug_struct("ResponseInspector").field("item", &self.item).finish_non_exhaustive()
     }
 }
 
-impl Watch {
-    /// Looks at the reply, and tells what was found in what is passed on: before it returns or, of a result that passes as
-    /// it arrives, at the end of that. Where something may have to be rewritten or refused a result has to be whole for it.
-    pub async fn look(
+impl ResponseInspector {
+    /// Checks the response and reports the findings in what is forwarded: before returning, or at
+    /// the end of a result that is forwarded as it arrives. A result that may have to be rewritten
+    /// or refused is collected first.
+    pub async fn inspect(
         self,
-        reply: Reply,
-        allowed: &Allowance,
-        tell: impl FnOnce(Findings) + Send + 'static,
-    ) -> Result<Reply, Unfit> {
-        let Reply { era, scope, outcome } = reply;
+        response: UpstreamResponse,
+        allowed: &BufferLimit,
+        report: impl FnOnce(Findings) + Send + 'static,
+    ) -> Result<UpstreamResponse, InspectionError> {
+        let UpstreamResponse { era, scope, outcome } = response;
         let body = match outcome {
-            Outcome::Result(Body::Arriving(pieces)) if self.only_tells() => {
-                let pieces = self.read_along(pieces, Growing::new(&allowed.budget), tell);
-                return Ok(Reply { era, scope, outcome: Outcome::Result(Body::Arriving(pieces)) });
+            ResponseOutcome::Result(Payload::Streaming(pieces)) if self.only_reports() => {
+                let pieces =
+                    self.inspect_stream(pieces, GrowingReservation::new(&allowed.budget), report);
+                return Ok(UpstreamResponse {
+                    era,
+                    scope,
+                    outcome: ResponseOutcome::Result(Payload::Streaming(pieces)),
+                });
             }
-            Outcome::Result(body) => body,
-            Outcome::Error(error) => {
-                let (new, findings) = self.judge(&error, None)?;
-                tell(findings);
-                return Ok(Reply { era, scope, outcome: Outcome::Error(new.unwrap_or(error)) });
+            ResponseOutcome::Result(body) => body,
+            ResponseOutcome::Error(error) => {
+                let (new, findings) = self.evaluate(&error, None)?;
+                report(findings);
+                return Ok(UpstreamResponse {
+                    era,
+                    scope,
+                    outcome: ResponseOutcome::Error(new.unwrap_or(error)),
+                });
             }
         };
         let (text, read) = match body {
-            Body::Read(object) => (object.to_bytes(), Ok(object)),
+            Payload::Parsed(object) => (object.to_bytes(), Ok(object)),
             body => {
-                let text = body.collect(allowed).await.map_err(Unfit::Uncollected)?;
+                let text = body.collect(allowed).await.map_err(InspectionError::Uncollected)?;
                 (text.clone(), Object::parse_within(text, usize::MAX))
             }
         };
-        let (new, findings) = self.judge(&text, Some(read.as_ref()))?;
+        let (new, findings) = self.evaluate(&text, Some(read.as_ref()))?;
         let body = match (new, read) {
-            (Some(new), _) => Body::unread(new),
-            (None, Ok(object)) => Body::Read(object),
-            (None, Err(_)) => Body::Whole(text),
+            (Some(new), _) => Payload::unread(new),
+            (None, Ok(object)) => Payload::Parsed(object),
+            (None, Err(_)) => Payload::Complete(text),
         };
-        tell(findings);
-        Ok(Reply { era, scope, outcome: Outcome::Result(body) })
+        report(findings);
+        Ok(UpstreamResponse { era, scope, outcome: ResponseOutcome::Result(body) })
     }
 
-    /// Whether nothing of a reply is rewritten or refused, whatever is found in it.
-    fn only_tells(&self) -> bool {
-        self.output != Output::Refuse
+    /// Returns whether no finding leads to rewriting or refusing the response.
+    fn only_reports(&self) -> bool {
+        self.output != ResultCheck::Refuse
             && self.method != Method::Complete
             && matches!(self.hidden_text, HiddenText::Pass | HiddenText::Flag)
-            && self.post.rules.redact.is_empty()
+            && self.upstream_guard.rules.redact.is_empty()
     }
 
-    /// The pieces of a result, with somebody who reads along and judges it at its end. If there is no room for what that
-    /// takes, the result ends there.
-    fn read_along(
+    /// Returns the chunks of a result, and inspects a copy, which is evaluated at the end. If the
+    /// memory budget does not allow the copy, the result is cut off with an error.
+    fn inspect_stream(
         self,
-        pieces: BoxStream<'static, Result<Bytes, Broken>>,
-        growing: Growing,
-        tell: impl FnOnce(Findings) + Send + 'static,
-    ) -> BoxStream<'static, Result<Bytes, Broken>> {
-        let abridged = Abridged::new(WINDOW_BYTES, self.hidden_text);
-        let reader = Some((self, abridged, growing, tell));
+        pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
+        growing: GrowingReservation,
+        report: impl FnOnce(Findings) + Send + 'static,
+    ) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {
+        let streaming = StreamingInspector::new(WINDOW_BYTES, self.hidden_text);
+        let reader = Some((self, streaming, growing, report));
         stream::unfold((pieces, reader), |(mut pieces, reader)| async move {
-            let (watch, mut abridged, mut growing, tell) = reader?;
+            let (inspector, mut streaming, mut growing, report) = reader?;
             let piece = match pieces.next().await {
                 Some(Ok(piece)) => piece,
                 Some(Err(broken)) => return Some((Err(broken), (pieces, None))),
                 None => {
-                    let text = Bytes::from(abridged.finish());
+                    let text = Bytes::from(streaming.finish());
                     let read = Object::parse_within(text.clone(), usize::MAX);
-                    // Nothing is refused here.
-                    watch.judge(&text, Some(read.as_ref())).map(|(_, found)| tell(found)).ok();
+                    // In this mode the evaluation never refuses a result.
+                    inspector
+                        .evaluate(&text, Some(read.as_ref()))
+                        .map(|(_, found)| report(found))
+                        .ok();
                     return None;
                 }
             };
-            abridged.feed(&piece);
-            match growing.reach(abridged.len()) {
-                Ok(()) => Some((Ok(piece), (pieces, Some((watch, abridged, growing, tell))))),
-                Err(NoRoom) => {
-                    let broken = Broken("there is no room to look at it".into());
+            streaming.feed(&piece);
+            match growing.grow_to(streaming.len()) {
+                Ok(()) => {
+                    Some((Ok(piece), (pieces, Some((inspector, streaming, growing, report)))))
+                }
+                Err(BudgetExhausted) => {
+                    let broken = PayloadBroken(
+                        "memory budget exhausted while the response was inspected".into(),
+                    );
                     Some((Err(broken), (pieces, None)))
                 }
             }
@@ -350,16 +381,16 @@ impl Watch {
         .boxed()
     }
 
-    /// Looks at a whole result, and how it reads, or at an error; returns what is passed on in its place, if it does not
-    /// stay.
-    fn judge(
+    /// Evaluates a complete result with its parsed form, or an error; returns the replacement, if
+    /// there is one.
+    fn evaluate(
         &self,
         text: &[u8],
-        result: Option<Result<&Object, &Malformed>>,
-    ) -> Result<(Option<Bytes>, Findings), Unfit> {
+        result: Option<Result<&Object, &ParseError>>,
+    ) -> Result<(Option<Bytes>, Findings), InspectionError> {
         let mut findings = Findings::default();
-        if let Some(result) = result.filter(|_| self.output != Output::Off) {
-            let judged = result.map_err(|_| "it is no JSON object");
+        if let Some(result) = result.filter(|_| self.output != ResultCheck::Off) {
+            let judged = result.map_err(|_| "it is not a JSON object");
             findings.malformed = judged.and_then(|it| result_check::check(self.method, it)).err();
         }
         let mut new = self.rewrite(text, &mut findings);
@@ -371,30 +402,30 @@ impl Watch {
             }
         }
         let refused = is_unreadable
-            || (findings.malformed.is_some() && self.output == Output::Refuse)
+            || (findings.malformed.is_some() && self.output == ResultCheck::Refuse)
             || (findings.hidden.is_some() && self.hidden_text == HiddenText::Refuse);
         if !findings.is_empty() {
-            let (upstream, item) = (&self.post.upstream, &*self.item);
-            self.post.tally.tell(upstream, self.method, item, &findings, refused);
+            let (upstream, item) = (&self.upstream_guard.upstream, &*self.item);
+            self.upstream_guard.stats.report(upstream, self.method, item, &findings, refused);
         }
         match refused {
-            true => Err(Unfit::Refused(findings)),
+            true => Err(InspectionError::Refused(findings)),
             false => Ok((new.map(Bytes::from), findings)),
         }
     }
 
-    /// The text with its strings rewritten; `None` if all of them stay.
+    /// Returns the text with its strings rewritten; `None` if all of them stay unchanged.
     fn rewrite(&self, text: &[u8], findings: &mut Findings) -> Option<Vec<u8>> {
-        let patterns = &self.post.rules.redact;
-        let looks_for_hidden =
-            self.hidden_text != HiddenText::Pass && invisible_text::may_hide(text);
-        if patterns.is_empty() && !looks_for_hidden {
+        let patterns = &self.upstream_guard.rules.redact;
+        let checks_hidden =
+            self.hidden_text != HiddenText::Pass && invisible_text::may_contain_hidden(text);
+        if patterns.is_empty() && !checks_hidden {
             return None;
         }
-        // One that still arrives was not read before: what is no text is read as far as it is one.
+        // A streamed result was not validated before; invalid UTF-8 is replaced.
         let text = String::from_utf8_lossy(text);
         json::rewrite_strings(&text, |string| {
-            // Its upstream wants it back as it is, and nobody else reads it.
+            // The upstream needs its state back unchanged, and clients do not interpret it.
             if string.member == REQUEST_STATE {
                 return None;
             }
@@ -408,31 +439,33 @@ impl Watch {
     }
 }
 
-/// What became of a string.
-struct Clean {
-    /// What is to stand in its place, if it does not stay.
+/// Result of cleaning a string.
+struct CleanedText {
+    /// Replacement of the string, if it changes.
     text: Option<String>,
     redacted: bool,
 }
 
-/// Rewrites a string until nothing is left to rewrite; `None` if there is nothing to say about it.
+/// Rewrites a string until nothing is left to rewrite; `None` if there are no findings.
 fn clean(
     text: &str,
     setting: HiddenText,
-    patterns: &[Pattern],
+    patterns: &[RedactionPattern],
     is_name: bool,
     found: &mut Option<char>,
-) -> Option<Clean> {
-    let mut clean = Clean { text: None, redacted: false };
-    // Mostly there is one round: what is replaced may be what a pattern, or a joiner, stood beside.
-    for _ in 0..MAX_ROUNDS {
-        let hidden = invisible_text::look(clean.text.as_deref().unwrap_or(text), setting, is_name);
-        let instead = hidden.and_then(|hidden| {
+) -> Option<CleanedText> {
+    let mut clean = CleanedText { text: None, redacted: false };
+    // One round is usual. A replacement can change how its neighbours match a pattern or count as
+    // joined, therefore the checks are repeated.
+    for _ in 0..MAX_CLEAN_ROUNDS {
+        let hidden =
+            invisible_text::inspect(clean.text.as_deref().unwrap_or(text), setting, is_name);
+        let replacement = hidden.and_then(|hidden| {
             found.get_or_insert(hidden.first);
-            hidden.instead
+            hidden.replacement
         });
-        let is_seen = instead.is_some();
-        clean.text = instead.or(clean.text.take());
+        let is_seen = replacement.is_some();
+        clean.text = replacement.or(clean.text.take());
         let redacted = redact::redact(clean.text.as_deref().unwrap_or(text), patterns);
         let is_redacted = redacted.is_some();
         clean.redacted |= is_redacted;
@@ -444,10 +477,10 @@ fn clean(
             return Some(clean);
         }
     }
-    // Patterns that never come to an end: nothing of the string is left.
-    let mark = patterns.first().map(Pattern::mark).unwrap_or_default();
-    Some(Clean { text: Some(mark.to_owned()), redacted: true })
+    // The patterns match their own replacements without end: the whole string is redacted.
+    let mark = patterns.first().map(RedactionPattern::mark).unwrap_or_default();
+    Some(CleanedText { text: Some(mark.to_owned()), redacted: true })
 }
 
-/// How often a string is gone through.
-const MAX_ROUNDS: usize = 16;
+/// Most rounds per string.
+const MAX_CLEAN_ROUNDS: usize = 16;

@@ -1,15 +1,13 @@
-//! Bytes in words.
-//!
-//! Knows nothing of: what they are a hash of.
+//! Lower-case hex encoding.
 
-/// Bytes as hexadecimal digits, small letters.
+/// Encodes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(2 * bytes.len());
     push_hex(&mut out, bytes);
     out
 }
 
-/// The same behind a text.
+/// Appends bytes to a text as lower-case hexadecimal digits.
 pub fn push_hex(out: &mut String, bytes: &[u8]) {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
     out.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]));

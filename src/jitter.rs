@@ -1,9 +1,8 @@
-//! Chance for times: what is spread a little so that it does not all fall due together.
+//! Jitter for timers, so that they do not all expire at once.
 //!
-//! On a thread that was given a seed the same chances come again, so that a simulated house has the same
-//! history each time. So nothing that nobody may guess comes from here: ids, states and keys are made
-//! from the system's random numbers, where they are made.
-//! Knows nothing of: what is spread, and how far.
+//! On a thread that was given a seed the sequence is deterministic, so that a simulated gateway has
+//! the same history each time. Therefore nothing that must be unpredictable comes from here: ids,
+//! states and keys are made from the system's random numbers, where they are needed.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,32 +11,32 @@ thread_local! {
     static SEEDED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The time, a fifth more or less.
-pub fn spread(time: Duration) -> Duration {
-    time.mul_f64(0.8 + 0.4 * share())
+/// Returns `time`, changed by up to a fifth in either direction.
+pub fn apply(time: Duration) -> Duration {
+    time.mul_f64(0.8 + 0.4 * unit_interval())
 }
 
-/// From now on the chances on this thread follow from the seed.
+/// Makes the jitter of this thread follow from a seed.
 #[doc(hidden)]
 pub fn seed(seed: u64) {
     SEEDED.set(Some(seed));
 }
 
-/// Evenly between 0 and 1.
-fn share() -> f64 {
+/// Returns a number evenly distributed between 0 and 1.
+fn unit_interval() -> f64 {
     let random = match SEEDED.get() {
         Some(seed) => {
             let (next, random) = step(seed);
             SEEDED.set(Some(next));
             random
         }
-        // Without randomness times are merely regular.
+        // Without random numbers the times merely have no jitter.
         None => getrandom::u64().unwrap_or(u64::MAX / 2),
     };
     random as f64 / u64::MAX as f64
 }
 
-/// The next state, and a number that follows from it (SplitMix64).
+/// Returns the next state and the random number that follows from it (SplitMix64).
 fn step(state: u64) -> (u64, u64) {
     let next = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mixed = (next ^ (next >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -53,7 +52,7 @@ mod tests {
 
     #[test]
     fn times_differ_by_a_fifth_at_most() {
-        let times: Vec<_> = (0..1_000).map(|_| spread(SECOND)).collect();
+        let times: Vec<_> = (0..1_000).map(|_| apply(SECOND)).collect();
         assert!(times.iter().all(|time| (800..=1_200).contains(&time.as_millis())), "{times:?}");
         assert!(times.iter().any(|time| time.as_millis() < 900));
         assert!(times.iter().any(|time| time.as_millis() > 1_100));
@@ -63,7 +62,7 @@ mod tests {
     fn the_same_seed_gives_the_same_times() {
         let some = |number| {
             seed(number);
-            [spread(SECOND), spread(SECOND), spread(SECOND)]
+            [apply(SECOND), apply(SECOND), apply(SECOND)]
         };
         assert_eq!(some(7), some(7));
         assert_ne!(some(7), some(8));

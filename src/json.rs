@@ -1,15 +1,13 @@
 //! A JSON object parsed exactly one level deep.
 //!
-//! Weir owns a few members of each message and never reads the rest. An [`Object`] keeps the text as
-//! it came and the place of each member; reading one yields its raw text, changing one leaves every
-//! other byte as it was, in the order in which it came. That is why unknown fields, number texts such
-//! as `1e400` and key order survive the way through the house.
+//! Weir owns a few members of each message and never reads the rest. An [`Object`] keeps the text
+//! as it came and the span of each member. Reading a member yields its raw text; changing one
+//! leaves every other byte as it was, in the original order. Therefore unknown members, number
+//! texts such as `1e400` and key order survive the way through the gateway.
 //!
-//! Promises: what [`Object::parse`] accepts is valid JSON in valid UTF-8, has no member twice (two
-//! readers must not disagree about which one counts), at most [`MAX_MEMBERS`] members, and is at most
-//! the given number of levels deep.
-//!
-//! Knows nothing of: JSON-RPC, MCP, and what the members mean.
+//! Invariants: what [`Object::parse`] accepts is valid JSON in valid UTF-8, has no member twice
+//! (two readers must not disagree about which one counts), at most [`MAX_MEMBERS`] members, and at
+//! most the given depth.
 
 mod elements;
 mod extract;
@@ -17,9 +15,9 @@ mod read;
 mod scan;
 mod strings;
 
-pub use elements::{Elements, elements, elements_again};
-pub use extract::{Extract, Extracted};
-pub use strings::{Found, rewrite_strings};
+pub use elements::{Elements, elements, trusted_elements};
+pub use extract::{Extraction, MemberExtractor, WatchedMember};
+pub use strings::{JsonString, rewrite_strings};
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,67 +26,67 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-/// How many members an [`Object`] may have.
+/// Most members of an [`Object`].
 pub const MAX_MEMBERS: usize = 1_024;
 
-/// How long the text of an [`Object`] may be: the places of its members are kept in 32 bits.
+/// Longest text of an [`Object`]: the spans of its members are stored in 32 bits.
 pub const MAX_TEXT_BYTES: usize = u32::MAX as usize - 1;
 
-/// How many levels of objects and arrays a text may have where nobody says otherwise.
+/// Default limit on nested objects and arrays.
 pub const MAX_DEPTH: usize = 64;
 
-/// A JSON object: its text, and where its members are.
+/// JSON object: its text, and the spans of its members.
 #[derive(Clone)]
 pub struct Object {
     text: Bytes,
-    members: Vec<Member>,
-    /// What is no part of the text.
-    apart: Vec<Apart>,
-    /// Whether `members` says something else than `text`.
+    members: Vec<ObjectMember>,
+    /// Keys and values that are not part of the text.
+    detached: Vec<DetachedPart>,
+    /// True if `members` differs from `text`.
     changed: bool,
-    /// A member's value that is an object and was read along with this one.
-    along: Option<Box<Along>>,
+    /// One member's value that is an object and was parsed in the same pass.
+    nested: Option<Box<NestedObject>>,
 }
 
-/// An object that was read along with the one around it, and where it stands in that one's text.
+/// Object parsed in the same pass as the one around it, and its span in the text of that one.
 #[derive(Clone)]
-struct Along {
-    place: Place,
+struct NestedObject {
+    span: TextSpan,
     object: Object,
 }
 
 /// Small, since the shortest members have six bytes of text and there may be many.
 #[derive(Clone, Copy)]
-struct Member {
+struct ObjectMember {
     /// With its quotes.
-    key: Place,
-    value: Place,
+    key: TextSpan,
+    value: TextSpan,
 }
 
-/// Where a key or a value is: a part of the object's own text, or one of what is apart.
+/// Location of a key or value: a span of the object's own text, or the index of a detached part.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
-    /// [`Place::APART`] where it is apart.
+struct TextSpan {
+    /// [`TextSpan::DETACHED`] for a detached part.
     start: u32,
-    /// Its end in the text, or its number.
+    /// End of the span in the text, or index of the detached part.
     end: u32,
 }
 
-/// What is no part of an object's text.
+/// Key or value that is not part of an object's text.
 #[derive(Clone)]
-enum Apart {
-    /// A key that is written with escapes: where, and what it means.
-    Escaped(Place, Box<str>),
+enum DetachedPart {
+    /// A key written with escapes: its span, and the decoded key.
+    Escaped(TextSpan, Box<str>),
     /// A key that was set.
     Key(Cow<'static, str>),
     /// A value that was set.
     Value(Bytes),
 }
 
-/// Why a text is not an [`Object`].
+/// Reason why a text is not an [`Object`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// Not JSON, or not UTF-8; the text names the place.
+pub enum ParseError {
+    /// Not JSON, or not UTF-8; the text names the position.
     #[error("not valid JSON: {0}")]
     Syntax(String),
     /// JSON, but no object.
@@ -97,13 +95,13 @@ pub enum Malformed {
     /// Nested more deeply than allowed.
     #[error("nested more than {0} levels deep")]
     TooDeep(usize),
-    /// The same member twice, or too many members.
+    /// A duplicate member, or too many members.
     #[error("{0}")]
     Members(String),
 }
 
-impl Malformed {
-    /// What is wrong with the value of `member`, for its sender.
+impl ParseError {
+    /// Describes the error in the value of `member`, for its sender.
     pub fn in_member(&self, member: &str) -> String {
         match self {
             Self::NotAnObject => format!("`{member}` must be an object"),
@@ -113,130 +111,137 @@ impl Malformed {
 }
 
 impl Object {
-    /// Reads the object in `text`, at most [`MAX_DEPTH`] levels deep.
-    pub fn parse(text: impl Into<Bytes>) -> Result<Self, Malformed> {
+    /// Parses the object in `text`, at most [`MAX_DEPTH`] levels deep.
+    pub fn parse(text: impl Into<Bytes>) -> Result<Self, ParseError> {
         Self::parse_within(text.into(), MAX_DEPTH)
     }
 
-    /// Reads the object in `text`, at most `depth` levels deep.
-    pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Malformed> {
-        Self::parse_along(text, depth, &[])
+    /// Parses the object in `text`, at most `depth` levels deep.
+    pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, ParseError> {
+        Self::parse_with_nested(text, depth, &[])
     }
 
-    /// Reads the object in `text`, at most `depth` levels deep, and in the same pass the values that are objects of the members
-    /// whose keys, quotes included, are among the first of `along`, of those the ones in its second, and no further: who
-    /// asks for them by [`Object::get_object`] or [`Object::take_object`] gets them unread. One that breaks what an
-    /// [`Object`] promises is left for whoever asks for it.
-    pub fn parse_along(text: Bytes, depth: usize, along: &[&[&[u8]]]) -> Result<Self, Malformed> {
+    /// Parses the object in `text`, at most `depth` levels deep, and in the same pass some of the
+    /// objects in it. `nested` lists keys, quotes included, per level: of the members named first,
+    /// those that are objects are parsed, in them the members named second, and so on.
+    /// [`Object::get_object`] and [`Object::take_object`] then return them without parsing. A
+    /// nested object that breaks an invariant is an error only for the caller that requests it.
+    pub fn parse_with_nested(
+        text: Bytes,
+        depth: usize,
+        nested: &[&[&[u8]]],
+    ) -> Result<Self, ParseError> {
         if !text.is_ascii() {
-            std::str::from_utf8(&text).map_err(|bad| Malformed::Syntax(bad.to_string()))?;
+            std::str::from_utf8(&text).map_err(|bad| ParseError::Syntax(bad.to_string()))?;
         }
-        read::object(text, Some(depth), along)
+        read::object(text, Some(depth), nested)
     }
 
-    /// Reads the object in a text that was read before as JSON, or is a part of one that was: by quotes and brackets
-    /// alone, which is a fraction of the work. Of any other text nothing is promised.
-    pub fn parse_again(text: Bytes) -> Result<Self, Malformed> {
-        Self::parse_again_along(text, &[])
+    /// Parses the object in a text that was validated as JSON before, or is a part of one that was:
+    /// by quotes and brackets alone, which is a fraction of the work. For any other text the result
+    /// is unspecified.
+    pub fn parse_trusted(text: Bytes) -> Result<Self, ParseError> {
+        Self::parse_trusted_with_nested(text, &[])
     }
 
-    /// The same, and values inside of it as [`Object::parse_along`] does.
-    pub fn parse_again_along(text: Bytes, along: &[&[&[u8]]]) -> Result<Self, Malformed> {
+    /// Like [`Object::parse_trusted`], with nested objects as in [`Object::parse_with_nested`].
+    pub fn parse_trusted_with_nested(text: Bytes, nested: &[&[&[u8]]]) -> Result<Self, ParseError> {
         debug_assert!(serde_json::from_slice::<IgnoredAny>(&text).is_ok(), "{text:?} is no JSON");
-        read::object(text, None, along)
+        read::object(text, None, nested)
     }
 
-    /// An object without members.
+    /// Creates an object without members.
     pub fn new() -> Self {
         let text = Bytes::from_static(b"{}");
-        Self { text, members: Vec::new(), apart: Vec::new(), changed: false, along: None }
+        Self { text, members: Vec::new(), detached: Vec::new(), changed: false, nested: None }
     }
 
-    /// The raw text of a member.
+    /// Returns the raw text of a member.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.member(key).map(|member| str_in(self.value(member.value)))
     }
 
-    /// The raw text of a member, sharing this object's memory.
+    /// Returns the raw text of a member, sharing this object's memory.
     pub fn get_bytes(&self, key: &str) -> Option<Bytes> {
         self.member(key).map(|member| self.bytes_of(member.value))
     }
 
-    /// A member that is a string, decoded; `None` if it is absent or of another type.
+    /// Returns a member that is a string, decoded; `None` if it is absent or of another type.
     pub fn get_string(&self, key: &str) -> Option<Cow<'_, str>> {
         decode_string(self.get(key)?)
     }
 
-    /// A member that is an object; `None` if it is absent or of another type.
+    /// Returns a member that is an object; `None` if it is absent or of another type.
     pub fn get_object(&self, key: &str) -> Option<Self> {
-        self.read_object(key).ok()
+        self.require_object(key).ok()
     }
 
-    /// A member that has to be an object; one that is absent is [`Malformed::NotAnObject`].
-    pub fn read_object(&self, key: &str) -> Result<Self, Malformed> {
-        let value = self.member(key).ok_or(Malformed::NotAnObject)?.value;
-        match &self.along {
-            Some(along) if along.place == value => Ok(along.object.clone()),
-            _ => Self::parse_again(self.bytes_of(value)),
+    /// Returns a member that must be an object; an absent one is [`ParseError::NotAnObject`].
+    pub fn require_object(&self, key: &str) -> Result<Self, ParseError> {
+        let value = self.member(key).ok_or(ParseError::NotAnObject)?.value;
+        match &self.nested {
+            Some(nested) if nested.span == value => Ok(nested.object.clone()),
+            _ => Self::parse_trusted(self.bytes_of(value)),
         }
     }
 
-    /// The same for who asks but once: what was read along with this object is not kept here any longer. The member stays.
-    pub fn take_object(&mut self, key: &str) -> Option<Result<Self, Malformed>> {
+    /// Like [`Object::require_object`] for a single use: the object parsed in the same pass is
+    /// moved out instead of copied. The member stays. `None` if it is absent.
+    pub fn take_object(&mut self, key: &str) -> Option<Result<Self, ParseError>> {
         let value = self.member(key)?.value;
-        Some(match self.along.take_if(|along| along.place == value) {
-            Some(along) => Ok(along.object),
-            None => Self::parse_again(self.bytes_of(value)),
+        Some(match self.nested.take_if(|nested| nested.span == value) {
+            Some(nested) => Ok(nested.object),
+            None => Self::parse_trusted(self.bytes_of(value)),
         })
     }
 
-    /// The raw texts of the elements of a member that is an array; `None` if it is absent or of another type.
+    /// Returns the raw texts of the elements of a member that is an array; `None` if it is absent
+    /// or of another type.
     pub fn get_elements(&self, key: &str) -> Option<Elements> {
-        elements_again(&self.get_bytes(key)?)
+        trusted_elements(&self.get_bytes(key)?)
     }
 
-    /// Whether the member is there, `null` included.
+    /// Returns whether the member is present, `null` included.
     pub fn has(&self, key: &str) -> bool {
         self.member(key).is_some()
     }
 
-    /// Whether there are no members.
+    /// Returns whether the object has no members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The keys, in order, decoded.
+    /// Returns the keys, in order, decoded.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|member| str_in(self.key(member.key)))
     }
 
-    /// The members, in order: each key, decoded, and the raw text of its value, which shares this object's memory.
+    /// Returns the members, in order: each decoded key, and the raw text of its value, which shares
+    /// this object's memory.
     pub fn members(&self) -> impl Iterator<Item = (&str, Bytes)> {
         self.members.iter().map(|it| (str_in(self.key(it.key)), self.bytes_of(it.value)))
     }
 
-    /// How many bytes of text it keeps, whatever was set or taken since.
-    pub fn text_bytes(&self) -> usize {
+    /// Returns the length of the original text that the object keeps in memory.
+    pub fn text_len(&self) -> usize {
         self.text.len()
     }
 
-    /// Gives a member a new value, in place if it is there and at the end if it is not.
-    ///
-    /// `value` must be JSON text.
+    /// Sets a member, in place if it is present and at the end otherwise.
     pub fn set(&mut self, key: impl Into<Cow<'static, str>>, value: impl Into<Bytes>) {
         let key = key.into();
         self.changed = true;
-        let value = Apart::Value(value.into());
+        let value = DetachedPart::Value(value.into());
         if let Some(at) = self.position(&key) {
             match self.members[at].value.number() {
-                Some(number) => self.apart[number] = value,
-                None => self.members[at].value = Place::apart(&mut self.apart, value),
+                Some(number) => self.detached[number] = value,
+                None => self.members[at].value = TextSpan::detached(&mut self.detached, value),
             }
             return;
         }
-        let key = Place::apart(&mut self.apart, Apart::Key(key));
-        let value = Place::apart(&mut self.apart, value);
-        self.members.push(Member { key, value });
+        let key = TextSpan::detached(&mut self.detached, DetachedPart::Key(key));
+        let value = TextSpan::detached(&mut self.detached, value);
+        self.members.push(ObjectMember { key, value });
     }
 
     /// Removes a member and returns its raw text.
@@ -246,28 +251,28 @@ impl Object {
         let value = self.members.remove(at).value;
         let bytes = self.bytes_of(value);
         if let Some(number) = value.number() {
-            // It is not held any longer.
-            self.apart[number] = Apart::Value(Bytes::new());
+            // The old value is dropped; the index stays occupied.
+            self.detached[number] = DetachedPart::Value(Bytes::new());
         }
         Some(bytes)
     }
 
-    /// The object as text: as it came if nothing was changed.
+    /// Returns the object as text: the original if nothing was changed.
     pub fn to_bytes(&self) -> Bytes {
         if !self.changed {
             return self.text.clone();
         }
-        let mut out = Vec::with_capacity(self.written_bytes());
+        let mut out = Vec::with_capacity(self.written_len());
         self.write_to(&mut out);
         out.into()
     }
 
-    /// How many bytes the object's text has, or some more.
-    pub fn written_bytes(&self) -> usize {
+    /// Returns the length of the object's text, or slightly more.
+    pub fn written_len(&self) -> usize {
         if !self.changed {
             return self.text.len();
         }
-        let of_member = |member: &Member| {
+        let of_member = |member: &ObjectMember| {
             let key = match self.written_key(member.key) {
                 Ok(written) => written.len(),
                 Err(key) => key.len() + 2,
@@ -291,14 +296,16 @@ impl Object {
         out.push(b'}');
     }
 
-    /// Appends the object's text to `out` up to the first value that was set and has so many bytes, and returns that value,
-    /// which is not copied, and what stands behind it. If there is none all of the text is appended.
+    /// Appends the object's text to `out` up to the first value that was set and has at least
+    /// `bytes` bytes, and returns that value, which is not copied, and the text behind it. Without
+    /// such a value all of the text is appended.
     pub fn write_around(&self, bytes: usize, out: &mut Vec<u8>) -> Option<(Bytes, Vec<u8>)> {
         let mut members = self.members.iter().enumerate();
-        let found = members.find_map(|(at, member)| match &self.apart[member.value.number()?] {
-            Apart::Value(value) if value.len() >= bytes => Some((at, value.clone())),
-            _ => None,
-        });
+        let found =
+            members.find_map(|(at, member)| match &self.detached[member.value.number()?] {
+                DetachedPart::Value(value) if value.len() >= bytes => Some((at, value.clone())),
+                _ => None,
+            });
         let Some((middle, value)) = found else {
             self.write_to(out);
             return None;
@@ -316,7 +323,7 @@ impl Object {
         Some((value, behind))
     }
 
-    /// Writes what stands before a member's value.
+    /// Writes the separator, key and colon of a member.
     fn write_key(&self, at: usize, out: &mut Vec<u8>) {
         if at > 0 {
             out.push(b',');
@@ -332,74 +339,75 @@ impl Object {
         self.members.iter().position(|member| self.key(member.key) == key.as_bytes())
     }
 
-    fn member(&self, key: &str) -> Option<&Member> {
+    fn member(&self, key: &str) -> Option<&ObjectMember> {
         self.members.iter().find(|member| self.key(member.key) == key.as_bytes())
     }
 
-    fn key(&self, place: Place) -> &[u8] {
-        meant(&self.text, &self.apart, place)
+    fn key(&self, span: TextSpan) -> &[u8] {
+        decoded_key(&self.text, &self.detached, span)
     }
 
-    /// A key as it is written, or what has to be written yet.
-    fn written_key(&self, place: Place) -> Result<&[u8], &str> {
-        match place.number().map(|number| &self.apart[number]) {
-            Some(Apart::Key(key)) => Err(key),
-            Some(Apart::Escaped(place, _)) => Ok(&self.text[place.range()]),
-            Some(Apart::Value(_)) => Ok(&[]),
-            None => Ok(&self.text[place.range()]),
+    /// Returns a key as it is written in the text, or the key that has to be quoted.
+    fn written_key(&self, span: TextSpan) -> Result<&[u8], &str> {
+        match span.number().map(|number| &self.detached[number]) {
+            Some(DetachedPart::Key(key)) => Err(key),
+            Some(DetachedPart::Escaped(span, _)) => Ok(&self.text[span.range()]),
+            Some(DetachedPart::Value(_)) => Ok(&[]),
+            None => Ok(&self.text[span.range()]),
         }
     }
 
-    fn value(&self, place: Place) -> &[u8] {
-        match place.number().map(|number| &self.apart[number]) {
-            Some(Apart::Value(value)) => value,
+    fn value(&self, span: TextSpan) -> &[u8] {
+        match span.number().map(|number| &self.detached[number]) {
+            Some(DetachedPart::Value(value)) => value,
             Some(_) => &[],
-            None => &self.text[place.range()],
+            None => &self.text[span.range()],
         }
     }
 
-    fn bytes_of(&self, place: Place) -> Bytes {
-        match place.number().map(|number| &self.apart[number]) {
-            Some(Apart::Value(value)) => value.clone(),
+    fn bytes_of(&self, span: TextSpan) -> Bytes {
+        match span.number().map(|number| &self.detached[number]) {
+            Some(DetachedPart::Value(value)) => value.clone(),
             Some(_) => Bytes::new(),
-            None => self.text.slice(place.range()),
+            None => self.text.slice(span.range()),
         }
     }
 }
 
-/// A key as it is meant.
-fn meant<'a>(text: &'a [u8], apart: &'a [Apart], place: Place) -> &'a [u8] {
-    match place.number().map(|number| &apart[number]) {
-        Some(Apart::Escaped(_, meant)) => meant.as_bytes(),
-        Some(Apart::Key(key)) => key.as_bytes(),
-        Some(Apart::Value(_)) => &[],
-        None => &text[place.start as usize + 1..place.end as usize - 1],
+/// Returns a decoded key.
+fn decoded_key<'a>(text: &'a [u8], detached: &'a [DetachedPart], span: TextSpan) -> &'a [u8] {
+    match span.number().map(|number| &detached[number]) {
+        Some(DetachedPart::Escaped(_, decoded_key)) => decoded_key.as_bytes(),
+        Some(DetachedPart::Key(key)) => key.as_bytes(),
+        Some(DetachedPart::Value(_)) => &[],
+        None => &text[span.start as usize + 1..span.end as usize - 1],
     }
 }
 
-impl Place {
-    /// No text is long enough to have a part that begins here: see [`MAX_TEXT_BYTES`].
-    const APART: u32 = u32::MAX;
+impl TextSpan {
+    /// Start of a detached part: no text is so long that a span begins here, see
+    /// [`MAX_TEXT_BYTES`].
+    const DETACHED: u32 = u32::MAX;
 
-    /// A part of a text that has at most [`MAX_TEXT_BYTES`].
+    /// Creates a span of a text of at most [`MAX_TEXT_BYTES`].
     fn within(range: Range<usize>) -> Self {
         Self { start: range.start as u32, end: range.end as u32 }
     }
 
-    fn apart(all: &mut Vec<Apart>, one: Apart) -> Self {
+    fn detached(all: &mut Vec<DetachedPart>, one: DetachedPart) -> Self {
         all.push(one);
-        Self { start: Self::APART, end: (all.len() - 1) as u32 }
+        Self { start: Self::DETACHED, end: (all.len() - 1) as u32 }
     }
 
     fn number(self) -> Option<usize> {
-        (self.start == Self::APART).then_some(self.end as usize)
+        (self.start == Self::DETACHED).then_some(self.end as usize)
     }
 
     fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 
-    /// The same place in a part of the text that begins there.
+    /// Returns this span relative to a part of the text that begins at `start`.
     fn since(self, start: usize) -> Self {
         match self.number() {
             Some(_) => self,
@@ -434,7 +442,8 @@ pub fn quote(text: &str) -> Bytes {
 }
 
 fn write_quoted(out: &mut Vec<u8>, text: &str) {
-    // Most are names, in which there is nothing to escape. Without an early end the bytes are looked at many at a time.
+    // Most texts are names without escapes. A fold has no early exit, so the compiler vectorizes
+    // it.
     let is_plain = |byte: u8| (byte >= b' ') & (byte != b'"') & (byte != b'\\');
     if text.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         out.push(b'"');
@@ -445,7 +454,7 @@ fn write_quoted(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("a string is always writable as JSON");
 }
 
-/// Reads JSON text that is a string; `None` if it is something else.
+/// Decodes JSON text that is a string; `None` if it is something else.
 pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
@@ -456,7 +465,7 @@ pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
 
 /// Replaces the line breaks between JSON's tokens, so that the text fits on one line.
 ///
-/// In valid JSON a raw line break never stands inside a string, so a space says the same.
+/// In valid JSON a raw line break never stands inside a string, so a space has the same meaning.
 pub fn on_one_line(text: Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', &text).is_none() {
         return text;
@@ -465,7 +474,7 @@ pub fn on_one_line(text: Bytes) -> Bytes {
     spaced.collect::<Vec<u8>>().into()
 }
 
-/// A part of what was read before.
+/// Converts a part of a text that was checked before.
 fn str_in(part: &[u8]) -> &str {
     std::str::from_utf8(part).expect("it was checked that the text is UTF-8")
 }
@@ -479,7 +488,7 @@ mod tests {
         Object::parse(text.to_owned()).expect(text)
     }
 
-    fn refusal(text: &str) -> Malformed {
+    fn refusal(text: &str) -> ParseError {
         Object::parse(text.to_owned()).expect_err(text)
     }
 
@@ -546,18 +555,18 @@ mod tests {
 
     #[test]
     fn s13_a_member_that_stands_twice_is_refused() {
-        assert!(matches!(refusal(r#"{"a":1,"\u0061":2}"#), Malformed::Members(_)));
+        assert!(matches!(refusal(r#"{"a":1,"\u0061":2}"#), ParseError::Members(_)));
     }
 
     #[test]
     fn what_is_no_object_is_refused() {
-        assert_eq!(refusal("[1]"), Malformed::NotAnObject);
-        assert_eq!(refusal("7"), Malformed::NotAnObject);
+        assert_eq!(refusal("[1]"), ParseError::NotAnObject);
+        assert_eq!(refusal("7"), ParseError::NotAnObject);
         for text in ["", "{", "{\"a\":}", "{\"a\":1}x", "{\"a\":01}", "{\"a\":\"\u{1}\"}"] {
-            assert!(matches!(refusal(text), Malformed::Syntax(_)), "{text:?}");
+            assert!(matches!(refusal(text), ParseError::Syntax(_)), "{text:?}");
         }
         let not_utf8 = Object::parse(&b"{\"a\":\"\xff\"}"[..]);
-        assert!(matches!(not_utf8, Err(Malformed::Syntax(_))));
+        assert!(matches!(not_utf8, Err(ParseError::Syntax(_))));
     }
 
     #[test]
@@ -566,21 +575,21 @@ mod tests {
             format!("{{\"a\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1))
         };
         assert!(Object::parse(nested(MAX_DEPTH)).is_ok());
-        assert_eq!(refusal(&nested(MAX_DEPTH + 1)), Malformed::TooDeep(MAX_DEPTH));
-        assert_eq!(refusal(&nested(1_000_000)), Malformed::TooDeep(MAX_DEPTH));
+        assert_eq!(refusal(&nested(MAX_DEPTH + 1)), ParseError::TooDeep(MAX_DEPTH));
+        assert_eq!(refusal(&nested(1_000_000)), ParseError::TooDeep(MAX_DEPTH));
         assert!(Object::parse(format!("{{\"a\":\"{}\\\"[\"}}", "[".repeat(100))).is_ok());
     }
 
     #[test]
     fn a_place_tells_its_part_of_a_text() {
         let last = MAX_TEXT_BYTES - 2..MAX_TEXT_BYTES;
-        let place = Place::within(last.clone());
-        assert_eq!((place.number(), place.range()), (None, last.clone()));
-        assert_eq!(place.since(last.start).range(), 0..2);
-        let mut apart = vec![Apart::Value(Bytes::new())];
-        let one = Place::apart(&mut apart, Apart::Key("k".into()));
+        let span = TextSpan::within(last.clone());
+        assert_eq!((span.number(), span.range()), (None, last.clone()));
+        assert_eq!(span.since(last.start).range(), 0..2);
+        let mut detached = vec![DetachedPart::Value(Bytes::new())];
+        let one = TextSpan::detached(&mut detached, DetachedPart::Key("k".into()));
         assert_eq!((one.number(), one.since(7) == one), (Some(1), true));
-        assert_eq!(size_of::<Member>(), 16);
+        assert_eq!(size_of::<ObjectMember>(), 16);
     }
 
     #[test]
@@ -605,7 +614,7 @@ mod tests {
             format!("{{{}}}", members.join(","))
         };
         assert!(Object::parse(with(MAX_MEMBERS)).is_ok());
-        assert!(matches!(refusal(&with(MAX_MEMBERS + 1)), Malformed::Members(_)));
+        assert!(matches!(refusal(&with(MAX_MEMBERS + 1)), ParseError::Members(_)));
     }
 
     #[test]

@@ -1,9 +1,7 @@
-//! JSON-RPC 2.0: requests, notifications and answers, in no dialect of MCP.
+//! JSON-RPC 2.0: requests, notifications and responses, common to all revisions of MCP.
 //!
-//! A [`Message`] is read from an object one level deep; `params`, `result` and `error` stay raw. Ids keep
-//! their bytes, so that a client gets back what it sent (`1` is not `"1"`).
-//!
-//! Knows nothing of: methods, and which side of a connection it is on.
+//! A [`Message`] is parsed from an object one level deep; `params`, `result` and `error` stay raw.
+//! Ids keep their bytes, so that a client gets back what it sent (`1` is not `"1"`).
 
 pub mod pending;
 
@@ -11,39 +9,40 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::json::{self, Malformed, Object};
+use crate::json::{self, Object, ParseError};
 
-/// The codes that JSON-RPC itself defines.
+/// Error codes that JSON-RPC defines.
 pub mod code {
-    /// Not JSON.
+    /// The text is not JSON.
     pub const PARSE_ERROR: i64 = -32700;
-    /// JSON, but no request.
+    /// The text is JSON, but not a request.
     pub const INVALID_REQUEST: i64 = -32600;
-    /// Nobody here answers to this method.
+    /// The method is unknown.
     pub const METHOD_NOT_FOUND: i64 = -32601;
-    /// The parameters are not what the method takes.
+    /// The parameters are invalid for the method.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// The answering side broke.
+    /// The receiver failed internally.
     pub const INTERNAL_ERROR: i64 = -32603;
 }
 
-/// What is read in the same pass as the message, since it is asked for soon.
-const READ_ALONG: &[&[&[u8]]] = &[&[b"\"params\"", b"\"result\""], &[b"\"_meta\""]];
+/// Members that are parsed in the same pass as the message, because they are needed soon.
+const NESTED_MEMBERS: &[&[&[u8]]] = &[&[b"\"params\"", b"\"result\""], &[b"\"_meta\""]];
 
-/// The longest id that is accepted from outside, in bytes.
+/// Longest accepted id, in bytes.
 const MAX_ID_BYTES: usize = 1_024;
 
-/// A request's id: a string or an integer, kept as the text that was sent.
+/// Id of a request: a string or an integer, kept as the text that was sent.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Id(Bytes);
 
 impl Id {
-    /// Reads an id; `None` for anything that [`Id::read`] refuses.
+    /// Parses an id; `None` for anything that [`Id::read`] refuses.
     pub fn parse(raw: Bytes) -> Option<Self> {
         Self::read(raw).ok()
     }
 
-    /// Reads an id: a string or an integer (spec, base protocol: an id is never null) of at most 1 024 bytes.
+    /// Parses an id: a string or an integer (spec, base protocol: an id is never null) of at most 1
+    /// 024 bytes.
     pub fn read(raw: Bytes) -> Result<Self, BadId> {
         let is_integer = || {
             let digits = raw.strip_prefix(b"-").unwrap_or(&raw);
@@ -56,33 +55,33 @@ impl Id {
         }
     }
 
-    /// The id as JSON text.
+    /// Returns the id as JSON text.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
 
-    /// The same id, which does not keep the message in memory that it came in.
-    pub fn apart(&self) -> Self {
+    /// Returns a copy that does not keep the memory of its message alive.
+    pub fn detached(&self) -> Self {
         Self(Bytes::copy_from_slice(&self.0))
     }
 
-    /// The number that this id is, if it is one that Weir could have minted.
-    pub fn minted(&self) -> Option<u64> {
+    /// Returns the number of this id, if it could be one of Weir's own ids.
+    pub fn as_local(&self) -> Option<u64> {
         std::str::from_utf8(&self.0).ok()?.parse().ok()
     }
 }
 
-/// Why a value is no [`Id`].
+/// Reason why a value is not an [`Id`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadId {
-    /// Neither a string nor an integer.
+    /// The value is neither a string nor an integer.
     OfAnotherType,
-    /// Longer than [`MAX_ID_BYTES`].
+    /// The value is longer than [`MAX_ID_BYTES`].
     TooLong,
 }
 
 impl BadId {
-    /// What is wrong with the value of `member`, for its sender.
+    /// Describes the error in the value of `member`, for its sender.
     pub fn in_member(self, member: &str) -> String {
         match self {
             Self::OfAnotherType => format!("`{member}` must be a string or an integer"),
@@ -109,31 +108,31 @@ impl fmt::Display for Id {
     }
 }
 
-/// One message of a conversation.
+/// JSON-RPC message.
 #[derive(Debug, Clone)]
 pub enum Message {
-    /// Asks for an answer.
+    /// Request, which expects a response.
     Request(Request),
-    /// Tells something; nobody answers.
+    /// Notification, which expects no response.
     Notification(Notification),
-    /// Answers a request.
-    Answer(Answer),
+    /// Response to a request.
+    Response(Response),
 }
 
-/// A call that wants an answer.
+/// Request with its raw parameters.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What the answer will be recognised by.
+    /// Id that the response will repeat.
     pub id: Id,
     /// The method's name.
     pub method: Box<str>,
     /// The parameters; empty if there were none.
     pub params: Object,
-    /// How many bytes the message has.
+    /// Size of the message in bytes.
     pub bytes: usize,
 }
 
-/// A message that nobody answers.
+/// Notification with its raw parameters.
 #[derive(Debug, Clone)]
 pub struct Notification {
     /// The method's name.
@@ -142,97 +141,108 @@ pub struct Notification {
     pub params: Object,
 }
 
-/// The answer to a request.
+/// Response to a request.
 #[derive(Debug, Clone)]
-pub struct Answer {
-    /// Whose answer it is; `None` where the other side could not read the request's id.
+pub struct Response {
+    /// Id of the request; `None` if the peer could not read it.
     pub id: Option<Id>,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The result, which was read along with the message, if it is an object.
+    /// Result or error.
+    pub outcome: ResponsePayload,
+    /// The result, parsed in the same pass as the message, if it is an object.
     pub result: Option<Object>,
 }
 
-/// How a request ended, as raw text of an object.
+/// Result or error of a response, as raw text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ResponsePayload {
     /// The `result` member.
     Result(Bytes),
     /// The `error` member.
     Error(Bytes),
 }
 
-/// Why bytes are not a message.
+/// Reason why bytes are not a message.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{reason}")]
-pub struct Invalid {
-    /// The id, if that much could be read.
+pub struct InvalidMessage {
+    /// Id, if it could be read.
     pub id: Option<Id>,
-    /// The code of the error to answer with.
+    /// Code for the error response.
     pub code: i64,
-    /// What is wrong, fit for the sender.
+    /// Description of the error, for the sender.
     pub reason: String,
-    /// What it was meant as.
-    pub looks: Looks,
+    /// Kind of message that the bytes resemble.
+    pub shape: MessageShape,
 }
 
-/// What bytes that are no message look like, as far as their members tell.
+/// Kind of message that invalid bytes resemble, judged by their members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Looks {
-    /// They name a method, or cannot be read at all.
+pub enum MessageShape {
+    /// The bytes have a method, or cannot be parsed at all.
     Request,
-    /// They hold a result or an error, and no method.
-    Answer,
-    /// They hold nothing that tells.
+    /// The bytes have a result or an error, and no method.
+    Response,
+    /// The bytes have none of these members.
     Neither,
 }
 
-impl Invalid {
-    /// What stands for an answer that cannot be read: whoever waits for it need not wait any longer.
-    pub fn as_answer(&self) -> Option<Answer> {
-        let id = self.id.clone().filter(|_| self.looks == Looks::Answer)?;
-        let error = Error::new(code::INTERNAL_ERROR, "the answer to this cannot be read");
-        Some(Answer { id: Some(id), outcome: Outcome::Error(error.to_bytes()), result: None })
+impl InvalidMessage {
+    /// Returns an error response in place of a response that cannot be read, so that its request
+    /// does not wait any longer.
+    pub fn as_error_response(&self) -> Option<Response> {
+        let id = self.id.clone().filter(|_| self.shape == MessageShape::Response)?;
+        let error = Error::new(code::INTERNAL_ERROR, "the response to this request cannot be read");
+        Some(Response {
+            id: Some(id),
+            outcome: ResponsePayload::Error(error.to_bytes()),
+            result: None,
+        })
     }
 }
 
 impl Message {
-    /// Reads a message, at most [`json::MAX_DEPTH`] levels deep.
-    pub fn parse(text: Bytes) -> Result<Self, Invalid> {
+    /// Parses a message, at most [`json::MAX_DEPTH`] levels deep.
+    pub fn parse(text: Bytes) -> Result<Self, InvalidMessage> {
         Self::parse_within(text, json::MAX_DEPTH)
     }
 
-    /// Reads a message, at most `depth` levels deep.
-    pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Invalid> {
+    /// Parses a message, at most `depth` levels deep.
+    pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, InvalidMessage> {
         let bytes = text.len();
-        let mut object = Object::parse_along(text, depth, READ_ALONG).map_err(|malformed| {
-            let code = match malformed {
-                Malformed::Syntax(_) => code::PARSE_ERROR,
-                _ => code::INVALID_REQUEST,
-            };
-            Invalid { id: None, code, reason: malformed.to_string(), looks: Looks::Request }
-        })?;
+        let mut object =
+            Object::parse_with_nested(text, depth, NESTED_MEMBERS).map_err(|malformed| {
+                let code = match malformed {
+                    ParseError::Syntax(_) => code::PARSE_ERROR,
+                    _ => code::INVALID_REQUEST,
+                };
+                InvalidMessage {
+                    id: None,
+                    code,
+                    reason: malformed.to_string(),
+                    shape: MessageShape::Request,
+                }
+            })?;
         let id = object.get_bytes("id").map(Id::read);
         let bad_id = id.as_ref().and_then(|id| id.as_ref().err().copied());
         let id = id.and_then(Result::ok);
-        let looks = match (object.has("method"), object.has("result") || object.has("error")) {
-            (true, _) => Looks::Request,
-            (false, true) => Looks::Answer,
-            (false, false) => Looks::Neither,
+        let shape = match (object.has("method"), object.has("result") || object.has("error")) {
+            (true, _) => MessageShape::Request,
+            (false, true) => MessageShape::Response,
+            (false, false) => MessageShape::Neither,
         };
-        let invalid = |reason: &str| Invalid {
+        let invalid = |reason: &str| InvalidMessage {
             id: id.clone(),
             code: code::INVALID_REQUEST,
             reason: reason.to_owned(),
-            looks,
+            shape,
         };
         if object.get("jsonrpc") != Some("\"2.0\"") {
             return Err(invalid("`jsonrpc` must be \"2.0\""));
         }
         if !object.has("method") {
-            return Self::parse_answer(&mut object, id.clone()).ok_or_else(|| {
+            return Self::parse_response(&mut object, id.clone()).ok_or_else(|| {
                 invalid(
-                    "neither a request (no `method`) nor an answer (one of `result` and `error`)",
+                    "neither a request (no `method`) nor a response (one of `result` and `error`)",
                 )
             });
         }
@@ -241,15 +251,15 @@ impl Message {
         let method = method.into();
         let params = match object.take_object("params") {
             None => Object::new(),
-            Some(params) => params.map_err(|malformed| Invalid {
+            Some(params) => params.map_err(|malformed| InvalidMessage {
                 id: id.clone(),
-                code: if malformed == Malformed::NotAnObject {
+                code: if malformed == ParseError::NotAnObject {
                     code::INVALID_PARAMS
                 } else {
                     code::INVALID_REQUEST
                 },
                 reason: format!("`params`: {malformed}"),
-                looks,
+                shape,
             })?,
         };
         match (id.clone(), bad_id) {
@@ -259,24 +269,24 @@ impl Message {
         }
     }
 
-    fn parse_answer(object: &mut Object, id: Option<Id>) -> Option<Self> {
+    fn parse_response(object: &mut Object, id: Option<Id>) -> Option<Self> {
         let is_object = |raw: &Bytes| raw.starts_with(b"{");
         let outcome = match (object.get_bytes("result"), object.get_bytes("error")) {
-            (Some(result), None) => Outcome::Result(result),
-            (None, Some(error)) if is_object(&error) => Outcome::Error(error),
+            (Some(result), None) => ResponsePayload::Result(result),
+            (None, Some(error)) if is_object(&error) => ResponsePayload::Error(error),
             _ => return None,
         };
         let result = object.take_object("result").and_then(Result::ok);
-        Some(Self::Answer(Answer { id, outcome, result }))
+        Some(Self::Response(Response { id, outcome, result }))
     }
 }
 
-/// Room for what stands around a payload.
-const HEAD_BYTES: usize = 64;
+/// Capacity for the members around a payload.
+const ENVELOPE_BYTES: usize = 64;
 
 /// Writes a request.
 pub fn write_request(id: &Id, method: &str, params: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(params.len() + method.len() + HEAD_BYTES);
+    let mut out = Vec::with_capacity(params.len() + method.len() + ENVELOPE_BYTES);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id.as_bytes());
     out.extend_from_slice(b",\"method\":");
@@ -296,53 +306,55 @@ fn write_call(mut out: Vec<u8>, method: &str, params: &[u8]) -> Bytes {
     json::on_one_line(out.into())
 }
 
-/// What stands before the result in the answer to request `id`; a `}` ends the answer behind it.
-pub fn result_head(id: &Id) -> Bytes {
-    let mut out = Vec::with_capacity(HEAD_BYTES);
-    write_head(id, &mut out);
+/// Returns the text before the result in the response to request `id`; a `}` ends the response
+/// after the result.
+pub fn response_prefix(id: &Id) -> Bytes {
+    let mut out = Vec::with_capacity(ENVELOPE_BYTES);
+    write_result_prefix(id, &mut out);
     out.into()
 }
 
-fn write_head(id: &Id, out: &mut Vec<u8>) {
+fn write_result_prefix(id: &Id, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id.as_bytes());
     out.extend_from_slice(b",\"result\":");
 }
 
-/// Writes the answer to request `id`, on one line.
+/// Writes the response to request `id`, on one line.
 pub fn write_result(id: &Id, result: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(result.len() + HEAD_BYTES);
-    write_head(id, &mut out);
+    let mut out = Vec::with_capacity(result.len() + ENVELOPE_BYTES);
+    write_result_prefix(id, &mut out);
     out.extend_from_slice(result);
     out.push(b'}');
     json::on_one_line(out.into())
 }
 
-/// Writes the answer to request `id`, with this object as its result, on one line.
+/// Writes the response to request `id`, with this object as its result, on one line.
 pub fn write_object(id: &Id, result: &Object) -> Bytes {
-    let mut out = Vec::with_capacity(result.written_bytes() + HEAD_BYTES);
-    write_head(id, &mut out);
+    let mut out = Vec::with_capacity(result.written_len() + ENVELOPE_BYTES);
+    write_result_prefix(id, &mut out);
     result.write_to(&mut out);
     out.push(b'}');
     json::on_one_line(out.into())
 }
 
-/// The same in three parts, of which the middle one is the first of the object's values that was set and has so many bytes:
-/// that is not copied, and has to be on one line. `None` if there is no such value.
+/// Like [`write_object`] in three parts. The middle part is the first value that was set and has at
+/// least `bytes` bytes: it is not copied, and must be on one line. `None` if there is no such
+/// value.
 pub fn write_object_around(id: &Id, result: &Object, bytes: usize) -> Option<[Bytes; 3]> {
-    let mut head = Vec::with_capacity(2 * HEAD_BYTES);
-    write_head(id, &mut head);
+    let mut head = Vec::with_capacity(2 * ENVELOPE_BYTES);
+    write_result_prefix(id, &mut head);
     let (value, mut behind) = result.write_around(bytes, &mut head)?;
     behind.push(b'}');
     Some([json::on_one_line(head.into()), value, json::on_one_line(behind.into())])
 }
 
-/// Writes an error as the answer to request `id`, or to one whose id could not be read.
+/// Writes an error response to request `id`, or to a request with an unreadable id.
 ///
-/// Without an id the member is left out (spec, transports: an error response that has no `id`). JSON-RPC's own
-/// `null` is an id in no revision of the protocol.
+/// Without an id the member is omitted (spec, transports: an error response that has no `id`).
+/// JSON-RPC's own `null` is not an id in any revision of the protocol.
 pub fn write_error(id: Option<&Id>, error: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(error.len() + HEAD_BYTES);
+    let mut out = Vec::with_capacity(error.len() + ENVELOPE_BYTES);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
     if let Some(id) = id {
         out.extend_from_slice(b",\"id\":");
@@ -354,24 +366,24 @@ pub fn write_error(id: Option<&Id>, error: &[u8]) -> Bytes {
     json::on_one_line(out.into())
 }
 
-/// An error of Weir's own making.
+/// JSON-RPC error created by Weir.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// The code.
+    /// Error code.
     pub code: i64,
-    /// What happened and whose move it is.
+    /// Description: what happened and who has to act.
     pub message: String,
-    /// More for programs, as JSON text.
+    /// Data for programs, as JSON text.
     pub data: Option<Bytes>,
 }
 
 impl Error {
-    /// An error without data.
+    /// Creates an error without data.
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 
-    /// The error as a JSON object.
+    /// Returns the error as a JSON object.
     pub fn to_bytes(&self) -> Bytes {
         let mut object = Object::new();
         object.set("code", self.code.to_string());
@@ -387,7 +399,7 @@ impl Error {
 mod tests {
     use super::*;
 
-    fn parse(text: &'static str) -> Result<Message, Invalid> {
+    fn parse(text: &'static str) -> Result<Message, InvalidMessage> {
         Message::parse(Bytes::from_static(text.as_bytes()))
     }
 
@@ -403,16 +415,16 @@ mod tests {
             matches!(notification, Ok(Message::Notification(n)) if n.params.get("x") == Some("1e400"))
         );
         let answer = parse(r#"{"jsonrpc":"2.0","id":7,"result":{"x": 1.0}}"#);
-        let Ok(Message::Answer(answer)) = answer else { panic!("an answer") };
-        assert_eq!(answer.outcome, Outcome::Result("{\"x\": 1.0}".into()));
-        assert_eq!(answer.id.and_then(|id| id.minted()), Some(7));
+        let Ok(Message::Response(answer)) = answer else { panic!("an answer") };
+        assert_eq!(answer.outcome, ResponsePayload::Result("{\"x\": 1.0}".into()));
+        assert_eq!(answer.id.and_then(|id| id.as_local()), Some(7));
     }
 
     #[test]
     fn an_id_keeps_its_type() {
         let id = |text: &'static str| Id::parse(Bytes::from_static(text.as_bytes()));
         assert_ne!(id("1"), id("\"1\""));
-        assert_eq!(id("\"1\"").and_then(|id| id.minted()), None);
+        assert_eq!(id("\"1\"").and_then(|id| id.as_local()), None);
         for bad in ["null", "1.5", "true", "{}", "[]", "1e3", "-"] {
             assert_eq!(id(bad), None, "{bad}");
         }

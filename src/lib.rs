@@ -1,24 +1,27 @@
 //! Weir: one MCP endpoint in front of many MCP servers.
 //!
-//! The floor plan, from the ground up. A room uses rooms on lower floors only; ARCHITECTURE.md walks a
-//! request through them.
+//! A module uses modules of lower layers only; ARCHITECTURE.md describes them, section 3.
 //!
-//! | floor | rooms |
+//! | layer | modules |
 //! | --- | --- |
-//! | 6, the office | [`config`] what the operator wrote, [`app`] builds the rooms, [`cli`] the commands |
-//! | 5, the doors | [`downstream`] clients of both eras, over HTTP and stdio; [`ops`] what operators see |
-//! | 4 | [`gateway`] the request, in one screen |
-//! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
-//! | 2 | [`mcp`] the protocol, in no dialect |
-//! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`budget`], [`json`], [`line`], [`event_stream`], [`fairness`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`], [`chance`]; files: [`regular_file`], [`folder_watch`] |
+//! | 6 | [`config`] the configuration, [`app`] builds the components, [`cli`] the commands |
+//! | 5 | [`downstream`] MCP toward clients, [`admin`] the listener for operators |
+//! | 4 | [`gateway`] authenticates, resolves, inspects and calls |
+//! | 3 | [`audit`] the audit log, [`catalog`] one view per role, [`guard`] checks of content |
+//! | 3 | [`pins`] approved definitions, [`policy`] credentials to roles |
+//! | 3 | [`upstream`] live servers, their sessions and transports |
+//! | 2 | [`mcp`] the protocol, common to both eras |
+//! | 1 | [`jsonrpc`] messages, ids, pending requests |
+//! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
+//! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`jitter`], [`metrics`] |
+//! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
 
 #![cfg_attr(
     test,
     allow(
         clippy::disallowed_methods,
         clippy::disallowed_types,
-        reason = "what a test spawns dies with its runtime, and it reads what it likes"
+        reason = "tasks of a test end with its runtime, and a test may read any file"
     )
 )]
 

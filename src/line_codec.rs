@@ -1,51 +1,50 @@
-//! Lines of a byte stream, as the stdio wire frames its messages.
+//! Newline-delimited framing, as the stdio transport uses it.
 //!
-//! Promises: the lines do not depend on how the bytes are cut; no more than the limit is held for one
-//! line, and a longer one is skipped to its end and told once. A carriage return before the line feed
-//! and empty lines are dropped.
-//!
-//! Knows nothing of: what a line holds.
+//! Invariants: the lines do not depend on how the bytes arrive in pieces. No more than the limit is
+//! buffered for one line; a longer line is skipped to its end and reported once. A carriage return
+//! before the line feed and empty lines are dropped.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::memory_budget::{Budget, Growing};
+use crate::memory_budget::{GrowingReservation, MemoryBudget};
 
-/// Cuts bytes into lines.
+/// Incremental decoder of lines.
 #[derive(Debug)]
-pub struct Lines {
-    held: BytesMut,
-    /// How far `held` has been searched for a line feed.
+pub struct LineDecoder {
+    pending: BytesMut,
+    /// Length of the prefix of `pending` that has no line feed.
     searched: usize,
     limit: usize,
-    /// Inside a line that was told too early: drop everything up to its end.
+    /// Inside a line that was reported already: its remaining bytes are dropped.
     skipping: bool,
-    /// What the line takes of a budget, if it counts against one.
-    growing: Option<Growing>,
-    /// How many empty lines were dropped since somebody asked.
+    /// Budget reservation of the incomplete line, if lines count against a budget.
+    growing: Option<GrowingReservation>,
+    /// Empty lines dropped since `take_empty_lines` was called last.
     empty: u32,
-    /// How many bytes of a line over the limit were dropped since somebody asked.
+    /// Bytes of lines over the limit dropped since `take_skipped_bytes` was called last.
     skipped: usize,
 }
 
-/// A line, or the news that one is not to be had.
+/// Decoded line, or the report of a line that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Line {
-    /// A line without its end.
+pub enum DecodedLine {
+    /// A complete line, without its line feed.
     Whole(Bytes),
-    /// A line over the limit; it is skipped. Its first bytes, at most 4 KiB, to tell what it was.
+    /// A line over the limit, which is skipped. Holds its first bytes, at most 4 KiB.
     TooLong(Bytes),
-    /// A line for which the budget has no room; it is skipped. Its first bytes, likewise.
-    NoRoom(Bytes),
+    /// A line for which the memory budget is exhausted, which is skipped. Holds its first bytes, at
+    /// most 4 KiB.
+    BudgetExhausted(Bytes),
 }
 
-/// How much of a line that is too long is told.
-const HEAD_BYTES: usize = 4_096;
+/// Bytes of a skipped line that its report contains.
+const REPORT_BYTES: usize = 4_096;
 
-impl Lines {
-    /// Cuts lines of at most `limit` bytes.
+impl LineDecoder {
+    /// Creates a decoder for lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
-            held: BytesMut::new(),
+            pending: BytesMut::new(),
             searched: 0,
             limit,
             skipping: false,
@@ -55,105 +54,107 @@ impl Lines {
         }
     }
 
-    /// The same, where a line that is not small counts against a budget until nobody has it any more.
-    pub fn counted(self, budget: &Budget) -> Self {
-        Self { growing: Some(Growing::new(budget)), ..self }
+    /// Makes lines that are not small count against a budget until their last copy is dropped.
+    pub fn with_budget(self, budget: &MemoryBudget) -> Self {
+        Self { growing: Some(GrowingReservation::new(budget)), ..self }
     }
 
-    /// Where the next bytes are to be read into. Follow with [`Lines::next_line`] until it is `None`.
+    /// Returns the buffer for the next bytes. After filling it, call [`Self::next_line`] until it
+    /// returns `None`.
     pub fn buffer(&mut self) -> &mut BytesMut {
-        self.held.reserve(8 * 1024);
-        &mut self.held
+        self.pending.reserve(8 * 1024);
+        &mut self.pending
     }
 
-    /// How many empty lines were dropped since this was asked last.
-    pub fn take_empty(&mut self) -> u32 {
+    /// Returns the number of empty lines dropped since the last call.
+    pub fn take_empty_lines(&mut self) -> u32 {
         std::mem::take(&mut self.empty)
     }
 
-    /// How many bytes of a line over the limit were dropped since this was asked last.
-    pub fn take_skipped(&mut self) -> usize {
+    /// Returns the number of bytes of lines over the limit dropped since the last call.
+    pub fn take_skipped_bytes(&mut self) -> usize {
         std::mem::take(&mut self.skipped)
     }
 
-    /// The next complete line.
-    pub fn next_line(&mut self) -> Option<Line> {
+    /// Returns the next complete line.
+    pub fn next_line(&mut self) -> Option<DecodedLine> {
         loop {
-            // Many of them at once cost no more than their bytes.
+            // Skipping empty lines together costs no more than scanning their bytes.
             if self.searched == 0 && !self.skipping {
-                let empty = self.held.iter().take_while(|byte| **byte == b'\n').count();
-                self.held.advance(empty);
+                let empty = self.pending.iter().take_while(|byte| **byte == b'\n').count();
+                self.pending.advance(empty);
                 self.empty = self.empty.saturating_add(u32::try_from(empty).unwrap_or(u32::MAX));
             }
-            let end = self.held[self.searched..].iter().position(|byte| *byte == b'\n');
+            let end = self.pending[self.searched..].iter().position(|byte| *byte == b'\n');
             let Some(end) = end.map(|at| self.searched + at) else {
                 return self.wait_for_more();
             };
             self.searched = 0;
-            let mut line = self.held.split_to(end).freeze();
-            self.held.advance(1);
+            let mut line = self.pending.split_to(end).freeze();
+            self.pending.advance(1);
             if std::mem::take(&mut self.skipping) {
                 continue;
             }
             let growing = self.growing.as_mut();
-            // It may have come all at once.
-            let has_room = growing.is_none_or(|growing| growing.reach(line.len()).is_ok());
+            // The whole line may have arrived at once, without a reservation so far.
+            let has_room = growing.is_none_or(|growing| growing.grow_to(line.len()).is_ok());
             if line.ends_with(b"\r") {
                 line.truncate(line.len() - 1);
             }
             if line.len() > self.limit {
-                self.forget();
-                return Some(Line::TooLong(head(&line)));
+                self.clear_reservation();
+                return Some(DecodedLine::TooLong(head(&line)));
             }
             if !has_room {
-                self.forget();
-                return Some(Line::NoRoom(head(&line)));
+                self.clear_reservation();
+                return Some(DecodedLine::BudgetExhausted(head(&line)));
             }
             if let Some(growing) = &mut self.growing {
                 line = growing.bind(line);
             }
             if !line.iter().all(u8::is_ascii_whitespace) {
-                return Some(Line::Whole(line));
+                return Some(DecodedLine::Whole(line));
             }
             self.empty = self.empty.saturating_add(1);
         }
     }
 
-    /// The last line, at the end of the stream, which may have no end of its own.
-    pub fn last_line(&mut self) -> Option<Line> {
-        self.held.extend_from_slice(b"\n");
+    /// Returns the last line at the end of the stream, which may lack a line feed.
+    pub fn last_line(&mut self) -> Option<DecodedLine> {
+        self.pending.extend_from_slice(b"\n");
         self.next_line()
     }
 
-    fn wait_for_more(&mut self) -> Option<Line> {
-        self.searched = self.held.len();
+    fn wait_for_more(&mut self) -> Option<DecodedLine> {
+        self.searched = self.pending.len();
         if self.skipping {
-            self.skipped += self.held.len();
-            self.held.clear();
+            self.skipped += self.pending.len();
+            self.pending.clear();
             self.searched = 0;
             return None;
         }
         let growing = self.growing.as_mut();
-        let told = if self.held.strip_suffix(b"\r").unwrap_or(&self.held).len() > self.limit {
-            Line::TooLong
-        } else if growing.is_some_and(|growing| growing.reach(self.held.len()).is_err()) {
-            Line::NoRoom
+        let report = if self.pending.strip_suffix(b"\r").unwrap_or(&self.pending).len() > self.limit
+        {
+            DecodedLine::TooLong
+        } else if growing.is_some_and(|growing| growing.grow_to(self.pending.len()).is_err()) {
+            DecodedLine::BudgetExhausted
         } else {
             return None;
         };
         self.skipping = true;
-        let head = head(&self.held);
-        // Anew where it is counted, and not cleared: the memory goes, too.
+        let head = head(&self.pending);
+        // A new buffer where memory is counted: clearing the old one would keep its memory.
         match &self.growing {
-            Some(_) => self.held = BytesMut::new(),
-            None => self.held.clear(),
+            Some(_) => self.pending = BytesMut::new(),
+            None => self.pending.clear(),
         }
         self.searched = 0;
-        self.forget();
-        Some(told(head))
+        self.clear_reservation();
+        Some(report(head))
     }
 
-    fn forget(&mut self) {
+    fn clear_reservation(&mut self) {
         if let Some(growing) = &mut self.growing {
             growing.clear();
         }
@@ -161,7 +162,7 @@ impl Lines {
 }
 
 fn head(line: &[u8]) -> Bytes {
-    Bytes::copy_from_slice(&line[..line.len().min(HEAD_BYTES)])
+    Bytes::copy_from_slice(&line[..line.len().min(REPORT_BYTES)])
 }
 
 #[cfg(test)]
@@ -169,8 +170,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn cut(limit: usize, pieces: &[&[u8]]) -> Vec<Line> {
-        let mut lines = Lines::new(limit);
+    fn cut(limit: usize, pieces: &[&[u8]]) -> Vec<DecodedLine> {
+        let mut lines = LineDecoder::new(limit);
         let mut out = Vec::new();
         for piece in pieces {
             lines.buffer().extend_from_slice(piece);
@@ -181,8 +182,8 @@ mod tests {
         out
     }
 
-    fn whole(text: &'static str) -> Line {
-        Line::Whole(Bytes::from_static(text.as_bytes()))
+    fn whole(text: &'static str) -> DecodedLine {
+        DecodedLine::Whole(Bytes::from_static(text.as_bytes()))
     }
 
     #[test]
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn the_last_line_needs_no_end_and_what_was_skipped_is_not_told_again() {
         let last = |limit: usize, text: &[u8]| {
-            let mut lines = Lines::new(limit);
+            let mut lines = LineDecoder::new(limit);
             lines.buffer().extend_from_slice(text);
             while lines.next_line().is_some() {}
             lines.last_line()
@@ -205,26 +206,32 @@ mod tests {
 
     #[test]
     fn bytes_of_a_line_over_the_limit_are_counted_when_they_are_dropped() {
-        let mut lines = Lines::new(4);
+        let mut lines = LineDecoder::new(4);
         lines.buffer().extend_from_slice(b"too long");
-        assert!(matches!(lines.next_line(), Some(Line::TooLong(_))));
+        assert!(matches!(lines.next_line(), Some(DecodedLine::TooLong(_))));
         lines.buffer().extend_from_slice(b" by far");
-        assert_eq!((lines.next_line(), lines.take_skipped(), lines.take_skipped()), (None, 7, 0));
+        assert_eq!(
+            (lines.next_line(), lines.take_skipped_bytes(), lines.take_skipped_bytes()),
+            (None, 7, 0)
+        );
     }
 
     #[test]
     fn empty_lines_are_counted() {
-        let mut lines = Lines::new(99);
+        let mut lines = LineDecoder::new(99);
         lines.buffer().extend_from_slice(b"\n\na\n\r\n \n\nb\n\n");
-        assert_eq!((lines.next_line(), lines.take_empty()), (Some(whole("a")), 2));
-        assert_eq!((lines.next_line(), lines.take_empty()), (Some(whole("b")), 3));
-        assert_eq!((lines.next_line(), lines.take_empty(), lines.take_empty()), (None, 1, 0));
+        assert_eq!((lines.next_line(), lines.take_empty_lines()), (Some(whole("a")), 2));
+        assert_eq!((lines.next_line(), lines.take_empty_lines()), (Some(whole("b")), 3));
+        assert_eq!(
+            (lines.next_line(), lines.take_empty_lines(), lines.take_empty_lines()),
+            (None, 1, 0)
+        );
     }
 
     #[test]
     fn a_line_over_the_limit_is_told_once_and_the_next_one_is_whole() {
         let long = [b'x'; 10];
-        let expected = [Line::TooLong(Bytes::from_static(b"xxxxxxxxxx")), whole("ok")];
+        let expected = [DecodedLine::TooLong(Bytes::from_static(b"xxxxxxxxxx")), whole("ok")];
         assert_eq!(cut(4, &[&long, &long, b"xx\nok\n"]), expected);
     }
 
@@ -237,32 +244,32 @@ mod tests {
 
     #[test]
     fn a_line_counts_while_it_is_held_and_one_without_room_is_told_once() {
-        let budget = Budget::new(1 << 20);
-        let mut lines = Lines::new(1 << 20).counted(&budget);
+        let budget = MemoryBudget::new(1 << 20);
+        let mut lines = LineDecoder::new(1 << 20).with_budget(&budget);
         let large = [b'x'; 100_000];
         lines.buffer().extend_from_slice(&large);
-        assert_eq!((lines.next_line(), budget.held()), (None, 100_000));
+        assert_eq!((lines.next_line(), budget.reserved_bytes()), (None, 100_000));
         lines.buffer().extend_from_slice(b"\nsmall\n");
         let line = lines.next_line();
-        assert!(matches!(&line, Some(Line::Whole(line)) if line.len() == large.len()));
-        assert_eq!((lines.next_line(), budget.held()), (Some(whole("small")), 100_000));
+        assert!(matches!(&line, Some(DecodedLine::Whole(line)) if line.len() == large.len()));
+        assert_eq!((lines.next_line(), budget.reserved_bytes()), (Some(whole("small")), 100_000));
         drop(line);
-        assert_eq!((lines.next_line(), budget.held()), (None, 0));
+        assert_eq!((lines.next_line(), budget.reserved_bytes()), (None, 0));
 
-        let others = budget.keep(vec![0; 1_000_000].into()).expect("room");
-        let head = Bytes::copy_from_slice(&large[..HEAD_BYTES]);
+        let others = budget.charge(vec![0; 1_000_000].into()).expect("room");
+        let head = Bytes::copy_from_slice(&large[..REPORT_BYTES]);
         for pieces in
             [&[&large[..], &large, b"\nsmall\n"][..], &[&[&large[..], b"\nsmall\n"].concat()]]
         {
-            let mut told = Vec::new();
+            let mut report = Vec::new();
             for piece in pieces {
                 lines.buffer().extend_from_slice(piece);
-                told.extend(std::iter::from_fn(|| lines.next_line()));
+                report.extend(std::iter::from_fn(|| lines.next_line()));
             }
-            assert_eq!(told, [Line::NoRoom(head.clone()), whole("small")]);
+            assert_eq!(report, [DecodedLine::BudgetExhausted(head.clone()), whole("small")]);
         }
         drop(others);
-        assert_eq!(budget.held(), 0);
+        assert_eq!(budget.reserved_bytes(), 0);
     }
 
     proptest! {
@@ -273,7 +280,7 @@ mod tests {
         ) {
             let joined = texts.join("\n") + "\n";
             let pieces: Vec<&[u8]> = joined.as_bytes().chunks(size).collect();
-            let expected: Vec<_> = texts.iter().cloned().map(|text| Line::Whole(text.into())).collect();
+            let expected: Vec<_> = texts.iter().cloned().map(|text| DecodedLine::Whole(text.into())).collect();
             prop_assert_eq!(cut(1_000, &pieces), expected);
         }
     }

@@ -1,24 +1,29 @@
 //! The `weir` program.
+//!
+//! Decision: docs/decisions/0003-allocator-and-release.md
 
 use std::process::ExitCode;
 
 use rustix::process::{Resource, getrlimit};
 
-/// A call allocates a hundred times, of which the futures on its way are too large for what the system's allocator keeps
-/// at hand. Unoptimized it is the system's, which the tools for looking at memory know.
+/// Allocator of optimized builds. A call allocates about a hundred times, and its larger futures
+/// exceed the sizes that the system's allocator caches. Unoptimized builds use the system's
+/// allocator, which memory debuggers know.
 #[cfg(not(debug_assertions))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// With less than this, what reads a configuration may run out of stack.
+/// Stack that reading a configuration may need.
 const STACK_BYTES: usize = 4 << 20;
 
 fn main() -> ExitCode {
-    // First of all: on its way to become a child's program, this process must not have opened anything.
+    // This must come first: a process that only executes a child's program must not have opened
+    // anything.
     weir::upstream::process::shim::run().unwrap_or_else(|| with_enough_stack(weir::cli::run))
 }
 
-/// The main thread's stack is as large as the shell says (`ulimit -s`), any other's as large as its program says.
+/// Runs the program on a thread with enough stack: the main thread's stack is as large as the
+/// shell's limit (`ulimit -s`) says, any other thread's as large as the program says.
 fn with_enough_stack(run: fn() -> ExitCode) -> ExitCode {
     let limit = getrlimit(Resource::Stack).current;
     if limit.is_none_or(|bytes| bytes >= STACK_BYTES as u64) {

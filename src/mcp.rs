@@ -1,8 +1,8 @@
-//! The Model Context Protocol, in no dialect: what both eras have in common.
+//! The Model Context Protocol: types that both eras have in common.
 //!
-//! Inside the house every request is stateless and carries its own context, as in the newest revision.
-//! Sessions, `initialize` and server-initiated requests stay outside: in the dialects and wires of
-//! `downstream` and `upstream`.
+//! Inside the gateway every request is stateless and has its own context, as in the newest
+//! revision. Sessions, `initialize` and server-initiated requests are handled in the dialects and
+//! transports of `downstream` and `upstream`.
 
 pub mod call;
 pub mod call_notifications;
@@ -23,23 +23,23 @@ pub mod uri;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.
 pub mod meta {
-    /// The token under which a caller hears of progress.
+    /// Token of progress notifications for a request.
     pub const PROGRESS_TOKEN: &str = "progressToken";
-    /// The revision that a modern request speaks.
+    /// Revision of a modern request.
     pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-    /// Who asks; for display only.
+    /// Name and version of the client; for display only.
     pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-    /// What the client can do for the server during this request.
+    /// Client capabilities for this request.
     pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-    /// The least severe log message that the request's client wants.
+    /// Minimum level of log messages for this request.
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-    /// Who answers; for display only.
+    /// Name and version of the server; for display only.
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
-    /// The listen request that a notification belongs to.
+    /// Id of the listen request that a notification belongs to.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-    /// The task that a result or a note is about.
+    /// The task that a result or notification is about.
     pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
-    /// Upstreams that are missing from a list, in Weir's own name space.
+    /// Upstreams that are missing from a list, in Weir's own namespace.
     pub const PARTIAL: &str = "weir/partial";
 }
 
@@ -47,7 +47,7 @@ pub mod meta {
 pub mod code {
     /// Unknown resource; legacy era only.
     pub const RESOURCE_NOT_FOUND: i64 = -32002;
-    /// An HTTP header does not say what the body says; modern era only.
+    /// An HTTP header differs from the body; modern era only.
     pub const HEADER_MISMATCH: i64 = -32020;
     /// The request needs a capability that its client did not declare; modern era only.
     pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;

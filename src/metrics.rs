@@ -1,76 +1,76 @@
-//! Numbers that many tasks count at once.
+//! Metric primitives without locks: counter, gauge and histogram.
 //!
-//! Promises: counting is a few atomic instructions, without a lock and without memory; what is read may be a moment
-//! old, and never goes down, but for a [`Gauge`].
+//! Invariants: counting is a few atomic instructions, without a lock or an allocation. A value that
+//! is read may be slightly old, and never decreases, except that of a [`Gauge`].
 //!
-//! Knows nothing of: what is counted, and who reads it.
+//! Decision: docs/decisions/0022-metrics.md
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often something has happened.
+/// Counter of events.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// It has happened once more.
-    pub fn count(&self) {
+    /// Adds one.
+    pub fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often until now.
+    /// Returns the current count.
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How much there is of something at present.
+/// Number of things that exist at present.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
-/// One of what a [`Gauge`] counts, until it is dropped.
+/// One unit of a [`Gauge`], which is subtracted when this is dropped.
 #[derive(Debug)]
-pub struct Present(Arc<Gauge>);
+pub struct GaugeGuard(Arc<Gauge>);
 
 impl Gauge {
-    /// One more, for as long as what is returned is held.
-    pub fn enter(gauge: &Arc<Self>) -> Present {
+    /// Adds one until the returned guard is dropped.
+    pub fn enter(gauge: &Arc<Self>) -> GaugeGuard {
         gauge.0.fetch_add(1, Ordering::Relaxed);
-        Present(Arc::clone(gauge))
+        GaugeGuard(Arc::clone(gauge))
     }
 
-    /// How many there are.
+    /// Returns the current value.
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Present {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// How long something takes.
+/// Histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     micros: AtomicU64,
 }
 
-/// What a [`Histogram`] has counted.
+/// Values of a [`Histogram`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Durations {
-    /// How many were not longer than the bound of this number in [`BOUNDS`], and longer than the one before; in the
-    /// last place, how many were longer than all.
+pub struct HistogramSnapshot {
+    /// Number of durations per bucket: at most the bound of the same index in [`BOUNDS`] and longer
+    /// than the previous one; the last bucket counts those longer than all bounds.
     pub buckets: [u64; BUCKETS],
-    /// All together, in microseconds.
-    pub micros: u64,
+    /// Sum of all durations, in microseconds.
+    pub sum_micros: u64,
 }
 
 impl Histogram {
-    /// It took so long once.
+    /// Records one duration.
     pub fn observe(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_MICROS.iter().position(|bound| micros <= *bound);
@@ -78,28 +78,28 @@ impl Histogram {
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// What was counted until now.
-    pub fn read(&self) -> Durations {
+    /// Returns the values until now.
+    pub fn read(&self) -> HistogramSnapshot {
         let buckets = std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed));
-        Durations { buckets, micros: self.micros.load(Ordering::Relaxed) }
+        HistogramSnapshot { buckets, sum_micros: self.micros.load(Ordering::Relaxed) }
     }
 }
 
-impl Durations {
-    /// How many there were.
+impl HistogramSnapshot {
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// These and those.
-    pub fn plus(&self, other: &Self) -> Self {
+    /// Returns the sum of two snapshots.
+    pub fn merged_with(&self, other: &Self) -> Self {
         let buckets = std::array::from_fn(|at| self.buckets[at] + other.buckets[at]);
-        Self { buckets, micros: self.micros.wrapping_add(other.micros) }
+        Self { buckets, sum_micros: self.sum_micros.wrapping_add(other.sum_micros) }
     }
 }
 
-/// The bounds of the buckets in seconds. From 10 ms on they are those that the semantic conventions of OpenTelemetry
-/// advise for MCP; most of what a gateway does is done before that.
+/// Upper bounds of the buckets in seconds. From 10 ms on they are the bounds that the semantic
+/// conventions of OpenTelemetry recommend for MCP; most operations of a gateway are faster.
 pub const BOUNDS: [f64; 17] = [
     0.000_1, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
     300.0,
@@ -125,7 +125,7 @@ const BOUNDS_MICROS: [u64; 17] = [
     300_000_000,
 ];
 
-/// How many buckets there are.
+/// Number of buckets.
 pub const BUCKETS: usize = BOUNDS.len() + 1;
 
 #[cfg(test)]
@@ -140,7 +140,10 @@ mod tests {
             histogram.observe(Duration::from_micros(micros));
             let after = histogram.read();
             assert_eq!(after.buckets[bucket], before.buckets[bucket] + 1, "{micros}");
-            assert_eq!((after.count(), after.micros), (before.count() + 1, before.micros + micros));
+            assert_eq!(
+                (after.count(), after.sum_micros),
+                (before.count() + 1, before.sum_micros + micros)
+            );
         }
         let bounds = BOUNDS.map(|seconds| (seconds * 1e6).round() as u64);
         assert_eq!(bounds, BOUNDS_MICROS);

@@ -1,18 +1,19 @@
-//! Pinning: definitions that were looked at once do not change unnoticed.
+//! Definition pinning: definitions that were reviewed once do not change unnoticed.
 //!
-//! A server may show harmless tools while they are reviewed, and others later. A [`Pins`] knows each definition of a tool,
-//! prompt or resource template, and each upstream's instructions, by a [`Digest`], and holds what is listed to what was
-//! approved. It stands before the catalog: [`Pins::screen`] is given whole lists and returns what may be published, so
-//! nothing behind it could forget to ask.
+//! A server may list harmless tools while they are reviewed, and others later. A [`Pins`] stores a
+//! [`Digest`] of each definition of a tool, prompt or resource template, and of each upstream's
+//! instructions, and compares lists with the approved digests. It filters lists before they reach
+//! the catalog ([`Pins::filter_approved`]), so that no later code can omit the check.
 //!
-//! What was approved stands in a [`Lock`] file. In `enforce`, an upstream's first list of a kind approves itself, and is
-//! written there; in `locked` only the operator writes. Until a first list is in the file it is not served: what is
-//! trusted must be remembered.
+//! Approved digests are stored in a [`Lock`] file. In mode `enforce`, an upstream's first list of a
+//! kind is approved and written there; in `locked` only the operator writes. A first list is not
+//! served before it is in the file, so that trust survives a restart.
 //!
-//! Promises: where it is enforced, what leaves [`Pins::screen`] has a digest that is approved at that moment; a lock file
-//! that cannot be read approves nothing new, and what was approved before it broke stays so.
+//! Invariants: in these two modes, whatever leaves [`Pins::filter_approved`] has a digest that is
+//! approved at that moment. An unreadable lock file approves nothing new, and earlier approvals
+//! stay valid.
 //!
-//! Knows nothing of: the catalog, who sees what, and how lists come about.
+//! Decision: docs/decisions/0016-pinning.md
 
 mod digest;
 mod lock;
@@ -35,54 +36,54 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 pub use digest::{BadDigest, Digest};
 pub use lock::{BadLock, Lock, PINNED, Pinned};
-use lock::{Stamp, place_of, stamp};
+use lock::{Stamp, kind_index, stamp};
 pub use state::Change;
-use state::Listed;
+use state::ListedItems;
 
-/// What happens to definitions that were not approved.
+/// Treatment of definitions that were not approved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// Nobody looks.
+    /// No check.
     Off,
-    /// They are served, and kept to be compared: for whoever reviews them.
+    /// They are served, and stored for review.
     Review,
-    /// They are served, and the operator is told.
+    /// They are served, and logged.
     Alert,
-    /// They are not served; what an upstream lists first is approved.
+    /// They are not served; the first list of an upstream is approved.
     Enforce,
     /// They are not served, and only the operator approves.
     Locked,
 }
 
-/// What pinning is done with.
+/// Settings of pinning.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// For each upstream.
+    /// Mode of each upstream.
     pub modes: Vec<(UpstreamName, Mode)>,
-    /// The lock file; none keeps what is approved in memory.
+    /// Lock file; with `None` approvals are in memory only.
     pub file: Option<PathBuf>,
 }
 
-/// A difference between what is listed and what was approved.
+/// Difference between a listed definition and the approved one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Whose.
+    /// The upstream.
     pub upstream: UpstreamName,
-    /// Of which kind; the instructions have none.
+    /// Kind of the item; `None` for instructions.
     pub kind: Option<Kind>,
-    /// The upstream's own name or URI template of the item.
+    /// Name or URI template of the item at the upstream.
     pub key: String,
-    /// What is different.
+    /// The difference.
     pub change: Change,
 }
 
-/// All that is pinned.
+/// Pinned definitions of all upstreams.
 pub struct Pins {
     modes: HashMap<UpstreamName, Mode>,
     file: Option<PathBuf>,
-    /// Goes over to whatever pins come next.
+    /// Shared with the pins of the next configuration.
     state: Arc<Mutex<State>>,
-    /// Ticks when something else is approved than before.
+    /// Incremented when the approvals change.
     approved: watch::Sender<u64>,
     hasher: RandomState,
 }
@@ -90,42 +91,42 @@ pub struct Pins {
 #[derive(Default)]
 struct State {
     lock: Lock,
-    /// Which file that was read from.
+    /// Identity of the file that the lock was read from.
     stamp: Option<Stamp>,
-    /// Why the file cannot be used, if it cannot; told once.
-    broken: Option<String>,
-    /// Whether it may be of use again without being another file.
+    /// Reason why the file cannot be used, which is logged once.
+    last_problem: Option<String>,
+    /// True if the same file may become usable again.
     may_recover: bool,
-    upstreams: HashMap<UpstreamName, Sights>,
+    upstreams: HashMap<UpstreamName, UpstreamLists>,
 }
 
-/// What was last seen of one upstream.
+/// Last lists and instructions of one upstream.
 #[derive(Default)]
-struct Sights {
+struct UpstreamLists {
     instructions: Option<Option<Digest>>,
-    kinds: [Option<Sight>; 3],
+    kinds: [Option<KindList>; 3],
 }
 
-struct Sight {
-    listed: Arc<Listed>,
-    /// Where somebody reviews them.
+struct KindList {
+    listed: Arc<ListedItems>,
+    /// Definitions, stored in mode `review` only.
     items: Vec<Item>,
-    /// As it was when nothing was different: which members changed later is told by that; where no file says what
-    /// was approved, it is what counts.
-    first: Arc<Listed>,
-    /// What was last told, in short.
-    told: u64,
+    /// List at the time of the last match. It shows which members changed later; without a lock
+    /// file it is the approved list.
+    first: Arc<ListedItems>,
+    /// Fingerprint of the last logged differences.
+    logged: u64,
 }
 
 impl Default for Pins {
-    /// Nobody is pinned.
+    /// Creates pins without any upstream.
     fn default() -> Self {
         Self::open(Settings::default())
     }
 }
 
 impl Pins {
-    /// Reads the lock file, if there is one and anybody is pinned.
+    /// Reads the lock file, if there is one and any upstream is pinned.
     pub fn open(settings: Settings) -> Self {
         let modes = settings.modes.into_iter().filter(|(_, mode)| *mode != Mode::Off);
         let pins = Self {
@@ -141,8 +142,8 @@ impl Pins {
         pins
     }
 
-    /// Pins by other settings, which know what these have seen, if they are about the same file.
-    pub fn then(&self, settings: Settings) -> Self {
+    /// Creates the pins of other settings, with the state of these ones if the file is the same.
+    pub fn with_settings(&self, settings: Settings) -> Self {
         if settings.file != self.file {
             return Self::open(settings);
         }
@@ -160,34 +161,40 @@ impl Pins {
         pins
     }
 
-    /// Whether what is not approved of this upstream is held back.
-    pub fn holds(&self, upstream: &UpstreamName) -> bool {
+    /// Returns whether unapproved definitions of this upstream are withheld.
+    pub fn enforces(&self, upstream: &UpstreamName) -> bool {
         self.mode(upstream) >= Mode::Enforce
     }
 
-    /// Ticks when something else is approved than before: then what is held has to be screened again.
-    pub fn approvals(&self) -> watch::Receiver<u64> {
+    /// Returns a receiver that changes with the approvals: lists must then be filtered again.
+    pub fn subscribe_approvals(&self) -> watch::Receiver<u64> {
         self.approved.subscribe()
     }
 
-    /// Holds a whole list to what was approved, and returns what may be served of it.
-    pub fn screen(&self, upstream: &UpstreamName, kind: Kind, items: Vec<Item>) -> Vec<Item> {
-        let (mode, Some(at)) = (self.mode(upstream), place_of(kind)) else { return items };
+    /// Compares a complete list with the approvals, and returns the items that may be served.
+    pub fn filter_approved(
+        &self,
+        upstream: &UpstreamName,
+        kind: Kind,
+        items: Vec<Item>,
+    ) -> Vec<Item> {
+        let (mode, Some(at)) = (self.mode(upstream), kind_index(kind)) else { return items };
         if mode == Mode::Off {
             return items;
         }
         let state = &mut *self.lock();
-        let sights = state.upstreams.entry(upstream.clone()).or_default();
-        let before = sights.kinds[at].take();
-        let listed = state::read(&items, before.as_ref().map(|it| &*it.listed), &self.hasher);
+        let lists = state.upstreams.entry(upstream.clone()).or_default();
+        let before = lists.kinds[at].take();
+        let listed =
+            state::digest_list(&items, before.as_ref().map(|it| &*it.listed), &self.hasher);
         let listed = Arc::new(listed);
         let digests = || listed.iter().map(|(key, seen)| (key.clone(), seen.digest)).collect();
         let pinned = |lock: &Lock| lock.upstreams.get(upstream.as_str())?.kinds[at].clone();
         let mut approved: Option<BTreeMap<String, Digest>> = pinned(&state.lock);
         if approved.is_none() && mode == Mode::Enforce {
             let trust = |pinned: &mut Pinned| pinned.kinds[at] = Some(digests());
-            if self.write(state, upstream, trust) {
-                tracing::info!(%upstream, %kind, items = listed.len(), "approved at first sight");
+            if self.update_lock(state, upstream, trust) {
+                tracing::info!(%upstream, %kind, items = listed.len(), "first list approved");
             }
             approved = pinned(&state.lock);
         }
@@ -200,34 +207,44 @@ impl Pins {
             }
             (None, _) => state::differences(&listed, &BTreeMap::new(), None, &items),
         };
-        let told = fingerprint(&found);
-        if before.as_ref().map_or(0, |it| it.told) != told && told != 0 && mode != Mode::Review {
-            tell(upstream, kind, &found, mode);
+        let logged = fingerprint(&found);
+        if before.as_ref().map_or(0, |it| it.logged) != logged
+            && logged != 0
+            && mode != Mode::Review
+        {
+            log_differences(upstream, kind, &found, mode);
         }
-        // What was approved, or told once without a file, is what further changes are told against.
-        let (first, told) = match approved {
+        // Further changes are reported relative to the approved list or, without a file, to the
+        // last reported one.
+        let (first, logged) = match approved {
             None if mode == Mode::Alert => (Arc::clone(&listed), 0),
             _ if found.is_empty() => (Arc::clone(&listed), 0),
-            _ => (first, told),
+            _ => (first, logged),
         };
-        let kept = if mode == Mode::Review { items.clone() } else { Vec::new() };
+        let stored = if mode == Mode::Review { items.clone() } else { Vec::new() };
         let may_be_served = |item: &Item| match (mode, &approved) {
             (Mode::Off | Mode::Review | Mode::Alert, _) => true,
             (Mode::Enforce | Mode::Locked, None) => false,
             (Mode::Enforce | Mode::Locked, Some(approved)) => {
-                // Each by its own text: of a name that is listed twice, only the first was looked at.
+                // Each item is compared by its own text: of a name that is listed twice, only the
+                // first was digested.
                 let digest = state::digest(item, &listed, &self.hasher);
                 approved.get(&*item.key) == Some(&digest)
             }
         };
         let served = items.into_iter().filter(may_be_served).collect();
-        let sights = state.upstreams.entry(upstream.clone()).or_default();
-        sights.kinds[at] = Some(Sight { listed, items: kept, first, told });
+        let lists = state.upstreams.entry(upstream.clone()).or_default();
+        lists.kinds[at] = Some(KindList { listed, items: stored, first, logged });
         served
     }
 
-    /// Holds what an upstream tells models about its use to what was approved.
-    pub fn introduce(&self, upstream: &UpstreamName, text: Option<Arc<str>>) -> Option<Arc<str>> {
+    /// Compares an upstream's instructions with the approvals, and returns them if they may be
+    /// served.
+    pub fn filter_instructions(
+        &self,
+        upstream: &UpstreamName,
+        text: Option<Arc<str>>,
+    ) -> Option<Arc<str>> {
         let mode = self.mode(upstream);
         if mode == Mode::Off {
             return text;
@@ -235,11 +252,11 @@ impl Pins {
         let digest = text.as_deref().map(Digest::of_text);
         let state = &mut *self.lock();
         let before = {
-            let sights = state.upstreams.entry(upstream.clone()).or_default();
-            sights.instructions.replace(digest)
+            let lists = state.upstreams.entry(upstream.clone()).or_default();
+            lists.instructions.replace(digest)
         };
         if mode == Mode::Enforce && !state.lock.upstreams.contains_key(upstream.as_str()) {
-            self.write(state, upstream, |pinned| pinned.instructions = Some(digest));
+            self.update_lock(state, upstream, |pinned| pinned.instructions = Some(digest));
         }
         let pinned = state.lock.upstreams.get(upstream.as_str());
         let approved = match pinned {
@@ -251,39 +268,39 @@ impl Pins {
             return text;
         }
         if before != Some(digest) && mode != Mode::Review {
-            tracing::warn!(%upstream, ?mode, "the instructions are not those that were approved");
+            tracing::warn!(%upstream, ?mode, "instructions differ from the approved ones");
         }
         text.filter(|_| mode <= Mode::Alert)
     }
 
-    /// What is different at this moment from what the lock file approves, of the upstreams that were listed: by
-    /// upstream, kind and name.
+    /// Returns the current differences from the lock file, of the upstreams that were listed,
+    /// sorted by upstream, kind and name.
     pub fn differences(&self) -> Vec<Difference> {
         Self::compare(&self.lock())
     }
 
     fn compare(state: &State) -> Vec<Difference> {
         let mut all = Vec::new();
-        for (upstream, sights) in &state.upstreams {
+        for (upstream, lists) in &state.upstreams {
             let none = Pinned::default();
             let pinned = state.lock.upstreams.get(upstream.as_str()).unwrap_or(&none);
             let mut note = |kind, key: &str, change| {
                 let (upstream, key) = (upstream.clone(), key.to_owned());
                 all.push(Difference { upstream, kind, key, change });
             };
-            match (sights.instructions, pinned.instructions) {
+            match (lists.instructions, pinned.instructions) {
                 (Some(is), Some(was)) if is == was => {}
                 (None, _) | (Some(None), None) => {}
                 (Some(_), None) => note(None, "", Change::New),
                 (Some(None), Some(_)) => note(None, "", Change::Missing),
                 (Some(Some(_)), Some(_)) => note(None, "", Change::Changed(Vec::new())),
             }
-            for (((kind, _), sight), approved) in
-                PINNED.iter().zip(&sights.kinds).zip(&pinned.kinds)
+            for (((kind, _), kind_list), approved) in
+                PINNED.iter().zip(&lists.kinds).zip(&pinned.kinds)
             {
-                let (Some(sight), empty) = (sight, BTreeMap::new()) else { continue };
+                let (Some(kind_list), empty) = (kind_list, BTreeMap::new()) else { continue };
                 let approved = approved.as_ref().unwrap_or(&empty);
-                let found = state::differences(&sight.listed, approved, None, &sight.items);
+                let found = state::differences(&kind_list.listed, approved, None, &kind_list.items);
                 found.into_iter().for_each(|(key, change)| note(Some(*kind), &key, change));
             }
         }
@@ -294,15 +311,15 @@ impl Pins {
         all
     }
 
-    /// The kinds of an upstream that have been listed since the start.
+    /// Returns whether all pinned kinds of an upstream have been listed since the start.
     pub fn is_listed(&self, upstream: &UpstreamName) -> bool {
         let state = self.lock();
-        let sights = state.upstreams.get(upstream);
-        sights.is_some_and(|sights| sights.kinds.iter().all(Option::is_some))
+        let lists = state.upstreams.get(upstream);
+        lists.is_some_and(|lists| lists.kinds.iter().all(Option::is_some))
     }
 
-    /// Approves what is listed at this moment: all that an upstream lists, or one item of it, of whatever kind. Tells
-    /// what was different from what the lock file says at this moment; one that cannot be read stays as it is.
+    /// Approves the current list: all items of an upstream, or one item of any kind. Returns what
+    /// differed from the lock file; an unreadable lock file is not changed.
     pub fn approve(
         &self,
         upstream: &UpstreamName,
@@ -314,28 +331,30 @@ impl Pins {
                     it.kind.is_some() && (it.key == item || it.change.former_name() == Some(item))
                 })
         };
-        // Under one guard: no list comes between what is told and what is approved.
+        // One lock guard for all, so that no list changes between the returned differences and the
+        // approval.
         let state = &mut *self.lock();
         if let Some(path) = &self.file {
-            self.catch_up(state, path)?;
+            self.merge_file(state, path)?;
         }
         let differences: Vec<_> = Self::compare(state).into_iter().filter(is_meant).collect();
-        let Some(sights) = state.upstreams.get(upstream) else { return Ok(differences) };
+        let Some(lists) = state.upstreams.get(upstream) else { return Ok(differences) };
         let mut lock = state.lock.clone();
         let pinned = lock.upstreams.entry(upstream.to_string()).or_default();
         if item.is_none() {
-            pinned.instructions = sights.instructions.or(pinned.instructions);
+            pinned.instructions = lists.instructions.or(pinned.instructions);
         }
-        for (at, sight) in sights.kinds.iter().enumerate() {
-            let Some(sight) = sight else { continue };
-            // With one item approved, the others are not: not at first sight either.
+        for (at, kind_list) in lists.kinds.iter().enumerate() {
+            let Some(kind_list) = kind_list else { continue };
+            // If only one item is approved, the others are not, and a later first list does not
+            // approve them.
             let table = pinned.kinds[at].get_or_insert_default();
             let changes = differences.iter().filter(|it| it.kind == Some(PINNED[at].0));
             for difference in changes {
                 if let Change::Renamed(was) = &difference.change {
                     table.remove(was);
                 }
-                match sight.listed.get(&difference.key) {
+                match kind_list.listed.get(&difference.key) {
                     Some(seen) => table.insert(difference.key.clone(), seen.digest),
                     None => table.remove(&difference.key),
                 };
@@ -343,20 +362,20 @@ impl Pins {
         }
         if let Some(path) = &self.file {
             lock.save(path)?;
-            (state.stamp, state.broken, state.may_recover) = (stamp(path), None, false);
+            (state.stamp, state.last_problem, state.may_recover) = (stamp(path), None, false);
         }
         state.lock = lock;
         self.approved.send_modify(|tick| *tick += 1);
         Ok(differences)
     }
 
-    /// What the lock file approves.
+    /// Returns the approvals.
     pub fn approved(&self) -> Lock {
         self.lock().lock.clone()
     }
 
-    /// Reads the lock file again whenever it has changed, until `stop`; not one that was not there at the start and
-    /// that nobody enforces.
+    /// Reads the lock file again whenever it has changed, until `stop`. A file that did not exist
+    /// at the start is ignored if no upstream is in mode `enforce` or `locked`.
     pub async fn follow(&self, stop: &CancellationToken) {
         let enforces = self.modes.values().any(|mode| *mode >= Mode::Enforce);
         if self.file.is_none() || !(enforces || self.lock().stamp.is_some()) {
@@ -365,40 +384,40 @@ impl Pins {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_AGAIN) => self.reload(),
+                () = tokio::time::sleep(RELOAD_INTERVAL) => self.reload(),
             }
         }
     }
 
-    /// Reads the lock file, if it is another one than before.
+    /// Reads the lock file, if it has changed.
     pub fn reload(&self) {
         let Some(path) = &self.file else { return };
         let now = stamp(path);
         let is_as_it_was = {
             let state = self.lock();
-            // One that is gone, or that could not be read, may be there again without being another.
+            // A missing or unreadable file may become readable again without another identity.
             now.is_some() && now == state.stamp && !state.may_recover
         };
         if is_as_it_was {
             return;
         }
-        // Without the lock, which every list that is read waits for.
+        // The file is read without the mutex, which every list needs.
         let bytes = now.map_or(0, |(_, bytes, _)| usize::try_from(bytes).unwrap_or(usize::MAX));
         let loaded = cpu_bound::run_on_bytes(bytes, || Lock::load(path));
         let state = &mut *self.lock();
         if stamp(path) != now {
-            // It has been written meanwhile: the next look reads it.
+            // The file has been written meanwhile; the next check reads it.
             return;
         }
         let why = match loaded {
-            // That it is gone does not say that all is approved again at first sight.
+            // A missing file does not mean that first lists are approved again.
             Ok(None) if state.stamp.is_none() => return,
             Ok(None) => {
                 state.may_recover = true;
-                "is gone: what it approved stays so".to_owned()
+                "it is missing; earlier approvals stay valid".to_owned()
             }
             Ok(Some(lock)) => {
-                (state.stamp, state.broken, state.may_recover) = (now, None, false);
+                (state.stamp, state.last_problem, state.may_recover) = (now, None, false);
                 if lock != state.lock {
                     state.lock = lock;
                     self.approved.send_modify(|tick| *tick += 1);
@@ -407,17 +426,17 @@ impl Pins {
             }
             Err(error) => {
                 (state.stamp, state.may_recover) = (now, matches!(error, BadLock::Io(_)));
-                format!("cannot be used: nothing new is approved: {error}")
+                format!("{error}; nothing new is approved")
             }
         };
-        if state.broken.as_ref() != Some(&why) {
-            tracing::error!("the lock file {} {why}", path.display());
-            state.broken = Some(why);
+        if state.last_problem.as_ref() != Some(&why) {
+            tracing::error!(path = %path.display(), why, "lock file cannot be used");
+            state.last_problem = Some(why);
         }
     }
 
-    /// Changes what is approved of an upstream, in the file first; tells whether that could be done.
-    fn write(
+    /// Changes the approvals of an upstream, in the file first; returns whether that succeeded.
+    fn update_lock(
         &self,
         state: &mut State,
         upstream: &UpstreamName,
@@ -427,14 +446,17 @@ impl Pins {
             change(state.lock.upstreams.entry(upstream.to_string()).or_default());
             return true;
         };
-        if state.broken.is_some() || self.catch_up(state, path).is_err() {
+        if state.last_problem.is_some() || self.merge_file(state, path).is_err() {
             return false;
         }
         let mut lock = state.lock.clone();
         change(lock.upstreams.entry(upstream.to_string()).or_default());
         if let Err(error) = lock.save(path) {
-            let shown = path.display();
-            tracing::error!(%upstream, %error, "the lock file {shown} cannot be written: nothing is approved");
+            let path = path.display();
+            tracing::error!(
+                %upstream, %path, %error,
+                "lock file cannot be written, nothing is approved"
+            );
             return false;
         }
         state.stamp = stamp(path);
@@ -442,8 +464,9 @@ impl Pins {
         true
     }
 
-    /// Takes over what somebody else may have written to the file in the meantime; one that is gone changes nothing.
-    fn catch_up(&self, state: &mut State, path: &Path) -> Result<(), BadLock> {
+    /// Takes over changes that were written to the file in the meantime; a missing file changes
+    /// nothing.
+    fn merge_file(&self, state: &mut State, path: &Path) -> Result<(), BadLock> {
         if let Some(lock) = Lock::load(path)?.filter(|lock| *lock != state.lock) {
             state.lock = lock;
             self.approved.send_modify(|tick| *tick += 1);
@@ -460,16 +483,16 @@ impl Pins {
     }
 }
 
-/// What was found, in short; nothing is nothing.
+/// Returns a fingerprint of the differences; 0 if there are none.
 fn fingerprint(found: &[(String, Change)]) -> u64 {
     let mut digest = DefaultHasher::new();
     found.hash(&mut digest);
     if found.is_empty() { 0 } else { digest.finish().max(1) }
 }
 
-/// Tells the operator what is different. Names come from an upstream: they are quoted.
-fn tell(upstream: &UpstreamName, kind: Kind, found: &[(String, Change)], mode: Mode) {
-    let first = found.iter().take(MAX_TOLD).map(|(key, change)| match change {
+/// Logs the differences. Names come from an upstream, therefore they are quoted.
+fn log_differences(upstream: &UpstreamName, kind: Kind, found: &[(String, Change)], mode: Mode) {
+    let first = found.iter().take(MAX_LOGGED_ITEMS).map(|(key, change)| match change {
         Change::Changed(members) if !members.is_empty() => {
             format!(
                 "{key:?} changed: {}",
@@ -484,14 +507,22 @@ fn tell(upstream: &UpstreamName, kind: Kind, found: &[(String, Change)], mode: M
     let is_harmless =
         |(_, change): &(String, Change)| matches!(change, Change::New | Change::Missing);
     match served && found.iter().all(is_harmless) {
-        true => tracing::info!(%upstream, %kind, items, served, first, "definitions came or went"),
+        true => {
+            tracing::info!(
+                %upstream, %kind, items, served, first,
+                "definitions added or removed"
+            )
+        }
         false => {
-            tracing::warn!(%upstream, %kind, items, served, first, "definitions are not those that were approved");
+            tracing::warn!(
+                %upstream, %kind, items, served, first,
+                "definitions differ from the approved ones"
+            );
         }
     }
 }
 
-/// How many items one line of the log names.
-const MAX_TOLD: usize = 10;
-/// How often the lock file is looked at.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Most items that a log line names.
+const MAX_LOGGED_ITEMS: usize = 10;
+/// Interval at which the lock file is checked.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,11 +1,11 @@
-//! Who you are, what you may use, and how often.
+//! Access policy: credentials to principal and role, and rate limits.
 //!
-//! A client shows [`Credentials`]; [`Policy::enter`] answers with a [`Principal`] or a [`Refusal`]. A
-//! principal has one role, and a role is a set of patterns per kind. Denying wins, and what nothing
-//! allows is denied.
+//! A client presents [`Credentials`]; [`Policy::authenticate`] returns a [`Principal`] or an
+//! [`AuthError`]. A principal has one role, and a role is a set of patterns per kind. Deny rules
+//! win, and an item that no rule allows is denied.
 //!
-//! Promise: keys are compared by their SHA-256 and in constant time; no key and no token is stored or printed.
-//! Knows nothing of: the catalog, and transports.
+//! Invariant: keys are compared by their SHA-256 and in constant time; no key and no token is
+//! stored or printed.
 
 pub mod certificates;
 pub mod keys;
@@ -23,63 +23,64 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use certificates::{Certificate, Validity};
-use certificates::{Certificates, Holder};
-use keys::{Key, Keys};
+use certificates::{CertificateBinding, Certificates};
+use keys::{ApiKey, Keys};
 use limits::{Limit, Limits};
 use role::{Role, Roles};
-use tokens::{Bad, Fetch, Tokens};
+use tokens::{Fetch, TokenError, Tokens};
 
-/// What a client shows at the door.
+/// Credentials of a request.
 #[derive(Clone, Copy)]
 pub enum Credentials<'a> {
-    /// Nothing.
+    /// No credentials.
     None,
     /// A bearer token: one of Weir's API keys, or an access token of an identity provider.
     Bearer(&'a str),
 }
 
-/// What somebody was let in with, to be judged again under other rules. Nobody could come in with it.
+/// Proof of a successful authentication, for evaluating it again under a new configuration. It
+/// cannot be used to authenticate.
 #[derive(Debug, Clone)]
-pub enum Pass {
-    /// Nothing.
+pub enum VerifiedCredential {
+    /// No credentials.
     Nothing,
-    /// A key, of which this is the hash.
+    /// An API key, as its hash.
     Key([u8; 32]),
     /// A certificate.
     Certificate(Arc<Certificate>),
     /// An access token.
     Token {
-        /// Which provider issued it, by a number that no other one ever has.
+        /// Number of the issuing provider; numbers are never reused.
         provider: u64,
-        /// When it ends.
+        /// Expiry of the token.
         until: SystemTime,
     },
 }
 
-/// What is known of somebody at the door.
+/// Credentials and connection of a request to authenticate.
 #[derive(Clone, Copy)]
-pub struct Arrival<'a> {
-    /// What is shown.
+pub struct AuthAttempt<'a> {
+    /// Credentials presented with the request.
     pub credentials: Credentials<'a>,
-    /// The client certificate of the connection. It identifies a client that sends no bearer token, and it
-    /// has to be valid whatever the client sends.
+    /// Client certificate of the connection. It identifies a client that sends no bearer token, and
+    /// it must be valid whatever the client sends.
     pub certificate: Option<&'a Arc<Certificate>>,
-    /// Where the connection comes from, if it comes over a network: the peer's own address, whatever
-    /// headers say.
+    /// Peer address of the connection, if it comes over a network, regardless of headers.
     pub from: Option<IpAddr>,
 }
 
-/// Who is asking. Two requests with equal principals come from the same client.
+/// Authenticated client. Two requests with equal principals come from the same client.
 ///
-/// What it may use is no part of that: its role may be another one tomorrow, and it goes on with what it has begun.
+/// The role is no part of the identity: it may change with the configuration, and the client
+/// continues its sessions and streams.
 #[derive(Debug, Clone)]
 pub struct Principal {
-    /// The client's name in the configuration; `<provider>/<user>` for who shows a token; `anonymous` for
-    /// who shows nothing.
+    /// The client's name in the configuration; `<provider>/<user>` for a client with a token;
+    /// `anonymous` for a client without credentials.
     pub name: Arc<str>,
-    /// The name of its role; the sorted names joined with `+` where it has several.
+    /// Name of its role; the sorted names joined with `+` if it has several.
     pub role: Arc<str>,
-    /// The application that a token was issued to, if it says so.
+    /// Application that a token was issued to, if the token names it.
     pub application: Option<Arc<str>>,
 }
 
@@ -97,61 +98,63 @@ impl Hash for Principal {
     }
 }
 
-/// Why somebody is not let in. A client learns no more than that it was refused.
+/// Reason why authentication failed. A client only learns that it was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No credentials, where some are required.
+pub enum AuthError {
+    /// No credentials, although some are required.
     #[error("no credentials")]
     Missing,
-    /// No client has this key.
+    /// The key belongs to no client.
     #[error("unknown key")]
     Unknown,
     /// The client's key has expired.
     #[error("expired key")]
     Expired,
-    /// The connection's client certificate has expired, or no CA in force has signed it.
-    #[error("the client certificate is not valid any more")]
+    /// The connection's client certificate has expired, or no CA that is currently trusted has
+    /// signed it.
+    #[error("the client certificate has expired or its CA is no longer trusted")]
     Certificate,
-    /// Unknown credentials, and too many such attempts from this address.
+    /// Unknown credentials, after too many such attempts from this address.
     #[error("too many unknown keys from this address")]
     TooMany {
-        /// When an attempt is looked at again.
+        /// Time until another attempt is evaluated.
         retry_after: Duration,
     },
-    /// The access token is not good.
+    /// The access token is invalid.
     #[error("{0}")]
-    Token(Bad),
-    /// The access token is good, but was not granted these scopes, one space between two.
+    Token(TokenError),
+    /// The access token is valid, but lacks all of these scopes, separated by single spaces.
     #[error("the token lacks a scope of: {0}")]
     Scope(Arc<str>),
-    /// Nobody can say whether the access token is good: its provider has never told its keys, or not for long.
-    #[error("the keys of the token's provider are not known")]
+    /// The access token cannot be verified: no current keys of its provider are known.
+    #[error("no current keys of the token's identity provider are available")]
     Unverifiable,
-    /// The access token gives a combination of roles for which there is no room.
-    #[error("more than {} combinations of roles are in use", role::MAX_JOINED)]
+    /// The access token has a new combination of roles, and the number of combinations is at its
+    /// limit.
+    #[error("more than {} combinations of roles are in use", role::MAX_COMBINATIONS)]
     TooManyRoles,
 }
 
-/// What the policy is made of.
+/// Settings of the policy.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// The role of who shows no credentials; `None` lets nobody in without.
+    /// Role of clients without credentials; `None` refuses them.
     pub anonymous_role: Option<String>,
-    /// The role of who holds the program.
+    /// Role of the local user who runs the program.
     pub local_role: String,
-    /// The roles by name.
+    /// Roles by name.
     pub roles: HashMap<String, Role>,
-    /// The clients' keys.
-    pub keys: Vec<Key>,
-    /// The clients' certificates.
-    pub certificates: Vec<Holder>,
-    /// How often something may be done.
+    /// API keys of the clients.
+    pub keys: Vec<ApiKey>,
+    /// Certificates of the clients.
+    pub certificates: Vec<CertificateBinding>,
+    /// Rate and concurrency limits.
     pub limits: Vec<Limit>,
-    /// The identity providers whose tokens are accepted.
+    /// Identity providers with accepted tokens.
     pub providers: Vec<tokens::Settings>,
 }
 
-/// The door and the rules.
+/// Authentication, roles and limits of one configuration.
 #[derive(Debug)]
 pub struct Policy {
     anonymous: Option<Principal>,
@@ -163,49 +166,51 @@ pub struct Policy {
     tokens: Tokens,
 }
 
-/// The name of whoever shows no credentials.
+/// Name of clients without credentials.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// How many clients those without credentials count as together: on one machine they are many windows.
+/// Number of clients that all clients without credentials count as together: on one machine they
+/// are several windows.
 pub const ANONYMOUS_CLIENTS: usize = 16;
 
 impl Principal {
-    /// Somebody of this name in this role.
+    /// Creates a principal of this name in this role.
     pub fn new(name: impl Into<Arc<str>>, role: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), role: role.into(), application: None }
     }
 
-    /// The client that somebody uses: the application that a token was issued to, where it says so.
+    /// Returns the client: the application that a token was issued to, if the token names it, else
+    /// the name.
     pub fn client(&self) -> &Arc<str> {
         self.application.as_ref().unwrap_or(&self.name)
     }
 
-    /// Who uses it.
+    /// Returns the user of the client.
     pub fn user(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Whether this may be many clients at once: all that show no credentials.
+    /// Returns whether this may be many clients at once: all those without credentials.
     pub fn is_anonymous(&self) -> bool {
         *self.name == *ANONYMOUS
     }
 
-    /// How much it has of what is limited to `per_client`: who shows no credentials stands for
-    /// [`ANONYMOUS_CLIENTS`] clients.
+    /// Returns the principal's share of a quantity that is limited to `per_client`: the anonymous
+    /// principal counts as [`ANONYMOUS_CLIENTS`] clients.
     pub fn share(&self, per_client: usize) -> usize {
         if self.is_anonymous() { per_client * ANONYMOUS_CLIENTS } else { per_client }
     }
 }
 
 impl Policy {
-    /// Makes a policy. A role that a client names and nobody defines allows nothing.
+    /// Creates a policy. An undefined role of a client allows nothing.
     pub fn new(settings: Settings) -> Self {
         Self::make(settings, None)
     }
 
-    /// Makes a policy that comes after this one: limits that stay as they are have counted already, unknown
-    /// credentials stay counted, and providers that stay have told their keys.
-    pub fn then(&self, settings: Settings) -> Self {
+    /// Creates the successor of this policy: unchanged limits keep their counts, failed attempts
+    /// stay counted, and unchanged providers keep their keys.
+    pub fn with_settings(&self, settings: Settings) -> Self {
         Self::make(settings, Some(self))
     }
 
@@ -213,7 +218,7 @@ impl Policy {
         let principal = |role: String| Principal::new(ANONYMOUS, role);
         let roles = Roles::new(settings.roles);
         if let Some(before) = before {
-            roles.join_like(&before.roles);
+            roles.combine_like(&before.roles);
         }
         let roles = Arc::new(roles);
         let (limits, tokens) = match before {
@@ -221,8 +226,8 @@ impl Policy {
                 (Limits::new(settings.limits), Tokens::new(settings.providers, Arc::clone(&roles)))
             }
             Some(before) => (
-                before.limits.then(settings.limits),
-                before.tokens.then(settings.providers, Arc::clone(&roles)),
+                before.limits.with_limits(settings.limits),
+                before.tokens.with_providers(settings.providers, Arc::clone(&roles)),
             ),
         };
         Self {
@@ -236,83 +241,100 @@ impl Policy {
         }
     }
 
-    /// Keeps the keys of the identity providers, each on a task of its own, until `stop`. Without it no
-    /// access token is accepted. Does nothing for those that are kept already.
-    pub fn keep_keys(&self, fetch: &Arc<dyn Fetch>, tasks: &TaskTracker, stop: &CancellationToken) {
-        self.tokens.keep(fetch, tasks, stop);
+    /// Starts a task per identity provider that keeps its keys current until `stop`. Without these
+    /// tasks no access token is accepted. Does nothing for providers that have a task already.
+    pub fn spawn_jwks_refreshers(
+        &self,
+        fetch: &Arc<dyn Fetch>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        self.tokens.spawn_refreshers(fetch, tasks, stop);
     }
 
     /// Ends the tasks of the identity providers that `next` does not have.
-    pub fn retire(&self, next: &Self) {
-        self.tokens.retire(&next.tokens);
+    pub fn stop_removed_providers(&self, next: &Self) {
+        self.tokens.stop_removed(&next.tokens);
     }
 
-    /// Tells who shows these credentials, and with what it may be let in again.
+    /// Authenticates credentials, and returns the principal and the proof for
+    /// [`Policy::reauthenticate`].
     ///
-    /// Wrong credentials are refused even where none are needed: a client with a mistyped key should
-    /// hear of it and not wonder at what it can see.
-    pub async fn enter(
+    /// Wrong credentials are refused even where none are required: a client with a mistyped key
+    /// should get an error, and not the view of an anonymous client.
+    pub async fn authenticate(
         &self,
-        arrival: Arrival<'_>,
+        arrival: AuthAttempt<'_>,
         now: SystemTime,
-    ) -> Result<(Principal, Pass), Refusal> {
-        if !Certificate::holds(arrival.certificate, now) {
-            return Err(Refusal::Certificate);
+    ) -> Result<(Principal, VerifiedCredential), AuthError> {
+        if !Certificate::is_valid(arrival.certificate, now) {
+            return Err(AuthError::Certificate);
         }
-        // Who shows a key means that one, whatever the connection is secured with.
+        // A presented key takes precedence over the certificate of the connection.
         let entered = match (arrival.credentials, arrival.certificate) {
             (Credentials::None, Some(certificate)) => {
                 let found = self.certificates.find(certificate, now);
-                found.map(|principal| (principal, Pass::Certificate(Arc::clone(certificate))))
+                found.map(|principal| {
+                    (principal, VerifiedCredential::Certificate(Arc::clone(certificate)))
+                })
             }
             (Credentials::None, None) => {
-                let anonymous = self.anonymous.clone().ok_or(Refusal::Missing);
-                anonymous.map(|principal| (principal, Pass::Nothing))
+                let anonymous = self.anonymous.clone().ok_or(AuthError::Missing);
+                anonymous.map(|principal| (principal, VerifiedCredential::Nothing))
             }
             (Credentials::Bearer(token), _)
                 if !self.tokens.is_empty() && tokens::is_token(token) =>
             {
-                // Boxed: who shows a key, or nothing, needs no room for it.
+                // Boxed, because requests with a key or without credentials should not pay for the
+                // size of this future.
                 Box::pin(self.tokens.find(token, now)).await
             }
             (Credentials::Bearer(key), _) => self.keys.find(key, now),
         };
         match entered {
-            // Behind a proxy all clients have one address: whoever shows good credentials is let in even so.
-            Err(refusal @ (Refusal::Unknown | Refusal::Token(Bad::Signature))) => {
+            // Behind a proxy all clients share one address; valid credentials are accepted
+            // nevertheless.
+            Err(refusal @ (AuthError::Unknown | AuthError::Token(TokenError::Signature))) => {
                 Err(match self.limits.count_failed_login(arrival.from) {
-                    Some(retry_after) => Refusal::TooMany { retry_after },
+                    Some(retry_after) => AuthError::TooMany { retry_after },
                     None => refusal,
                 })
             }
-            // Not counted, since it was not guessed; but who guesses must not learn by it which ones were good.
-            Err(Refusal::Expired) => Err(match self.limits.failed_logins(arrival.from) {
-                Some(retry_after) => Refusal::TooMany { retry_after },
-                None => Refusal::Expired,
+            // An expired key is not a guess, so it is not counted. But the response must not reveal
+            // to an attacker which guesses hit an expired key.
+            Err(AuthError::Expired) => Err(match self.limits.failed_logins(arrival.from) {
+                Some(retry_after) => AuthError::TooMany { retry_after },
+                None => AuthError::Expired,
             }),
             entered => entered,
         }
     }
 
-    /// Tells who somebody is under these rules that was let in with `pass`, perhaps under others, as `before`.
-    pub fn again(
+    /// Evaluates an earlier authentication under this policy; `before` is its principal then.
+    pub fn reauthenticate(
         &self,
-        pass: &Pass,
+        pass: &VerifiedCredential,
         before: &Principal,
         now: SystemTime,
-    ) -> Result<Principal, Refusal> {
+    ) -> Result<Principal, AuthError> {
         match pass {
-            Pass::Nothing => self.anonymous.clone().ok_or(Refusal::Missing),
-            Pass::Key(sha256) => self.keys.whose(sha256, now),
-            Pass::Certificate(certificate) => self.certificates.find(certificate, now),
-            Pass::Token { until, .. } if *until <= now => Err(Bad::Expired.into()),
-            Pass::Token { provider, .. } if !self.tokens.has(*provider) => Err(Bad::Issuer.into()),
-            // The provider says the same as before; what its roles may use is looked up by their names.
-            Pass::Token { .. } => Ok(before.clone()),
+            VerifiedCredential::Nothing => self.anonymous.clone().ok_or(AuthError::Missing),
+            VerifiedCredential::Key(sha256) => self.keys.principal_of_hash(sha256, now),
+            VerifiedCredential::Certificate(certificate) => {
+                self.certificates.find(certificate, now)
+            }
+            VerifiedCredential::Token { until, .. } if *until <= now => {
+                Err(TokenError::Expired.into())
+            }
+            VerifiedCredential::Token { provider, .. } if !self.tokens.has(*provider) => {
+                Err(TokenError::Issuer.into())
+            }
+            // The provider's statement still holds; the rules of the roles are looked up by name.
+            VerifiedCredential::Token { .. } => Ok(before.clone()),
         }
     }
 
-    /// The principal of this name, as the command line's `--as` needs it.
+    /// Returns the principal of this name, for the command line's `--as`.
     pub fn principal(&self, name: &str) -> Option<Principal> {
         let anonymous = self.anonymous.iter().find(|anonymous| *anonymous.name == *name);
         let anonymous = anonymous.cloned();
@@ -320,32 +342,33 @@ impl Policy {
         anonymous.or_else(by_key).or_else(|| self.certificates.principal(name))
     }
 
-    /// How often something may be done.
+    /// Returns the rate and concurrency limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Whether nobody needs credentials.
-    pub fn is_open(&self) -> bool {
+    /// Returns whether clients without credentials are accepted.
+    pub fn allows_anonymous(&self) -> bool {
         self.anonymous.is_some()
     }
 
-    /// The role of who holds the program.
+    /// Returns the role of the local user who runs the program.
     pub fn local_role(&self) -> &Arc<str> {
         &self.local_role
     }
 
-    /// What a principal may use.
+    /// Returns the rules of a principal's role.
     pub fn role(&self, principal: &Principal) -> Arc<Role> {
         self.roles.get(&principal.role).0
     }
 
-    /// Whether the configuration has this role.
+    /// Returns whether the configuration has this role.
     pub fn has_role(&self, name: &str) -> bool {
         self.roles.has(name)
     }
 
-    /// The same, and the name of the view that it has: roles with the same rules have the same.
+    /// Returns the rules of a principal's role and the name of its view: roles with the same rules
+    /// share a view.
     pub fn role_and_view(&self, principal: &Principal) -> (Arc<Role>, Arc<str>) {
         self.roles.get(&principal.role)
     }
@@ -354,10 +377,10 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::pattern::Rules;
+    use crate::mcp::pattern::AllowDeny;
 
-    fn shows(credentials: Credentials<'_>) -> Arrival<'_> {
-        Arrival { credentials, certificate: None, from: None }
+    fn shows(credentials: Credentials<'_>) -> AuthAttempt<'_> {
+        AuthAttempt { credentials, certificate: None, from: None }
     }
 
     #[tokio::test]
@@ -366,15 +389,16 @@ mod tests {
         let anonymous_role = Some("local".to_owned());
         let open = Policy::new(Settings { anonymous_role, roles, ..Settings::default() });
         let (principal, _) =
-            open.enter(shows(Credentials::None), SystemTime::now()).await.expect("open");
+            open.authenticate(shows(Credentials::None), SystemTime::now()).await.expect("open");
         assert_eq!((&*principal.name, &*principal.role), ("anonymous", "local"));
-        assert_eq!(open.role(&principal).prompts, Rules::everything());
-        let wrong = open.enter(shows(Credentials::Bearer("nonsense")), SystemTime::now()).await;
-        assert_eq!(wrong.err(), Some(Refusal::Unknown));
+        assert_eq!(open.role(&principal).prompts, AllowDeny::everything());
+        let wrong =
+            open.authenticate(shows(Credentials::Bearer("nonsense")), SystemTime::now()).await;
+        assert_eq!(wrong.err(), Some(AuthError::Unknown));
 
         let closed = Policy::new(Settings::default());
-        let refused = closed.enter(shows(Credentials::None), SystemTime::now()).await;
-        assert_eq!(refused.err(), Some(Refusal::Missing));
+        let refused = closed.authenticate(shows(Credentials::None), SystemTime::now()).await;
+        assert_eq!(refused.err(), Some(AuthError::Missing));
     }
 
     #[test]

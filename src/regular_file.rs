@@ -1,11 +1,13 @@
-//! Regular files, opened without waiting and read within a bound.
+//! Regular files, opened without blocking and read up to a bound.
 //!
-//! A path in the configuration or in the state folder may lead to a named pipe, a socket or a device. Opening a named
-//! pipe waits for a process at its other end, and a device may never end. So every such path is opened here: without
-//! blocking, and what was opened is checked before it is used.
+//! A path in the configuration or in the state folder may lead to a named pipe, a socket or a
+//! device. Opening a named pipe blocks until another process opens its other end, and a device may
+//! never end. Therefore every such path is opened here: without blocking, and the type of the
+//! opened file is checked before use.
 //!
-//! Two exceptions are made, each by a function of its own: descriptors that Weir was started with (`/dev/stdin`, or
-//! `/dev/fd/63` as a shell writes it for `<(command)`), and character devices to append to (`/dev/null`).
+//! There are two exceptions, each with a function of its own: descriptors that Weir was started
+//! with (`/dev/stdin`, or `/dev/fd/63` as a shell writes it for `<(command)`), and character
+//! devices opened for appending (`/dev/null`).
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read};
@@ -20,14 +22,15 @@ pub fn open(path: &Path) -> io::Result<File> {
     open_if(path, OFlags::RDONLY, |kind| kind.is_file())
 }
 
-/// Opens a regular file for reading, or whatever a descriptor is that Weir was started with.
+/// Opens a regular file for reading, or any descriptor other than a folder that Weir was started
+/// with.
 pub fn open_or_inherited(path: &Path) -> io::Result<File> {
     let is_inherited = is_inherited(path);
     open_if(path, OFlags::RDONLY, |kind| kind.is_file() || is_inherited && !kind.is_dir())
 }
 
-/// Opens a regular file for appending, or makes it, for its owner only. Takes a character device and a descriptor that
-/// Weir was started with, too.
+/// Opens a regular file for appending, or creates it, accessible to its owner only. Accepts a
+/// character device and a descriptor that Weir was started with, too.
 pub fn open_to_append(path: &Path) -> io::Result<File> {
     let is_inherited = is_inherited(path);
     open_if(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, |kind| {
@@ -35,7 +38,7 @@ pub fn open_to_append(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Reads a regular file whole, if it is not larger than `max_bytes`.
+/// Reads a complete regular file, if it is not larger than `max_bytes`.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     read_all(open(path)?, max_bytes)
 }
@@ -50,7 +53,7 @@ pub fn read_all(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
     if size > max_bytes {
         return too_large();
     }
-    // One byte more than the file has: a secret is not copied while the buffer grows.
+    // One byte more than the file has: the buffer never grows, so a secret is never copied.
     let mut bytes = Vec::with_capacity(usize::try_from(size + 1).unwrap_or_default());
     file.take(max_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max_bytes { too_large() } else { Ok(bytes) }
@@ -64,7 +67,8 @@ fn open_if(path: &Path, flags: OFlags, accepts: impl Fn(FileType) -> bool) -> io
             format!("it is {}, not a regular file", name_of(kind)),
         )),
     };
-    // Before it is opened, because opening a device can have an effect; a regular file may be about to be made.
+    // The type is checked before opening, because opening a device can have an effect. A missing
+    // file may be created.
     match fs::metadata(path) {
         Ok(about) => check(about.file_type())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -73,18 +77,18 @@ fn open_if(path: &Path, flags: OFlags, accepts: impl Fn(FileType) -> bool) -> io
     let all = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let file = File::from(retry_on_intr(|| open_at(path, all, mode))?);
-    // And again, because it may have been exchanged in between.
+    // The type is checked again, because the file may have been replaced in between.
     let kind = file.metadata()?.file_type();
     check(kind)?;
     if !kind.is_file() {
-        // Only opening must not block: what comes through a pipe is waited for.
+        // Only opening must not block: reads from a pipe wait for data.
         let now = fcntl_getfl(&file)?;
         fcntl_setfl(&file, now - OFlags::NONBLOCK)?;
     }
     Ok(file)
 }
 
-/// Whether a path names a descriptor of this process.
+/// Returns whether a path names a descriptor of this process.
 fn is_inherited(path: &Path) -> bool {
     let streams = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
     let folders = ["/dev/fd", "/proc/self/fd"];

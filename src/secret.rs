@@ -1,9 +1,7 @@
-//! A text that is never shown, and one that nobody can guess.
+//! Secrets: a text that is never displayed, and random tokens.
 //!
-//! Promises: no `Display`, no serialization; `Debug` prints `***`; comparing takes the same time wherever two
-//! differ; the memory is overwritten when the last owner lets go of it.
-//!
-//! Knows nothing of: where it comes from and who needs it.
+//! Invariants: no `Display`, no serialization; `Debug` prints `***`; comparing takes the same time
+//! wherever two secrets differ; the memory is overwritten when the last owner drops it.
 
 use std::fmt;
 
@@ -12,12 +10,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// A text that is never shown.
+/// Secret text, such as a key or password.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Returns the secret, for the one who has to send it.
+    /// Returns the secret, for sending or checking it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -49,8 +47,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A new text that nobody can guess: 256 random bits as base64url.
-pub fn unguessable() -> Box<str> {
+/// Returns a new unguessable text: 256 random bits as base64url.
+pub fn random_token() -> Box<str> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).expect("the system has random numbers");
     URL_SAFE_NO_PAD.encode(bytes).into()
@@ -74,7 +72,7 @@ mod tests {
         let count: u32 = if is_night { 1_000_000 } else { 100_000 };
         let (mut ids, mut often) = (Vec::new(), [0_u32; 256]);
         for _ in 0..count {
-            let id = URL_SAFE_NO_PAD.decode(&*unguessable()).expect("base64url");
+            let id = URL_SAFE_NO_PAD.decode(&*random_token()).expect("base64url");
             id.iter().for_each(|byte| often[usize::from(*byte)] += 1);
             ids.push(<[u8; 32]>::try_from(id).expect("256 bits"));
         }

@@ -1,13 +1,11 @@
 //! SHA-256 (FIPS 180-4).
 //!
-//! One place for it, so that there is one implementation: the one that TLS brings along, which is about twice as
-//! fast as a portable one where the processor has no instructions for it.
-//!
-//! Knows nothing of: what is hashed, and why.
+//! All hashes of Weir are computed here, with the implementation of the TLS library. It is about
+//! twice as fast as a portable one on processors without SHA instructions.
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// The SHA-256 of these bytes.
+/// Returns the SHA-256 of these bytes.
 pub fn sha256(bytes: impl AsRef<[u8]>) -> [u8; 32] {
     let mut out = [0; 32];
     out.copy_from_slice(digest(&SHA256, bytes.as_ref()).as_ref());

@@ -1,71 +1,71 @@
-//! Server-Sent Events: an incremental reader and the writing of an event.
+//! Server-Sent Events: incremental decoder and encoder.
 //!
-//! Promises: the events do not depend on how the bytes are cut; CR, LF and CRLF end a line alike; no
-//! more than the limit is held for one event. A larger one is an error, or, where the stream has to go
-//! on, an event of which only the two ends are kept.
+//! Invariants: the events do not depend on how the bytes arrive in pieces; CR, LF and CRLF end a
+//! line alike; no more than the limit is buffered for one event. A larger event is an error or,
+//! where the stream has to continue, an event of which only both ends are kept.
 //!
-//! Follows the event stream's interpretation in the HTML standard, section "Server-sent events".
-//! Knows nothing of: HTTP, JSON-RPC, and what an event holds.
+//! Follows the interpretation of event streams in the HTML standard, section "Server-sent events".
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::memory_budget::{Budget, Growing, Unheld};
+use crate::memory_budget::{BufferError, GrowingReservation, MemoryBudget};
 
-/// A comment that keeps a stream alive: no event, nothing for a client to do.
+/// Comment that keeps a stream alive; it is not an event.
 pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
-    /// What kind of event; empty means `message`.
+    /// Event type; empty means `message`.
     pub name: String,
     /// The data lines, joined by line feeds.
     pub data: Bytes,
-    /// The stream's last event id, if this event or one before it set one of at most 4 KiB: behind a longer one a stream
-    /// cannot be taken up. Shared by all events behind it, since a server may set one and then send many.
+    /// The stream's last event id, if this event or an earlier one set an id of at most 4 KiB: a
+    /// stream cannot be resumed after a longer one. Shared by all following events, since a server
+    /// may set one and then send many.
     pub id: Option<Arc<str>>,
-    /// Why it is not whole, if it is not; then `data` is how it began.
-    pub cut: Option<Cut>,
+    /// Set if the event is truncated; then `data` is its beginning.
+    pub truncated: Option<TruncatedEvent>,
 }
 
-/// An event that is not whole.
+/// Reason and end of a truncated event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cut {
-    /// How it ended.
+pub struct TruncatedEvent {
+    /// The last bytes of the event.
     pub tail: Bytes,
-    /// Why it was not held.
-    pub why: Unheld,
+    /// Reason why the event was not buffered.
+    pub reason: BufferError,
 }
 
-/// Reads events from bytes as they arrive.
+/// Incremental decoder of an event stream.
 #[derive(Debug)]
-pub struct Reader {
+pub struct SseDecoder {
     limit: usize,
     line: BytesMut,
-    /// The last byte was a CR: an LF right behind it belongs to it.
+    /// The last byte was a CR: an LF directly behind it belongs to it.
     after_cr: bool,
-    /// Before the first byte a byte order mark may stand.
+    /// A byte order mark may come before the first byte.
     at_start: bool,
     name: String,
     data: BytesMut,
     has_data: bool,
     id: Option<Arc<str>>,
     retry_ms: Option<u64>,
-    /// Whether an event over the limit is cut instead of refused.
-    cuts: bool,
-    /// The two ends of the event that is being cut, and why it is.
-    ends: Option<(Bytes, BytesMut, Unheld)>,
-    /// What the event takes of a budget, if it counts against one.
-    growing: Option<Growing>,
-    /// How many lines without data came since somebody asked.
-    padding: u32,
+    /// True if an event over the limit is truncated instead of refused.
+    truncates: bool,
+    /// Both ends of the event that is being truncated, and the reason.
+    ends: Option<(Bytes, BytesMut, BufferError)>,
+    /// Budget reservation of the incomplete event, if events count against a budget.
+    growing: Option<GrowingReservation>,
+    /// Lines without data since `take_padding_lines` was called last.
+    padding_lines: u32,
 }
 
-impl Reader {
-    /// Reads events of at most `limit` bytes.
+impl SseDecoder {
+    /// Creates a decoder for events of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -77,46 +77,48 @@ impl Reader {
             has_data: false,
             id: None,
             retry_ms: None,
-            cuts: false,
+            truncates: false,
             ends: None,
             growing: None,
-            padding: 0,
+            padding_lines: 0,
         }
     }
 
-    /// The same, where an event that is not small counts against a budget until nobody has its data any more.
-    pub fn counted(self, budget: &Budget) -> Self {
-        Self { growing: Some(Growing::new(budget)), ..self }
+    /// Makes events that are not small count against a budget until the last copy of their data is
+    /// dropped.
+    pub fn with_budget(self, budget: &MemoryBudget) -> Self {
+        Self { growing: Some(GrowingReservation::new(budget)), ..self }
     }
 
-    /// Reads events, and of one of more than `limit` bytes only its beginning and its end.
-    pub fn cutting(limit: usize) -> Self {
-        Self { cuts: true, ..Self::new(limit) }
+    /// Creates a decoder that keeps only the beginning and the end of an event of more than `limit`
+    /// bytes.
+    pub fn truncating(limit: usize) -> Self {
+        Self { truncates: true, ..Self::new(limit) }
     }
 
-    /// The last event id that the stream has set.
+    /// Returns the last event id that the stream has set.
     pub fn last_id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// How long the server asks a client to wait before it connects again, in milliseconds.
+    /// Returns the reconnection time that the server has set, in milliseconds.
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
     }
 
-    /// How many lines came since this was asked last that neither held data nor ended an event: comments, fields, empty
-    /// lines.
-    pub fn take_padding(&mut self) -> u32 {
-        std::mem::take(&mut self.padding)
+    /// Returns the number of lines since the last call that neither contain data nor end an event:
+    /// comments, fields, empty lines.
+    pub fn take_padding_lines(&mut self) -> u32 {
+        std::mem::take(&mut self.padding_lines)
     }
 
-    /// Whether some of an event's data has come, and not its end.
-    pub fn has_begun(&self) -> bool {
+    /// Returns whether a part of an event's data has arrived, but not its end.
+    pub fn has_partial_event(&self) -> bool {
         self.has_data || self.ends.is_some() || self.line.starts_with(b"data")
     }
 
-    /// Reads the next bytes and returns the events that they complete.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, Unheld> {
+    /// Processes the next bytes and returns the events that they complete.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, BufferError> {
         let mut events = Vec::new();
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
@@ -124,10 +126,10 @@ impl Reader {
                 continue;
             }
             let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
-                self.hold(bytes)?;
+                self.buffer(bytes)?;
                 break;
             };
-            self.hold(&bytes[..end])?;
+            self.buffer(&bytes[..end])?;
             self.after_cr = bytes[end] == b'\r';
             bytes = &bytes[end + 1..];
             events.extend(self.end_line());
@@ -135,32 +137,32 @@ impl Reader {
         Ok(events)
     }
 
-    fn hold(&mut self, part: &[u8]) -> Result<(), Unheld> {
+    fn buffer(&mut self, part: &[u8]) -> Result<(), BufferError> {
         if let Some((_, tail, _)) = &mut self.ends {
-            keep_end(tail, part);
-            // All that is left to know of the line is whether it is empty.
+            append_end(tail, part);
+            // The only fact still needed of the line is whether it is empty.
             self.line.extend_from_slice(&part[..part.len().min(1)]);
             return Ok(());
         }
         self.line.extend_from_slice(part);
         let size = self.line.len() + self.data.len();
-        let why = if size > self.limit {
-            Unheld::TooLarge(self.limit)
-        } else if self.growing.as_mut().is_some_and(|growing| growing.reach(size).is_err()) {
-            Unheld::NoRoom
+        let reason = if size > self.limit {
+            BufferError::TooLarge(self.limit)
+        } else if self.growing.as_mut().is_some_and(|growing| growing.grow_to(size).is_err()) {
+            BufferError::BudgetExhausted
         } else {
             return Ok(());
         };
-        if !self.cuts {
-            return Err(why);
+        if !self.truncates {
+            return Err(reason);
         }
         let line = self.line.strip_prefix(b"data:").unwrap_or(&self.line).trim_ascii_start();
         let begun = if self.data.is_empty() { line } else { &self.data };
-        let head = Bytes::copy_from_slice(&begun[..begun.len().min(END_BYTES)]);
+        let head = Bytes::copy_from_slice(&begun[..begun.len().min(TRUNCATED_END_BYTES)]);
         let mut tail = BytesMut::new();
-        keep_end(&mut tail, &self.line);
-        self.ends = Some((head, tail, why));
-        // Anew, and not cleared: the memory goes, too.
+        append_end(&mut tail, &self.line);
+        self.ends = Some((head, tail, reason));
+        // New buffers: clearing the old ones would keep their memory.
         (self.line, self.data) = (BytesMut::from(&b"."[..]), BytesMut::new());
         if let Some(growing) = &mut self.growing {
             growing.clear();
@@ -179,7 +181,7 @@ impl Reader {
         }
         if line.is_empty() {
             let event = self.end_event();
-            self.padding += u32::from(event.is_none());
+            self.padding_lines += u32::from(event.is_none());
             return event;
         }
         let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
@@ -187,7 +189,7 @@ impl Reader {
         if value.starts_with(b" ") {
             value = value.slice(1..);
         }
-        self.padding += u32::from(field != b"data");
+        self.padding_lines += u32::from(field != b"data");
         match field {
             b"data" if !self.has_data => {
                 self.has_data = true;
@@ -210,7 +212,7 @@ impl Reader {
                     self.retry_ms = text.parse().ok().or(self.retry_ms);
                 }
             }
-            // A comment, or a field that nobody knows.
+            // A comment or an unknown field.
             _ => {}
         }
         None
@@ -220,28 +222,28 @@ impl Reader {
         let name = std::mem::take(&mut self.name);
         let mut data = self.data.split().freeze();
         let has_data = std::mem::take(&mut self.has_data);
-        if let Some((data, tail, why)) = self.ends.take() {
-            let cut = Some(Cut { tail: tail.freeze(), why });
-            return Some(Event { name, data, id: self.id.clone(), cut });
+        if let Some((data, tail, reason)) = self.ends.take() {
+            let truncated = Some(TruncatedEvent { tail: tail.freeze(), reason });
+            return Some(Event { name, data, id: self.id.clone(), truncated });
         }
         if let Some(growing) = &mut self.growing {
             data = growing.bind(data);
         }
-        has_data.then(|| Event { name, data, id: self.id.clone(), cut: None })
+        has_data.then(|| Event { name, data, id: self.id.clone(), truncated: None })
     }
 }
 
-/// Appends `part` to `end` and keeps the last [`END_BYTES`].
-fn keep_end(end: &mut BytesMut, part: &[u8]) {
-    end.extend_from_slice(&part[part.len().saturating_sub(END_BYTES)..]);
-    let surplus = end.len().saturating_sub(END_BYTES);
+/// Appends `part` to `end` and keeps the last [`TRUNCATED_END_BYTES`].
+fn append_end(end: &mut BytesMut, part: &[u8]) {
+    end.extend_from_slice(&part[part.len().saturating_sub(TRUNCATED_END_BYTES)..]);
+    let surplus = end.len().saturating_sub(TRUNCATED_END_BYTES);
     let _ = end.split_to(surplus);
 }
 
-/// How much is kept of either end of an event that is cut.
-const END_BYTES: usize = 256;
+/// Bytes that are kept of each end of a truncated event.
+const TRUNCATED_END_BYTES: usize = 256;
 
-/// Writes an event that holds one message. `data` must stand on one line.
+/// Encodes an event that contains one message. `data` must be on one line.
 pub fn write_message(data: &[u8]) -> Bytes {
     debug_assert!(!data.contains(&b'\n') && !data.contains(&b'\r'), "the data is one line");
     let mut out = BytesMut::with_capacity(data.len() + 24);
@@ -251,10 +253,10 @@ pub fn write_message(data: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// The longest event id that is kept.
+/// Longest event id that is kept.
 const MAX_ID_BYTES: usize = 4 * 1024;
 
-/// Writes an event that holds one message, under an id. Both must stand on one line.
+/// Encodes an event that contains one message, with an id. Both must be on one line.
 pub fn write_numbered(id: &str, data: &[u8]) -> Bytes {
     debug_assert!(!id.contains(['\n', '\r', '\0']), "the id is one line");
     let message = write_message(data);
@@ -266,26 +268,26 @@ pub fn write_numbered(id: &str, data: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// Writes an event that holds nothing but an id, to come back with, and when a client should.
-pub fn write_place(id: &str, retry: Duration) -> Bytes {
+/// Encodes an event with only an id, from which a client resumes, and the reconnection time.
+pub fn write_resume_point(id: &str, retry: Duration) -> Bytes {
     format!("id: {id}\nretry: {}\ndata: \n\n", retry.as_millis()).into()
 }
 
-/// Writes when a client should come back, without an event.
+/// Encodes the reconnection time, without an event.
 pub fn write_retry(retry: Duration) -> Bytes {
     format!("retry: {}\n\n", retry.as_millis()).into()
 }
 
-/// Writes an event of another kind. `name` and `data` must stand on one line each.
+/// Encodes an event of another type. `name` and `data` must be on one line each.
 pub fn write_event(name: &str, data: &str) -> Bytes {
     debug_assert!(!name.contains(['\n', '\r']) && !data.contains(['\n', '\r']), "one line each");
     format!("event: {name}\ndata: {data}\n\n").into()
 }
 
-/// What stands before an event's data.
+/// Text before the data of an event.
 pub const MESSAGE_HEAD: &[u8] = b"event: message\ndata: ";
 
-/// What stands behind an event's data.
+/// Text behind the data of an event.
 pub const MESSAGE_TAIL: &[u8] = b"\n\n";
 
 #[cfg(test)]
@@ -294,7 +296,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(text: &str, size: usize) -> Vec<Event> {
-        let mut reader = Reader::new(1_000);
+        let mut reader = SseDecoder::new(1_000);
         let pieces = text.as_bytes().chunks(size);
         pieces.flat_map(|piece| reader.feed(piece).expect("small events")).collect()
     }
@@ -305,8 +307,8 @@ mod tests {
 
     #[test]
     fn what_is_written_under_an_id_is_read_under_it() {
-        let mut reader = Reader::new(100);
-        let place = reader.feed(&write_place("a.0", Duration::from_secs(1))).expect("small");
+        let mut reader = SseDecoder::new(100);
+        let place = reader.feed(&write_resume_point("a.0", Duration::from_secs(1))).expect("small");
         assert_eq!(
             (place.len(), &*place[0].data, place[0].id.as_deref()),
             (1, &b""[..], Some("a.0"))
@@ -323,7 +325,7 @@ mod tests {
     fn events_do_not_depend_on_line_ends_or_cuts() {
         let text = "\u{feff}: hello\nid: 4\ndata: a\ndata:b\nevent: x\n\ndata\n\nevent: none\n\nretry: 7\n\n";
         let expected = [
-            Event { name: "x".into(), data: "a\nb".into(), id: Some("4".into()), cut: None },
+            Event { name: "x".into(), data: "a\nb".into(), id: Some("4".into()), truncated: None },
             Event { id: Some("4".into()), ..Event::default() },
         ];
         for end in ["\n", "\r\n", "\r"] {
@@ -336,7 +338,7 @@ mod tests {
 
     #[test]
     fn retry_and_the_last_id_are_kept() {
-        let mut reader = Reader::new(100);
+        let mut reader = SseDecoder::new(100);
         let events = reader.feed(b"id: a\nretry: 250\n\nretry: x\n").expect("small");
         assert_eq!((events.len(), reader.retry_ms(), reader.last_id()), (0, Some(250), Some("a")));
     }
@@ -348,19 +350,19 @@ mod tests {
 
     #[test]
     fn an_event_over_the_limit_is_an_error() {
-        let mut reader = Reader::new(10);
-        assert_eq!(reader.feed(b"data: 0123456789"), Err(Unheld::TooLarge(10)));
+        let mut reader = SseDecoder::new(10);
+        assert_eq!(reader.feed(b"data: 0123456789"), Err(BufferError::TooLarge(10)));
     }
 
     #[test]
     fn an_event_over_the_limit_is_cut_where_the_stream_has_to_go_on() {
-        let (head, tail) = ("h".repeat(END_BYTES), "t".repeat(END_BYTES));
+        let (head, tail) = ("h".repeat(TRUNCATED_END_BYTES), "t".repeat(TRUNCATED_END_BYTES));
         for body in
             [format!("data: {head}MM{tail}\n"), format!("data:{head}\ndata: M\ndata: {tail}\n")]
         {
             let text = format!("data: a\n\nevent: x\nid: 4\n{body}\n: more\ndata: b\n\n");
             for size in 1..=text.len() {
-                let mut reader = Reader::cutting(400);
+                let mut reader = SseDecoder::truncating(400);
                 let pieces = text.as_bytes().chunks(size);
                 let events = pieces.flat_map(|piece| reader.feed(piece).expect("never refused"));
                 let id = Some("4".into());
@@ -368,7 +370,10 @@ mod tests {
                     name: "x".into(),
                     data: head.clone().into(),
                     id: id.clone(),
-                    cut: Some(Cut { tail: tail.clone().into(), why: Unheld::TooLarge(400) }),
+                    truncated: Some(TruncatedEvent {
+                        tail: tail.clone().into(),
+                        reason: BufferError::TooLarge(400),
+                    }),
                 };
                 let expected = [data("a"), cut, Event { id, ..data("b") }];
                 assert_eq!(events.collect::<Vec<_>>(), expected, "in pieces of {size}");
@@ -385,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_long_id_is_held_once_however_many_events_follow_and_a_longer_one_not_at_all() {
-        let mut reader = Reader::new(1 << 20);
+        let mut reader = SseDecoder::new(1 << 20);
         let text = format!("id: {}\n{}", "x".repeat(MAX_ID_BYTES), "data\n\n".repeat(3));
         let events = reader.feed(text.as_bytes()).expect("small");
         let ids: Vec<_> = events.iter().filter_map(|event| event.id.as_ref()).collect();
@@ -404,35 +409,37 @@ mod tests {
 
     #[test]
     fn an_event_counts_while_it_is_held_and_one_without_room_is_cut_or_refused() {
-        let budget = Budget::new(1 << 20);
+        let budget = MemoryBudget::new(1 << 20);
         let large = [b"data: ", &[b'x'; 100_000][..], b"\n\n"].concat();
-        let mut reader = Reader::new(1 << 20).counted(&budget);
+        let mut reader = SseDecoder::new(1 << 20).with_budget(&budget);
         for piece in large[..50_000].chunks(1_000) {
             assert_eq!(reader.feed(piece), Ok(vec![]));
         }
-        assert!((50_000..50_000 + 64 * 1024).contains(&budget.held()));
+        assert!((50_000..50_000 + 64 * 1024).contains(&budget.reserved_bytes()));
         let events = reader.feed(&large[50_000..]).expect("there is room");
-        assert_eq!((events.len(), budget.held()), (1, 100_000));
+        assert_eq!((events.len(), budget.reserved_bytes()), (1, 100_000));
         drop(events);
-        assert_eq!(budget.held(), 0);
+        assert_eq!(budget.reserved_bytes(), 0);
 
-        let others = budget.keep(vec![0; 1_000_000].into()).expect("room");
-        assert_eq!(reader.feed(&large), Err(Unheld::NoRoom));
-        let mut reader = Reader::cutting(1 << 20).counted(&budget);
+        let others = budget.charge(vec![0; 1_000_000].into()).expect("room");
+        assert_eq!(reader.feed(&large), Err(BufferError::BudgetExhausted));
+        let mut reader = SseDecoder::truncating(1 << 20).with_budget(&budget);
         let both = [&large[..], b"data: small\n\n"].concat();
         let events = reader.feed(&both).expect("nothing fails");
-        let told: Vec<_> =
-            events.iter().map(|it| (it.data.len(), it.cut.as_ref().map(|cut| cut.why))).collect();
-        assert_eq!(told, [(END_BYTES, Some(Unheld::NoRoom)), (5, None)]);
+        let told: Vec<_> = events
+            .iter()
+            .map(|it| (it.data.len(), it.truncated.as_ref().map(|cut| cut.reason)))
+            .collect();
+        assert_eq!(told, [(TRUNCATED_END_BYTES, Some(BufferError::BudgetExhausted)), (5, None)]);
         drop(others);
-        assert_eq!(budget.held(), 0);
+        assert_eq!(budget.reserved_bytes(), 0);
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(texts in prop::collection::vec("[^\r\n]{0,30}", 0..6), size in 1_usize..50) {
             let stream: Vec<u8> = texts.iter().flat_map(|text| write_message(text.as_bytes())).collect();
-            let mut reader = Reader::new(1_000);
+            let mut reader = SseDecoder::new(1_000);
             let read: Vec<_> = stream.chunks(size).flat_map(|piece| reader.feed(piece).expect("small")).collect();
             let read: Vec<_> = read.iter().map(|event| event.data.as_ref()).collect();
             let sent: Vec<_> = texts.iter().map(|text| text.as_bytes()).collect();

@@ -1,24 +1,22 @@
-//! A moment in words.
-//!
-//! Knows nothing of: time zones, leap seconds, the clock.
+//! RFC 3339 formatting of timestamps (UTC).
 
 use std::time::{Duration, SystemTime};
 
-/// A moment in UTC as the configuration writes it: `2026-11-21T04:20:12Z`.
-pub fn to_words(moment: SystemTime) -> String {
+/// Formats a time in UTC, to the second, as the configuration writes it: `2026-11-21T04:20:12Z`.
+pub fn format_rfc3339(moment: SystemTime) -> String {
     let mut out = String::with_capacity(24);
     push_seconds(&mut out, moment);
     out.push('Z');
     out
 }
 
-/// A duration in seconds, as far as it interests a reader: to a tenth, and to a thousandth below one second.
+/// Rounds a duration for a reader: to a tenth of a second, and to a millisecond below one second.
 pub fn seconds(duration: Duration) -> f64 {
     let places = if duration < Duration::from_secs(1) { 1_000.0 } else { 10.0 };
     (duration.as_secs_f64() * places).round() / places
 }
 
-/// Writes the same to the millisecond, as RFC 3339 has it: `2026-11-21T04:20:12.007Z`.
+/// Appends a time in UTC, to the millisecond, as in RFC 3339: `2026-11-21T04:20:12.007Z`.
 pub fn push_millis(out: &mut String, moment: SystemTime) {
     let since = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     push_seconds(out, moment);
@@ -27,13 +25,14 @@ pub fn push_millis(out: &mut String, moment: SystemTime) {
     out.push('Z');
 }
 
-/// Digit by digit: each line of the audit log has a moment, and formatting costs more than all the rest of it.
+/// Appends a time to the second. Written digit by digit: each line of the audit log has a time, and
+/// `format!` would cost more than the rest of the line.
 fn push_seconds(out: &mut String, moment: SystemTime) {
     let seconds = match moment.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |it| -it),
     };
-    // The Gregorian calendar in eras of 400 years that begin in March, so that the leap day is the last.
+    // Gregorian calendar in eras of 400 years that begin in March, so that the leap day is last.
     let days = seconds.div_euclid(86_400) + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -45,7 +44,7 @@ fn push_seconds(out: &mut String, moment: SystemTime) {
     let time = seconds.rem_euclid(86_400);
     match year {
         0..10_000 => push_digits(out, year, 4),
-        // No clock is there, but a configuration may be.
+        // No clock reaches such a year, but a configuration may.
         _ => out.push_str(&format!("{year:04}")),
     }
     let rest =
@@ -56,10 +55,10 @@ fn push_seconds(out: &mut String, moment: SystemTime) {
     }
 }
 
-/// Writes the last `count` digits of a number that is not negative.
+/// Appends the last `count` digits of a number that is not negative.
 fn push_digits(out: &mut String, number: i64, count: u32) {
     for place in (0..count).rev() {
-        // One digit of ten.
+        // The value is a single decimal digit, so it fits.
         out.push(char::from(b'0' + (number / 10_i64.pow(place) % 10) as u8));
     }
 }
@@ -93,13 +92,13 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
             let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-            assert_eq!(to_words(moment), expected);
+            assert_eq!(format_rfc3339(moment), expected);
         }
         let late = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_234_812_007);
         let mut words = String::new();
         push_millis(&mut words, late);
         assert_eq!(words, "2026-11-21T04:20:12.007Z");
         let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
-        assert_eq!(to_words(before), "1969-12-31T23:59:59Z");
+        assert_eq!(format_rfc3339(before), "1969-12-31T23:59:59Z");
     }
 }

@@ -1,15 +1,14 @@
-//! One live upstream: an MCP server that is found, opened, kept open and asked.
+//! One live upstream: a connected MCP server, its sessions, its calls and its health.
 //!
-//! Promises: a call is written to a wire once, and once more only when the first was refused unexecuted.
-//! Every call ends: with a reply, or with an [`Error`] that says whether it may have run. Dropping a
-//! call's future cancels it at the server. A server that is down, slow, endless or talkative costs the
-//! others nothing.
+//! A *transport* (`transport/`: stdio, streamable HTTP, HTTP+SSE) carries bytes and does not know
+//! protocol eras. A *session* (`session/`: `legacy`, `modern`) builds requests and parses
+//! responses. `negotiation` detects the era, `supervisor` is the one task that keeps the main
+//! connection, and `session_pool` holds the additional sessions that serve clients of one kind.
 //!
-//! A *wire* (`stdio`, `http`, `sse`) carries bytes and knows no era; a *dialect* (`legacy`, `modern`) dresses
-//! what goes out and reads what comes back. `probe` chooses between the dialects, `supervisor` is the
-//! one task that keeps the connection, `links` holds those beside it, which serve callers of one kind.
-//!
-//! Knows nothing of: clients but what a call says of its caller, public names, policy, and what the items mean.
+//! Invariants: a call is written to a transport once, and a second time only if the first request
+//! was rejected unexecuted. Every call ends with a response or with an [`Error`] that says whether
+//! the call may have been executed. Dropping a call's future cancels the call at the server. A
+//! server that is down, slow, endless or noisy does not affect other upstreams.
 
 pub mod call;
 pub mod connect;
@@ -17,15 +16,13 @@ mod handle;
 pub mod health;
 mod input_requests;
 pub mod library;
-mod library_upstream;
 mod message;
 pub mod process;
+mod quote;
 mod rate_counter;
 mod session;
-mod state_publisher;
 mod subscriptions;
 mod supervisor;
-pub mod system;
 mod task_owners;
 #[cfg(test)]
 mod testing;
@@ -43,58 +40,61 @@ use hyper::{HeaderMap, StatusCode, Uri};
 
 use crate::hex::hex;
 use crate::json::Object;
-use crate::mcp::call::Caller;
+use crate::mcp::call::CallContext;
 use crate::mcp::capabilities::{self, Capabilities};
 use crate::mcp::definition::item::Item;
-use crate::mcp::input_request::Abilities;
-use crate::mcp::kind::Topic;
+use crate::mcp::input_request::ClientFeatures;
+use crate::mcp::kind::ListTopic;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::sha256::sha256;
 use crate::timestamp;
-use connect::Command;
+use connect::ChildCommand;
 
-pub use crate::upstream::call::active_call::{Asks, Called};
-pub use crate::upstream::call::call_metrics::Calls;
-pub use crate::upstream::health::status_report::Report;
-pub use handle::{Awake, Upstream};
+pub use crate::upstream::call::active_call::{CallOutcome, SuspendedCall};
+pub use crate::upstream::call::call_metrics::CallMetrics;
+pub use crate::upstream::health::status_report::UpstreamReport;
+pub use handle::{KeepAliveGuard, Upstream};
 pub use subscriptions::{Subscribed, Subscription};
 
-/// What an upstream runs on.
+/// Configuration of one upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// What it is called here.
+    /// Configured name of the upstream.
     pub name: UpstreamName,
-    /// Where it is.
-    pub source: Source,
-    /// `None`: find out.
+    /// Process, URL or folder that the upstream is reached at.
+    pub source: UpstreamSource,
+    /// Protocol era; `None` means that it is detected.
     pub era: Option<Era>,
-    /// Which clients share a connection.
+    /// Clients that share a connection.
     pub sharing: Sharing,
-    /// How long things may take.
+    /// Time limits.
     pub timeouts: Timeouts,
-    /// When to try again.
-    pub retry: Retry,
-    /// How much it may send, and how many calls it gets.
-    pub limits: Limits,
-    /// Whether Weir is not ready while it is not up.
+    /// Reconnect back-off.
+    pub retry: RetrySettings,
+    /// Limits on its messages and on concurrent calls.
+    pub limits: UpstreamLimits,
+    /// Whether Weir's readiness depends on this upstream.
     pub required: bool,
-    /// Whether it is started when it is first used, and may be stopped when nobody uses it.
+    /// Whether the upstream is started on first use and may be stopped when it is idle.
     pub lazy: bool,
-    /// When it is left alone for a while.
+    /// Thresholds of the circuit breaker.
     pub breaker: health::breaker::Settings,
-    /// What becomes of its lists while it is not connected.
+    /// Treatment of its lists while it is not connected.
     pub on_down: OnDown,
-    /// The folder in which its last lists are kept, to be shown after a start until it has been listed.
-    pub kept_in: Option<PathBuf>,
+    /// Folder of the list cache: the last lists of each upstream, served after a start until the
+    /// upstream has been listed.
+    pub list_cache_dir: Option<PathBuf>,
 }
 
 impl Settings {
-    /// A hash, in hexadecimal, of all that decides which server this is and as whom it is asked, credentials
-    /// included: two with the same hash list the same.
+    /// Returns a hexadecimal hash of everything that decides which server this is and with which
+    /// identity Weir calls it, credentials included. Two settings with the same fingerprint produce
+    /// the same lists.
     pub fn fingerprint(&self) -> String {
         let mut hashes = Vec::new();
-        // Each part becomes one of a fixed length: no two lists of parts run together, and no secret is copied.
+        // Each part is hashed to a fixed length: two different lists of parts cannot run together,
+        // and no secret is copied.
         let mut add = |part: &[u8]| hashes.extend(sha256(part));
         add(self.name.as_str().as_bytes());
         add(format!("{:?}", self.era).as_bytes());
@@ -102,10 +102,10 @@ impl Settings {
             add(declared);
         }
         match &self.source {
-            Source::Library { dir } => add(dir.as_os_str().as_encoded_bytes()),
-            Source::Process(Command { program, args, env, cwd, .. }) => {
+            UpstreamSource::Library { dir } => add(dir.as_os_str().as_encoded_bytes()),
+            UpstreamSource::Process(ChildCommand { program, args, env, cwd, .. }) => {
                 add(program.as_bytes());
-                // A program, or a file among its arguments, is another one in another folder.
+                // A relative program or file argument is another file in another folder.
                 let here = || std::env::current_dir().unwrap_or_default();
                 add(cwd.clone().unwrap_or_else(here).as_os_str().as_encoded_bytes());
                 add(args.len().to_string().as_bytes());
@@ -115,7 +115,7 @@ impl Settings {
                     add(value.expose().as_bytes());
                 }
             }
-            Source::Http { url, headers, transport } => {
+            UpstreamSource::Http { url, headers, transport } => {
                 add(url.to_string().as_bytes());
                 add(format!("{transport:?}").as_bytes());
                 for (name, value) in headers {
@@ -127,102 +127,103 @@ impl Settings {
         hex(&sha256(hashes))
     }
 
-    /// What the kept connection declares to a server of the legacy era. One that is there for lists alone
-    /// declares everything that can be asked through Weir, since some servers choose by it what they
-    /// list, and answers no question. One that many share, on a single stream, declares nothing: nobody
-    /// could tell whom it asks.
+    /// Returns the client capabilities that the main connection declares to a legacy server. A
+    /// connection that is used for lists only declares every feature that Weir can relay, since
+    /// some servers choose by it what they list, and it rejects every server request. A single
+    /// stream that many clients share declares none, since a server request on it could not be
+    /// attributed to a client.
     fn declared(&self, one_stream: bool) -> Bytes {
         match &self.sharing {
             Sharing::Sole(declared) => declared.clone(),
             Sharing::Shared if one_stream => Bytes::from_static(capabilities::OWN.as_bytes()),
             Sharing::Shared | Sharing::Client => {
-                let everything = Caller {
-                    abilities: Abilities::ALL,
+                let everything = CallContext {
+                    features: ClientFeatures::ALL,
                     capabilities: Bytes::from_static(capabilities::OWN.as_bytes()),
-                    ..Caller::plain(Revision::NEWEST_LEGACY)
+                    ..CallContext::plain(Revision::NEWEST_LEGACY)
                 };
-                declared(&everything)
+                declared_capabilities(&everything)
             }
         }
     }
 }
 
-/// What becomes of an upstream's lists while it is not connected.
+/// Treatment of an upstream's lists while it is not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDown {
-    /// They stay as they were.
+    /// The last lists stay published.
     #[default]
     Keep,
-    /// They are left out once it has been away for this long.
+    /// The lists are hidden after the upstream has been disconnected for this long.
     Hide {
-        /// So that one that comes back soon changes nothing.
+        /// Grace period, so that a short interruption changes nothing.
         after: Duration,
     },
 }
 
-/// Which clients share a connection.
+/// Clients that share a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sharing {
-    /// All of them, as far as the upstream can tell whom it asks.
+    /// All clients, as far as the upstream's server requests can be attributed to a client.
     Shared,
-    /// None: each has its own, which ends with it.
+    /// No sharing: each client has its own connection, which ends with the client.
     Client,
-    /// There is one client in all, with these capabilities.
+    /// One client in total, with these capabilities.
     Sole(Bytes),
 }
 
-/// Where an upstream is.
+/// Process, URL or folder of an upstream.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Source {
+pub enum UpstreamSource {
     /// The built-in prompt library.
     Library {
         /// The folder of Markdown files.
         dir: PathBuf,
     },
     /// A child process that speaks over stdio.
-    Process(Command),
+    Process(ChildCommand),
     /// A server on the network.
     Http {
-        /// Its endpoint.
+        /// Endpoint URL.
         url: Uri,
         /// Headers to add to every request.
         headers: HeaderMap,
-        /// `None`: find out.
-        transport: Option<Transport>,
+        /// HTTP transport; `None` means that it is detected.
+        transport: Option<HttpTransport>,
     },
 }
 
-/// How a server on the network is spoken to.
+/// HTTP transport of a remote server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
+pub enum HttpTransport {
     /// Streamable HTTP.
     Http,
-    /// The pair of an event stream and an endpoint for messages, of 2024-11-05.
+    /// HTTP+SSE: an event stream and an endpoint for messages (spec 2024-11-05, deprecated since).
     Sse,
 }
 
-/// How long things may take.
+/// Time limits of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timeouts {
     /// Connecting to one address of a server on the network.
     pub connect: Duration,
-    /// From its start until it is ready.
+    /// Start and handshake, until the upstream is ready.
     pub startup: Duration,
     /// One list, through all its pages.
     pub list: Duration,
-    /// One call, or the silence in it if progress counts.
+    /// One call; with `reset_on_progress`, the time without a notification.
     pub call: Duration,
-    /// One call in all; not less than `call`.
+    /// Total time of one call; not less than `call`.
     pub call_max: Duration,
-    /// Whether progress begins `call` anew.
+    /// Whether a progress notification restarts `call`.
     pub reset_on_progress: bool,
-    /// How long a call's first question waits for further ones.
+    /// Time that the first input request of a call waits for further ones.
     pub gather: Duration,
-    /// How long nobody has used one that is lazy until it is stopped; `None`: it is not.
+    /// Idle time after which an on-demand upstream is stopped; `None` means never.
     pub idle: Option<Duration>,
-    /// How long a child may take to leave once its standard input is closed; then it gets SIGTERM.
+    /// Time between closing a child's standard input and SIGTERM.
     pub stop: Duration,
-    /// How long it may take from then on; then it gets SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub terminate: Duration,
 }
 
@@ -243,18 +244,18 @@ impl Default for Timeouts {
     }
 }
 
-/// When to connect again.
+/// Reconnect back-off of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Retry {
+pub struct RetrySettings {
     /// The first pause; it doubles each time.
     pub backoff: Duration,
     /// The longest pause; not less than `backoff`.
     pub max_backoff: Duration,
-    /// Whether pauses vary, so that many do not come back at once.
+    /// Whether pauses are jittered, so that many upstreams do not reconnect at once.
     pub jitter: bool,
 }
 
-impl Default for Retry {
+impl Default for RetrySettings {
     fn default() -> Self {
         Self {
             backoff: Duration::from_millis(250),
@@ -264,44 +265,44 @@ impl Default for Retry {
     }
 }
 
-/// How much an upstream may send, and how many calls it gets.
+/// Limits on an upstream's messages and on concurrent calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    /// Calls in flight; by default 64, and 256 towards a `url`.
+pub struct UpstreamLimits {
+    /// Maximum calls in flight; by default 64, and 256 for a `url`.
     pub concurrency: usize,
-    /// Calls that wait for that; further ones are refused at once.
+    /// Maximum calls that wait for a permit; further ones are rejected at once.
     pub waiting: usize,
-    /// How long they wait before they are refused.
+    /// Time that a call waits for a permit before it is rejected.
     pub wait: Duration,
-    /// The largest message, in bytes.
+    /// Maximum size of a message, in bytes.
     pub max_message: usize,
-    /// The longest list, in items.
+    /// Maximum items of a list.
     pub max_items: usize,
-    /// The longest list, in pages.
+    /// Maximum pages of a list.
     pub max_pages: usize,
-    /// The longest list, in bytes; the page that exceeds it is its last.
+    /// Maximum size of a list, in bytes; the page that exceeds it is the last one read.
     pub max_list: usize,
 }
 
-/// How an upstream is doing.
+/// Connection status of an upstream.
 #[derive(Debug, Clone)]
-pub enum Status {
-    /// Has neither connected nor failed yet, or is started after it slept.
+pub enum ConnectionStatus {
+    /// Neither connected nor failed yet, or being started on demand.
     Starting,
-    /// Not connected, since nobody uses it: whoever does has it started.
+    /// Stopped because it was idle; the next use starts it.
     Asleep,
     /// Connected.
-    Up(Arc<About>),
+    Up(Arc<ConnectionInfo>),
     /// Not connected.
     Down {
-        /// Why, in words fit for the operator.
+        /// Reason, as text for the operator.
         reason: String,
-        /// Whether it ends again and again soon after it was started.
+        /// Whether the process is in a crash loop.
         crash_loop: bool,
     },
 }
 
-impl Status {
+impl ConnectionStatus {
     fn is_starting(&self) -> bool {
         matches!(self, Self::Starting)
     }
@@ -311,126 +312,129 @@ impl Status {
     }
 }
 
-/// What a connected upstream said of itself.
+/// Result of the handshake with a connected upstream.
 #[derive(Debug)]
-pub struct About {
-    /// Counts connections: a new number means that everything has to be listed again.
+pub struct ConnectionInfo {
+    /// Number of the connection; a new number means that everything has to be listed again.
     pub epoch: u64,
-    /// The revision that is spoken with it.
+    /// Negotiated protocol revision.
     pub revision: Revision,
-    /// `stdio`, `http`, `http+sse` or `library`.
-    pub wire: &'static str,
-    /// Which topics it declares.
+    /// Transport label: `stdio`, `http`, `http+sse` or `library`.
+    pub transport: &'static str,
+    /// Declared list topics, by [`ListTopic::index`].
     pub topics: [bool; 3],
-    /// What else it can do.
+    /// Other server capabilities.
     pub capabilities: Capabilities,
-    /// What it tells models about its use, at most [`MAX_INSTRUCTIONS_BYTES`] of it.
+    /// Server instructions, cut to [`MAX_INSTRUCTIONS_BYTES`].
     pub instructions: Option<Arc<str>>,
 }
 
-impl About {
-    /// The era that is spoken with it.
+impl ConnectionInfo {
+    /// Era of the negotiated revision.
     pub fn era(&self) -> Era {
         self.revision.era()
     }
 
-    /// Whether it declares this topic.
-    pub fn has(&self, topic: Topic) -> bool {
+    /// Whether the server declares this list topic.
+    pub fn has(&self, topic: ListTopic) -> bool {
         self.topics[topic.index()]
     }
 }
 
-/// How much is kept of what an upstream tells models about its use.
+/// Maximum size of an upstream's instructions.
 pub const MAX_INSTRUCTIONS_BYTES: usize = 8 * 1024;
 
-/// How often each topic was said to have changed, over all connections.
+/// Number of `list_changed` notifications per topic, over all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Changes(pub [u64; 3]);
+pub struct ListChangeCounts(pub [u64; 3]);
 
-/// All pages of a list.
+/// Items of all pages of a list.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// The items, each key once.
+    /// Items, each key once.
     pub items: Vec<Item>,
-    /// On how many pages they came.
+    /// Number of pages read.
     pub pages: usize,
-    /// Which limit cut it short.
+    /// Limit that truncated the list, if one did.
     pub truncated: Option<String>,
-    /// How long it may be kept, if the upstream says so: the least of its pages' times.
+    /// Time to live, if the upstream states one: the least of its pages.
     pub ttl: Option<Duration>,
-    /// Whether the upstream says that it is not the same for everybody.
+    /// Whether the upstream declares that the list depends on the client.
     pub is_private: bool,
 }
 
-/// Why there is no reply.
+/// Reason why a call has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not connected, or refused as the protocol refuses what is not executed. The call was not carried out.
+    /// Not connected, or rejected as the protocol rejects what is not executed. The call was not
+    /// executed.
     #[error("not connected: {0}")]
     Unavailable(String),
     /// The call names a task that began in another process or session. Nothing was sent.
     #[error("the process or session in which the task began has ended")]
     NoSuchTask,
-    /// Too many calls are under way, and nothing was sent.
-    #[error("too many calls under way")]
+    /// The concurrency limit and its queue are full. Nothing was sent.
+    #[error("too many calls in flight")]
     Busy {
-        /// When to try again.
+        /// Time after which to retry.
         retry_after: Duration,
     },
-    /// The server wants input for the call, and too many calls wait for input: the call was cancelled after it
-    /// had begun.
-    #[error("too many questions wait for their answers")]
-    Crowded,
-    /// The connection broke before the reply was there; the call may have run.
-    #[error("the connection broke: {0}")]
-    Broke(String),
-    /// The server answered with an HTTP status that is no success. The call was sent, and may have run: who
-    /// answers may be a proxy that has lost the server's own response.
-    #[error("it answered with HTTP {status}")]
+    /// The server requests input for the call, and too many calls wait for client input: the call
+    /// was cancelled after it had begun.
+    #[error("too many calls wait for client input")]
+    TooManyInputRequests,
+    /// The connection was lost before the response; the call may have been executed.
+    #[error("the connection was lost: {0}")]
+    ConnectionLost(String),
+    /// The server responded with an HTTP error status. The call was sent and may have been
+    /// executed: the status may come from a proxy that has lost the server's own response.
+    #[error("the server responded with HTTP {status}")]
     HttpStatus {
-        /// Which: 401, 403, 429 or 5xx.
+        /// Status code: 401, 403, 429 or 5xx.
         status: StatusCode,
-        /// When the server wants to be asked again, if it says so: not before this time.
+        /// Earliest time for a retry, if the server states one.
         retry_after: Option<Duration>,
     },
-    /// No reply in time; the call was cancelled, and may have run.
-    #[error("no answer within {} s", timestamp::seconds(*.0))]
+    /// Time limit reached; the call was cancelled and may have been executed.
+    #[error("no response within {} s", timestamp::seconds(*.0))]
     TimedOut(Duration),
-    /// The reply is larger than this many bytes.
-    #[error("a message of more than {0} bytes")]
+    /// The response is larger than this many bytes.
+    #[error("the response is larger than {0} bytes")]
     TooLarge(usize),
-    /// So much is held for everybody that there was no room for the reply. The call may have run.
-    #[error("there is no room for its reply at the moment")]
-    NoRoom,
-    /// The upstream asked for what the client did not declare that it can be asked for: this. The call was
+    /// The memory budget is exhausted. The call may have been executed.
+    #[error("the memory budget is exhausted; try again later")]
+    MemoryExhausted,
+    /// The upstream requested client features that the client did not declare. The call was
     /// cancelled.
-    #[error("it asks for what the client did not declare")]
-    Undeclared(Abilities),
-    /// The upstream broke the protocol.
+    #[error("the upstream requests a feature that the client did not declare")]
+    UndeclaredFeature(ClientFeatures),
+    /// The upstream violated the protocol.
     #[error("{0}")]
     Protocol(String),
 }
 
-/// What Weir says of itself where no client is behind a request.
+/// Returns Weir's own `clientInfo`, for requests without a client.
 fn client_info() -> Bytes {
     Bytes::from_static(
         concat!("{\"name\":\"weir\",\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes(),
     )
 }
 
-/// What is declared to a server of the legacy era on behalf of a client: what it can be asked, and the
-/// extensions that it knows.
-pub fn declared(caller: &Caller) -> Bytes {
+/// Returns the capabilities declared to a legacy server on behalf of a client: its features and its
+/// extensions.
+pub fn declared_capabilities(caller: &CallContext) -> Bytes {
     declared_in(Revision::NEWEST_LEGACY, caller)
 }
 
-/// The same in the words of `revision`, which is not of the client's era.
-fn declared_in(revision: Revision, caller: &Caller) -> Bytes {
-    let mut declared = caller.abilities.declare(revision);
-    let capabilities = Object::parse_again(caller.capabilities.clone());
+/// Returns the declared capabilities in the terms of `revision`, which need not be of the client's
+/// era.
+fn declared_in(revision: Revision, caller: &CallContext) -> Bytes {
+    let mut declared = caller.features.declare(revision);
+    let capabilities = Object::parse_trusted(caller.capabilities.clone());
     let extensions = capabilities.ok().and_then(|it| it.get_object("extensions"));
     if let Some(mut extensions) = extensions {
-        // The eras know tasks of different shapes, and none becomes the other.
+        // Tasks have different shapes in the two eras, and neither can be translated into the
+        // other.
         extensions.take(capabilities::TASKS_EXTENSION);
         if !extensions.is_empty() {
             declared.set("extensions", extensions.to_bytes());

@@ -1,10 +1,12 @@
-//! What one message may cost: memory held for it, and time of the processor beside a plain message of the same length (G11).
+//! Cost of one message: memory in use for it, and processor time beside a plain message of equal
+//! length (G11).
 //!
-//! What is measured is Weir's own readers, on one thread, and a connection at the door of a whole house. The inputs are
-//! those of `fuzz/corpus`, and what grows out of them and of the bytes that mean something to a reader: each repeated to a
-//! length at which the fixed cost of a message does not count, alone and as the parameters of a request. How long matching a
-//! URI with templates may take is bounded by its own steps (`catalog::template`), and is not measured here. It stands in
-//! a binary of its own, since its allocator counts for the whole process.
+//! Measured are Weir's own parsers, on one thread, and a connection to a whole gateway. The inputs
+//! are those of `fuzz/corpus`, and texts derived from them and from the bytes that are significant
+//! to a parser: each repeated to a length at which the fixed cost of a message does not count,
+//! alone and as the parameters of a request. The time for matching a URI with templates is bounded
+//! by its own steps (`catalog::template`), and is not measured here. The test has a binary of its
+//! own, since its allocator counts for the whole process.
 
 #![allow(clippy::disallowed_types, reason = "a scripted server reads what Weir wrote")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -30,23 +32,23 @@ use weir::app::App;
 use weir::catalog::Cursor;
 use weir::config::{Config, Options};
 use weir::jsonrpc::Message;
-use weir::line_codec::{Line, Lines};
+use weir::line_codec::{DecodedLine, LineDecoder};
 use weir::mcp::definition::item::Item;
-use weir::mcp::definition::param_headers::{Mirror, decode};
+use weir::mcp::definition::param_headers::{ParamHeaders, decode};
 use weir::mcp::kind::Kind;
-use weir::sse::Reader;
-use weir::upstream::connect::{Child, Command, Dial, Stream};
+use weir::sse::SseDecoder;
+use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// How long the inputs are.
+/// Length of the inputs.
 const LENGTH: usize = if cfg!(debug_assertions) { 32 << 10 } else { 128 << 10 };
 
-/// What a message costs that holds next to nothing, in memory.
+/// Memory for a message with almost no content.
 const FIXED_BYTES: usize = 16 << 10;
 
-/// What reads bytes: its name, a folder of inputs, itself, and a plain input of a length.
+/// A parser: its name, a folder of inputs, the function, and a plain input of a given length.
 type Row = (&'static str, &'static str, fn(&[u8]), fn(usize) -> Vec<u8>);
 
 const READERS: [Row; 6] = [
@@ -54,7 +56,7 @@ const READERS: [Row; 6] = [
     ("lines", "f02_lines", lines, plain_lines),
     ("events", "f03_events", events, plain_events),
     ("a header", "f04_header_decoded", header, plain_text),
-    ("a cursor", "f06_tokens_of_our_own", cursor, plain_text),
+    ("a cursor", "f06_cursor", cursor, plain_text),
     ("a definition", "f09_definition", definition, plain_definition),
 ];
 
@@ -62,13 +64,13 @@ fn message(bytes: &[u8]) {
     let _ = black_box(Message::parse(Bytes::copy_from_slice(bytes)));
 }
 
-/// As a child's lines are read: who writes a thousand that are no messages is ended.
+/// Parses lines as a child's are parsed: a child that writes a thousand invalid ones is ended.
 fn lines(bytes: &[u8]) {
-    let (mut lines, mut junk) = (Lines::new(4 << 20), 0);
+    let (mut lines, mut junk) = (LineDecoder::new(4 << 20), 0);
     for piece in bytes.chunks(8 << 10) {
         lines.buffer().extend_from_slice(piece);
         while let Some(line) = lines.next_line() {
-            if let Line::Whole(line) = line {
+            if let DecodedLine::Whole(line) = line {
                 junk += usize::from(black_box(Message::parse(line)).is_err());
             }
             if junk > 1_000 {
@@ -79,7 +81,7 @@ fn lines(bytes: &[u8]) {
 }
 
 fn events(bytes: &[u8]) {
-    let mut reader = Reader::new(4 << 20);
+    let mut reader = SseDecoder::new(4 << 20);
     for piece in bytes.chunks(8 << 10) {
         for event in reader.feed(piece).expect("within the limit") {
             let _ = black_box(Message::parse(event.data));
@@ -101,11 +103,11 @@ fn cursor(bytes: &[u8]) {
 
 fn definition(bytes: &[u8]) {
     if let Ok(item) = Item::parse(Kind::Tool, Bytes::copy_from_slice(bytes)) {
-        let _ = black_box(Mirror::read(&item.definition));
+        let _ = black_box(ParamHeaders::read(&item.definition));
     }
 }
 
-/// A call as clients make them: some text in some members.
+/// A typical call: some text in some members.
 fn plain_message(length: usize) -> Vec<u8> {
     let block =
         r#"{"type":"text","text":"The quick brown fox jumps over the lazy dog, and \"again\"."}"#;
@@ -141,7 +143,7 @@ fn plain_definition(length: usize) -> Vec<u8> {
     .into()
 }
 
-/// Inputs that are to be worse than a plain one.
+/// Inputs that may cost more than a plain one.
 fn hostile(folder: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(folder);
     let corpus = std::fs::read_dir(folder)
@@ -191,16 +193,16 @@ fn hostile(folder: &str) -> Vec<Vec<u8>> {
     inputs
 }
 
-/// How much more memory is held than before, at the most.
-fn held(work: impl FnOnce()) -> usize {
+/// Peak growth of the memory in use during `work`.
+fn peak_growth(work: impl FnOnce()) -> usize {
     let before = MEMORY.current_usage();
     MEMORY.reset_peak_usage();
     work();
     MEMORY.peak_usage().saturating_sub(before)
 }
 
-/// How much longer the one takes than the other, each at the least: whatever else the machine does comes on top. What looks
-/// bad is looked at more often.
+/// Ratio of the minimum durations; the minimum excludes other work of the machine. A suspicious
+/// ratio is measured more often.
 fn times_as_long(mut one: impl FnMut(), mut other: impl FnMut()) -> f64 {
     let once = |work: &mut dyn FnMut()| {
         let begin = Instant::now();
@@ -222,26 +224,26 @@ fn shown(input: &[u8]) -> String {
     input[..input.len().min(80)].escape_ascii().to_string()
 }
 
-// === The door ===
+// === A whole gateway ===
 
-/// Leads nowhere.
+/// Refuses all connections.
 struct Nowhere;
 
-impl Dial for Nowhere {
+impl Connect for Nowhere {
     fn connect<'a>(
         &'a self,
         _: &'a Uri,
         _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 
-    fn spawn(&self, _: &Command) -> io::Result<Child> {
+    fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
         Err(io::ErrorKind::NotFound.into())
     }
 }
 
-/// A request with this body.
+/// HTTP request with this body.
 fn request(body: &[u8]) -> Vec<u8> {
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -251,8 +253,8 @@ fn request(body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// What is held while each of these is said at the door of one house, on a connection of its own.
-fn held_at_the_door(inputs: &[Vec<u8>]) -> Vec<usize> {
+/// Peak memory for each of these requests to one gateway, each on a connection of its own.
+fn peak_of_requests(inputs: &[Vec<u8>]) -> Vec<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -269,28 +271,28 @@ fn held_at_the_door(inputs: &[Vec<u8>]) -> Vec<usize> {
                 (MEMORY.current_usage(), SocketAddr::from(([127, 0, 0, 1], 50_000)));
             MEMORY.reset_peak_usage();
             let (mut ours, theirs) = tokio::io::duplex(16 << 10);
-            let door = Arc::clone(app.door());
+            let door = Arc::clone(app.server_state());
             let serving =
                 tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
-            // It may have refused by then.
+            // The server may have rejected the request by then.
             let _ = ours.write_all(input).await;
             let mut answer = [0; 1024];
-            let hearing =
+            let reading =
                 async { while ours.read(&mut answer).await.is_ok_and(|count| count > 0) {} };
-            // What is not answered is waited for as long as a body may take.
-            let _ = tokio::time::timeout(Duration::from_secs(3_600), hearing).await;
+            // Without a response, waits for as long as a body may take.
+            let _ = tokio::time::timeout(Duration::from_secs(3_600), reading).await;
             drop(ours);
             serving.await.expect("it does not panic");
             all.push(MEMORY.peak_usage().saturating_sub(before));
         }
-        app.stop_doors();
-        app.drained().await;
+        app.stop_downstream();
+        app.wait_until_drained().await;
         app.close().await;
         all
     })
 }
 
-/// What is counted is the whole process's: one test at a time.
+/// Lets one test run at a time, because the allocator counts for the whole process.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -304,7 +306,7 @@ fn g11_no_input_costs_more_than_eight_times_its_length_nor_ten_times_the_time_of
         let (mut memory, mut processor) = ((0.0, String::new()), (0.0, String::new()));
         for input in &inputs {
             let ratio =
-                held(|| read(input)).saturating_sub(FIXED_BYTES) as f64 / input.len() as f64;
+                peak_growth(|| read(input)).saturating_sub(FIXED_BYTES) as f64 / input.len() as f64;
             if ratio > memory.0 {
                 memory = (ratio, shown(input));
             }
@@ -329,16 +331,16 @@ fn g11_no_input_costs_more_than_eight_times_its_length_nor_ten_times_the_time_of
         assert!(processor.0 <= 10.0, "{what}: {processor:?}");
     }
     let inputs: Vec<_> = hostile("f01_jsonrpc").iter().map(|body| request(body)).collect();
-    // What a house holds from its first connection on is not the second one's.
-    let usual = held_at_the_door(&[request(b"{}"), request(b"{}")])[1] + FIXED_BYTES;
-    let worst = held_at_the_door(&inputs).into_iter().zip(&inputs);
+    // The second connection does not include the memory that a gateway allocates for its first.
+    let usual = peak_of_requests(&[request(b"{}"), request(b"{}")])[1] + FIXED_BYTES;
+    let worst = peak_of_requests(&inputs).into_iter().zip(&inputs);
     let worst =
         worst.map(|(held, input)| (held.saturating_sub(usual) as f64 / input.len() as f64, input));
     let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0)).unwrap();
     eprintln!(
-        "G11: the door, {} bodies: {:.2} of its length held, beside {usual} bytes",
+        "G11: a whole gateway, {} bodies: {:.2} of its length in use, beside {usual} bytes",
         inputs.len(),
         worst.0
     );
-    assert!(worst.0 <= 8.0, "the door: {:.2} for {}", worst.0, shown(worst.1));
+    assert!(worst.0 <= 8.0, "a whole gateway: {:.2} for {}", worst.0, shown(worst.1));
 }

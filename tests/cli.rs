@@ -1,4 +1,4 @@
-//! The commands, as a person or a script meets them: whole outputs and exit codes.
+//! The commands, as a person or a script uses them: whole outputs and exit codes.
 
 #[path = "cli/auditing.rs"]
 mod auditing;
@@ -73,7 +73,7 @@ Hello, {{who}}!
 Hello!
 ";
 
-/// A folder with a configuration and a prompt library.
+/// Folder with a configuration and a prompt library.
 fn folder(config: &str) -> TempDir {
     let folder = TempDir::new().expect("a folder");
     let write = |name: &str, text: &str| {
@@ -87,7 +87,7 @@ fn folder(config: &str) -> TempDir {
     folder
 }
 
-const HOUSE: &str = r#"
+const LIBRARY_CONFIG: &str = r#"
 [upstreams.house]
 prompts_dir = "prompts"
 
@@ -100,7 +100,7 @@ key_sha256 = ["1111111111111111111111111111111111111111111111111111111111111111"
 role = "guest"
 "#;
 
-/// The program, with a folder for its state that no other has.
+/// Command of the program, with a state folder of its own.
 fn program() -> std::process::Command {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -111,7 +111,8 @@ fn program() -> std::process::Command {
     command
 }
 
-/// `weir serve` in a folder, what it says from now on, and the line that said that it is ready.
+/// Starts `weir serve` in a folder; returns the process, its further log, and the line that
+/// reported it ready.
 fn serve(folder: &Path) -> (Child, Lines<BufReader<ChildStderr>>, String) {
     let mut command = program();
     command.arg("serve").current_dir(folder).stderr(Stdio::piped());
@@ -129,21 +130,21 @@ fn weir(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().expect("it exits"), text(output.stdout), text(output.stderr))
 }
 
-/// Runs a command in a folder and tells it all, as a terminal would show it.
+/// Runs a command in a folder and returns all its output as a terminal would show it.
 fn shown(folder: &Path, arguments: &[&str]) -> String {
     let (code, out, err) = weir(folder, arguments);
     let line = arguments.join(" ");
     format!("$ weir {line}\n{out}{}{err}=> {code}\n", if err.is_empty() { "" } else { "! " })
 }
 
-/// One of the example servers.
+/// Path of an example server.
 fn example(name: &str) -> String {
     let examples = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name("examples");
     examples.join(name).display().to_string()
 }
 
-/// Writes `<name>.sh` into a folder: a legacy server that leaves the mark `<name>.started` and answers
-/// each method with a member of the answer; what it does not know it refuses.
+/// Writes `<name>.sh` into a folder: a legacy server that creates the file `<name>.started` and
+/// responds to each method with a member of the response; it rejects unknown methods.
 fn script(folder: &Path, name: &str, answers: &[(&str, &str)]) {
     let cases = answers.iter().map(|(method, answer)| {
         format!("        *'\"{method}\"'*) printf '%s\\n' '{{\"jsonrpc\":\"2.0\",\"id\":'$id',{answer}}}' ;;\n")
@@ -165,12 +166,12 @@ done
     std::fs::write(folder.join(format!("{name}.sh")), text).expect("written");
 }
 
-/// The table of an upstream that is such a script.
+/// Table of an upstream that runs such a script.
 fn scripted(name: &str) -> String {
     format!("[upstreams.{name}]\ncommand = \"sh\"\nargs = [\"{name}.sh\"]\n")
 }
 
-/// Whether a process runs. One that has ended and that nobody has waited for yet does not.
+/// Whether a process runs. A zombie does not.
 fn runs(process: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
@@ -184,7 +185,7 @@ fn was_started(folder: &Path, name: &str) -> bool {
 
 #[test]
 fn list_shows_names_and_what_they_are_for() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let (code, out, err) = weir(folder.path(), &["list"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert_snapshot!(out, @r"
@@ -209,7 +210,7 @@ fn schema_prints_the_files_that_are_shipped() {
 
 #[test]
 fn list_as_a_client_shows_what_that_client_sees() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let (code, out, _) = weir(folder.path(), &["list", "prompts", "--as", "visitor", "--json"]);
     assert_eq!(code, 0);
     assert_snapshot!(out, @r#"{"prompts":[{"name":"house__greeting","title":"Greeting","description":"Greets somebody.","arguments":[{"name":"who","description":"Whom to greet.","required":true}]}]}"#);
@@ -219,7 +220,7 @@ fn list_as_a_client_shows_what_that_client_sees() {
 
 #[test]
 fn get_prints_the_messages_or_the_result_as_it_came() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let (code, out, _) = weir(folder.path(), &["get", "house__greeting", "who=Ada"]);
     assert_eq!(code, 0);
     assert_snapshot!(out, @r"
@@ -235,20 +236,20 @@ fn get_prints_the_messages_or_the_result_as_it_came() {
 
 #[test]
 fn what_goes_wrong_has_an_exit_code_and_a_line() {
-    let folder = folder(HOUSE);
-    let told = |arguments: &[&str]| {
+    let folder = folder(LIBRARY_CONFIG);
+    let report = |arguments: &[&str]| {
         let (code, out, err) = weir(folder.path(), arguments);
         assert_eq!(out, "");
         format!("{code}: {err}")
     };
     let all = [
-        told(&["get", "house__greeting"]),
-        told(&["get", "house__greeting", "who=Ada", "whom=Bob"]),
-        told(&["get", "house__greting", "who=Ada"]),
-        told(&["get", "house__secret-plan", "--as", "visitor"]),
-        told(&["get", "house__greeting", "who=Ada", "--as", "nobody"]),
-        told(&["get", "house__greeting", "--json"]),
-        told(&["list", "--config", "elsewhere.toml"]),
+        report(&["get", "house__greeting"]),
+        report(&["get", "house__greeting", "who=Ada", "whom=Bob"]),
+        report(&["get", "house__greting", "who=Ada"]),
+        report(&["get", "house__secret-plan", "--as", "visitor"]),
+        report(&["get", "house__greeting", "who=Ada", "--as", "nobody"]),
+        report(&["get", "house__greeting", "--json"]),
+        report(&["list", "--config", "elsewhere.toml"]),
     ];
     assert_snapshot!(all.concat(), @r#"
     2: weir: `house__greeting` needs `who`; it takes `who` (required)
@@ -281,7 +282,7 @@ fn a_configuration_is_looked_for_in_one_place_after_the_other() {
     let folder = folder("");
     let place = |name: &str| folder.path().join(name);
     let prompts = place("prompts");
-    // Where each stands, and the upstream by which it is told from the others.
+    // Each place, and the upstream that identifies its configuration.
     let places = [
         ("named.toml", "option"),
         ("variable.toml", "variable"),
@@ -294,7 +295,7 @@ fn a_configuration_is_looked_for_in_one_place_after_the_other() {
         std::fs::create_dir_all(place(name).parent().expect("a folder")).expect("made");
         std::fs::write(place(name), text).expect("written");
     }
-    // All of them are there, and the first one counts; then it is gone, or named no more.
+    // All files exist and the first one counts; then that one is removed, or is no longer named.
     for (at, (_, upstream)) in places.into_iter().enumerate() {
         let mut command = Command::from_std(program());
         let command = command.arg("list").current_dir(folder.path()).env("HOME", place("home"));
@@ -316,11 +317,12 @@ fn a_configuration_is_looked_for_in_one_place_after_the_other() {
 
 #[test]
 fn a_list_without_an_upstream_that_cannot_be_reached_is_written_and_exits_with_code_4() {
-    let folder = folder(&format!("{HOUSE}[upstreams.gone]\ncommand = \"/nonexistent/server\"\n"));
+    let folder =
+        folder(&format!("{LIBRARY_CONFIG}[upstreams.gone]\ncommand = \"/nonexistent/server\"\n"));
     let (code, out, err) = weir(folder.path(), &["list"]);
     assert_eq!(code, 4, "{err}");
     assert!(out.starts_with("house__greeting ") && out.lines().count() == 2, "{out}");
-    assert!(err.contains("the list is not whole") && err.contains("gone"), "{err}");
+    assert!(err.contains("the list is incomplete") && err.contains("gone"), "{err}");
     let (code, out, err) = weir(folder.path(), &["list", "--json"]);
     assert_eq!(code, 4, "{err}");
     let list = weir::json::Object::parse(out.trim().to_owned()).expect("JSON");
@@ -330,7 +332,7 @@ fn a_list_without_an_upstream_that_cannot_be_reached_is_written_and_exits_with_c
 
 #[test]
 fn the_demonstration_runs_where_a_configuration_is_set_by_variable() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let mut command = Command::from_std(program());
     let command = command.env("WEIR_CONFIG", "weir.toml").current_dir(folder.path());
     let output = command.args(["list", "--as", "visitor"]).output().expect("it runs");

@@ -1,9 +1,8 @@
 //! The two example servers, driven over real pipes and sockets.
 //!
-//! Other tests and the demo trust these servers to be what their eras demand, so this file holds
-//! them to the wire itself, byte for byte where it matters, and to one independent client (rmcp).
-//!
-//! Knows nothing of: the gateway.
+//! Other tests and the demo rely on these servers for the behavior of their eras, so this file
+//! tests them on the transport itself, byte for byte where it matters, and with one independent
+//! client (rmcp). The gateway takes no part.
 
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -29,7 +28,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Generous: it only decides how long a broken test takes.
+/// Generous, because it only limits how long a broken test takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A plain `cargo test` builds the examples first; narrowed to this file it does not.
@@ -65,7 +64,7 @@ impl Pipe {
 
     async fn initialized(revision: &str) -> Self {
         let mut pipe = Self::open();
-        let opened = pipe.ask(0, "initialize", initialize(revision)).await;
+        let opened = pipe.round_trip(0, "initialize", initialize(revision)).await;
         assert_eq!(opened["result"]["protocolVersion"], revision);
         pipe.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
         pipe
@@ -89,7 +88,7 @@ impl Pipe {
         self.send(&request.to_string()).await;
     }
 
-    async fn ask(&mut self, id: u64, method: &str, params: Value) -> Value {
+    async fn round_trip(&mut self, id: u64, method: &str, params: Value) -> Value {
         self.request(id, method, params).await;
         let answer = self.next().await;
         assert_eq!(answer["id"], id);
@@ -97,8 +96,9 @@ impl Pipe {
     }
 
     async fn call(&mut self, id: u64, tool: &str, arguments: Value) -> Value {
-        let answer =
-            self.ask(id, "tools/call", json!({ "name": tool, "arguments": arguments })).await;
+        let answer = self
+            .round_trip(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
+            .await;
         answer["result"]["content"][0]["text"].clone()
     }
 }
@@ -112,19 +112,19 @@ fn initialize(revision: &str) -> Value {
 async fn a_legacy_server_survives_the_probe_of_the_modern_era() {
     let mut pipe = Pipe::open();
     for id in [1, 2] {
-        let probed = pipe.ask(id, "server/discover", json!({})).await;
+        let probed = pipe.round_trip(id, "server/discover", json!({})).await;
         assert_eq!(probed["error"]["code"], -32601);
     }
-    assert_eq!(pipe.ask(3, "prompts/list", json!({})).await["error"]["code"], -32600);
-    assert_eq!(pipe.ask(4, "ping", json!({})).await["result"], json!({}));
-    let opened = pipe.ask(5, "initialize", initialize("2025-06-18")).await;
+    assert_eq!(pipe.round_trip(3, "prompts/list", json!({})).await["error"]["code"], -32600);
+    assert_eq!(pipe.round_trip(4, "ping", json!({})).await["result"], json!({}));
+    let opened = pipe.round_trip(5, "initialize", initialize("2025-06-18")).await;
     assert_eq!(opened["result"]["protocolVersion"], "2025-06-18");
-    assert_eq!(pipe.ask(6, "server/discover", json!({})).await["error"]["code"], -32601);
+    assert_eq!(pipe.round_trip(6, "server/discover", json!({})).await["error"]["code"], -32601);
 }
 
 #[tokio::test]
 async fn a_legacy_server_agrees_on_each_revision_it_knows_and_else_on_its_newest() {
-    for (asked, agreed, completions) in [
+    for (requested, agreed, completions) in [
         ("2024-11-05", "2024-11-05", false),
         ("2025-03-26", "2025-03-26", true),
         ("2025-06-18", "2025-06-18", true),
@@ -132,10 +132,10 @@ async fn a_legacy_server_agrees_on_each_revision_it_knows_and_else_on_its_newest
         ("2026-07-28", "2025-11-25", true),
         ("1999-01-01", "2025-11-25", true),
     ] {
-        let opened = Pipe::open().ask(1, "initialize", initialize(asked)).await;
+        let opened = Pipe::open().round_trip(1, "initialize", initialize(requested)).await;
         assert_eq!(opened["result"]["protocolVersion"], agreed);
         let capabilities = &opened["result"]["capabilities"];
-        assert_eq!(capabilities.get("completions").is_some(), completions, "{asked}");
+        assert_eq!(capabilities.get("completions").is_some(), completions, "{requested}");
         assert_eq!(capabilities["prompts"], json!({ "listChanged": true }));
         assert_eq!(capabilities["tools"], json!({}));
     }
@@ -144,17 +144,17 @@ async fn a_legacy_server_agrees_on_each_revision_it_knows_and_else_on_its_newest
 #[tokio::test]
 async fn legacy_lists_come_in_pages_of_three_and_a_foreign_cursor_is_refused() {
     let mut pipe = Pipe::initialized("2025-11-25").await;
-    let first = pipe.ask(1, "resources/list", json!({})).await["result"].clone();
+    let first = pipe.round_trip(1, "resources/list", json!({})).await["result"].clone();
     let cursor = json!({ "cursor": first["nextCursor"] });
-    let second = pipe.ask(2, "resources/list", cursor.clone()).await["result"].clone();
+    let second = pipe.round_trip(2, "resources/list", cursor.clone()).await["result"].clone();
     assert_eq!(first["resources"].as_array().unwrap().len(), 3);
     let fourth = json!({ "uri": "note:///4", "name": "note-4", "mimeType": "text/plain" });
     assert_eq!(second, json!({ "resources": [fourth] }));
     for cursor in [json!("nonsense"), json!(""), json!("é"), json!(3), Value::Null] {
-        let refused = pipe.ask(3, "resources/list", json!({ "cursor": cursor })).await;
+        let refused = pipe.round_trip(3, "resources/list", json!({ "cursor": cursor })).await;
         assert_eq!(refused["error"]["code"], -32602, "{cursor}");
     }
-    assert_eq!(pipe.ask(4, "tools/list", cursor).await["error"]["code"], -32602);
+    assert_eq!(pipe.round_trip(4, "tools/list", cursor).await["error"]["code"], -32602);
 }
 
 #[tokio::test]
@@ -162,18 +162,18 @@ async fn what_a_tool_adds_is_listed_and_announced() {
     let mut pipe = Pipe::initialized("2025-11-25").await;
     assert_eq!(pipe.call(1, "add_note", json!({ "text": "Oil the sluice" })).await, "note:///5");
     assert_eq!(pipe.next().await["method"], "notifications/resources/list_changed");
-    let read = pipe.ask(2, "resources/read", json!({ "uri": "note:///5" })).await;
+    let read = pipe.round_trip(2, "resources/read", json!({ "uri": "note:///5" })).await;
     assert_eq!(read["result"]["contents"][0]["text"], "Oil the sluice");
     for uri in ["note:///6", "note:///0", "note:///x", "other:///1"] {
-        let unknown = pipe.ask(3, "resources/read", json!({ "uri": uri })).await;
+        let unknown = pipe.round_trip(3, "resources/read", json!({ "uri": uri })).await;
         assert_eq!(unknown["error"]["code"], -32002);
         assert_eq!(unknown["error"]["data"], json!({ "uri": uri }));
     }
     pipe.call(4, "add_prompt", json!({ "name": "haiku", "text": "Write a haiku" })).await;
     assert_eq!(pipe.next().await["method"], "notifications/prompts/list_changed");
-    let got = pipe.ask(5, "prompts/get", json!({ "name": "haiku" })).await;
+    let got = pipe.round_trip(5, "prompts/get", json!({ "name": "haiku" })).await;
     assert_eq!(got["result"]["messages"][0]["content"]["text"], "Write a haiku");
-    let missing = pipe.ask(6, "prompts/get", json!({ "name": "summarize-notes" })).await;
+    let missing = pipe.round_trip(6, "prompts/get", json!({ "name": "summarize-notes" })).await;
     assert_eq!(missing["error"]["code"], -32602);
 }
 
@@ -188,12 +188,12 @@ async fn arguments_complete_by_what_was_typed() {
         (&template, "id", "3", json!(["3"])),
     ] {
         let ask = json!({ "ref": of, "argument": { "name": argument, "value": typed } });
-        let answer = pipe.ask(1, "completion/complete", ask).await;
+        let answer = pipe.round_trip(1, "completion/complete", ask).await;
         assert_eq!(answer["result"]["completion"]["values"], values, "{argument}");
     }
     let unknown = json!({ "type": "ref/prompt", "name": "nope" });
     let ask = json!({ "ref": unknown, "argument": { "name": "a", "value": "" } });
-    assert_eq!(pipe.ask(2, "completion/complete", ask).await["error"]["code"], -32602);
+    assert_eq!(pipe.round_trip(2, "completion/complete", ask).await["error"]["code"], -32602);
 }
 
 #[tokio::test]
@@ -217,9 +217,12 @@ async fn a_legacy_count_reports_each_step_and_a_cancelled_one_is_never_answered(
     };
     pipe.request(1, "tools/call", call(2, 0)).await;
     for step in [1, 2] {
-        let heard = pipe.next().await;
-        assert_eq!(heard["method"], "notifications/progress");
-        assert_eq!(heard["params"], json!({ "progressToken": "t", "progress": step, "total": 2 }));
+        let notification = pipe.next().await;
+        assert_eq!(notification["method"], "notifications/progress");
+        assert_eq!(
+            notification["params"],
+            json!({ "progressToken": "t", "progress": step, "total": 2 })
+        );
     }
     assert_eq!(pipe.next().await["result"]["content"][0]["text"], "counted to 2");
 
@@ -265,9 +268,9 @@ async fn end_of_input_ends_the_legacy_server_with_success_and_one_line_on_stderr
     drop(pipe.stdin.take());
     assert_eq!(pipe.next().await, json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
     assert!(soon(pipe.child.wait()).await.unwrap().success());
-    let mut said = String::new();
-    pipe.child.stderr.take().unwrap().read_to_string(&mut said).await.unwrap();
-    assert_eq!(said.lines().count(), 1);
+    let mut output = String::new();
+    pipe.child.stderr.take().unwrap().read_to_string(&mut output).await.unwrap();
+    assert_eq!(output.lines().count(), 1);
 }
 
 // === The modern server, request by request ===
@@ -309,12 +312,12 @@ impl Shop {
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    async fn ask(&self, message: &Value) -> (u16, Value) {
+    async fn round_trip(&self, message: &Value) -> (u16, Value) {
         self.exchange(post(message)).await
     }
 
     async fn result(&self, method: &str, params: Value) -> Value {
-        let (status, answer) = self.ask(&request(method, params)).await;
+        let (status, answer) = self.round_trip(&request(method, params)).await;
         assert_eq!((status, answer.get("error")), (200, None));
         answer["result"].clone()
     }
@@ -337,7 +340,7 @@ impl Shop {
     }
 }
 
-/// An event stream, as the messages in it.
+/// Messages of an event stream.
 struct Events {
     body: Incoming,
     text: String,
@@ -381,7 +384,7 @@ fn post(message: &Value) -> Request<Full<Bytes>> {
     request.body(Full::from(message.to_string())).unwrap()
 }
 
-/// As `post`, with one header changed or taken away.
+/// Like `post`, with one header changed or removed.
 fn post_with(message: &Value, header: &str, value: Option<&str>) -> Request<Full<Bytes>> {
     let mut request = post(message);
     request.headers_mut().remove(header);
@@ -432,7 +435,7 @@ async fn what_a_modern_server_cannot_serve_it_refuses_by_the_book() {
     let list = request("prompts/list", json!({}));
     let mut old = list.clone();
     old["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("1900-01-01");
-    let (status, answer) = shop.ask(&old).await;
+    let (status, answer) = shop.round_trip(&old).await;
     assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32022)));
     let versions = json!({ "supported": ["2026-07-28"], "requested": "1900-01-01" });
     assert_eq!(answer["error"]["data"], versions);
@@ -441,15 +444,15 @@ async fn what_a_modern_server_cannot_serve_it_refuses_by_the_book() {
         let mut bare = list.clone();
         let meta = bare["params"]["_meta"].as_object_mut().unwrap();
         meta.remove(&format!("io.modelcontextprotocol/{field}"));
-        let (status, answer) = shop.ask(&bare).await;
+        let (status, answer) = shop.round_trip(&bare).await;
         assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32602)), "{field}");
     }
-    let (status, answer) = shop.ask(&request("ping", json!({}))).await;
+    let (status, answer) = shop.round_trip(&request("ping", json!({}))).await;
     assert_eq!((status, &answer["error"]["code"]), (404, &json!(-32601)));
-    let (status, answer) = shop.ask(&json!([list])).await;
+    let (status, answer) = shop.round_trip(&json!([list])).await;
     assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32600)));
     let note = json!({ "jsonrpc": "2.0", "method": "notifications/whatever" });
-    assert_eq!(shop.ask(&note).await, (202, Value::Null));
+    assert_eq!(shop.round_trip(&note).await, (202, Value::Null));
 
     for method in ["GET", "DELETE"] {
         let mut request = post(&list);
@@ -498,7 +501,7 @@ async fn modern_pages_resume_after_a_prompt_that_has_since_vanished() {
     let second = shop.result("prompts/list", cursor.clone()).await;
     assert_eq!(second["prompts"], json!([{ "name": "y" }]));
     assert_eq!(second.get("nextCursor"), None);
-    let (_, foreign) = shop.ask(&request("tools/list", cursor)).await;
+    let (_, foreign) = shop.round_trip(&request("tools/list", cursor)).await;
     assert_eq!(foreign["error"]["code"], -32602);
 }
 
@@ -571,26 +574,26 @@ async fn a_name_is_asked_for_once_and_only_of_clients_that_can_ask() {
         ask
     };
     for capabilities in [json!({}), json!({ "elicitation": { "url": {} } })] {
-        let (status, answer) = shop.ask(&ask(capabilities, json!({}))).await;
+        let (status, answer) = shop.round_trip(&ask(capabilities, json!({}))).await;
         assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32021)));
         let required = json!({ "requiredCapabilities": { "elicitation": { "form": {} } } });
         assert_eq!(answer["error"]["data"], required);
     }
     let able = json!({ "elicitation": {} });
-    let asked = shop.ask(&ask(able.clone(), json!({}))).await.1["result"].clone();
-    assert_eq!(asked["resultType"], "input_required");
-    assert_eq!(asked["inputRequests"]["name"]["method"], "elicitation/create");
-    assert_eq!(asked.get("ttlMs"), None);
+    let requested = shop.round_trip(&ask(able.clone(), json!({}))).await.1["result"].clone();
+    assert_eq!(requested["resultType"], "input_required");
+    assert_eq!(requested["inputRequests"]["name"]["method"], "elicitation/create");
+    assert_eq!(requested.get("ttlMs"), None);
 
-    let state = &asked["requestState"];
+    let state = &requested["requestState"];
     let answers = json!({ "name": { "action": "accept", "content": { "name": "Ada" } } });
     let retry = json!({ "requestState": state, "inputResponses": answers });
-    let greeted = shop.ask(&ask(able.clone(), retry)).await.1["result"].clone();
+    let greeted = shop.round_trip(&ask(able.clone(), retry)).await.1["result"].clone();
     assert_eq!(greeted["resultType"], "complete");
     assert_eq!(greeted["content"][0]["text"], "Hello, Ada!");
-    let (_, again) = shop.ask(&ask(able.clone(), json!({ "requestState": state }))).await;
+    let (_, again) = shop.round_trip(&ask(able.clone(), json!({ "requestState": state }))).await;
     assert_eq!(again["result"]["resultType"], "input_required");
-    let (_, forged) = shop.ask(&ask(able, json!({ "requestState": "forged" }))).await;
+    let (_, forged) = shop.round_trip(&ask(able, json!({ "requestState": "forged" }))).await;
     assert_eq!(forged["error"]["code"], -32602);
 }
 
@@ -623,7 +626,8 @@ impl ClientHandler for Ada {
 }
 
 fn http(shop: &Shop) -> impl rmcp::transport::Transport<RoleClient> + use<> {
-    // rmcp's client wants a TLS provider even for plain HTTP; an error means that one is there.
+    // rmcp's client requires a TLS provider even for plain HTTP; an error means that one is
+    // installed.
     let _ = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider().install_default();
     StreamableHttpClientTransport::from_uri(shop.url())
 }

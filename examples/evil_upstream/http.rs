@@ -1,4 +1,4 @@
-//! Streamable HTTP and the HTTP+SSE pair, written by hand, since what is to go wrong lies below HTTP.
+//! Streamable HTTP and HTTP+SSE over plain sockets, because some faults are below HTTP.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use crate::methods::{Answer, Deed, Listener, Server};
+use crate::methods::{Action, Listener, Response, Server};
+use crate::output::{self, MessageSink};
 use crate::script::{Fault, Script};
 use crate::stdio::acknowledged;
-use crate::wire::{self, Outlet};
 
-/// Serves for ever.
+/// Accepts connections. Never returns.
 pub(crate) fn serve(server: &Arc<Server>, listener: &TcpListener) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
@@ -24,7 +24,7 @@ pub(crate) fn serve(server: &Arc<Server>, listener: &TcpListener) {
 struct Request {
     method: String,
     path: String,
-    /// Their names in lower case.
+    /// Header fields; the names are in lower case.
     headers: BTreeMap<String, String>,
     body: Vec<u8>,
 }
@@ -32,30 +32,30 @@ struct Request {
 /// Serves one connection until either side ends it.
 fn connection(server: &Arc<Server>, stream: TcpStream) {
     if Script::read(&server.folder).down {
-        wire::hang_up(&stream, true);
+        output::close(&stream, true);
         return;
     }
-    server.note("heard", "connect");
+    server.record("heard", "connect");
     let _ = stream.set_nodelay(true);
     let Ok(reading) = stream.try_clone() else { return };
     let mut reading = BufReader::new(reading);
     let mut stream = stream;
     while let Ok(Some(request)) = read(&mut reading) {
         let script = Script::read(&server.folder);
-        let goes_on = match (request.method.as_str(), script.pair) {
-            ("GET", true) => pair_stream(server, &mut stream),
-            ("POST", true) => pair_message(server, &script, &mut stream, &request),
+        let result = match (request.method.as_str(), script.pair) {
+            ("GET", true) => http_sse_stream(server, &mut stream),
+            ("POST", true) => http_sse_message(server, &script, &mut stream, &request),
             ("GET", false) if !script.is_modern() => get_stream(server, &mut stream, &request),
             ("POST", false) => message(server, &script, &mut stream, &request),
             ("DELETE", false) => {
                 let session = request.headers.get("mcp-session-id").cloned().unwrap_or_default();
                 server.sessions.lock().expect("no thread panics").remove(&session);
-                server.note("heard", "DELETE");
+                server.record("heard", "DELETE");
                 write(&mut stream, "200 OK", "", b"", &Fault::default())
             }
             _ => write(&mut stream, "405 Method Not Allowed", "", b"", &Fault::default()),
         };
-        if goes_on.is_err() {
+        if result.is_err() {
             break;
         }
     }
@@ -103,39 +103,39 @@ fn message(
             headers = format!("Mcp-Session-Id: {}\r\n", server.new_session());
         }
     }
-    match server.hear(script, &message) {
-        Deed::Silence => write(stream, "202 Accepted", "", b"", &Fault::default()),
-        Deed::Listen(id, wanted) => {
+    match server.handle(script, &message) {
+        Action::Ignore => write(stream, "202 Accepted", "", b"", &Fault::default()),
+        Action::OpenStream(id, wanted) => {
             let begun = acknowledged(&id, &wanted);
-            held_stream(server, stream, &begun, id, true)
+            keep_stream_open(server, stream, &begun, id, true)
         }
-        Deed::Answer(answer) => reply(server, stream, &answer, &headers),
+        Action::Respond(response) => reply(server, stream, &response, &headers),
     }
 }
 
 fn reply(
     server: &Server,
     stream: &mut TcpStream,
-    answer: &Answer,
+    response: &Response,
     headers: &str,
 ) -> io::Result<()> {
-    let fault = &answer.fault;
+    let fault = &response.fault;
     sleep(Duration::from_millis(fault.delay_ms));
     if let Some(code) = fault.exit {
-        wire::end(code);
+        output::exit(code);
     }
     if fault.never {
-        wire::wait_for_the_end(stream);
-        server.note("heard", format_args!("hang-up {}", answer.method));
+        output::wait_for_close(stream);
+        server.record("heard", format_args!("hang-up {}", response.method));
         return Err(io::ErrorKind::ConnectionAborted.into());
     }
     let mut headers = headers.to_owned();
     for (name, value) in &fault.headers {
         headers += &format!("{name}: {value}\r\n");
     }
-    let mut text = answer.text.clone().into_bytes();
+    let mut text = response.text.clone().into_bytes();
     if let Some(hex) = &fault.hex {
-        text = wire::bytes_of(hex);
+        text = output::decode_hex(hex);
     }
     if let Some(code) = fault.status {
         let content = fault.content_type.as_deref().unwrap_or("application/json");
@@ -144,27 +144,27 @@ fn reply(
         return write(stream, &format!("{code} Status"), &headers, &body, fault);
     }
     if let Some(text) = &fault.flood {
-        // Informational responses come before the response, which then never comes.
+        // Informational responses are sent instead of the response.
         let many = if text.starts_with("HTTP/1.1 1") {
-            wire::many(text)
+            output::repeated(text)
         } else {
             headers += "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
             stream.write_all(format!("HTTP/1.1 200 OK\r\n{headers}").as_bytes())?;
-            chunk(&wire::many(text))
+            chunk(&output::repeated(text))
         };
-        let ended = wire::flood(stream, &many);
-        server.note("heard", format_args!("hang-up {}", answer.method));
+        let ended = output::flood(stream, &many);
+        server.record("heard", format_args!("hang-up {}", response.method));
         return ended;
     }
-    let has_more = !answer.before.is_empty() || fault.comments_ms.is_some();
-    let notices = answer.after.iter().map(|text| wire::event(text.as_bytes()));
-    let events = fault.events || has_more || !answer.after.is_empty();
+    let has_more = !response.before.is_empty() || fault.comments_ms.is_some();
+    let notices = response.after.iter().map(|text| output::event(text.as_bytes()));
+    let events = fault.events || has_more || !response.after.is_empty();
     let mut raw = Vec::new();
     if events {
         headers += "Content-Type: text/event-stream\r\n";
-        raw.extend(answer.before.iter().flat_map(|text| chunk(&wire::event(text.as_bytes()))));
+        raw.extend(response.before.iter().flat_map(|text| chunk(&output::event(text.as_bytes()))));
         if fault.comments_ms.is_none() {
-            raw.extend(chunk(&wire::event(&text)));
+            raw.extend(chunk(&output::event(&text)));
         }
         raw.extend(notices.flat_map(|event| chunk(&event)));
     } else {
@@ -172,7 +172,7 @@ fn reply(
             "Content-Type: {}\r\n",
             fault.content_type.as_deref().unwrap_or("application/json")
         );
-        // In two chunks, so that an end between them can be seen.
+        // In two chunks, so that tests can cut the response between them.
         let (one, other) = text.split_at(text.len() / 2);
         raw.extend([one, other].into_iter().flat_map(chunk));
     }
@@ -183,22 +183,22 @@ fn reply(
         let mut whole = [head.as_bytes(), &raw].concat();
         match fault.comments_ms {
             Some(pause) => {
-                wire::write_or_cut(stream, &whole, fault)?;
+                output::write_or_cut(stream, &whole, fault)?;
                 let alive = chunk(b": still here\n\n");
-                while wire::write_or_cut(stream, &alive, &Fault::default()).is_ok() {
+                while output::write_or_cut(stream, &alive, &Fault::default()).is_ok() {
                     sleep(Duration::from_millis(pause));
                 }
-                server.note("heard", format_args!("hang-up {}", answer.method));
+                server.record("heard", format_args!("hang-up {}", response.method));
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             None => {
                 whole.extend_from_slice(b"0\r\n\r\n");
-                wire::write_or_cut(stream, &whole, fault)?;
+                output::write_or_cut(stream, &whole, fault)?;
             }
         }
     }
     if let Some(code) = fault.exit_after {
-        wire::end(code);
+        output::exit(code);
     }
     Ok(())
 }
@@ -215,81 +215,81 @@ fn write(
     fault: &Fault,
 ) -> io::Result<()> {
     let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
-    wire::write_or_cut(stream, &[head.as_bytes(), body].concat(), fault)
+    output::write_or_cut(stream, &[head.as_bytes(), body].concat(), fault)
 }
 
 fn get_stream(server: &Arc<Server>, stream: &mut TcpStream, request: &Request) -> io::Result<()> {
     let session = request.headers.get("mcp-session-id").cloned().unwrap_or_default();
-    held_stream(server, stream, "", session, false)
+    keep_stream_open(server, stream, "", session, false)
 }
 
-/// Holds an event stream open, to tell of changes, until its client ends it.
-fn held_stream(
+/// Keeps an event stream open for notifications until the client closes it.
+fn keep_stream_open(
     server: &Arc<Server>,
     stream: &mut TcpStream,
     begun: &str,
-    whose: String,
+    owner: String,
     is_listen: bool,
 ) -> io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
-    let first = if begun.is_empty() { Vec::new() } else { wire::event(begun.as_bytes()) };
+    let first = if begun.is_empty() { Vec::new() } else { output::event(begun.as_bytes()) };
     let opening = [head.as_bytes(), &first].concat();
-    wire::write_or_cut(stream, &opening, &Fault::default())?;
-    server.note("heard", "stream");
-    let outlet = Outlet::Events(Arc::new(Mutex::new(stream.try_clone()?)));
-    let listener = Listener { outlet, whose: whose.clone(), is_listen };
+    output::write_or_cut(stream, &opening, &Fault::default())?;
+    server.record("heard", "stream");
+    let sink = MessageSink::Events(Arc::new(Mutex::new(stream.try_clone()?)));
+    let listener = Listener { sink, owner: owner.clone(), is_listen };
     server.listeners.lock().expect("no thread panics").push(listener);
-    wire::wait_for_the_end(stream);
-    server.listeners.lock().expect("no thread panics").retain(|other| other.whose != whose);
-    server.note("heard", "stream ended");
+    output::wait_for_close(stream);
+    server.listeners.lock().expect("no thread panics").retain(|other| other.owner != owner);
+    server.record("heard", "stream ended");
     Err(io::ErrorKind::ConnectionAborted.into())
 }
 
 // === HTTP+SSE ===
 
-fn pair_stream(server: &Arc<Server>, stream: &mut TcpStream) -> io::Result<()> {
+fn http_sse_stream(server: &Arc<Server>, stream: &mut TcpStream) -> io::Result<()> {
     let session = server.new_session();
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
     let endpoint = format!("event: endpoint\ndata: /messages?session={session}\n\n");
-    // Known before it is told: the first message comes at once.
-    let outlet = Outlet::Events(Arc::new(Mutex::new(stream.try_clone()?)));
-    let listener = Listener { outlet, whose: session.clone(), is_listen: false };
+    // Registered before the endpoint event, because the client may send a message immediately.
+    let sink = MessageSink::Events(Arc::new(Mutex::new(stream.try_clone()?)));
+    let listener = Listener { sink, owner: session.clone(), is_listen: false };
     server.listeners.lock().expect("no thread panics").push(listener);
-    wire::write_or_cut(stream, &[head, &endpoint].concat().into_bytes(), &Fault::default())?;
-    wire::wait_for_the_end(stream);
-    server.listeners.lock().expect("no thread panics").retain(|other| other.whose != session);
-    server.note("heard", "stream ended");
+    output::write_or_cut(stream, &[head, &endpoint].concat().into_bytes(), &Fault::default())?;
+    output::wait_for_close(stream);
+    server.listeners.lock().expect("no thread panics").retain(|other| other.owner != session);
+    server.record("heard", "stream ended");
     Err(io::ErrorKind::ConnectionAborted.into())
 }
 
-fn pair_message(
+fn http_sse_message(
     server: &Arc<Server>,
     script: &Script,
     stream: &mut TcpStream,
     request: &Request,
 ) -> io::Result<()> {
     let session = request.path.split_once("session=").map(|(_, session)| session);
-    let outlet = session.and_then(|session| {
+    let sink = session.and_then(|session| {
         let listeners = server.listeners.lock().expect("no thread panics");
-        let own = listeners.iter().find(|listener| listener.whose == session);
-        own.map(|listener| listener.outlet.clone())
+        let own = listeners.iter().find(|listener| listener.owner == session);
+        own.map(|listener| listener.sink.clone())
     });
     let message = serde_json::from_slice::<serde_json::Value>(&request.body);
-    let (Some(outlet), Ok(message)) = (outlet, message) else {
-        // Where no pair was opened: this is what leads a client to try it.
+    let (Some(sink), Ok(message)) = (sink, message) else {
+        // Without an HTTP+SSE session, this status makes a client try HTTP+SSE.
         return write(stream, "405 Method Not Allowed", "", b"", &Fault::default());
     };
-    let deed = server.hear(script, &message);
+    let action = server.handle(script, &message);
     write(stream, "202 Accepted", "", b"", &Fault::default())?;
-    if let Deed::Answer(answer) = deed {
+    if let Action::Respond(response) = action {
         spawn(move || {
-            let fault = &answer.fault;
+            let fault = &response.fault;
             sleep(Duration::from_millis(fault.delay_ms));
             if let Some(code) = fault.exit {
-                wire::end(code);
+                output::exit(code);
             }
             if !fault.never {
-                let _ = outlet.answer(&answer);
+                let _ = sink.send_response(&response);
             }
         });
     }

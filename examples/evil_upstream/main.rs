@@ -1,26 +1,26 @@
-//! A server that misbehaves on request, for tests: over stdio, over Streamable HTTP and over HTTP+SSE, in any
+//! MCP server with fault injection for tests: over stdio, Streamable HTTP and HTTP+SSE, in any
 //! revision.
 //!
-//! It has one tool, `call`, one prompt, `say`, and one resource, `evil://thing`, and answers each with its own
-//! name and the nonce in the arguments. What it does wrong is told in two ways: by `script.json` in its folder, which is
-//! read again for every message, so that one run goes through many faults; and by the argument
-//! `fault` of a single call, so that each call of a load may have a fault of its own. Both are described in `script`.
+//! It has one tool, `call`, one prompt, `say`, and one resource, `evil://NAME/thing`. Each response
+//! contains the server's name and the nonce of the arguments. Two sources select the faults:
+//! `script.json` in its folder, which is read again for every message, so that one run covers many
+//! faults; and the argument `fault` of a single call, so that each call of a load may have its own
+//! fault. `script` describes both.
 //!
-//! It promises to write down what it has done, in files that outlive it: `executed` has a line for
-//! each execution (its nonce), `heard` one for each other message, `pids` one for each process that it is or has begun.
+//! The server records its actions in files that outlive it: `executed` has a line for each execution
+//! (its nonce), `heard` a line for each other received message, `pids` a line for each process.
 //!
-//! It has a thread for each connection and each call, and blocks: a fault is then what it looks like.
-//! `script` says what there is to do wrong, `methods` what is answered, `wire` how bytes get out.
-//!
-//! Knows nothing of: Weir.
+//! Each connection and each call has a thread with blocking IO, so that the order of a fault's
+//! actions is the order of the code. `script` defines the faults, `methods` the responses, `output`
+//! the writes.
 
 #![allow(clippy::disallowed_types, reason = "a server reads its own arguments as values")]
 
 mod http;
 mod methods;
+mod output;
 mod script;
 mod stdio;
-mod wire;
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -40,13 +40,13 @@ fn main() {
     match arguments[..] {
         [folder, "stdio"] => {
             let server = Server::new(PathBuf::from(folder));
-            begin(&server);
+            run_start_actions(&server);
             stdio::serve(&server);
         }
         [folder, "http", address] => {
             let server = Server::new(PathBuf::from(folder));
             let listener = TcpListener::bind(address).expect("the address is free");
-            begin(&server);
+            run_start_actions(&server);
             println!("listening on {}", listener.local_addr().expect("it is bound"));
             http::serve(&server, &listener);
         }
@@ -58,36 +58,36 @@ fn main() {
     }
 }
 
-/// Does what the script has for the start.
-fn begin(server: &Arc<Server>) {
-    server.note("pids", std::process::id());
+/// Performs the start actions of the script.
+fn run_start_actions(server: &Arc<Server>) {
+    server.record("pids", std::process::id());
     let start = Script::read(&server.folder).start;
     for descendant in start.descendants {
-        descend(server, descendant);
+        start_descendant(server, descendant);
     }
-    wire::scream(start.stderr_bytes);
+    output::write_stderr(start.stderr_bytes);
     sleep(Duration::from_millis(start.delay_ms));
     if let Some(exit) = start.exit {
         let after = Duration::from_millis(exit.after_ms);
         let code = exit.code;
         let end = move || {
             sleep(after);
-            wire::end(code)
+            output::exit(code)
         };
         if after.is_zero() { end() } else { _ = spawn(end) }
     }
     let server = Arc::clone(server);
-    spawn(move || wire::storm(&server));
+    spawn(move || output::send_storm(&server));
 }
 
-/// Starts a process that never ends by itself. It inherits standard output.
-fn descend(server: &Server, descendant: Descendant) {
+/// Starts a process that never exits by itself. It inherits standard output.
+fn start_descendant(server: &Server, descendant: Descendant) {
     let program = std::env::current_exe().expect("it runs");
     let how = match descendant {
         Descendant::Session | Descendant::Daemon => "session",
         Descendant::Child | Descendant::Orphan => "group",
     };
-    // A shell, which ends at once where nobody is to be its parent, and else becomes it.
+    // For `Orphan` and `Daemon` the shell exits at once; otherwise the process replaces it.
     let line = match descendant {
         Descendant::Orphan => "\"$0\" \"$@\" &",
         Descendant::Daemon => "env -i \"$0\" \"$@\" >/dev/null 2>&1 &",
@@ -96,7 +96,7 @@ fn descend(server: &Server, descendant: Descendant) {
     let mut command = Command::new("sh");
     command.args(["-c", line]).arg(program).arg(&server.folder).args(["linger", how]);
     let mut child = command.stdin(Stdio::null()).spawn().expect("it starts");
-    // In a thread, since most of them stay.
+    // In a thread, because most descendants do not exit.
     spawn(move || child.wait());
 }
 
@@ -104,7 +104,7 @@ fn linger(server: &Server, how: &str) {
     if how == "session" {
         rustix::process::setsid().expect("it leads no group");
     }
-    server.note("pids", std::process::id());
+    server.record("pids", std::process::id());
     loop {
         sleep(Duration::from_secs(3600));
     }

@@ -1,6 +1,4 @@
-//! What is answered to which message, in any revision, and what is written down about it.
-//!
-//! Knows nothing of: how a message came, and how its answer gets out.
+//! Responses of the server to each method, in any revision, and the record of received messages.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -11,55 +9,55 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
+use crate::output::MessageSink;
 use crate::script::{Fault, Script, Walk};
-use crate::wire::Outlet;
 
-/// What the threads share.
+/// State that all threads share.
 pub(crate) struct Server {
     pub(crate) folder: PathBuf,
-    /// The folder's name, which stands in every answer.
+    /// Name of the folder; every response contains it.
     name: String,
     executed: File,
     heard: File,
-    /// Legacy sessions over HTTP. They end with the program.
+    /// Ids of legacy HTTP sessions. They end with the process.
     pub(crate) sessions: Mutex<HashSet<String>>,
     next_session: AtomicU64,
-    /// Where notices go: GET streams and listens.
+    /// Receivers of notifications: GET streams and listen streams.
     pub(crate) listeners: Mutex<Vec<Listener>>,
-    /// Pages that were served under one and the same cursor.
+    /// Number of pages that were served for [`Walk::Endless`] and [`Walk::SameCursor`].
     pages: AtomicUsize,
     refused: AtomicBool,
 }
 
-/// An open stream, or standard output.
+/// Open stream, or standard output.
 pub(crate) struct Listener {
-    pub(crate) outlet: Outlet,
-    /// The session that opened it, or the request's id, as JSON.
-    pub(crate) whose: String,
-    /// Whether `$SUB` stands for it.
+    pub(crate) sink: MessageSink,
+    /// Session id, or for a listen stream the request id as JSON.
+    pub(crate) owner: String,
+    /// Whether `$SUB` in texts is replaced with `owner`.
     pub(crate) is_listen: bool,
 }
 
-/// What is to be done about a message.
-pub(crate) enum Deed {
-    /// Say this, in the way of the fault.
-    Answer(Box<Answer>),
-    /// A stream stays open, which begins with this.
-    Listen(String, Value),
-    /// Nothing is to be answered.
-    Silence,
+/// Reaction to a received message.
+pub(crate) enum Action {
+    /// Send this response with its fault.
+    Respond(Box<Response>),
+    /// Open a listen stream with this request id and these notifications.
+    OpenStream(String, Value),
+    /// Send no response.
+    Ignore,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) method: String,
     pub(crate) text: String,
     pub(crate) fault: Fault,
-    /// What goes before and behind it, made of the fault.
+    /// Messages before and after the response, from the fault.
     pub(crate) before: Vec<String>,
     pub(crate) after: Vec<String>,
 }
 
-/// How many tools a page of a long list holds.
+/// Number of tools per page of a long list.
 const PAGE_ITEMS: usize = 10_000;
 
 impl Server {
@@ -83,8 +81,8 @@ impl Server {
         })
     }
 
-    /// Adds a line to one of the files that outlive the program. A line is one write.
-    pub(crate) fn note(&self, file: &str, text: impl std::fmt::Display) {
+    /// Appends a line to a file of the folder with one write.
+    pub(crate) fn record(&self, file: &str, text: impl std::fmt::Display) {
         let line = format!("{text}\n");
         let written = match file {
             "executed" => (&self.executed).write_all(line.as_bytes()),
@@ -101,33 +99,34 @@ impl Server {
         session
     }
 
-    /// Reads a message and says what is to be done.
-    pub(crate) fn hear(&self, script: &Script, message: &Value) -> Deed {
+    /// Records a message and decides how to react.
+    pub(crate) fn handle(&self, script: &Script, message: &Value) -> Action {
         let Some(method) = message["method"].as_str() else {
-            self.note("heard", format_args!("answer {message}"));
-            return Deed::Silence;
+            self.record("heard", format_args!("answer {message}"));
+            return Action::Ignore;
         };
         let params = &message["params"];
         let is_call = matches!(method, "tools/call" | "prompts/get" | "resources/read");
         let Some(id) = message.get("id") else {
-            self.note("heard", format_args!("{method} {}", params["requestId"]));
-            return Deed::Silence;
+            self.record("heard", format_args!("{method} {}", params["requestId"]));
+            return Action::Ignore;
         };
         if !is_call {
-            self.note("heard", method);
+            self.record("heard", method);
         }
         let nonce = &params["arguments"]["nonce"];
-        let brought = params["arguments"]["fault"].as_str().map(Fault::brought);
-        let mut fault = brought.or_else(|| script.on.get(method).cloned()).unwrap_or_default();
+        let from_argument = params["arguments"]["fault"].as_str().map(Fault::from_argument);
+        let mut fault =
+            from_argument.or_else(|| script.on.get(method).cloned()).unwrap_or_default();
         if is_call && fault.status.is_none() {
-            self.note("executed", nonce.as_str().unwrap_or("-"));
+            self.record("executed", nonce.as_str().unwrap_or("-"));
         }
         if method == "subscriptions/listen"
             && script.is_modern()
             && !fault.never
             && fault.flood.is_none()
         {
-            return Deed::Listen(id.to_string(), params["notifications"].clone());
+            return Action::OpenStream(id.to_string(), params["notifications"].clone());
         }
         let fill = |text: &String| {
             let token = params["_meta"]["progressToken"].to_string();
@@ -138,7 +137,7 @@ impl Server {
         fault.flood = fault.flood.as_ref().map(fill);
         let text = match &fault.text {
             Some(text) => fill(text),
-            None => self.answer(script, id, method, params).to_string(),
+            None => self.response(script, id, method, params).to_string(),
         };
         let token = &params["_meta"]["progressToken"];
         let progress = (1..=fault.progress).filter(|_| !token.is_null()).map(|at| {
@@ -151,10 +150,16 @@ impl Server {
         if script.restless && method == "tools/list" {
             after.push(TOOLS_CHANGED.into());
         }
-        Deed::Answer(Box::new(Answer { method: method.to_owned(), text, fault, before, after }))
+        Action::Respond(Box::new(Response {
+            method: method.to_owned(),
+            text,
+            fault,
+            before,
+            after,
+        }))
     }
 
-    fn answer(&self, script: &Script, id: &Value, method: &str, params: &Value) -> Value {
+    fn response(&self, script: &Script, id: &Value, method: &str, params: &Value) -> Value {
         match self.result(script, method, params) {
             Err((code, text)) => {
                 let error = json!({ "code": code, "message": text });
@@ -164,7 +169,7 @@ impl Server {
                 if script.is_modern() {
                     result["resultType"] = "complete".into();
                     if method.ends_with("/list") || method == "server/discover" {
-                        // Long, so that only a notice leads to another look.
+                        // Long, so that clients list again only after a notification.
                         result["ttlMs"] = 3_600_000.into();
                         result["cacheScope"] = "public".into();
                     }
@@ -174,11 +179,11 @@ impl Server {
         }
     }
 
-    fn result(&self, script: &Script, method: &str, params: &Value) -> Result<Value, Refusal> {
+    fn result(&self, script: &Script, method: &str, params: &Value) -> Result<Value, RpcError> {
         let changes = json!({ "listChanged": true });
         let capabilities = json!({ "tools": changes, "prompts": changes, "resources": changes });
         let nonce = params["arguments"]["nonce"].as_str().unwrap_or_default();
-        let said = json!({ "type": "text", "text": format!("{}:{nonce}", self.name) });
+        let text_content = json!({ "type": "text", "text": format!("{}:{nonce}", self.name) });
         Ok(match method {
             "initialize" if !script.is_modern() => json!({
                 "protocolVersion": script.revision(),
@@ -196,8 +201,8 @@ impl Server {
                 json!({ "resources": [{ "uri": self.uri(), "name": "thing" }] })
             }
             "resources/templates/list" => json!({ "resourceTemplates": [] }),
-            "tools/call" => json!({ "content": [said] }),
-            "prompts/get" => json!({ "messages": [{ "role": "user", "content": said }] }),
+            "tools/call" => json!({ "content": [text_content] }),
+            "prompts/get" => json!({ "messages": [{ "role": "user", "content": text_content }] }),
             "resources/read" => json!({ "contents": [{ "uri": self.uri(), "text": self.name }] }),
             _ => return Err((-32601, "unknown method".into())),
         })
@@ -207,14 +212,14 @@ impl Server {
         format!("evil://{}/thing", self.name)
     }
 
-    /// A page of the list of tools.
-    fn tools(&self, script: &Script, cursor: Option<&Value>) -> Result<Value, Refusal> {
+    /// Page of the list of tools.
+    fn tools(&self, script: &Script, cursor: Option<&Value>) -> Result<Value, RpcError> {
         let tool = |name: &str| json!({ "name": name, "inputSchema": { "type": "object" } });
         let plain = |count: usize| {
             let more = (1..=count).map(|at| tool(&format!("t{at}")));
             [tool("call")].into_iter().chain(more).collect::<Vec<_>>()
         };
-        let turn = || self.pages.fetch_add(1, Ordering::Relaxed);
+        let next_page = || self.pages.fetch_add(1, Ordering::Relaxed);
         let at = cursor.and_then(Value::as_str);
         let (tools, next): (Vec<Value>, Option<String>) = match script.walk {
             Walk::Whole => (plain(script.more_tools), None),
@@ -241,12 +246,12 @@ impl Server {
             Walk::Loop => (plain(2), Some("again".into())),
             Walk::EmptyForEver => (plain(2), Some(String::new())),
             Walk::Endless => {
-                let page = turn();
+                let page = next_page();
                 let more = (0..100).map(|at| tool(&format!("p{page}-{at}")));
                 (more.chain([tool("call")]).collect(), Some(format!("page {page}")))
             }
             Walk::SameCursor => {
-                let page = at.map_or(0, |_| turn() % 10 + 1);
+                let page = at.map_or(0, |_| next_page() % 10 + 1);
                 let name = if page == 0 { "call".into() } else { format!("t{page}") };
                 (vec![tool(&name)], (page < 10).then(|| "on".into()))
             }
@@ -279,9 +284,9 @@ impl Server {
     }
 }
 
-type Refusal = (i32, String);
+type RpcError = (i32, String);
 
-/// Cursors that a client may not understand, and has to send back as they are.
+/// Unusual cursors that a client has to send back unchanged.
 fn odd_cursors() -> Vec<String> {
     let long = "c".repeat(4096);
     ["", &long, "a\0b", "🦀", "%00", r#"{"at":1}"#, " "].map(str::to_owned).to_vec()

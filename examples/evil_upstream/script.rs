@@ -1,132 +1,132 @@
-//! What there is to do wrong.
+//! Definition of the faults.
 //!
-//! A member that is not known here ends the program, so that a test with a slip of the pen fails.
+//! An unknown member ends the process, so that a test with a typing error fails.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
-/// `script.json`. Without the file, a server without a fault.
+/// Content of `script.json`. Without the file, the server has no faults.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Script {
-    /// What it speaks; 2025-11-25 if nothing is said. 2026-07-28 makes it modern.
+    /// Revision; 2025-11-25 if missing. 2026-07-28 makes the server modern.
     pub(crate) revision: Option<String>,
-    /// Whether GET opens the HTTP+SSE pair, and POST is refused elsewhere.
+    /// Whether the server uses HTTP+SSE: GET opens a stream, and other POST requests are refused.
     pub(crate) pair: bool,
     /// Faults by method.
     pub(crate) on: BTreeMap<String, Fault>,
-    /// Tools beside `call`: `t1`, `t2`, …
+    /// Number of tools in addition to `call`: `t1`, `t2`, …
     pub(crate) more_tools: usize,
-    /// How lists of tools go on.
+    /// Pagination of the list of tools.
     pub(crate) walk: Walk,
-    /// What is said without being asked.
+    /// Unsolicited messages.
     pub(crate) storm: Option<Storm>,
-    /// What is done at the start.
+    /// Actions at the start.
     pub(crate) start: Start,
     /// Connections are reset as soon as they are accepted.
     pub(crate) down: bool,
-    /// The end of standard input does not end it.
+    /// The end of standard input does not end the process.
     pub(crate) ignores_eof: bool,
-    /// A notice, `tools/list_changed`, follows each list.
+    /// Each list is followed by `notifications/tools/list_changed`.
     pub(crate) restless: bool,
 }
 
-/// What goes wrong with one reply, in the order of the members.
+/// Fault of one response; the actions have the order of the members.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Fault {
     pub(crate) delay_ms: u64,
-    /// Ends before anything is said: a code, or a signal if negative.
+    /// Exits before the response: an exit code, or a signal if negative.
     pub(crate) exit: Option<i32>,
-    /// Lines on standard error before anything is said.
+    /// Bytes of lines on standard error before the response.
     pub(crate) stderr_bytes: u64,
-    /// No message is read after this one, which stays without a reply.
+    /// No response, and no further message is read.
     pub(crate) deaf: bool,
-    /// Nothing is said, and the connection held until its other side ends it.
+    /// No response, and the connection stays open until the peer closes it.
     pub(crate) never: bool,
-    /// An HTTP status and body instead of a reply.
+    /// HTTP error status instead of the response.
     pub(crate) status: Option<u16>,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) content_type: Option<String>,
-    /// Raw text instead of the reply; `$ID` and `$NONCE` are replaced.
+    /// Raw text instead of the response; `$ID` and `$NONCE` are replaced.
     pub(crate) text: Option<String>,
-    /// Raw bytes instead of the reply, two digits each; they are a line, or a body.
+    /// Raw bytes in hexadecimal instead of the response, as a line or a body.
     pub(crate) hex: Option<String>,
-    /// So many bytes without a newline before the reply's line.
+    /// A line of this many bytes before the response.
     pub(crate) filler_bytes: usize,
-    /// Raw lines or events before the reply and behind it, replaced likewise.
+    /// Raw lines or events before and after the response, with the same replacements.
     pub(crate) before: Vec<String>,
     pub(crate) after: Vec<String>,
-    /// The reply is an event stream.
+    /// The response is an event stream.
     pub(crate) events: bool,
-    /// The reply's length is not told in advance.
+    /// The response has chunked encoding.
     pub(crate) chunked: bool,
-    /// Events or lines of progress before the reply, if it has a token.
+    /// Number of progress notifications before the response, if the request has a token.
     pub(crate) progress: u64,
-    /// Raw text again and again, without a pause, until the connection ends, and no reply.
+    /// Raw text that is repeated without a pause until the connection ends, and no response.
     pub(crate) flood: Option<String>,
-    /// Comments each so many milliseconds, and no reply.
+    /// Interval of SSE comments in milliseconds, and no response.
     pub(crate) comments_ms: Option<u64>,
-    /// Bytes written at a time, and the pause between two.
+    /// Bytes per write, and the pause after each write.
     pub(crate) piece: Option<usize>,
     pub(crate) pause_ms: u64,
-    /// The connection, or the program, ends after so many bytes: with RST or else FIN.
+    /// The connection, or over stdio the process, ends after this many bytes; `reset` selects RST.
     pub(crate) cut: Option<usize>,
     pub(crate) reset: bool,
-    /// The whole machine is taken for so long, and so much memory, before anything is said.
+    /// Keeps the processors busy for this time, and this much memory allocated, before the response.
     pub(crate) burn_ms: u64,
     pub(crate) burn_bytes: usize,
-    /// Ends the program once all is said.
+    /// Exits after the response.
     pub(crate) exit_after: Option<i32>,
 }
 
-/// How a list of tools goes on.
+/// Pagination of the list of tools.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Walk {
     /// One page.
     #[default]
     Whole,
-    /// Pages of so many items as fit: see `methods::PAGE_ITEMS`.
+    /// Pages of `methods::PAGE_ITEMS` items.
     Pages,
-    /// One item a page, under cursors that are odd: empty, long, with a NUL, JSON, an emoji.
+    /// One item per page, with unusual cursors: empty, long, with a NUL, JSON, an emoji.
     Odd,
-    /// The first page again and again, under one cursor.
+    /// The first page repeatedly, with one cursor.
     Loop,
-    /// New items and new cursors without an end.
+    /// Endless new items and new cursors.
     Endless,
-    /// New items under one cursor, ten pages of them.
+    /// Ten pages of new items with the same cursor.
     SameCursor,
-    /// The empty cursor for ever.
+    /// Always the empty cursor.
     EmptyForEver,
     /// The second page is refused once, then served.
     RefusedOnce,
     /// The second page is always refused.
     Refused,
-    /// Every name twice.
+    /// Every name is listed twice.
     Twice,
-    /// `tools` is no array.
+    /// `tools` is not an array.
     NoArray,
 }
 
-/// Text that is written again and again while the script holds it.
+/// Text that is sent repeatedly while the script contains it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Storm {
-    /// A line of standard output, or an event for all that listen; `$SUB` is a listen's id.
+    /// Line of standard output, or event on all open streams; `$SUB` is the id of a listen request.
     pub(crate) text: String,
     pub(crate) per_second: u32,
-    /// The text is written as it stands, and is no line or event.
+    /// Whether the text is written without the framing of a line or event.
     #[serde(default)]
     pub(crate) raw: bool,
-    /// To standard error instead.
+    /// Whether the text is written to standard error instead.
     #[serde(default)]
     pub(crate) on_stderr: bool,
 }
 
-/// What is done at the start.
+/// Actions at the start.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Start {
@@ -144,24 +144,24 @@ pub(crate) struct Exit {
     pub(crate) after_ms: u64,
 }
 
-/// A process that stays.
+/// Process that does not exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Descendant {
-    /// In the same process group.
+    /// Child in the same process group.
     Child,
-    /// Likewise, and its parent has ended.
+    /// Process in the same group whose parent has exited.
     Orphan,
-    /// In a session of its own.
+    /// Child in its own session.
     Session,
-    /// Likewise, and its parent has ended; it has nothing of the environment.
+    /// Process in its own session whose parent has exited, with an empty environment.
     Daemon,
 }
 
 impl Script {
     pub(crate) fn read(folder: &Path) -> Self {
         match std::fs::read(folder.join("script.json")) {
-            Ok(text) => understood(&text),
+            Ok(text) => parse_or_exit(&text),
             Err(_) => Self::default(),
         }
     }
@@ -176,13 +176,13 @@ impl Script {
 }
 
 impl Fault {
-    /// The fault that a call brings along.
-    pub(crate) fn brought(text: &str) -> Self {
-        understood(text.as_bytes())
+    /// Parses the `fault` argument of a call.
+    pub(crate) fn from_argument(text: &str) -> Self {
+        parse_or_exit(text.as_bytes())
     }
 }
 
-fn understood<T: for<'a> Deserialize<'a>>(text: &[u8]) -> T {
+fn parse_or_exit<T: for<'a> Deserialize<'a>>(text: &[u8]) -> T {
     serde_json::from_slice(text).unwrap_or_else(|error| {
         eprintln!("evil_upstream: {error} in {}", String::from_utf8_lossy(text));
         std::process::exit(2)

@@ -1,19 +1,19 @@
-//! One client, on standard input and output: a message a line.
+//! Stdio transport: one client, one message per line.
 
 use std::io::BufRead;
 use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use crate::methods::{Answer, Deed, Listener, Server};
+use crate::methods::{Action, Listener, Response, Server};
+use crate::output::{self, MessageSink};
 use crate::script::{Fault, Script};
-use crate::wire::{self, Outlet};
 
-/// Serves until the input ends.
+/// Handles messages until the input ends.
 pub(crate) fn serve(server: &Arc<Server>) {
-    let outlet = Outlet::Lines(Arc::new(Mutex::new(())));
-    // Standard output is where a legacy client hears of changes, from the beginning on.
-    let mut listener = Listener { outlet: outlet.clone(), whose: String::new(), is_listen: false };
+    let sink = MessageSink::Lines(Arc::new(Mutex::new(())));
+    // A legacy client gets notifications on standard output from the start.
+    let mut listener = Listener { sink: sink.clone(), owner: String::new(), is_listen: false };
     if !Script::read(&server.folder).is_modern() {
         server.listeners.lock().expect("no thread panics").push(listener);
     }
@@ -21,57 +21,57 @@ pub(crate) fn serve(server: &Arc<Server>) {
         let Ok(line) = line else { break };
         let script = Script::read(&server.folder);
         let Ok(message) = serde_json::from_slice(&line) else {
-            server.note("heard", format_args!("junk {}", String::from_utf8_lossy(&line)));
+            server.record("heard", format_args!("junk {}", String::from_utf8_lossy(&line)));
             continue;
         };
-        match server.hear(&script, &message) {
-            Deed::Silence => {}
-            Deed::Listen(id, wanted) => {
+        match server.handle(&script, &message) {
+            Action::Ignore => {}
+            Action::OpenStream(id, wanted) => {
                 let begun = acknowledged(&id, &wanted);
-                let _ = outlet.send(begun.as_bytes(), &Fault::default());
-                listener = Listener { outlet: outlet.clone(), whose: id, is_listen: true };
+                let _ = sink.send(begun.as_bytes(), &Fault::default());
+                listener = Listener { sink: sink.clone(), owner: id, is_listen: true };
                 server.listeners.lock().expect("no thread panics").push(listener);
             }
-            Deed::Answer(answer) if answer.fault.deaf => loop {
+            Action::Respond(response) if response.fault.deaf => loop {
                 sleep(Duration::from_secs(3600));
             },
-            Deed::Answer(answer) => {
-                let outlet = outlet.clone();
-                if answer.fault.delay_ms + answer.fault.pause_ms + answer.fault.burn_ms > 0 {
-                    spawn(move || say(&outlet, &answer));
+            Action::Respond(response) => {
+                let sink = sink.clone();
+                if response.fault.delay_ms + response.fault.pause_ms + response.fault.burn_ms > 0 {
+                    spawn(move || send_response(&sink, &response));
                 } else {
-                    say(&outlet, &answer);
+                    send_response(&sink, &response);
                 }
             }
         }
     }
-    server.note("heard", "the end");
+    server.record("heard", "the end");
     while Script::read(&server.folder).ignores_eof {
         sleep(Duration::from_millis(100));
     }
 }
 
-fn say(outlet: &Outlet, answer: &Answer) {
-    let fault = &answer.fault;
+fn send_response(sink: &MessageSink, response: &Response) {
+    let fault = &response.fault;
     sleep(Duration::from_millis(fault.delay_ms));
     if let Some(code) = fault.exit {
-        wire::end(code);
+        output::exit(code);
     }
-    wire::burn(fault.burn_ms, fault.burn_bytes);
-    wire::scream(fault.stderr_bytes);
+    output::consume_resources(fault.burn_ms, fault.burn_bytes);
+    output::write_stderr(fault.stderr_bytes);
     if fault.never {
         return;
     }
-    if outlet.answer(answer).is_err() {
-        // Nobody reads any more.
-        wire::end(0);
+    if sink.send_response(response).is_err() {
+        // The client has closed standard output.
+        output::exit(0);
     }
     if let Some(code) = fault.exit_after {
-        wire::end(code);
+        output::exit(code);
     }
 }
 
-/// The first message of a listen.
+/// Acknowledgment, which is the first message of a listen stream.
 pub(crate) fn acknowledged(id: &str, wanted: &serde_json::Value) -> String {
     let params = format!(
         r#"{{"notifications":{wanted},"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}"#

@@ -1,22 +1,22 @@
 //! A small MCP server of the legacy era: notes, over stdin and stdout.
 //!
-//! It speaks revisions 2024-11-05 to 2025-11-25: a client opens with `initialize`, the server
-//! answers with a revision and what it can do, and from then on both remember. Each message is one
-//! line of JSON. It promises that every request on this pipe gets one answer or, when the client
-//! cancels it, none; and that end of input ends the program with success, whatever still runs.
+//! It supports the revisions 2024-11-05 to 2025-11-25: a client sends `initialize`, the server
+//! responds with a revision and its capabilities, and both apply to the whole session. Each message
+//! is one line of JSON.
 //!
-//! It has one task and no locks: whatever is to be said is a stream of lines, and the loop in
-//! `main` writes what the streams yield. Messages are parsed one level deep, because `echo` returns
-//! its arguments as they were written (`1.10`, `1e400`), which a parsed number could not.
+//! Invariants: every request gets one response or, if the client cancels it, none; the end of input
+//! ends the program with success, also if calls are in flight.
 //!
-//! `wire` reads and writes messages, `notes` is what the server is about.
+//! The server has one task and no locks: the output for each message is a stream of lines, and the
+//! loop in `main` writes the lines. Messages are parsed one level deep, because `echo` returns its
+//! arguments unchanged (`1.10`, `1e400`), which is impossible with parsed numbers.
 //!
-//! Knows nothing of: HTTP, the modern era (`server/discover` is an unknown method), Weir.
+//! `messages` reads and writes messages, `notes` contains the data and the tools.
 
 #![allow(clippy::disallowed_types, reason = "a server reads its own arguments as values")]
 
+mod messages;
 mod notes;
-mod wire;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,11 +27,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::oneshot;
 
-use notes::{templates, tools};
-use wire::{
-    INVALID_REQUEST, Lines, METHOD_NOT_FOUND, Object, PARSE_ERROR, Refusal, answer, batch, member,
-    notification, object, one, page, silence,
+use messages::{
+    INVALID_REQUEST, Lines, METHOD_NOT_FOUND, Object, PARSE_ERROR, RpcError, batch, member,
+    no_lines, notification, object, page, response, single_line,
 };
+use notes::{templates, tools};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::io::Result<()> {
@@ -49,7 +49,7 @@ async fn main() -> std::io::Result<()> {
             },
         }
     }
-    // Answers that are ready still go out; a count that is still running does not hold us.
+    // Responses that are ready are written; a count in progress does not delay the exit.
     while let Some(Some(line)) = outgoing.next().now_or_never() {
         write(line).await;
     }
@@ -60,22 +60,22 @@ async fn write(mut line: String) {
     line.push('\n');
     let mut stdout = tokio::io::stdout();
     if stdout.write_all(line.as_bytes()).await.is_err() || stdout.flush().await.is_err() {
-        // Nobody reads us. Returning would wait for stdin, which may stay open for ever.
+        // The client has closed stdout. Returning would wait for stdin, which may stay open.
         std::process::exit(1);
     }
 }
 
-/// What the server remembers of its one client, and the notes.
+/// Session of the one client, and the notes.
 struct Server {
-    /// What `initialize` agreed on; nothing but `initialize` and `ping` works before.
+    /// Negotiated revision; before, only `initialize` and `ping` are allowed.
     revision: Option<&'static str>,
     notes: Vec<String>,
-    /// Prompts that `add_prompt` made, by name, beside the two that are always there.
+    /// Prompts that were added with `add_prompt`, by name; without the two built-in prompts.
     added_prompts: BTreeMap<String, String>,
-    /// The counts under way, by the JSON of their request's id; sending ends one.
-    counting: HashMap<String, oneshot::Sender<()>>,
+    /// Cancellation senders of the counts in progress, by the JSON of their request id.
+    running_counts: HashMap<String, oneshot::Sender<()>>,
     cancelled: u64,
-    /// The least severe level that the client wants, as an index into [`LEVELS`].
+    /// Log level of the client, as an index into [`LEVELS`].
     level: usize,
 }
 
@@ -87,7 +87,7 @@ impl Default for Server {
             revision: None,
             notes: notes.map(str::to_owned).to_vec(),
             added_prompts: BTreeMap::new(),
-            counting: HashMap::new(),
+            running_counts: HashMap::new(),
             cancelled: 0,
             level: LEVELS.iter().position(|level| *level == "info").unwrap_or_default(),
         }
@@ -101,15 +101,19 @@ impl Server {
         if line.trim_ascii_start().first() != Some(&b'[') {
             return self.message(line);
         }
-        // Batches came with 2025-03-26 and went with 2025-06-18.
+        // Revision 2025-03-26 added batches, and 2025-06-18 removed them.
         if self.revision != Some("2025-03-26") {
-            return one(Refusal::new(INVALID_REQUEST, "batches are part of 2025-03-26 only")
-                .line(&Value::Null));
+            return single_line(
+                RpcError::new(INVALID_REQUEST, "batches are part of 2025-03-26 only")
+                    .to_line(&Value::Null),
+            );
         }
         match serde_json::from_slice::<Vec<Box<RawValue>>>(line) {
-            Err(error) => one(Refusal::new(PARSE_ERROR, error.to_string()).line(&Value::Null)),
+            Err(error) => {
+                single_line(RpcError::new(PARSE_ERROR, error.to_string()).to_line(&Value::Null))
+            }
             Ok(members) if members.is_empty() => {
-                one(Refusal::new(INVALID_REQUEST, "an empty batch").line(&Value::Null))
+                single_line(RpcError::new(INVALID_REQUEST, "an empty batch").to_line(&Value::Null))
             }
             Ok(members) => {
                 batch(members.iter().map(|member| self.message(member.get().as_bytes())).collect())
@@ -122,7 +126,7 @@ impl Server {
             Ok(message) => message,
             Err(error) => {
                 let code = if error.is_data() { INVALID_REQUEST } else { PARSE_ERROR };
-                return one(Refusal::new(code, error.to_string()).line(&Value::Null));
+                return single_line(RpcError::new(code, error.to_string()).to_line(&Value::Null));
             }
         };
         let id = member(&message, "id");
@@ -130,43 +134,45 @@ impl Server {
         let method = member(&message, "method");
         let method = method.as_str().filter(|_| member(&message, "jsonrpc") == "2.0");
         match method {
-            // An answer; but this server never asks.
-            None if message.contains_key("result") || message.contains_key("error") => silence(),
+            // A response, although this server sends no requests.
+            None if message.contains_key("result") || message.contains_key("error") => no_lines(),
             Some(method) if !message.contains_key("id") => self.notification(method, &params),
-            Some(method) if id.is_string() || id.is_i64() || id.is_u64() => {
-                self.request(&id, method, &params).unwrap_or_else(|refusal| one(refusal.line(&id)))
-            }
-            _ => one(Refusal::new(INVALID_REQUEST, "neither request nor notification")
-                .line(&Value::Null)),
+            Some(method) if id.is_string() || id.is_i64() || id.is_u64() => self
+                .request(&id, method, &params)
+                .unwrap_or_else(|refusal| single_line(refusal.to_line(&id))),
+            _ => single_line(
+                RpcError::new(INVALID_REQUEST, "neither request nor notification")
+                    .to_line(&Value::Null),
+            ),
         }
     }
 
     fn notification(&mut self, method: &str, params: &Object) -> Lines {
         if method != "notifications/cancelled" {
-            return silence();
+            return no_lines();
         }
         let id = member(params, "requestId").to_string();
-        let stopped = self.counting.remove(&id).is_some_and(|count| count.send(()).is_ok());
+        let stopped = self.running_counts.remove(&id).is_some_and(|count| count.send(()).is_ok());
         if !stopped {
-            // Unknown, or over already: the two cross on the wire, and that is no error.
-            return silence();
+            // The request is unknown or has ended: both messages can cross, which is no error.
+            return no_lines();
         }
         self.cancelled += 1;
         let info = LEVELS.iter().position(|level| *level == "info");
         if info < Some(self.level) {
-            return silence();
+            return no_lines();
         }
         let data =
             json!({ "cancelled": member(params, "requestId"), "reason": member(params, "reason") });
-        one(notification(
+        single_line(notification(
             "notifications/message",
             &json!({ "level": "info", "logger": "slow_count", "data": data }),
         ))
     }
 
-    fn request(&mut self, id: &Value, method: &str, params: &Object) -> Result<Lines, Refusal> {
+    fn request(&mut self, id: &Value, method: &str, params: &Object) -> Result<Lines, RpcError> {
         if self.revision.is_none() && !matches!(method, "initialize" | "ping" | "server/discover") {
-            return Err(Refusal::new(INVALID_REQUEST, "`initialize` comes first"));
+            return Err(RpcError::new(INVALID_REQUEST, "`initialize` comes first"));
         }
         let cursor = params.contains_key("cursor").then(|| member(params, "cursor"));
         let result = match method {
@@ -182,21 +188,22 @@ impl Server {
             "tools/list" => page("tools", &tools(), cursor)?,
             "tools/call" => return self.call(id, params),
             _ => {
-                return Err(Refusal::new(METHOD_NOT_FOUND, format!("unknown method: {method}")));
+                return Err(RpcError::new(METHOD_NOT_FOUND, format!("unknown method: {method}")));
             }
         };
-        Ok(one(answer(id, result)))
+        Ok(single_line(response(id, result)))
     }
 
-    fn initialize(&mut self, params: &Object) -> Result<Value, Refusal> {
-        let wanted = member(params, "protocolVersion");
-        let wanted =
-            wanted.as_str().ok_or_else(|| Refusal::params("`protocolVersion` is missing"))?;
+    fn initialize(&mut self, params: &Object) -> Result<Value, RpcError> {
+        let requested = member(params, "protocolVersion");
+        let requested = requested
+            .as_str()
+            .ok_or_else(|| RpcError::invalid_params("`protocolVersion` is missing"))?;
         if self.revision.is_some() {
-            return Err(Refusal::new(INVALID_REQUEST, "already initialized"));
+            return Err(RpcError::new(INVALID_REQUEST, "already initialized"));
         }
-        // spec, lifecycle: the same version if the server supports it, else another that it does.
-        let revision = REVISIONS.iter().find(|known| **known == wanted).unwrap_or(&NEWEST);
+        // spec, lifecycle: the same version if the server supports it, otherwise another one.
+        let revision = REVISIONS.iter().find(|known| **known == requested).unwrap_or(&NEWEST);
         self.revision = Some(revision);
         let mut capabilities = json!({
             "logging": {},
@@ -220,10 +227,11 @@ impl Server {
         self.revision.is_some_and(|agreed| agreed >= revision)
     }
 
-    fn set_level(&mut self, params: &Object) -> Result<Value, Refusal> {
-        let wanted = member(params, "level");
-        let level = LEVELS.iter().position(|level| wanted == *level);
-        self.level = level.ok_or_else(|| Refusal::params(format!("unknown level: {wanted}")))?;
+    fn set_level(&mut self, params: &Object) -> Result<Value, RpcError> {
+        let requested = member(params, "level");
+        let level = LEVELS.iter().position(|level| requested == *level);
+        self.level =
+            level.ok_or_else(|| RpcError::invalid_params(format!("unknown level: {requested}")))?;
         Ok(json!({}))
     }
 }

@@ -1,7 +1,6 @@
-//! The notes: as resources, in prompts, and the tools that work on them.
+//! Notes as resources and in prompts, and the tools of the server.
 //!
-//! Promises that `echo` returns the bytes that it was given, and that a cancelled count falls silent.
-//! Knows nothing of: pipes, how a message is read, what a batch is.
+//! Invariants: `echo` returns its arguments byte for byte; a cancelled count sends nothing more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::Server;
-use crate::wire::{
-    Lines, Object, Refusal, answer, failed, member, notification, object, one, said, text,
-    then_changed,
+use crate::messages::{
+    Lines, Object, RpcError, member, notification, object, response, single_line, text,
+    text_result, tool_error, with_list_changed,
 };
 
 // === Prompts, resources, completion ===
@@ -33,10 +32,10 @@ impl Server {
             }),
             json!({ "name": "daily-plan", "description": "Makes a plan for today of all notes." }),
         ];
-        ours.into_iter().map(|prompt| keyed("name", prompt)).chain(added).collect()
+        ours.into_iter().map(|prompt| entry("name", prompt)).chain(added).collect()
     }
 
-    pub(crate) fn prompt(&self, params: &Object) -> Result<Value, Refusal> {
+    pub(crate) fn prompt(&self, params: &Object) -> Result<Value, RpcError> {
         let name = text(params, "name")?;
         let arguments = object(params, "arguments");
         let notes = self.notes.join("\n");
@@ -48,7 +47,7 @@ impl Server {
                 let style = text(&arguments, "style").unwrap_or_else(|_| STYLES[0].to_owned());
                 format!("Summarize what these notes say about {topic}, style: {style}.\n{notes}")
             }
-            _ => return Err(Refusal::params(format!("Unknown prompt: {name}"))),
+            _ => return Err(RpcError::invalid_params(format!("Unknown prompt: {name}"))),
         };
         Ok(
             json!({ "messages": [{ "role": "user", "content": { "type": "text", "text": instruction } }] }),
@@ -57,25 +56,25 @@ impl Server {
 
     pub(crate) fn resources(&self) -> BTreeMap<String, Value> {
         let note = |number: usize| {
-            // The key is padded so that note 10 comes after note 9.
+            // The key is padded, so that note 10 is listed after note 9.
             let listed = json!({ "uri": format!("note:///{number}"), "name": format!("note-{number}"), "mimeType": "text/plain" });
             (format!("{number:010}"), listed)
         };
         (1..=self.notes.len()).map(note).collect()
     }
 
-    pub(crate) fn read(&self, params: &Object) -> Result<Value, Refusal> {
+    pub(crate) fn read(&self, params: &Object) -> Result<Value, RpcError> {
         let uri = text(params, "uri")?;
         let number = uri.strip_prefix("note:///").and_then(|number| number.parse::<usize>().ok());
         let note = number.and_then(|number| self.notes.get(number.checked_sub(1)?));
-        let note = note.ok_or_else(|| Refusal {
+        let note = note.ok_or_else(|| RpcError {
             data: Some(json!({ "uri": uri })),
-            ..Refusal::new(RESOURCE_NOT_FOUND, "Resource not found")
+            ..RpcError::new(RESOURCE_NOT_FOUND, "Resource not found")
         })?;
         Ok(json!({ "contents": [{ "uri": uri, "mimeType": "text/plain", "text": note }] }))
     }
 
-    pub(crate) fn complete(&self, params: &Object) -> Result<Value, Refusal> {
+    pub(crate) fn complete(&self, params: &Object) -> Result<Value, RpcError> {
         let (of, argument) = (member(params, "ref"), object(params, "argument"));
         let (name, typed) = (text(&argument, "name")?, text(&argument, "value")?);
         let of = (of["type"].as_str(), of["name"].as_str().or(of["uri"].as_str()));
@@ -89,12 +88,12 @@ impl Server {
             ((Some("ref/resource"), Some(TEMPLATE)), "id") => {
                 (1..=self.notes.len()).map(|number| number.to_string()).collect()
             }
-            _ => return Err(Refusal::params("nothing to complete by that reference")),
+            _ => return Err(RpcError::invalid_params("nothing to complete by that reference")),
         };
         let mut values: Vec<_> =
             choices.into_iter().filter(|choice| choice.starts_with(&typed)).collect();
         let total = values.len();
-        // spec, completion: at most 100 values in one answer.
+        // spec, completion: at most 100 values in one response.
         values.truncate(100);
         Ok(
             json!({ "completion": { "hasMore": total > values.len(), "total": total, "values": values } }),
@@ -105,39 +104,45 @@ impl Server {
 // === Tools ===
 
 impl Server {
-    pub(crate) fn call(&mut self, id: &Value, params: &Object) -> Result<Lines, Refusal> {
+    pub(crate) fn call(&mut self, id: &Value, params: &Object) -> Result<Lines, RpcError> {
         let name = text(params, "name")?;
-        let written = params.get("arguments").map_or("{}", |raw| raw.get());
-        if !written.starts_with('{') {
-            return Err(Refusal::params("`arguments` must be an object"));
+        let raw_arguments = params.get("arguments").map_or("{}", |raw| raw.get());
+        if !raw_arguments.starts_with('{') {
+            return Err(RpcError::invalid_params("`arguments` must be an object"));
         }
         let arguments = object(params, "arguments");
         Ok(match name.as_str() {
-            "echo" => one(self.echo(id, written)),
+            "echo" => single_line(self.echo(id, raw_arguments)),
             "slow_count" => return self.slow_count(id, params, &arguments),
-            "cancelled_count" => one(answer(id, said(&self.cancelled.to_string()))),
+            "cancelled_count" => {
+                single_line(response(id, text_result(&self.cancelled.to_string())))
+            }
             "add_note" => {
                 self.notes.push(text(&arguments, "text")?);
                 let uri = format!("note:///{}", self.notes.len());
-                then_changed(answer(id, said(&uri)), "resources")
+                with_list_changed(response(id, text_result(&uri)), "resources")
             }
             "add_prompt" => {
                 let (prompt, body) = (text(&arguments, "name")?, text(&arguments, "text")?);
                 if self.prompts().contains_key(&prompt) {
-                    return Ok(one(answer(id, failed("there is a prompt of that name"))));
+                    return Ok(single_line(response(
+                        id,
+                        tool_error("there is a prompt of that name"),
+                    )));
                 }
-                let made = answer(id, said(&prompt));
+                let made = response(id, text_result(&prompt));
                 self.added_prompts.insert(prompt, body);
-                then_changed(made, "prompts")
+                with_list_changed(made, "prompts")
             }
-            _ => return Err(Refusal::params(format!("Unknown tool: {name}"))),
+            _ => return Err(RpcError::invalid_params(format!("Unknown tool: {name}"))),
         })
     }
 
-    /// The arguments, byte for byte: assembled as text, since a `Value` would respell the numbers.
+    /// Returns the arguments byte for byte. The response is built as text, because a `Value` would
+    /// change the notation of numbers.
     fn echo(&self, id: &Value, arguments: &str) -> String {
         let content = json!([{ "type": "text", "text": arguments }]);
-        // `structuredContent` came with 2025-06-18.
+        // Revision 2025-06-18 added `structuredContent`.
         let structured = match self.is_at_least("2025-06-18") {
             true => format!(r#","structuredContent":{arguments}"#),
             false => String::new(),
@@ -150,16 +155,17 @@ impl Server {
         id: &Value,
         params: &Object,
         arguments: &Object,
-    ) -> Result<Lines, Refusal> {
+    ) -> Result<Lines, RpcError> {
         let (to, delay_ms) = (member(arguments, "to"), member(arguments, "delay_ms"));
-        let to = to.as_u64().ok_or_else(|| Refusal::params("`to` must be a whole number"))?;
+        let to =
+            to.as_u64().ok_or_else(|| RpcError::invalid_params("`to` must be a whole number"))?;
         let delay = Duration::from_millis(delay_ms.as_u64().unwrap_or(100));
         let meta = object(params, "_meta");
         let token = meta.contains_key("progressToken").then(|| member(&meta, "progressToken"));
 
         let (cancel, cancelled) = oneshot::channel();
-        self.counting.retain(|_, count| !count.is_closed());
-        self.counting.insert(id.to_string(), cancel);
+        self.running_counts.retain(|_, count| !count.is_closed());
+        self.running_counts.insert(id.to_string(), cancel);
 
         let step = move |n| async move {
             tokio::time::sleep(delay).await;
@@ -170,8 +176,8 @@ impl Server {
             let params = json!({ "progressToken": token, "progress": n, "total": to });
             Some(notification("notifications/progress", &params))
         };
-        let last = answer(id, said(&format!("counted to {to}")));
-        // spec, cancellation: a cancelled request is not answered. Its stream just ends.
+        let last = response(id, text_result(&format!("counted to {to}")));
+        // spec, cancellation: a cancelled request gets no response, so its stream just ends.
         Ok(stream::iter(1..=to)
             .then(step)
             .filter_map(move |n| ready(progress(n)))
@@ -222,14 +228,14 @@ pub(crate) fn tools() -> BTreeMap<String, Value> {
 
 pub(crate) fn templates() -> BTreeMap<String, Value> {
     let note = json!({ "uriTemplate": TEMPLATE, "name": "note", "mimeType": "text/plain" });
-    BTreeMap::from([keyed("uriTemplate", note)])
+    BTreeMap::from([entry("uriTemplate", note)])
 }
 
-fn keyed(key: &str, item: Value) -> (String, Value) {
+fn entry(key: &str, item: Value) -> (String, Value) {
     (item[key].as_str().unwrap_or_default().to_owned(), item)
 }
 
 const STYLES: [&str; 3] = ["brief", "bullets", "narrative"];
 const TEMPLATE: &str = "note:///{id}";
-/// Of the legacy era alone; the modern one answers -32602.
+/// Legacy error code; the modern era uses -32602.
 const RESOURCE_NOT_FOUND: i32 = -32002;

@@ -1,7 +1,6 @@
-//! What the shop sells and says: products as resources, prompts about them, completion.
+//! Data of the example server: products as resources, prompts about them, completion.
 //!
-//! Promises that a page resumes after the last key that was sent, whatever was added or removed.
-//! Knows nothing of: HTTP, headers, request ids, streams.
+//! Invariant: a page resumes after the last key that was sent, also if items were added or removed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,17 +9,17 @@ use std::sync::atomic::AtomicU64;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::reply::Refusal;
+use crate::response::RpcError;
 use crate::text;
 
-pub(crate) type Table = BTreeMap<String, String>;
+pub(crate) type Entries = BTreeMap<String, String>;
 
 pub(crate) struct Shop {
-    /// What is sold: product id to description. A product is a resource.
-    pub(crate) products: watch::Sender<Table>,
-    /// Prompts that `add_prompt` made, beside the two that are always there.
-    pub(crate) added_prompts: watch::Sender<Table>,
-    /// How many counts were given up because their client had gone.
+    /// Descriptions of the products by product id. Each product is a resource.
+    pub(crate) products: watch::Sender<Entries>,
+    /// Prompts that were added with `add_prompt`; the two built-in prompts are not in it.
+    pub(crate) added_prompts: watch::Sender<Entries>,
+    /// Number of `slow_count` calls whose client closed the stream.
     pub(crate) cancelled: AtomicU64,
     pub(crate) stopped: watch::Receiver<bool>,
 }
@@ -35,8 +34,8 @@ impl Shop {
         ];
         let products = products.map(|(id, about)| (id.to_owned(), about.to_owned()));
         Self {
-            products: watch::Sender::new(Table::from(products)),
-            added_prompts: watch::Sender::new(Table::new()),
+            products: watch::Sender::new(Entries::from(products)),
+            added_prompts: watch::Sender::new(Entries::new()),
             cancelled: AtomicU64::new(0),
             stopped,
         }
@@ -60,30 +59,35 @@ impl Shop {
         ];
         let added = self.added_prompts.borrow();
         let added = added.keys().map(|name| (name.clone(), json!({ "name": name })));
-        ours.into_iter().map(|prompt| keyed("name", prompt)).chain(added).collect()
+        ours.into_iter().map(|prompt| entry("name", prompt)).chain(added).collect()
     }
 
-    pub(crate) fn prompt(&self, params: &Value) -> Result<Value, Refusal> {
+    pub(crate) fn prompt(&self, params: &Value) -> Result<Value, RpcError> {
         let (name, arguments) = (text(params, "name")?, &params["arguments"]);
         let product =
             |argument: &str| self.read(&format!("product:///{}", text(arguments, argument)?));
         let user = |content: Value| json!({ "role": "user", "content": content });
-        let says = |text: String| user(json!({ "type": "text", "text": text }));
-        let shows = |resource: Value| user(json!({ "type": "resource", "resource": resource }));
+        let text_message = |text: String| user(json!({ "type": "text", "text": text }));
+        let resource_message =
+            |resource: Value| user(json!({ "type": "resource", "resource": resource }));
         let messages = match (name, self.added_prompts.borrow().get(name)) {
-            (_, Some(added)) => json!([says(added.clone())]),
+            (_, Some(added)) => json!([text_message(added.clone())]),
             ("compare-products", _) => {
                 let (first, second) = (product("first")?, product("second")?);
-                json!([says("Compare these two.".to_owned()), shows(first), shows(second)])
+                json!([
+                    text_message("Compare these two.".to_owned()),
+                    resource_message(first),
+                    resource_message(second)
+                ])
             }
             ("describe-product", _) => {
                 let tone = arguments["tone"].as_str().unwrap_or(TONES[0]);
                 json!([
-                    says(format!("Describe this product in a {tone} tone.")),
-                    shows(product("product")?)
+                    text_message(format!("Describe this product in a {tone} tone.")),
+                    resource_message(product("product")?)
                 ])
             }
-            _ => return Err(Refusal::params(format!("Unknown prompt: {name}"))),
+            _ => return Err(RpcError::invalid_params(format!("Unknown prompt: {name}"))),
         };
         Ok(json!({ "messages": messages }))
     }
@@ -91,19 +95,20 @@ impl Shop {
     pub(crate) fn resources(&self) -> BTreeMap<String, Value> {
         let listed = |id: &String| {
             let uri = format!("product:///{id}");
-            keyed("uri", json!({ "uri": uri, "name": id, "mimeType": "text/plain" }))
+            entry("uri", json!({ "uri": uri, "name": id, "mimeType": "text/plain" }))
         };
         self.products.borrow().keys().map(listed).collect()
     }
 
-    pub(crate) fn read(&self, uri: &str) -> Result<Value, Refusal> {
+    pub(crate) fn read(&self, uri: &str) -> Result<Value, RpcError> {
         let products = self.products.borrow();
         let about = uri.strip_prefix("product:///").and_then(|id| products.get(id));
-        let unknown = || Refusal::params("Resource not found").with(json!({ "uri": uri }));
+        let unknown =
+            || RpcError::invalid_params("Resource not found").with_data(json!({ "uri": uri }));
         Ok(json!({ "uri": uri, "mimeType": "text/plain", "text": about.ok_or_else(unknown)? }))
     }
 
-    pub(crate) fn complete(&self, params: &Value) -> Result<Value, Refusal> {
+    pub(crate) fn complete(&self, params: &Value) -> Result<Value, RpcError> {
         let of = &params["ref"];
         let (argument, typed) =
             (text(&params["argument"], "name")?, text(&params["argument"], "value")?);
@@ -121,12 +126,12 @@ impl Shop {
                     vec![]
                 }
                 (Some("ref/resource"), _, Some(TEMPLATE)) if argument == "id" => products(),
-                _ => return Err(Refusal::params("nothing to complete by that reference")),
+                _ => return Err(RpcError::invalid_params("nothing to complete by that reference")),
             };
         let mut values: Vec<_> =
             choices.into_iter().filter(|choice| choice.starts_with(typed)).collect();
         let total = values.len();
-        // spec, completion: at most 100 values in one answer.
+        // spec, completion: at most 100 values in one response.
         values.truncate(100);
         Ok(
             json!({ "completion": { "hasMore": total > values.len(), "total": total, "values": values } }),
@@ -136,21 +141,21 @@ impl Shop {
 
 pub(crate) fn templates() -> BTreeMap<String, Value> {
     let product = json!({ "uriTemplate": TEMPLATE, "name": "product", "mimeType": "text/plain" });
-    BTreeMap::from([keyed("uriTemplate", product)])
+    BTreeMap::from([entry("uriTemplate", product)])
 }
 
-/// Cuts one page of three. The cursor is the last key that was sent, so it survives additions
-/// and removals.
+/// Returns one page of [`PAGE_ITEMS`] items. The cursor contains the last key that was sent, so it
+/// stays valid if items are added or removed.
 pub(crate) fn page(
     kind: &str,
     items: &BTreeMap<String, Value>,
     cursor: Option<&Value>,
-) -> Result<Value, Refusal> {
+) -> Result<Value, RpcError> {
     let after = match cursor {
         None => Bound::Unbounded,
         Some(cursor) => {
             let key = cursor.as_str().and_then(|cursor| read_cursor(kind, cursor));
-            Bound::Excluded(key.ok_or_else(|| Refusal::params("invalid cursor"))?)
+            Bound::Excluded(key.ok_or_else(|| RpcError::invalid_params("invalid cursor"))?)
         }
     };
     let mut rest = items.range((after, Bound::Unbounded));
@@ -173,7 +178,7 @@ fn read_cursor(kind: &str, cursor: &str) -> Option<String> {
     Some(text.strip_prefix(kind)?.strip_prefix(':')?.to_owned())
 }
 
-pub(crate) fn keyed(key: &str, item: Value) -> (String, Value) {
+pub(crate) fn entry(key: &str, item: Value) -> (String, Value) {
     (item[key].as_str().unwrap_or_default().to_owned(), item)
 }
 

@@ -1,22 +1,23 @@
 //! A small MCP server of the modern era: a shop's catalog, over Streamable HTTP.
 //!
-//! It speaks revision 2026-07-28 alone: there is no session and no `initialize`; every POST carries
-//! its version and the client's capabilities, and repeats in headers what proxies want to see. It
-//! promises to check those headers against the body, to stop working for a client that has gone,
-//! and to end every subscription with a result when it is stopped (SIGTERM or ctrl-c).
+//! It supports only revision 2026-07-28, without sessions and `initialize`: every POST contains its
+//! revision and the capabilities of the client, and repeats some members of the body in headers.
+//! There is no authentication, so the server listens on loopback only.
 //!
-//! The products and the prompts each live in a `watch`: reading one is listing, waiting on one is
-//! `list_changed`. A streamed answer is its own work: dropping the body is cancelling the call.
+//! Invariants: the headers are checked against the body; a call ends when its client disconnects;
+//! every subscription ends with a result at shutdown (SIGTERM or ctrl-c).
 //!
-//! This file is the protocol: one POST, its headers, its method. `catalog` and `tools` are what the
-//! server is about.
+//! Products and prompts are each in a `watch` channel: a list request reads the value, and a change
+//! causes `list_changed`. The body of a streamed response drives its call, so dropping the body
+//! cancels the call.
 //!
-//! Knows nothing of: stdio, the legacy era, authentication (it listens on loopback only), Weir.
+//! This file handles the protocol: the POST request, its headers and its method. `catalog` contains
+//! the data and `tools` the tools.
 
 #![allow(clippy::disallowed_types, reason = "a server reads its own arguments as values")]
 
 mod catalog;
-mod reply;
+mod response;
 mod subscriptions;
 mod tools;
 
@@ -40,13 +41,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use catalog::{Shop, page, templates};
-use reply::{Refusal, Reply, cacheable, complete, empty};
-use subscriptions::{listen, reached};
+use response::{HttpResponse, RpcError, cacheable, empty, result_response};
+use subscriptions::{listen, until_stopped};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address()?).await?;
-    // Caught before anybody can know that we are here, so that no early signal kills us.
+    // Installed before the address is printed, so that no early signal kills the process.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     println!("listening on http://{}{ENDPOINT}", listener.local_addr()?);
@@ -63,7 +64,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     stop.send_replace(true);
-    // What is still being answered may finish, but does not hold us for ever.
+    // Requests in flight may finish, within a time limit.
     let _ = timeout(DRAIN, connections.join_all()).await;
     Ok(())
 }
@@ -87,10 +88,10 @@ async fn connection(stream: TcpStream, shop: Arc<Shop>) {
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // An error here is a client that went away; there is nobody to tell.
+    // An error means that the client disconnected, so no response is possible.
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = reached(&mut stopped) => {}
+        () = until_stopped(&mut stopped) => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
@@ -98,7 +99,7 @@ async fn connection(stream: TcpStream, shop: Arc<Shop>) {
 
 // === HTTP: one POST, one message ===
 
-async fn serve(shop: Arc<Shop>, request: Request<Incoming>) -> Result<Reply, Infallible> {
+async fn serve(shop: Arc<Shop>, request: Request<Incoming>) -> Result<HttpResponse, Infallible> {
     // spec, Security & Endpoint: Origin is checked on all incoming connections, against DNS rebinding.
     let origin = request.headers().get(ORIGIN);
     if origin.is_some_and(|origin| !origin.to_str().is_ok_and(is_loopback)) {
@@ -118,7 +119,9 @@ async fn serve(shop: Arc<Shop>, request: Request<Incoming>) -> Result<Reply, Inf
     };
     let message: Value = match serde_json::from_slice(&body.to_bytes()) {
         Ok(message) => message,
-        Err(error) => return Ok(Refusal::bad(PARSE_ERROR, error.to_string()).reply(None)),
+        Err(error) => {
+            return Ok(RpcError::bad_request(PARSE_ERROR, error.to_string()).into_response(None));
+        }
     };
     let (id, method) = (&message["id"], message["method"].as_str());
     let method = method.filter(|_| message["jsonrpc"] == "2.0");
@@ -126,13 +129,14 @@ async fn serve(shop: Arc<Shop>, request: Request<Incoming>) -> Result<Reply, Inf
         // The core protocol defines no notification for this direction; extensions may.
         (None, Some(_)) => empty(StatusCode::ACCEPTED),
         (Some(_), Some(method)) if id.is_string() || id.is_i64() || id.is_u64() => {
-            match answer(&shop, &head.headers, id, method, &message["params"]).await {
+            match handle(&shop, &head.headers, id, method, &message["params"]).await {
                 Ok(reply) => reply,
-                Err(refusal) => refusal.reply(Some(id)),
+                Err(refusal) => refusal.into_response(Some(id)),
             }
         }
-        // Batches went with 2025-06-18, and clients have nothing to answer any more.
-        _ => Refusal::bad(INVALID_REQUEST, "neither request nor notification").reply(None),
+        // Revision 2025-06-18 removed batches, and clients send no responses in 2026-07-28.
+        _ => RpcError::bad_request(INVALID_REQUEST, "neither request nor notification")
+            .into_response(None),
     })
 }
 
@@ -145,9 +149,9 @@ fn is_loopback(origin: &str) -> bool {
     matches!(name, Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
-/// Checks what the request says of itself, in the headers and in the body.
-fn check(headers: &HeaderMap, method: &str, params: &Value) -> Result<(), Refusal> {
-    // A header that comes twice says nothing: a proxy may have read the other one.
+/// Checks the protocol headers of a request against its body.
+fn check_headers(headers: &HeaderMap, method: &str, params: &Value) -> Result<(), RpcError> {
+    // A duplicate header is ambiguous, because a proxy may have read the other value.
     let header = |name: &str| {
         let mut values = headers.get_all(name).iter();
         values.next().filter(|_| values.next().is_none())?.to_str().ok()
@@ -156,42 +160,49 @@ fn check(headers: &HeaderMap, method: &str, params: &Value) -> Result<(), Refusa
     let version = meta["io.modelcontextprotocol/protocolVersion"].as_str();
 
     let Some(declared) = header("mcp-protocol-version") else {
-        // spec, Versioning: name the versions, a legacy `initialize` ends here and may show it.
+        // spec, Versioning: the error names the versions, because a legacy `initialize` gets it.
         let text =
             format!("the MCP-Protocol-Version header is missing; this server speaks {REVISION}");
-        return Err(Refusal::bad(HEADER_MISMATCH, text));
+        return Err(RpcError::bad_request(HEADER_MISMATCH, text));
     };
     if version.is_some_and(|version| version != declared) {
-        return Err(Refusal::bad(HEADER_MISMATCH, "MCP-Protocol-Version differs from the body"));
+        return Err(RpcError::bad_request(
+            HEADER_MISMATCH,
+            "MCP-Protocol-Version differs from the body",
+        ));
     }
     if declared != REVISION {
         let data = json!({ "supported": [REVISION], "requested": declared });
-        return Err(Refusal::bad(UNSUPPORTED_VERSION, "Unsupported protocol version").with(data));
+        return Err(RpcError::bad_request(UNSUPPORTED_VERSION, "Unsupported protocol version")
+            .with_data(data));
     }
     // spec, `_meta`: a request that misses a required field is malformed.
     if version.is_none() || !meta["io.modelcontextprotocol/clientCapabilities"].is_object() {
         let text = "`_meta` must hold protocolVersion and clientCapabilities";
-        return Err(Refusal::bad(INVALID_PARAMS, text));
+        return Err(RpcError::bad_request(INVALID_PARAMS, text));
     }
     if header("mcp-method") != Some(method) {
-        return Err(Refusal::bad(
+        return Err(RpcError::bad_request(
             HEADER_MISMATCH,
             "Mcp-Method is missing or differs from the body",
         ));
     }
-    let named = match method {
+    let expected_name = match method {
         "tools/call" | "prompts/get" => text(params, "name")?,
         "resources/read" => text(params, "uri")?,
         _ => return Ok(()),
     };
-    match header("mcp-name").and_then(plain) {
-        Some(name) if name == named => Ok(()),
-        _ => Err(Refusal::bad(HEADER_MISMATCH, "Mcp-Name is missing or differs from the body")),
+    match header("mcp-name").and_then(decode_header) {
+        Some(name) if name == expected_name => Ok(()),
+        _ => Err(RpcError::bad_request(
+            HEADER_MISMATCH,
+            "Mcp-Name is missing or differs from the body",
+        )),
     }
 }
 
-/// A header's value, decoded if it is in the base64 sentinel that carries what ASCII cannot.
-fn plain(value: &str) -> Option<String> {
+/// Decodes a header value; non-ASCII values are in the base64 form `=?base64?…?=`.
+fn decode_header(value: &str) -> Option<String> {
     match value.strip_prefix("=?base64?").and_then(|value| value.strip_suffix("?=")) {
         None => Some(value.to_owned()),
         Some(encoded) => String::from_utf8(base64(encoded)?).ok(),
@@ -202,30 +213,31 @@ fn base64(encoded: &str) -> Option<Vec<u8>> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digits = encoded.trim_end_matches('=');
     let padded = encoded.len() == digits.len().div_ceil(4) * 4;
-    let (mut bytes, mut bits, mut held) = (Vec::new(), 0u32, 0);
+    let (mut bytes, mut bits, mut bit_count) = (Vec::new(), 0u32, 0);
     for digit in digits.bytes() {
         let digit = ALPHABET.iter().position(|known| *known == digit)?;
-        (bits, held) = ((bits << 6) | digit as u32, held + 6);
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-            bits &= (1 << held) - 1;
+        (bits, bit_count) = ((bits << 6) | digit as u32, bit_count + 6);
+        if bit_count >= 8 {
+            bit_count -= 8;
+            bytes.push((bits >> bit_count) as u8);
+            bits &= (1 << bit_count) - 1;
         }
     }
-    // A lone digit is no byte, and what is left over must be zero, or two texts would mean one name.
-    (held < 6 && bits == 0 && padded).then_some(bytes)
+    // A single remaining digit is not a byte, and remaining bits must be zero, because otherwise two
+    // encodings would decode to the same name.
+    (bit_count < 6 && bits == 0 && padded).then_some(bytes)
 }
 
 // === Methods ===
 
-async fn answer(
+async fn handle(
     shop: &Arc<Shop>,
     headers: &HeaderMap,
     id: &Value,
     method: &str,
     params: &Value,
-) -> Result<Reply, Refusal> {
-    check(headers, method, params)?;
+) -> Result<HttpResponse, RpcError> {
+    check_headers(headers, method, params)?;
     let cursor = params.get("cursor");
     let result = match method {
         "server/discover" => cacheable(json!({
@@ -249,16 +261,16 @@ async fn answer(
         "subscriptions/listen" => return listen(shop, id, params),
         _ => {
             let text = format!("unknown method: {method} (this server speaks {REVISION})");
-            return Err(Refusal::new(StatusCode::NOT_FOUND, METHOD_NOT_FOUND, text));
+            return Err(RpcError::new(StatusCode::NOT_FOUND, METHOD_NOT_FOUND, text));
         }
     };
-    Ok(complete(id, result))
+    Ok(result_response(id, result))
 }
 
-/// A parameter that must be a string.
-fn text<'a>(object: &'a Value, name: &str) -> Result<&'a str, Refusal> {
+/// Returns a required string parameter.
+fn text<'a>(object: &'a Value, name: &str) -> Result<&'a str, RpcError> {
     let text = object[name].as_str();
-    text.ok_or_else(|| Refusal::params(format!("`{name}` must be a string")))
+    text.ok_or_else(|| RpcError::invalid_params(format!("`{name}` must be a string")))
 }
 
 const ENDPOINT: &str = "/mcp";

@@ -1,8 +1,7 @@
-//! `subscriptions/listen`: a stream that tells of changes until either side ends it.
+//! `subscriptions/listen`: a stream of change notifications that either side can end.
 //!
-//! Promises that the acknowledgment comes first, that only what was asked for is told, and that
-//! stopping the server ends each stream with a result.
-//! Knows nothing of: what changed, only which list.
+//! Invariants: the acknowledgment is the first message; the stream contains only requested
+//! notifications; a shutdown of the server ends each stream with a result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +13,29 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::catalog::{Shop, Table};
-use crate::reply::{Refusal, Reply, dressed, event, event_stream};
+use crate::catalog::{Entries, Shop};
+use crate::response::{HttpResponse, RpcError, event, event_stream, result_message};
 
-pub(crate) fn listen(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Reply, Refusal> {
-    let wanted = params["notifications"].as_object();
-    let wanted = wanted.ok_or_else(|| Refusal::params("`notifications` must be an object"))?;
-    let wants = |kind: &str| wanted.get(kind) == Some(&Value::Bool(true));
-    // The tools never change and no resource does, so neither is agreed to.
+pub(crate) fn listen(
+    shop: &Arc<Shop>,
+    id: &Value,
+    params: &Value,
+) -> Result<HttpResponse, RpcError> {
+    let requested = params["notifications"].as_object();
+    let requested =
+        requested.ok_or_else(|| RpcError::invalid_params("`notifications` must be an object"))?;
+    let is_requested = |kind: &str| requested.get(kind) == Some(&Value::Bool(true));
+    // Neither the tools nor the content of a resource changes, so both are not acknowledged.
     let mut agreed = json!({});
     for kind in
-        ["promptsListChanged", "resourcesListChanged"].into_iter().filter(|kind| wants(kind))
+        ["promptsListChanged", "resourcesListChanged"].into_iter().filter(|kind| is_requested(kind))
     {
         agreed[kind] = true.into();
     }
     let subscription = Subscription {
         id: id.clone(),
-        prompts: wants("promptsListChanged").then(|| shop.added_prompts.subscribe()),
-        products: wants("resourcesListChanged").then(|| shop.products.subscribe()),
+        prompts: is_requested("promptsListChanged").then(|| shop.added_prompts.subscribe()),
+        products: is_requested("resourcesListChanged").then(|| shop.products.subscribe()),
         stopped: shop.stopped.clone(),
     };
     // spec, subscriptions: the acknowledgment comes first.
@@ -44,31 +48,31 @@ pub(crate) fn listen(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Rep
 }
 
 struct Subscription {
-    /// The request's id, in the type it came in: every message of the stream carries it.
+    /// The request's id with its JSON type; every message of the stream contains it.
     id: Value,
-    prompts: Option<watch::Receiver<Table>>,
-    products: Option<watch::Receiver<Table>>,
+    prompts: Option<watch::Receiver<Entries>>,
+    products: Option<watch::Receiver<Entries>>,
     stopped: watch::Receiver<bool>,
 }
 
 impl Subscription {
-    /// Waits for the next event; gives itself back unless that was the last.
+    /// Waits for the next event; returns the subscription unless the event is the last one.
     async fn next(mut self) -> (Bytes, Option<Self>) {
-        let happened = tokio::select! {
+        let event_kind = tokio::select! {
             biased;
-            () = reached(&mut self.stopped) => Happened::Stop,
-            () = changed(&mut self.prompts) => Happened::Prompts,
-            () = changed(&mut self.products) => Happened::Products,
-            () = sleep(KEEP_ALIVE) => Happened::Nothing,
+            () = until_stopped(&mut self.stopped) => StreamEvent::Stop,
+            () = changed(&mut self.prompts) => StreamEvent::Prompts,
+            () = changed(&mut self.products) => StreamEvent::Products,
+            () = sleep(KEEP_ALIVE) => StreamEvent::KeepAlive,
         };
-        let event = match happened {
-            Happened::Prompts => self.notification("prompts/list_changed", json!({})),
-            Happened::Products => self.notification("resources/list_changed", json!({})),
-            Happened::Nothing => Bytes::from_static(b": keep-alive\n\n"),
-            Happened::Stop => {
+        let event = match event_kind {
+            StreamEvent::Prompts => self.notification("prompts/list_changed", json!({})),
+            StreamEvent::Products => self.notification("resources/list_changed", json!({})),
+            StreamEvent::KeepAlive => Bytes::from_static(b": keep-alive\n\n"),
+            StreamEvent::Stop => {
                 let result =
                     json!({ "_meta": { "io.modelcontextprotocol/subscriptionId": self.id } });
-                return (event(&dressed(&self.id, result)), None);
+                return (event(&result_message(&self.id, result)), None);
             }
         };
         (event, Some(self))
@@ -82,27 +86,27 @@ impl Subscription {
     }
 }
 
-enum Happened {
+enum StreamEvent {
     Prompts,
     Products,
-    Nothing,
+    KeepAlive,
     Stop,
 }
 
-/// Resolves once the server is to stop.
-pub(crate) async fn reached(stopped: &mut watch::Receiver<bool>) {
-    // An error means that `main` is gone, which is to stop as well.
+/// Resolves when the server shuts down.
+pub(crate) async fn until_stopped(stopped: &mut watch::Receiver<bool>) {
+    // An error means that `main` has ended, which is a shutdown as well.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// Resolves at the next change, and never for what nobody asked for.
-async fn changed(table: &mut Option<watch::Receiver<Table>>) {
+/// Resolves at the next change, and never if the client did not request the notification.
+async fn changed(table: &mut Option<watch::Receiver<Entries>>) {
     match table {
-        // The shop holds the sender and outlives every subscription.
+        // The shop owns the sender and outlives every subscription.
         Some(table) => _ = table.changed().await,
         None => pending().await,
     }
 }
 
-/// Often enough for proxies that close what is quiet for half a minute.
+/// Shorter than the idle timeout of proxies, which is often 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

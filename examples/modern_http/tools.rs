@@ -1,7 +1,6 @@
-//! What the shop does when told to.
+//! Tools of the example server.
 //!
-//! Promises that a count stops when its client has gone, and is then counted itself.
-//! Knows nothing of: headers, the loop that accepts connections.
+//! Invariant: `slow_count` stops when its client disconnects, and increments `cancelled`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,19 +13,25 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::catalog::{Shop, keyed};
-use crate::reply::{Refusal, Reply, complete, dressed, event, event_stream, json_reply};
+use crate::catalog::{Shop, entry};
+use crate::response::{
+    HttpResponse, RpcError, event, event_stream, json_response, result_message, result_response,
+};
 use crate::{MISSING_CAPABILITY, text};
 
-pub(crate) async fn call(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Reply, Refusal> {
+pub(crate) async fn call(
+    shop: &Arc<Shop>,
+    id: &Value,
+    params: &Value,
+) -> Result<HttpResponse, RpcError> {
     let (name, arguments) = (text(params, "name")?, &params["arguments"]);
     let result = match name {
         "search_products" => {
-            let wanted = text(arguments, "query")?.to_lowercase();
+            let query = text(arguments, "query")?.to_lowercase();
             let products = shop.products.borrow();
             let found = products
                 .iter()
-                .filter(|(id, about)| format!("{id} {about}").to_lowercase().contains(&wanted));
+                .filter(|(id, about)| format!("{id} {about}").to_lowercase().contains(&query));
             let found = json!({ "products": found.map(|(id, _)| id).collect::<Vec<_>>() });
             json!({ "content": [{ "type": "text", "text": found.to_string() }], "structuredContent": found })
         }
@@ -34,65 +39,69 @@ pub(crate) async fn call(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result
             let (product, about) =
                 (text(arguments, "id")?.to_owned(), text(arguments, "description")?.to_owned());
             if shop.products.borrow().contains_key(&product) {
-                return Ok(complete(id, failed("there is a product of that id")));
+                return Ok(result_response(id, tool_error("there is a product of that id")));
             }
             let uri = format!("product:///{product}");
             shop.products.send_modify(|products| _ = products.insert(product, about));
-            said(uri)
+            text_result(uri)
         }
         "add_prompt" => {
             let (prompt, body) =
                 (text(arguments, "name")?.to_owned(), text(arguments, "text")?.to_owned());
             if shop.prompts().contains_key(&prompt) {
-                return Ok(complete(id, failed("there is a prompt of that name")));
+                return Ok(result_response(id, tool_error("there is a prompt of that name")));
             }
             shop.added_prompts.send_modify(|prompts| _ = prompts.insert(prompt, body));
-            said("added")
+            text_result("added")
         }
         "remove_prompt" => {
             let prompt = text(arguments, "name")?;
             match shop.added_prompts.send_if_modified(|prompts| prompts.remove(prompt).is_some()) {
-                true => said("removed"),
-                false => failed("no such prompt was added"),
+                true => text_result("removed"),
+                false => tool_error("no such prompt was added"),
             }
         }
-        "cancelled_count" => said(shop.cancelled.load(Ordering::Relaxed).to_string()),
+        "cancelled_count" => text_result(shop.cancelled.load(Ordering::Relaxed).to_string()),
         "large" => match arguments["bytes"].as_u64() {
-            Some(bytes) if bytes <= MAX_LARGE_BYTES => said("x".repeat(bytes as usize)),
+            Some(bytes) if bytes <= MAX_LARGE_BYTES => text_result("x".repeat(bytes as usize)),
             _ => {
-                return Err(Refusal::params("`bytes` must be a whole number, at most 64 MiB"));
+                return Err(RpcError::invalid_params(
+                    "`bytes` must be a whole number, at most 64 MiB",
+                ));
             }
         },
         "ask_name" => ask_name(params)?,
         "slow_count" => return slow_count(shop, id, params).await,
-        _ => return Err(Refusal::params(format!("Unknown tool: {name}"))),
+        _ => return Err(RpcError::invalid_params(format!("Unknown tool: {name}"))),
     };
-    Ok(complete(id, result))
+    Ok(result_response(id, result))
 }
 
-/// Asks for a name in one round and greets in the next. All it needs stands in the second request.
-fn ask_name(params: &Value) -> Result<Value, Refusal> {
+/// Requests a name by elicitation, and greets after the retry. The retry contains all that is needed.
+fn ask_name(params: &Value) -> Result<Value, RpcError> {
     let elicitation = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["elicitation"];
     // spec, elicitation: an empty object stands for form mode.
     let form =
         elicitation.as_object().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"));
     if !form {
         let data = json!({ "requiredCapabilities": { "elicitation": { "form": {} } } });
-        return Err(
-            Refusal::bad(MISSING_CAPABILITY, "this tool asks its user for a name").with(data)
-        );
+        return Err(RpcError::bad_request(
+            MISSING_CAPABILITY,
+            "this tool asks its user for a name",
+        )
+        .with_data(data));
     }
-    // The state is for everybody to read: forging it gains nothing but the greeting.
-    let asked = match params.get("requestState") {
+    // The state is not protected: a client that forges it only gets the greeting.
+    let has_asked = match params.get("requestState") {
         None => false,
         Some(state) if *state == NAME_ASKED => true,
-        Some(_) => return Err(Refusal::params("unknown requestState")),
+        Some(_) => return Err(RpcError::invalid_params("unknown requestState")),
     };
     let response = &params["inputResponses"]["name"];
-    Ok(match (asked, response["action"].as_str(), response["content"]["name"].as_str()) {
-        (true, Some("accept"), Some(name)) => said(format!("Hello, {name}!")),
-        (true, Some("decline" | "cancel"), _) => said("Hello, whoever you are!"),
-        // spec, multi round-trip requests: what is missing is asked for again.
+    Ok(match (has_asked, response["action"].as_str(), response["content"]["name"].as_str()) {
+        (true, Some("accept"), Some(name)) => text_result(format!("Hello, {name}!")),
+        (true, Some("decline" | "cancel"), _) => text_result("Hello, whoever you are!"),
+        // spec, multi round-trip requests: missing input is requested again.
         _ => json!({
             "resultType": "input_required",
             "inputRequests": { "name": {
@@ -112,14 +121,18 @@ fn ask_name(params: &Value) -> Result<Value, Refusal> {
     })
 }
 
-/// With a progress token the answer is a stream of the steps, without one it is the last line alone.
-async fn slow_count(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Reply, Refusal> {
+/// Counts with a delay. With a progress token the response is an event stream with each step.
+async fn slow_count(
+    shop: &Arc<Shop>,
+    id: &Value,
+    params: &Value,
+) -> Result<HttpResponse, RpcError> {
     let arguments = &params["arguments"];
     let Some(to) = arguments["to"].as_u64() else {
-        return Err(Refusal::params("`to` must be a whole number"));
+        return Err(RpcError::invalid_params("`to` must be a whole number"));
     };
     let delay = Duration::from_millis(arguments["delay_ms"].as_u64().unwrap_or(100));
-    let counted = dressed(id, said(format!("counted to {to}")));
+    let counted = result_message(id, text_result(format!("counted to {to}")));
     let counting = Counting { shop: shop.clone(), finished: false };
     let steps = stream::iter(1..=to).then(move |n| async move {
         sleep(delay).await;
@@ -128,7 +141,7 @@ async fn slow_count(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Repl
     let Some(token) = params["_meta"].get("progressToken").cloned() else {
         steps.for_each(|_| ready(())).await;
         counting.finish();
-        return Ok(json_reply(StatusCode::OK, &counted));
+        return Ok(json_response(StatusCode::OK, &counted));
     };
     let progress = move |n| {
         let params = json!({ "progressToken": token, "progress": n, "total": to });
@@ -141,7 +154,7 @@ async fn slow_count(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Repl
     Ok(event_stream(steps.map(progress).chain(stream::once(last))))
 }
 
-/// Travels with a count. Whoever drops it early was a client that closed its stream.
+/// Detects a cancelled count: it is dropped before `finish` if the client closes the stream.
 struct Counting {
     shop: Arc<Shop>,
     finished: bool,
@@ -164,7 +177,7 @@ impl Drop for Counting {
 pub(crate) fn tools() -> BTreeMap<String, Value> {
     let tool = |name: &str, description: &str, properties: Value, required: &[&str]| {
         let schema = json!({ "type": "object", "properties": properties, "required": required });
-        keyed("name", json!({ "name": name, "description": description, "inputSchema": schema }))
+        entry("name", json!({ "name": name, "description": description, "inputSchema": schema }))
     };
     let string = json!({ "type": "string" });
     let number = json!({ "type": "integer", "minimum": 0 });
@@ -193,13 +206,13 @@ pub(crate) fn tools() -> BTreeMap<String, Value> {
     ])
 }
 
-/// A tool's result: one text.
-fn said(text: impl Into<String>) -> Value {
+/// Tool result with one text.
+fn text_result(text: impl Into<String>) -> Value {
     json!({ "content": [{ "type": "text", "text": text.into() }] })
 }
 
-/// A tool's own failure: a result, so that the model reads it and can do better.
-fn failed(text: &str) -> Value {
+/// Tool execution error: a result, so that the model can read it and correct the call.
+fn tool_error(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }], "isError": true })
 }
 

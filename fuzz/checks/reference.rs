@@ -1,9 +1,9 @@
-//! A second reader of JSON, which has nothing in common with Weir's: slow, plain, and by RFC 8259.
+//! Reference parser for JSON by RFC 8259, slow and simple, which shares no code with Weir's parser.
 
-/// The members of an object in order, each key decoded, with the raw text of its value.
+/// Members of an object in order: the decoded key, and the raw text of the value.
 pub(super) type Members = Vec<(String, String)>;
 
-/// Reads an object and how deep it is; `None` if it is none, or no JSON.
+/// Parses an object and returns its members and depth; `None` if the text is not a JSON object.
 pub(super) fn object(text: &str) -> Option<(Members, usize)> {
     let mut reader = Reader { bytes: text.as_bytes(), at: 0, deepest: 0 };
     reader.space();
@@ -13,7 +13,7 @@ pub(super) fn object(text: &str) -> Option<(Members, usize)> {
     (reader.at == text.len()).then_some((members, reader.deepest))
 }
 
-/// A string, decoded.
+/// Decodes a JSON string.
 pub(super) fn string(raw: &str) -> Option<String> {
     let mut reader = Reader { bytes: raw.as_bytes(), at: 0, deepest: 0 };
     let text = reader.string()?;
@@ -57,7 +57,7 @@ impl Reader<'_> {
             let begin = self.at;
             self.value(depth)?;
             let value = String::from_utf8(self.bytes[begin..self.at].to_vec()).ok()?;
-            // A key with half a letter is no text.
+            // A key with an unpaired surrogate is not valid text.
             found(key?, value);
             self.space();
             if self.take(b'}').is_some() {
@@ -68,7 +68,7 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Option<()> {
-        // Deeper than anything that is accepted; this reader calls itself.
+        // Limits the recursion of this parser, above the depth that Weir accepts.
         if depth > 200 {
             self.deepest = usize::MAX;
             return None;
@@ -132,7 +132,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// A string; `Some(None)` if it is JSON and yet no text, since half of a pair stands in it.
+    /// Parses a string; `Some(None)` if it is valid JSON with an unpaired surrogate.
     fn string(&mut self) -> Option<Option<String>> {
         self.take(b'"')?;
         let (mut units, mut plain) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The targets that read or write text, and know no house.
+//! Targets that parse or write text without a gateway.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -11,54 +11,54 @@ use weir::catalog::{
 use weir::config::{Config, Options};
 use weir::json::{self, Object};
 use weir::jsonrpc::{Id, Message, code};
-use weir::line_codec::{Line, Lines};
+use weir::line_codec::{DecodedLine, LineDecoder};
 use weir::mcp::definition::item::Item;
-use weir::mcp::definition::param_headers::{Mirror, decode, header_value};
+use weir::mcp::definition::param_headers::{ParamHeaders, decode, header_value};
 use weir::mcp::kind::Kind;
 use weir::pins::Digest;
-use weir::sse::{self, Event, Reader};
+use weir::sse::{self, Event, SseDecoder};
 
 use super::reference;
 
-/// D-F1: what is a message, and which, is the same to a second reader.
+/// D-F1: the parser of messages agrees with the reference parser.
 pub(super) fn jsonrpc(bytes: &[u8]) {
-    let mine = Message::parse(Bytes::copy_from_slice(bytes));
+    let parsed = Message::parse(Bytes::copy_from_slice(bytes));
     let text = std::str::from_utf8(bytes).ok();
     let read = text.and_then(reference::object);
-    if let Err(invalid) = &mine
+    if let Err(invalid) = &parsed
         && invalid.code == code::PARSE_ERROR
     {
-        // What is too deep may be told as what it is not: nobody has read it to its end.
+        // A text that is too deep may be reported as invalid, because it is not parsed to its end.
         let well_formed = read.as_ref().is_some_and(|(_, depth)| *depth <= json::MAX_DEPTH);
-        assert!(!well_formed, "this is JSON: {text:?}");
+        assert!(!well_formed, "valid JSON was refused: {text:?}");
     }
     let Some((members, depth)) = read else {
-        assert!(mine.is_err(), "this is no JSON object: {text:?}");
+        assert!(parsed.is_err(), "not a JSON object: {text:?}");
         return;
     };
     let get = |key: &str| members.iter().find(|(name, _)| name == key).map(|(_, raw)| &**raw);
     let keys: HashSet<_> = members.iter().map(|(key, _)| key).collect();
-    let is_sound = depth <= json::MAX_DEPTH
+    let is_valid = depth <= json::MAX_DEPTH
         && keys.len() == members.len()
         && members.len() <= json::MAX_MEMBERS
         && get("jsonrpc") == Some("\"2.0\"");
     let id = get("id").and_then(|raw| Id::parse(raw.to_owned().into()));
     let method = get("method").and_then(reference::string);
     let params = get("params").map(reference::object);
-    match mine {
+    match parsed {
         Ok(message) => {
-            assert!(is_sound, "accepted: {text:?}");
+            assert!(is_valid, "accepted: {text:?}");
             match message {
                 Message::Request(it) => {
                     assert_eq!((Some(&*it.method), Some(it.id)), (method.as_deref(), id));
-                    read_along(&it.params, "_meta");
+                    check_member(&it.params, "_meta");
                     assert_eq!(members_of(&it.params), params.flatten().unwrap_or_default().0);
                 }
                 Message::Notification(it) => {
                     assert_eq!((Some(&*it.method), None), (method.as_deref(), get("id")));
                     assert_eq!(members_of(&it.params), params.flatten().unwrap_or_default().0);
                 }
-                Message::Answer(it) => {
+                Message::Response(it) => {
                     assert_eq!((get("method"), it.id), (None, id));
                     assert!(get("result").is_some() != get("error").is_some(), "{text:?}");
                     let result = get("result").map(|raw| Object::parse(raw.to_owned()));
@@ -68,20 +68,20 @@ pub(super) fn jsonrpc(bytes: &[u8]) {
             }
         }
         Err(invalid) => {
-            let params_are_sound = params.is_none_or(|params| {
+            let params_are_valid = params.is_none_or(|params| {
                 params.is_some_and(|(members, _)| {
                     let keys: HashSet<_> = members.iter().map(|(key, _)| key).collect();
                     keys.len() == members.len() && members.len() <= json::MAX_MEMBERS
                 })
             });
-            let is_good = is_sound && method.is_some() && params_are_sound && id.is_some();
-            assert!(!is_good, "refused ({invalid}): {text:?}");
+            let is_request = is_valid && method.is_some() && params_are_valid && id.is_some();
+            assert!(!is_request, "refused ({invalid}): {text:?}");
         }
     }
 }
 
-/// A member that may have been read along with its object is what it is by itself.
-fn read_along(object: &Object, member: &str) {
+/// Checks that a member that is parsed with its object equals the member parsed alone.
+fn check_member(object: &Object, member: &str) {
     let alone = object.get_bytes(member).and_then(|raw| Object::parse(raw).ok());
     let read = object.get_object(member);
     assert_eq!(read.map(|it| members_of(&it)), alone.map(|it| members_of(&it)));
@@ -92,46 +92,46 @@ fn members_of(object: &Object) -> Vec<(String, String)> {
     object.keys().map(member).collect()
 }
 
-/// D-F2: lines do not depend on the cuts, and no more than one is held.
+/// D-F2: the lines do not depend on the chunks, and at most one line is buffered.
 pub(super) fn lines(bytes: &[u8]) {
     const LIMIT: usize = 64;
     let Some((seed, text)) = bytes.split_first() else { return };
     let read = |chunk: &mut dyn FnMut(usize) -> usize| {
-        let (mut lines, mut found, mut at) = (Lines::new(LIMIT), Vec::new(), 0);
+        let (mut lines, mut found, mut at) = (LineDecoder::new(LIMIT), Vec::new(), 0);
         while at < text.len() {
             let end = (at + chunk(at).max(1)).min(text.len());
             lines.buffer().extend_from_slice(&text[at..end]);
             while let Some(line) = lines.next_line() {
                 found.push(match line {
-                    Line::Whole(line) => {
+                    DecodedLine::Whole(line) => {
                         assert!(line.len() <= LIMIT && !line.contains(&b'\n'), "{line:?}");
                         (line, true)
                     }
-                    Line::TooLong(head) | Line::NoRoom(head) => {
+                    DecodedLine::TooLong(head) | DecodedLine::BudgetExhausted(head) => {
                         (head.slice(..head.len().min(LIMIT)), false)
                     }
                 });
             }
-            // A carriage return may or may not belong to what is too long.
-            assert!(lines.buffer().len() <= LIMIT + 1, "held: {}", lines.buffer().len());
+            // A carriage return may or may not be a part of a line that is too long.
+            assert!(lines.buffer().len() <= LIMIT + 1, "buffered: {}", lines.buffer().len());
             at = end;
         }
         found
     };
     let whole = read(&mut |_| text.len());
     assert_eq!(read(&mut |_| 1), whole, "byte by byte");
-    assert_eq!(read(&mut cuts(*seed)), whole, "in pieces");
+    assert_eq!(read(&mut chunk_sizes(*seed)), whole, "in chunks");
 }
 
-/// Sizes of pieces that follow from a number.
-fn cuts(seed: u8) -> impl FnMut(usize) -> usize {
+/// Chunk sizes that are derived from a seed.
+fn chunk_sizes(seed: u8) -> impl FnMut(usize) -> usize {
     move |at| 1 + (usize::from(seed) * 31 + at * 17) % 23
 }
 
-/// D-F3: events do not depend on the cuts, and are what the standard says.
+/// D-F3: the events do not depend on the chunks, and conform to the HTML standard.
 pub(super) fn events(bytes: &[u8]) {
     let Some((seed, text)) = bytes.split_first() else { return };
-    let read = |mut reader: Reader, chunk: &mut dyn FnMut(usize) -> usize| {
+    let read = |mut reader: SseDecoder, chunk: &mut dyn FnMut(usize) -> usize| {
         let (mut found, mut at) = (Vec::new(), 0);
         while at < text.len() {
             let end = (at + chunk(at).max(1)).min(text.len());
@@ -140,23 +140,23 @@ pub(super) fn events(bytes: &[u8]) {
         }
         found
     };
-    let roomy = || Reader::new(1 << 24);
-    let whole = read(roomy(), &mut |_| text.len());
-    assert_eq!(read(roomy(), &mut |_| 1), whole, "byte by byte");
-    assert_eq!(read(roomy(), &mut cuts(*seed)), whole, "in pieces");
+    let unlimited = || SseDecoder::new(1 << 24);
+    let whole = read(unlimited(), &mut |_| text.len());
+    assert_eq!(read(unlimited(), &mut |_| 1), whole, "byte by byte");
+    assert_eq!(read(unlimited(), &mut chunk_sizes(*seed)), whole, "in chunks");
     assert_eq!(whole.iter().map(plain).collect::<Vec<_>>(), standard(text), "by the standard");
-    let narrow = || Reader::cutting(40);
-    let cut = read(narrow(), &mut |_| text.len());
-    let in_pieces = read(narrow(), &mut |_| 1);
-    assert_eq!(cut.len(), in_pieces.len(), "cut events");
-    assert!(cut.iter().all(|event| event.data.len() <= 256), "{cut:?}");
+    let limited = || SseDecoder::truncating(40);
+    let limited_events = read(limited(), &mut |_| text.len());
+    let in_pieces = read(limited(), &mut |_| 1);
+    assert_eq!(limited_events.len(), in_pieces.len(), "truncated events");
+    assert!(limited_events.iter().all(|event| event.data.len() <= 256), "{limited_events:?}");
 }
 
 fn plain(event: &Event) -> (String, Vec<u8>) {
     (event.name.clone(), event.data.to_vec())
 }
 
-/// The events of a stream, after the letter of the HTML standard, 9.2.6.
+/// Reference parser for event streams by the HTML standard, 9.2.6.
 fn standard(text: &[u8]) -> Vec<(String, Vec<u8>)> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let (mut events, mut name, mut data) = (Vec::new(), String::new(), None::<Vec<u8>>);
@@ -191,7 +191,7 @@ fn standard(text: &[u8]) -> Vec<(String, Vec<u8>)> {
     events
 }
 
-/// D-F4: a header's value that can be read is written as one that reads the same.
+/// D-F4: a decoded header value is encoded to a value that decodes to the same text.
 pub(super) fn header_decoded(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Some(value) = decode(text) else { return };
@@ -200,7 +200,7 @@ pub(super) fn header_decoded(bytes: &[u8]) {
     assert_eq!(decode(again).as_deref(), Some(&*value), "{text:?}");
 }
 
-/// D-F8: any text is one legal header line, and reads back.
+/// D-F8: any text is encoded to one valid header line, and decodes to the same text.
 pub(super) fn header_written(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let header = header_value(&text);
@@ -209,13 +209,13 @@ pub(super) fn header_written(bytes: &[u8]) {
     assert_eq!(back.as_deref(), Some(&*text));
 }
 
-/// What no complaint about a configuration may say.
+/// Secret that no error about a configuration may contain.
 const CANARY: &str = "canary-8642-tweet";
 
-/// D-F5: a configuration is taken or complained about, and no complaint tells its secrets.
+/// D-F5: a configuration is accepted or refused, and no error contains its secrets.
 pub(super) fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    // Whatever it names is looked for here, where nothing is.
+    // Files that the configuration names are looked up in this empty folder.
     let folder = folder();
     let text = text.replace("include", "xnclude");
     let secret = format!(
@@ -226,12 +226,12 @@ pub(super) fn config(bytes: &[u8]) {
         std::fs::write(&path, &text).expect("a folder to write to");
         match Config::check(&path, &Options::default()) {
             Ok(warnings) => {
-                let told = format!("{warnings:?}");
-                assert!(!told.contains(CANARY), "{told}");
+                let output = format!("{warnings:?}");
+                assert!(!output.contains(CANARY), "{output}");
             }
             Err(report) => {
-                let told = format!("{report}{}", report.draw(false));
-                assert!(!told.contains(CANARY), "{told}");
+                let output = format!("{report}{}", report.render(false));
+                assert!(!output.contains(CANARY), "{output}");
             }
         }
     }
@@ -249,7 +249,7 @@ fn folder() -> PathBuf {
     FOLDER.with(Clone::clone)
 }
 
-/// D-F6: a cursor that is read is one that Weir writes.
+/// D-F6: a cursor that parses is one that Weir writes.
 pub(super) fn cursor(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let read: Vec<_> = Kind::ALL
@@ -262,41 +262,41 @@ pub(super) fn cursor(bytes: &[u8]) {
     }
 }
 
-/// D-F7: a message is one event, whatever it holds.
+/// D-F7: each message is written as exactly one event.
 pub(super) fn event_written(bytes: &[u8]) {
     let Ok(object) = Object::parse(Bytes::copy_from_slice(bytes)) else { return };
     let message = json::on_one_line(object.to_bytes());
     let written = sse::write_message(&message);
-    let events = Reader::new(1 << 24).feed(&written).expect("within the limit");
+    let events = SseDecoder::new(1 << 24).feed(&written).expect("within the limit");
     let [event] = &events[..] else { panic!("{events:?}") };
     assert_eq!((&*event.name, &event.data), ("message", &message));
     let back = Object::parse(event.data.clone()).expect("an object");
     assert!(back.keys().eq(object.keys()), "{back:?}");
 }
 
-/// D-F9: what is thought of a definition does not depend on the order of its members.
+/// D-F9: the checks of a definition do not depend on the order of its members.
 pub(super) fn definition(bytes: &[u8]) {
     let begin = std::time::Instant::now();
     for kind in Kind::ALL {
         let Ok(item) = Item::parse(kind, Bytes::copy_from_slice(bytes)) else { continue };
         let keys: Vec<String> = item.definition.keys().map(str::to_owned).collect();
-        let mut turned = Object::new();
+        let mut reversed = Object::new();
         for key in keys.iter().rev() {
-            turned.set(key.clone(), item.definition.get_bytes(key).expect("a member"));
+            reversed.set(key.clone(), item.definition.get_bytes(key).expect("a member"));
         }
-        let again = Item::parse(kind, turned.to_bytes()).expect("the same members");
+        let again = Item::parse(kind, reversed.to_bytes()).expect("the same members");
         assert_eq!(
-            (&again.key, again.flaw, again.needs_task),
-            (&item.key, item.flaw, item.needs_task)
+            (&again.key, again.defect, again.needs_task),
+            (&item.key, item.defect, item.needs_task)
         );
-        let marks = |item: &Item| Mirror::read(&item.definition);
-        assert_eq!(marks(&again), marks(&item));
-        assert_eq!(Digest::of(&turned.to_bytes()), Digest::of(&item.definition.to_bytes()));
+        let header_marks = |item: &Item| ParamHeaders::read(&item.definition);
+        assert_eq!(header_marks(&again), header_marks(&item));
+        assert_eq!(Digest::of(&reversed.to_bytes()), Digest::of(&item.definition.to_bytes()));
     }
     assert!(begin.elapsed().as_secs() < 2, "{:?}", begin.elapsed());
 }
 
-/// D-F10: a template matches what a second matcher says it does, within its steps.
+/// D-F10: the matcher of templates agrees with a reference matcher, within its limit of steps.
 pub(super) fn template(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Some((template, uri)) = text.split_once('\n') else { return };
@@ -306,7 +306,8 @@ pub(super) fn template(bytes: &[u8]) {
         assert!(!found, "out of steps");
         return;
     }
-    let expected = tokens_of(template).is_some_and(|tokens| could_be(&tokens, uri.as_bytes()));
+    let expected =
+        tokens_of(template).is_some_and(|tokens| matches_tokens(&tokens, uri.as_bytes()));
     assert_eq!(found, expected, "{template:?} and {uri:?}");
 }
 
@@ -316,7 +317,7 @@ enum Token {
     Any,
 }
 
-/// A template's pieces, byte by byte; `None` if it is none.
+/// Splits a template into tokens; `None` if it is invalid.
 fn tokens_of(template: &str) -> Option<Vec<Token>> {
     let (mut tokens, mut rest) = (Vec::new(), template);
     while let Some(first) = rest.chars().next() {
@@ -337,8 +338,8 @@ fn tokens_of(template: &str) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-/// Whether the tokens could yield the text: a table of which of them fits up to which byte.
-fn could_be(tokens: &[Token], text: &[u8]) -> bool {
+/// Whether the tokens match the text, by dynamic programming over the positions of the text.
+fn matches_tokens(tokens: &[Token], text: &[u8]) -> bool {
     let mut fits = vec![false; text.len() + 1];
     fits[0] = true;
     for token in tokens {
@@ -362,7 +363,7 @@ fn could_be(tokens: &[Token], text: &[u8]) -> bool {
     fits[text.len()]
 }
 
-/// D-F11: a text in the audit log is on one line, is JSON, and reads back.
+/// D-F11: a text in the audit log is one line of JSON, and decodes to the same text.
 pub(super) fn audit_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let written = weir::audit::quoted(&text);

@@ -1,12 +1,12 @@
-//! Where a Weir that runs can be asked, kept in the folder of the state under its configuration's file.
+//! File with the admin address of the running process, in the state folder, one per configuration
+//! file.
 //!
-//! The configuration says it, too, but may say something else by now, which is taken up with a restart: whoever wants a
-//! reload has just edited it.
+//! The configuration has the address, too, but may have been edited since the start, and a change
+//! of it needs a restart. An operator who wants a reload has just edited it.
 //!
-//! Promises: a file is there as a whole or not at all, for its owner only; who ends removes its own and nobody else's.
-//! What somebody else may write is not believed: a token is shown at this address.
-//!
-//! Knows nothing of: who asks.
+//! Invariants: a file exists completely or not at all, and only its owner can access it. A process
+//! removes only its own file. A file that another user may have written is ignored, because the
+//! token is sent to its address.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -22,36 +22,40 @@ use crate::hex::hex;
 use crate::regular_file;
 use crate::sha256::sha256;
 
-/// Where it is.
+/// Address of the admin listener of a running process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Whereabouts {
-    /// Where it listens for operators.
+pub struct AdminEndpointFile {
+    /// Address of the listener.
     pub address: SocketAddr,
-    /// The process.
+    /// Process id.
     pub process: u32,
 }
 
-/// That it was told. Dropped, it is not told any more.
+/// Guard that removes the file when it is dropped.
 #[derive(Debug)]
-pub struct Told(PathBuf);
+pub struct AdminEndpointFileGuard(PathBuf);
 
-/// Tells where this process listens for operators of a configuration.
-pub fn tell(state: &Path, configuration: &str, address: SocketAddr) -> io::Result<Told> {
+/// Writes the address on which this process listens for operators of a configuration.
+pub fn publish(
+    state: &Path,
+    configuration: &str,
+    address: SocketAddr,
+) -> io::Result<AdminEndpointFileGuard> {
     DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    let about = Whereabouts { address, process: std::process::id() };
+    let about = AdminEndpointFile { address, process: std::process::id() };
     let mut file = NamedTempFile::new_in(state)?;
     serde_json::to_writer(&mut file, &about)?;
     let path = path(state, configuration);
     file.persist(&path).map_err(|error| error.error)?;
-    Ok(Told(path))
+    Ok(AdminEndpointFileGuard(path))
 }
 
-/// Where the one that runs with a configuration said last that it listens.
-pub fn find(state: &Path, configuration: &str) -> Option<Whereabouts> {
+/// Returns the last published address for a configuration.
+pub fn find(state: &Path, configuration: &str) -> Option<AdminEndpointFile> {
     read(&path(state, configuration))
 }
 
-fn read(path: &Path) -> Option<Whereabouts> {
+fn read(path: &Path) -> Option<AdminEndpointFile> {
     let file = regular_file::open(path).ok()?;
     let about = file.metadata().ok()?;
     let is_ours = about.uid() == geteuid().as_raw() || geteuid().is_root();
@@ -66,17 +70,17 @@ fn path(state: &Path, configuration: &str) -> PathBuf {
     state.join(format!("running-{}.json", &hash[..32]))
 }
 
-impl Drop for Told {
+impl Drop for AdminEndpointFileGuard {
     fn drop(&mut self) {
-        // Who took over has told its own.
+        // A process that took over has written its own file.
         if read(&self.0).is_some_and(|told| told.process == std::process::id()) {
-            // What is left behind leads nowhere.
+            // A file that cannot be removed names a closed port.
             let _ = fs::remove_file(&self.0);
         }
     }
 }
 
-/// What is longer was not written here.
+/// Largest file; Weir writes no longer one.
 const MAX_BYTES: u64 = 1_024;
 
 #[cfg(test)]
@@ -91,16 +95,16 @@ mod tests {
         let state = folder.path().join("state");
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(find(&state, "/a"), None);
-        let told = tell(&state, "/a", address(1)).expect("told");
+        let told = publish(&state, "/a", address(1)).expect("told");
         let process = std::process::id();
-        let at = |port| Some(Whereabouts { address: address(port), process });
+        let at = |port| Some(AdminEndpointFile { address: address(port), process });
         assert_eq!((find(&state, "/a"), find(&state, "/b")), (at(1), None));
-        let again = tell(&state, "/a", address(2)).expect("told");
+        let again = publish(&state, "/a", address(2)).expect("told");
         assert_eq!(find(&state, "/a"), at(2));
         drop((told, again));
         assert_eq!(find(&state, "/a"), None);
 
-        let told = tell(&state, "/a", address(3)).expect("told");
+        let told = publish(&state, "/a", address(3)).expect("told");
         let path = path(&state, "/a");
         let other = r#"{"address":"127.0.0.1:4","process":1}"#;
         fs::write(&path, other).expect("written");

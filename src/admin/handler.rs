@@ -1,8 +1,7 @@
-//! One request of an operator's: what there is, for whom, and what is answered.
+//! Routes, access checks and responses of the admin listener.
 //!
-//! The order is the promise: whom it is addressed to (403), what it wants (404), how (405), who asks (401).
-//!
-//! Knows nothing of: where the numbers come from.
+//! Invariant: the checks come in this order: Host and Origin (403), path (404), method (405), token
+//! (401).
 
 use std::net::IpAddr;
 
@@ -16,34 +15,34 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Mutex;
 
-use super::reload::Reloaded;
-use super::{Ops, health, metrics, remaining_quota};
+use super::reload::ReloadReport;
+use super::{Admin, health, metrics, remaining_quota};
 use crate::downstream::host_check;
 use crate::secret::Secret;
 
-/// What there is, each at a path of its own.
+/// Routes, each with its own path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// Whether the process lives.
+    /// Liveness of the process.
     Healthz,
-    /// Whether clients should be sent here.
+    /// Readiness for clients.
     Readyz,
-    /// Numbers for Prometheus.
+    /// Metrics for Prometheus.
     Metrics,
-    /// How everything is doing.
+    /// Status document.
     Status,
-    /// What is left of the limits for one client and one item.
+    /// Remaining quota of one client for one item.
     Limits,
-    /// Has the configuration read again.
+    /// Reload of the configuration.
     Reload,
 }
 
 impl Route {
-    /// All there are.
+    /// All routes.
     pub const ALL: [Self; 6] =
         [Self::Healthz, Self::Readyz, Self::Metrics, Self::Status, Self::Limits, Self::Reload];
 
-    /// Where it is.
+    /// Returns the path.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Healthz => "/healthz",
@@ -55,7 +54,7 @@ impl Route {
         }
     }
 
-    /// The methods that it takes; each other gets 405.
+    /// Returns the allowed methods; others get 405.
     pub const fn methods(self) -> &'static [Method] {
         match self {
             Self::Healthz | Self::Readyz | Self::Metrics | Self::Status | Self::Limits => {
@@ -65,8 +64,8 @@ impl Route {
         }
     }
 
-    /// Whether it is for whoever shows the token only. What is one bit is for everybody: a cluster's probes have
-    /// no token to show.
+    /// Returns whether the route requires the token. Liveness and readiness are public, because the
+    /// probes of a cluster have no token.
     fn needs_token(self, loopback: bool, verbose: bool) -> bool {
         match self {
             Self::Healthz => false,
@@ -77,77 +76,85 @@ impl Route {
     }
 }
 
-type Reply = Response<Full<Bytes>>;
+type AdminResponse = Response<Full<Bytes>>;
 
-/// Answers a request, whose body is not looked at. What may take its time is done while `work` is held.
-pub(super) async fn answer<B: Body>(ops: &Ops, request: Request<B>, work: &Mutex<()>) -> Reply {
-    let is_trusted = is_trusted(ops, &request);
-    if !is_trusted && !is_ours(ops, &request) {
+/// Processes a request, whose body is ignored. Long work is done while `work` is locked.
+pub(super) async fn respond<B: Body>(
+    admin: &Admin,
+    request: Request<B>,
+    work: &Mutex<()>,
+) -> AdminResponse {
+    let is_trusted = is_trusted(admin, &request);
+    if !is_trusted && !is_ours(admin, &request) {
         return text(StatusCode::FORBIDDEN, "this Host or Origin is not served here\n");
     }
     let path = request.uri().path();
     let Some(route) = Route::ALL.into_iter().find(|route| route.path() == path) else {
-        return text(StatusCode::NOT_FOUND, "there is nothing at this path\n");
+        return text(StatusCode::NOT_FOUND, "nothing is served at this path\n");
     };
     if !route.methods().contains(request.method()) {
         let methods: Vec<_> = route.methods().iter().map(Method::as_str).collect();
-        let mut reply = text(StatusCode::METHOD_NOT_ALLOWED, "this method is not taken here\n");
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here\n");
         let allow = HeaderValue::from_str(&methods.join(", "));
-        reply.headers_mut().insert(ALLOW, allow.expect("methods are visible ASCII"));
-        return reply;
+        response.headers_mut().insert(ALLOW, allow.expect("methods are visible ASCII"));
+        return response;
     }
     let query = request.uri().query().unwrap_or_default();
     let verbose = query.split('&').any(|it| it == "verbose" || it.starts_with("verbose="));
-    if !is_trusted && route.needs_token(ops.settings.loopback, verbose) {
-        let mut reply = text(StatusCode::UNAUTHORIZED, "show the token of [admin]\n");
-        reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return reply;
+    if !is_trusted && route.needs_token(admin.settings.loopback, verbose) {
+        let mut response = text(
+            StatusCode::UNAUTHORIZED,
+            "send the token of [admin] as `Authorization: Bearer <token>`\n",
+        );
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
     }
     match route {
         Route::Healthz => text(StatusCode::OK, "ok\n"),
         Route::Readyz => {
-            let health = health::Health::of(ops);
+            let health = health::Health::of(admin);
             let status = match health.is_ready() {
                 true => StatusCode::OK,
                 false => StatusCode::SERVICE_UNAVAILABLE,
             };
             text(status, &health.to_text(verbose))
         }
-        Route::Metrics => reply(StatusCode::OK, metrics::CONTENT_TYPE, metrics::text(ops)),
+        Route::Metrics => response(StatusCode::OK, metrics::CONTENT_TYPE, metrics::text(admin)),
         Route::Status => {
-            reply(StatusCode::OK, "application/json", super::status::Status::of(ops).to_json())
+            response(StatusCode::OK, "application/json", super::status::Status::of(admin).to_json())
         }
-        Route::Limits => match remaining_quota::answer(ops, query) {
-            Some(left) => reply(StatusCode::OK, "application/json", left),
-            None => text(StatusCode::NOT_FOUND, "no such client, or nothing that is asked\n"),
+        Route::Limits => match remaining_quota::respond(admin, query) {
+            Some(left) => response(StatusCode::OK, "application/json", left),
+            None => text(StatusCode::NOT_FOUND, "unknown client, or malformed query\n"),
         },
         Route::Reload => {
             let _working = work.lock().await;
-            let reloaded = (ops.reload)().await;
+            let reloaded = (admin.reload)().await;
             let status = match &reloaded {
-                Reloaded::Applied { .. } | Reloaded::Unchanged => StatusCode::OK,
-                Reloaded::Refused { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+                ReloadReport::Applied { .. } | ReloadReport::Unchanged => StatusCode::OK,
+                ReloadReport::Refused { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             };
-            reply(status, "application/json", reloaded.to_json())
+            response(status, "application/json", reloaded.to_json())
         }
     }
 }
 
-/// Whether a request shows the token.
-pub(super) fn is_trusted<B>(ops: &Ops, request: &Request<B>) -> bool {
-    shows_token(request.headers(), ops.settings.token.as_ref())
+/// Returns whether a request has the token.
+pub(super) fn is_trusted<B>(admin: &Admin, request: &Request<B>) -> bool {
+    has_token(request.headers(), admin.settings.token.as_ref())
 }
 
-/// Whether a request is addressed to this listener and comes from no strange page. An address instead of a name is
-/// good where others on the network may connect: it is by names that a page is made to look like ours.
-fn is_ours<B>(ops: &Ops, request: &Request<B>) -> bool {
+/// Returns whether a request is addressed to this listener and does not come from a foreign web
+/// page. An IP address as Host is accepted where other machines may connect: DNS rebinding needs a
+/// name.
+fn is_ours<B>(admin: &Admin, request: &Request<B>) -> bool {
     let headers = request.headers();
-    let host = host_check::only(headers, &HOST).unwrap_or_default();
-    let by_address = !ops.settings.loopback && !headers.contains_key(ORIGIN) && is_address(host);
-    by_address || host_check::check(&ops.hosts, request.uri(), headers).is_ok()
+    let host = host_check::single_value(headers, &HOST).unwrap_or_default();
+    let by_address = !admin.settings.loopback && !headers.contains_key(ORIGIN) && is_address(host);
+    by_address || host_check::check(&admin.hosts, request.uri(), headers).is_ok()
 }
 
-/// Whether a Host is an address, perhaps with a port.
+/// Returns whether a Host is an IP address, with or without a port.
 fn is_address(host: &str) -> bool {
     let is_ip = |text: &str| text.parse::<IpAddr>().is_ok();
     let in_brackets = |text: &str| {
@@ -160,23 +167,23 @@ fn is_address(host: &str) -> bool {
     in_brackets(without_port) || without_port.parse::<std::net::Ipv4Addr>().is_ok()
 }
 
-fn shows_token(headers: &HeaderMap, token: Option<&Secret>) -> bool {
-    let shown = host_check::only(headers, &AUTHORIZATION);
-    let shown = shown.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::from);
-    // Compared in the same time wherever the two differ.
-    shown.is_some() && shown.as_ref() == token
+fn has_token(headers: &HeaderMap, token: Option<&Secret>) -> bool {
+    let presented = host_check::single_value(headers, &AUTHORIZATION);
+    let presented = presented.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::from);
+    // `Secret` compares in constant time.
+    presented.is_some() && presented.as_ref() == token
 }
 
-fn text(status: StatusCode, text: &str) -> Reply {
-    reply(status, "text/plain; charset=utf-8", text.to_owned())
+fn text(status: StatusCode, text: &str) -> AdminResponse {
+    response(status, "text/plain; charset=utf-8", text.to_owned())
 }
 
-fn reply(status: StatusCode, kind: &'static str, text: String) -> Reply {
-    let mut reply = Response::new(Full::from(text));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    reply
+fn response(status: StatusCode, kind: &'static str, text: String) -> AdminResponse {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 #[cfg(test)]

@@ -1,36 +1,35 @@
-//! Whether clients should be sent here.
+//! Readiness of the process for clients.
 //!
-//! Ready means: the door is open, each upstream has been listed or has failed once, and those that the configuration
-//! calls required are up. Upstreams that take longer than a moment delay nobody, unless they are required.
-//!
-//! Knows nothing of: how it is asked.
+//! Ready means: the process is not draining, each upstream has been listed or has failed once, and
+//! required upstreams are connected. Upstreams that are not required delay readiness only for a
+//! moment after the start.
 
 use std::fmt::Write as _;
 
-use super::Ops;
+use super::Admin;
 
-/// What was looked at.
+/// Results of the readiness checks.
 pub(super) struct Health {
     checks: Vec<Check>,
 }
 
 struct Check {
     name: String,
-    /// What is missing, if anything is.
+    /// Reason of the failure, if the check fails.
     missing: Option<String>,
-    /// Whether nothing is ready without it.
+    /// True if readiness depends on the check.
     counts: bool,
 }
 
 impl Health {
-    pub(super) fn of(ops: &Ops) -> Self {
+    pub(super) fn of(admin: &Admin) -> Self {
         let open = Check {
-            name: "door".to_owned(),
-            missing: ops.leaving.is_cancelled().then(|| "stopping".to_owned()),
+            name: "endpoint".to_owned(),
+            missing: admin.draining.is_cancelled().then(|| "stopping".to_owned()),
             counts: true,
         };
-        let unsettled = ops.gateway.unsettled();
-        let is_settled = unsettled.is_empty() || ops.begun.elapsed() >= MOMENT;
+        let unsettled = admin.gateway.pending_upstreams();
+        let is_settled = unsettled.is_empty() || admin.started_at.elapsed() >= MOMENT;
         let lists = Check {
             name: "lists".to_owned(),
             missing: (!is_settled).then(|| {
@@ -39,7 +38,7 @@ impl Health {
             }),
             counts: true,
         };
-        let mut upstreams: Vec<_> = ops
+        let mut upstreams: Vec<_> = admin
             .gateway
             .upstreams()
             .iter()
@@ -62,12 +61,12 @@ impl Health {
         self.checks.iter().all(|check| !check.counts || check.missing.is_none())
     }
 
-    /// What is told: one word, or a line for each check, `[+]` for what is well and `[-]` for what is not.
+    /// Returns one word, or a line per check, with `[+]` for a passed and `[-]` for a failed one.
     pub(super) fn to_text(&self, verbose: bool) -> String {
         let mut text = String::new();
         for check in self.checks.iter().filter(|_| verbose) {
             let Check { name, missing, counts } = check;
-            // What an upstream says may have any form.
+            // An upstream's text may contain control characters.
             let missing = missing.as_deref().map(|it| it.replace(char::is_control, " "));
             let _ = match missing {
                 None => writeln!(text, "[+]{name} ok"),
@@ -79,5 +78,5 @@ impl Health {
     }
 }
 
-/// How long after the start lists are waited for. Whoever is not required and takes longer is waited for no more.
+/// Time after the start for which readiness waits for lists of upstreams that are not required.
 const MOMENT: std::time::Duration = std::time::Duration::from_millis(900);

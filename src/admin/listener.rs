@@ -1,10 +1,11 @@
-//! The listener: few connections, one request each, and no more than some seconds for either.
+//! Accept loop of the admin listener: few connections, one request each, with time limits.
 //!
-//! Promises: every connection is accepted at once, whatever others do: where there are too many, one of them is closed
-//! (`connections`), and what hangs is closed after a bounded time. While no file descriptor is left one that was kept for
-//! this lets in one connection at a time, so that an operator can still see why.
+//! Invariants: every connection is accepted immediately: if there are too many, one of them is
+//! evicted (`connections`), and a stalled one is closed after a bounded time. Without a free file
+//! descriptor, a reserved one accepts one connection at a time, so that an operator can still see
+//! the cause.
 //!
-//! Knows nothing of: what is asked.
+//! Decision: docs/decisions/0023-admin-listener.md
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -23,17 +24,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::connections::{Connection, Connections, Stage};
-use super::{Ops, handler};
+use super::connections::{Connection, ConnectionStage, Connections};
+use super::{Admin, handler};
 
-/// Answers operators until `stop`. Its connections run on `tasks`.
+/// Serves operators until `stop`. Connections run on `tasks`.
 pub async fn serve(
     listener: TcpListener,
-    ops: Arc<Ops>,
+    admin: Arc<Admin>,
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
-    let (connections, spare) = (Connections::default(), Spare::new());
+    let (connections, spare_descriptor) = (Connections::default(), SpareDescriptor::new());
     loop {
         let accepted = tokio::select! {
             biased;
@@ -43,50 +44,57 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let connection = connections.open(peer.ip().to_canonical());
-                let (ops, stop, spare) = (Arc::clone(&ops), stop.clone(), spare.clone());
+                let (admin, stop, spare_descriptor) =
+                    (Arc::clone(&admin), stop.clone(), spare_descriptor.clone());
                 tasks.spawn(async move {
                     tokio::select! {
                         biased;
-                        () = serve_connection(ops, stream, &connection, &stop) => {}
-                        () = connection.closed() => debug!(%peer, "closed for a newer connection"),
+                        () = serve_connection(admin, stream, &connection, &stop) => {}
+                        () = connection.closed() => {
+                            debug!(
+                                %peer,
+                                "admin connection evicted for a newer one"
+                            )
+                        }
                     }
-                    // What it has held, before anybody else takes it.
-                    spare.keep();
+                    // Reserve the descriptor that this connection has freed, before another one
+                    // takes it.
+                    spare_descriptor.reserve();
                 });
             }
             Err(error) => {
-                debug!(%error, "an operator cannot be let in at the moment");
-                if spare.give() {
+                debug!(%error, "admin connection could not be accepted");
+                if spare_descriptor.release() {
                     continue;
                 }
-                // No file descriptor is left but those of connections here, which may all be silent.
-                match connections.close_one() {
-                    Some(ended) => drop(timeout(PAUSE, ended.cancelled()).await),
-                    None => sleep(PAUSE).await,
+                // All remaining descriptors belong to connections here, which may all be stalled.
+                match connections.evict_one() {
+                    Some(ended) => drop(timeout(ACCEPT_PAUSE, ended.cancelled()).await),
+                    None => sleep(ACCEPT_PAUSE).await,
                 }
-                spare.keep();
+                spare_descriptor.reserve();
             }
         }
     }
 }
 
-/// Answers the one request of a connection.
+/// Serves the single request of a connection.
 async fn serve_connection<S>(
-    ops: Arc<Ops>,
+    admin: Arc<Admin>,
     io: S,
     connection: &Connection,
     stop: &CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let work = Mutex::new(());
+    let long_work = Mutex::new(());
     let service = service_fn(|request| {
-        connection.reaches(match handler::is_trusted(&ops, &request) {
-            true => Stage::TrustedAnswer,
-            false => Stage::Answer,
+        connection.set_stage(match handler::is_trusted(&admin, &request) {
+            true => ConnectionStage::TrustedResponse,
+            false => ConnectionStage::Response,
         });
-        let (ops, work) = (Arc::clone(&ops), &work);
-        async move { Ok::<_, Infallible>(handler::answer(&ops, request, work).await) }
+        let (admin, long_work) = (Arc::clone(&admin), &long_work);
+        async move { Ok::<_, Infallible>(handler::respond(&admin, request, long_work).await) }
     });
     let served = http1::Builder::new()
         .keep_alive(false)
@@ -95,40 +103,40 @@ async fn serve_connection<S>(
         .serve_connection(TokioIo::new(io), service);
     tokio::select! {
         ended = served => if let Err(error) = ended {
-            debug!(%error, "an operator's connection broke");
+            debug!(%error, "admin connection failed");
         },
-        () = too_long(&work) => debug!("an operator's connection was given up"),
+        () = time_limit(&long_work) => debug!("admin connection timed out"),
         () = stop.cancelled() => {}
     }
 }
 
-/// Waits until a connection has taken its time; what is worked on for it is not counted.
-async fn too_long(work: &Mutex<()>) {
-    sleep(PATIENCE).await;
-    if work.try_lock().is_err() {
-        drop(work.lock().await);
-        sleep(PATIENCE).await;
+/// Waits for the time limit of a connection; the time of long work is not counted.
+async fn time_limit(long_work: &Mutex<()>) {
+    sleep(REQUEST_TIMEOUT).await;
+    if long_work.try_lock().is_err() {
+        drop(long_work.lock().await);
+        sleep(REQUEST_TIMEOUT).await;
     }
 }
 
-/// A file descriptor that is kept for when there is no other. All clones are the same one.
+/// Reserved file descriptor. All clones share it.
 #[derive(Clone)]
-struct Spare(Arc<std::sync::Mutex<Option<File>>>);
+struct SpareDescriptor(Arc<std::sync::Mutex<Option<File>>>);
 
-impl Spare {
+impl SpareDescriptor {
     fn new() -> Self {
         Self(Arc::new(std::sync::Mutex::new(open())))
     }
 
-    fn keep(&self) {
-        let mut kept = self.lock();
-        if kept.is_none() {
-            *kept = open();
+    fn reserve(&self) {
+        let mut reserved = self.lock();
+        if reserved.is_none() {
+            *reserved = open();
         }
     }
 
-    /// Gives it back to the system; false if it was not kept.
-    fn give(&self) -> bool {
+    /// Releases the descriptor; false if it was not reserved.
+    fn release(&self) -> bool {
         self.lock().take().is_some()
     }
 
@@ -142,9 +150,9 @@ fn open() -> Option<File> {
     opened.ok()
 }
 
-/// How long a connection may take in all, beside a reload.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long accepting rests after an error.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Time limit of a connection, without a reload.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause of the accept loop after an error.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const MAX_HEADER_FIELDS: usize = 64;
 const MAX_HEAD_BYTES: usize = 16 * 1024;

@@ -1,17 +1,16 @@
-//! What the process takes of its machine, as the kernel tells it.
+//! Resource usage of the process, as reported by the kernel.
 //!
-//! Promise: what is not told here is left out, not guessed; on other systems than Linux that is all of it.
-//!
-//! Knows nothing of: Weir.
+//! Invariant: values that the kernel does not report are omitted; on systems other than Linux that
+//! is all of them.
 
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What the process takes.
+/// Resource usage of the process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Process {
-    /// Memory that is in use, in bytes.
+    /// Resident memory, in bytes.
     pub(super) resident: u64,
     /// Address space, in bytes.
     pub(super) size: u64,
@@ -19,24 +18,24 @@ pub(super) struct Process {
     pub(super) cpu: f64,
     /// Open file descriptors.
     pub(super) files: u64,
-    /// How many there may be.
+    /// Limit on open file descriptors.
     pub(super) max_files: Option<u64>,
 }
 
 impl Process {
-    /// What it takes at this moment.
-    pub(super) fn look() -> Option<Self> {
+    /// Reads the current usage.
+    pub(super) fn read() -> Option<Self> {
         let statm = fs::read_to_string("/proc/self/statm").ok()?;
         let mut pages = statm.split(' ').map_while(|it| it.trim().parse::<u64>().ok());
         let page = rustix::param::page_size() as u64;
         let (size, resident) = (pages.next()? * page, pages.next()? * page);
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // The name, in brackets, may hold anything; what counts stands behind it.
+        // The process name in parentheses may contain anything; the fields follow behind it.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut ticks = fields.split_whitespace().skip(11).map_while(|it| it.parse::<u64>().ok());
         let ticks = ticks.next()? + ticks.next()?;
         let cpu = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
-        // The one that reads the folder is not counted.
+        // The descriptor that reads the folder is not counted.
         let files = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64;
         let max_files = getrlimit(Resource::Nofile).current;
         Some(Self { resident, size, cpu, files, max_files })

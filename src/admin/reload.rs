@@ -1,6 +1,4 @@
-//! A reload that an operator asks for, and what became of it as a document.
-//!
-//! Knows nothing of: what a reload does, and how this is shown.
+//! Reload of the configuration by an operator, and its outcome as a document.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -11,26 +9,26 @@ use serde::{Deserialize, Serialize};
 use super::status::RefusedReload;
 use crate::timestamp;
 
-/// Has the configuration read again, and tells what became of that.
-pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Reloaded> + Send + Sync>;
+/// Function that reloads the configuration and returns the outcome.
+pub type ReloadFn = Arc<dyn Fn() -> BoxFuture<'static, ReloadReport> + Send + Sync>;
 
-/// What became of the last reload, whoever asked for it.
+/// Outcome of the last reload, from any trigger.
 #[derive(Debug, Default)]
-pub struct Reloads(Mutex<Option<RefusedReload>>);
+pub struct LastReload(Mutex<Option<RefusedReload>>);
 
-impl Reloads {
-    /// The configuration of the files holds.
-    pub fn went_well(&self) {
+impl LastReload {
+    /// Records that the configuration of the files is active.
+    pub fn record_success(&self) {
         *self.lock() = None;
     }
 
-    /// It was refused.
-    pub fn went_wrong(&self, why: String) {
-        let at = timestamp::to_words(SystemTime::now());
+    /// Records that the configuration of the files was refused.
+    pub fn record_refusal(&self, why: String) {
+        let at = timestamp::format_rfc3339(SystemTime::now());
         *self.lock() = Some(RefusedReload { at, why });
     }
 
-    /// The one that was refused, if that is what the files hold.
+    /// Returns the refused reload, if the last one was refused.
     pub fn refused(&self) -> Option<RefusedReload> {
         self.lock().clone()
     }
@@ -40,50 +38,50 @@ impl Reloads {
     }
 }
 
-/// What became of a reload.
+/// Outcome of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum Reloaded {
-    /// The new configuration holds.
+pub enum ReloadReport {
+    /// The new configuration is active.
     Applied {
-        /// What is different, in words.
+        /// Differences, as text.
         changes: Vec<String>,
-        /// The keys that were changed and take effect after a restart.
+        /// Changed keys that take effect after a restart.
         after_restart: Vec<String>,
     },
-    /// It says the same as the one that holds.
+    /// The configuration is unchanged.
     Unchanged,
-    /// The former one holds.
+    /// The new configuration was refused; the previous one stays active.
     Refused {
-        /// Why, in words; where there are problems, as `weir check` draws them.
+        /// Reason; for errors in the files, the report of `weir check`.
         why: String,
-        /// What is wrong with the files, if anything is.
+        /// Errors in the files, if there are any.
         #[serde(default)]
-        problems: Vec<Problem>,
+        problems: Vec<ReloadProblem>,
     },
 }
 
-/// What is wrong with a configuration.
+/// Error in a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Problem {
+pub struct ReloadProblem {
     /// File, line and column.
     pub at: String,
     /// The key, from the root.
     pub key: String,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
-    /// What to do.
+    /// Suggested correction.
     pub remedy: String,
 }
 
-impl Reloaded {
-    /// The document.
+impl ReloadReport {
+    /// Encodes the document.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads the document.
+    /// Parses the document.
     pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }

@@ -1,39 +1,37 @@
-//! What is left of the limits for one client and one item, as a document.
-//!
-//! Knows nothing of: who asks, and how it is shown.
+//! Remaining quota of one client for one item, as a document.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use super::Ops;
+use super::Admin;
 
-/// What is asked.
+/// Query for the remaining quota.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
-    /// The client, by its name in the configuration.
+pub struct QuotaQuery {
+    /// Name of the client in the configuration.
     pub client: String,
-    /// The method, as it is called on the wire.
+    /// MCP method.
     pub method: String,
-    /// The upstream.
+    /// Name of the upstream.
     pub upstream: String,
-    /// The item, by the upstream's own name or URI.
+    /// Name or URI of the item at the upstream.
     pub item: String,
 }
 
-/// What one limit has left.
+/// Remaining quota of one limit.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
-    /// The limit, by its number in the configuration, from 0.
+pub struct RemainingQuota {
+    /// Index of the limit in the configuration.
     pub limit: usize,
-    /// How many more requests it would admit at once, where it has a rate.
+    /// Number of requests that it would admit at once, if it has a rate.
     pub requests: Option<u32>,
-    /// How many more may be under way, where that is limited.
+    /// Number of further concurrent requests, if it has a concurrency.
     pub places: Option<usize>,
 }
 
-impl Question {
-    /// The query that asks it: a name may have any character.
+impl QuotaQuery {
+    /// Encodes the query string; names may contain any character.
     pub fn to_query(&self) -> String {
         let json = serde_json::to_vec(self).unwrap_or_default();
         format!("about={}", URL_SAFE_NO_PAD.encode(json))
@@ -45,22 +43,22 @@ impl Question {
     }
 }
 
-/// Reads the document.
-pub fn parse(text: &[u8]) -> Result<Vec<Left>, serde_json::Error> {
+/// Parses the document.
+pub fn parse(text: &[u8]) -> Result<Vec<RemainingQuota>, serde_json::Error> {
     serde_json::from_slice(text)
 }
 
-/// Answers a query; `None` if it asks nothing, or for a client that nobody knows.
-pub(super) fn answer(ops: &Ops, query: &str) -> Option<String> {
-    let Question { client, method, upstream, item } = Question::from_query(query)?;
-    let guest = ops.gateway.enter_as(&client)?;
-    let left = guest.left(&method, &upstream.parse().ok()?, &item);
-    let left = left.into_iter().map(|it| Left {
+/// Processes a query; `None` if it is malformed or the client is unknown.
+pub(super) fn respond(admin: &Admin, query: &str) -> Option<String> {
+    let QuotaQuery { client, method, upstream, item } = QuotaQuery::from_query(query)?;
+    let client_context = admin.gateway.named_client(&client)?;
+    let remaining = client_context.remaining_limits(&method, &upstream.parse().ok()?, &item);
+    let remaining = remaining.into_iter().map(|it| RemainingQuota {
         limit: it.limit,
         requests: it.requests,
-        places: it.places,
+        places: it.slots,
     });
-    serde_json::to_string(&left.collect::<Vec<_>>()).ok()
+    serde_json::to_string(&remaining.collect::<Vec<_>>()).ok()
 }
 
 #[cfg(test)]
@@ -70,17 +68,17 @@ mod tests {
     #[test]
     fn a_question_comes_back_out_of_its_query() {
         let text = |text: &str| text.to_owned();
-        let question = Question {
+        let query_value = QuotaQuery {
             client: text("ann"),
             method: text("resources/read"),
             upstream: text("wiki"),
             item: text("https://w/a b?c=d&e#\u{e4}\"%"),
         };
-        let query = question.to_query();
+        let query = query_value.to_query();
         assert!(query.bytes().all(|byte| byte.is_ascii_graphic()), "{query}");
-        assert_eq!(Question::from_query(&query), Some(question));
+        assert_eq!(QuotaQuery::from_query(&query), Some(query_value));
         for query in ["", "about=", "about=e30", "about=%%", "x"] {
-            assert_eq!(Question::from_query(query), None, "{query}");
+            assert_eq!(QuotaQuery::from_query(query), None, "{query}");
         }
     }
 }

@@ -1,181 +1,181 @@
-//! How everything is doing, as one document: what `weir status` and `weir top` show.
+//! Status document of the process, which `weir status` and `weir top` show.
 //!
-//! Promises: nothing in it is secret, and no client is named; what only grows is counted since the start, so whoever
-//! asks twice knows what happened in between. A reader takes members that it does not know for nothing.
-//!
-//! Knows nothing of: how it is shown.
+//! Invariants: it contains no secret and names no client. Counters count from the start, so a
+//! reader computes rates from two documents. A reader ignores unknown members.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::Ops;
+use super::Admin;
 use super::health::Health;
 use super::process;
-use crate::catalog::{Problems, View};
+use crate::catalog::{ExportProblems, RoleView};
 use crate::mcp::kind::Kind;
-use crate::metrics::Durations;
+use crate::metrics::HistogramSnapshot;
 use crate::timestamp;
-use crate::upstream::Upstream as Live;
+use crate::upstream::Upstream as LiveUpstream;
 use crate::upstream::call::call_metrics::error_type;
 
-/// How everything is doing.
+/// Status of the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Weir's own version.
+    /// Version of Weir.
     pub version: String,
-    /// The configuration's file.
+    /// Path of the configuration file.
     pub configuration: Option<String>,
-    /// Where its files hold another configuration by now, which was refused.
+    /// Last reload, if it was refused.
     pub refused: Option<RefusedReload>,
-    /// Where clients connect.
+    /// URL of the MCP endpoint.
     pub endpoint: String,
-    /// The process's number.
+    /// Process id.
     pub process: u32,
-    /// When it started.
+    /// Start time.
     pub started: String,
-    /// How long ago, in seconds.
+    /// Time since the start, in seconds.
     pub uptime_seconds: f64,
-    /// Whether clients should be sent here.
+    /// True if the process is ready for clients.
     pub ready: bool,
-    /// Whether no new requests are taken.
+    /// True if the process is draining.
     pub draining: bool,
     /// Open connections.
     pub connections: u64,
     /// Sessions of legacy clients.
     pub sessions: u64,
-    /// Streams that are open to tell of changes.
+    /// Open streams for notifications.
     pub streams: u64,
     /// The upstreams, by name.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<UpstreamStatus>,
     /// Requests of clients, by method.
-    pub methods: Vec<Method>,
-    /// What was not done, by reason.
+    pub methods: Vec<MethodStatus>,
+    /// Refused requests, by reason.
     pub refusals: BTreeMap<String, u64>,
-    /// Limits that have refused something.
-    pub limits: Vec<Limit>,
-    /// The audit log; `None` if it is off.
-    pub audit: Option<Audit>,
-    /// What the process takes of its machine, if the machine tells.
+    /// Limits that have refused requests.
+    pub limits: Vec<LimitStatus>,
+    /// State of the audit log; `None` if it is off.
+    pub audit: Option<AuditStatus>,
+    /// Resource usage of the process, if the kernel reports it.
     pub usage: Option<Usage>,
 }
 
-/// A configuration that was refused, so that the one before it holds.
+/// Refused reload; the previous configuration stays active.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusedReload {
-    /// When it was read.
+    /// Time of the reload.
     pub at: String,
-    /// The first thing that is wrong with it, and where.
+    /// First error and its location.
     pub why: String,
 }
 
-/// One upstream.
+/// Status of one upstream.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Upstream {
-    /// What it is called.
+pub struct UpstreamStatus {
+    /// Name of the upstream.
     pub name: String,
-    /// `starting`, `asleep`, `up`, `open` (left alone for a while), `half-open`, `down`, `crash-loop`.
+    /// `starting`, `asleep`, `up`, `open` (circuit breaker open), `half-open`, `down`,
+    /// `crash-loop`.
     pub state: String,
-    /// For how long, in seconds.
+    /// Time in this state, in seconds.
     pub since_seconds: u64,
-    /// In how many seconds it is tried again, while that is waited for.
+    /// Time until the next connection attempt, in seconds, if one is scheduled.
     pub next_try_seconds: Option<u64>,
-    /// How many attempts to connect have failed in a row.
+    /// Number of connection attempts that failed in a row.
     pub failures: u32,
-    /// Whether nothing is ready without it.
+    /// True if readiness requires this upstream.
     pub required: bool,
-    /// How it is reached, once it has been.
+    /// Transport, after the first connection.
     pub wire: Option<String>,
-    /// The revision that is spoken with it.
+    /// Negotiated protocol revision.
     pub revision: Option<String>,
-    /// Why it is not up, in words for the operator.
+    /// Reason for not being connected, as a text for the operator.
     pub reason: Option<String>,
-    /// How many items of it clients can be shown, by kind.
+    /// Number of items that clients can see, by kind.
     pub items: BTreeMap<String, usize>,
-    /// Lists that could never be read. With those of one that is hidden, and those that are cut short, they are what
-    /// `weir/partial` tells clients of.
+    /// Lists that were never read. These, the lists of a hidden upstream, and truncated lists are
+    /// the ones that `weir/partial` reports to clients.
     pub missing: Vec<String>,
-    /// Whether it is left out of all lists, since it has been away for longer than `on_down_grace`.
+    /// True if the upstream is hidden from lists, because it has been disconnected for longer than
+    /// `on_down_grace`.
     pub hidden: bool,
-    /// Lists of which it has more than is read, and what that is bounded by.
+    /// Truncated lists, with the limit that truncated them.
     pub cut: BTreeMap<String, String>,
-    /// What is left out of lists, and why; of very many the first.
+    /// Items excluded from lists, with reasons; only the first ones of very many.
     pub left_out: Vec<String>,
-    /// How many items that are.
+    /// Number of excluded items.
     pub left_out_items: usize,
-    /// Calls under way.
+    /// Calls in progress.
     pub in_flight: usize,
-    /// Calls that wait for their turn.
+    /// Queued calls.
     pub waiting: usize,
-    /// How often it was connected to, after the first time.
+    /// Number of reconnections.
     pub restarts: u64,
-    /// How often it was left alone because too many calls in a row failed.
+    /// Number of times that the circuit breaker opened.
     pub breaker_opens: u64,
-    /// Calls that are over.
+    /// Completed calls.
     pub calls: u64,
-    /// How many of them failed.
+    /// Number of failed calls.
     pub errors: u64,
-    /// How long they took.
-    pub took: Took,
+    /// Durations of the calls.
+    pub took: Latency,
 }
 
 /// Requests of one method.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Method {
-    /// Its name, or `other`.
+pub struct MethodStatus {
+    /// Name of the method, or `other`.
     pub name: String,
-    /// How many are over.
+    /// Number of completed requests.
     pub count: u64,
-    /// How many of them failed.
+    /// Number of failed requests.
     pub errors: u64,
-    /// How long they took.
-    pub took: Took,
+    /// Durations of the requests.
+    pub took: Latency,
 }
 
-/// How long something took: how many were in each bucket (see [`crate::meter::BOUNDS`]), and all together.
+/// Histogram of durations: counts per bucket (see [`crate::metrics::BOUNDS`]) and their sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Took {
-    /// By bucket.
+pub struct Latency {
+    /// Counts per bucket.
     pub buckets: Vec<u64>,
-    /// In microseconds.
+    /// Sum, in microseconds.
     pub micros: u64,
 }
 
-/// A limit that has refused something.
+/// Limit that has refused requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limit {
-    /// Its number in the configuration, from 0.
+pub struct LimitStatus {
+    /// Index in the configuration.
     pub number: usize,
-    /// What it says, in words.
+    /// Description of the limit.
     pub what: String,
-    /// How many requests it has refused.
+    /// Number of refused requests.
     pub refused: u64,
-    /// When it last did.
+    /// Time of the last refusal.
     pub last: String,
-    /// How long ago that is, in seconds.
+    /// Time since the last refusal, in seconds.
     pub ago_seconds: u64,
 }
 
-/// The audit log.
+/// State of the audit log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Audit {
-    /// Records that could not be written.
+pub struct AuditStatus {
+    /// Entries that could not be written.
     pub lost: u64,
-    /// Refusals of strangers that were too many to be written.
+    /// Refusals of strangers that exceeded the rate limit of the log.
     pub left_out: u64,
-    /// Whether the last attempt to write failed.
+    /// True if the last attempt to write failed.
     pub failing: bool,
 }
 
-/// What the process takes of its machine.
+/// Resource usage of the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -188,74 +188,75 @@ pub struct Usage {
 }
 
 impl Status {
-    pub(super) fn of(ops: &Ops) -> Self {
-        let (gateway, meters) = (&ops.gateway, ops.gateway.meters());
-        let everything = gateway.enter_as_operator().view();
+    pub(super) fn of(admin: &Admin) -> Self {
+        let (gateway, metrics) = (&admin.gateway, admin.gateway.metrics());
+        let everything = gateway.operator().view();
         let (problems, withheld) = (gateway.problems(), gateway.withheld());
         let mut upstreams: Vec<_> = gateway
             .upstreams()
             .iter()
             .map(|live| {
-                let mut upstream = Upstream::of(live, &everything);
+                let mut upstream = UpstreamStatus::of(live, &everything);
                 upstream.hidden = gateway.is_hidden(live.name());
                 for (_, kind, problems) in problems.iter().filter(|(name, ..)| name == live.name())
                 {
-                    upstream.leave_out(*kind, problems);
+                    upstream.add_excluded(*kind, problems);
                 }
-                let held = withheld.iter().filter(|(name, ..)| name == live.name());
-                upstream
-                    .hold_back(held.map(|(_, kind, own)| format!("{kind} {own:?} {HELD_BACK}")));
-                let told = |list: &String| upstream.hidden || upstream.cut.contains_key(list);
+                let withheld_items = withheld.iter().filter(|(name, ..)| name == live.name());
+                upstream.add_withheld(
+                    withheld_items.map(|(_, kind, own)| format!("{kind} {own:?} {HELD_BACK}")),
+                );
+                let reported = |list: &String| upstream.hidden || upstream.cut.contains_key(list);
                 let missing = std::mem::take(&mut upstream.missing);
-                upstream.missing = missing.into_iter().filter(|list| !told(list)).collect();
+                upstream.missing = missing.into_iter().filter(|list| !reported(list)).collect();
                 upstream
             })
             .collect();
         upstreams.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut methods: Vec<Method> = Vec::new();
-        for (operation, error, durations) in meters.requests() {
+        let mut methods: Vec<MethodStatus> = Vec::new();
+        for (operation, error, durations) in metrics.requests() {
             let errors = if error.is_some() { durations.count() } else { 0 };
             match methods.last_mut().filter(|last| last.name == operation.name()) {
                 Some(last) => last.add(errors, &durations),
                 None => {
                     let name = operation.name().to_owned();
-                    let mut method = Method { name, ..Method::default() };
+                    let mut method = MethodStatus { name, ..MethodStatus::default() };
                     method.add(errors, &durations);
                     methods.push(method);
                 }
             }
         }
-        let refusals = meters.refusals().map(|(reason, count)| (reason.word().to_owned(), count));
-        let limits = gateway.limits_hit().into_iter().map(|(number, what, hit)| Limit {
+        let refusals = metrics.refusals().map(|(reason, count)| (reason.label().to_owned(), count));
+        let limits = gateway.limits_hit().into_iter().map(|(number, what, hit)| LimitStatus {
             number,
             what,
             refused: hit.count,
-            last: timestamp::to_words(hit.last),
+            last: timestamp::format_rfc3339(hit.last),
             ago_seconds: hit.last.elapsed().map(|ago| ago.as_secs()).unwrap_or_default(),
         });
-        let usage = process::Process::look().map(|it| Usage {
+        let usage = process::Process::read().map(|it| Usage {
             memory: it.resident,
             cpu_seconds: it.cpu,
             files: it.files,
         });
-        let audit = ops.settings.audit.state().map(|it| Audit {
+        let audit = admin.settings.audit.state().map(|it| AuditStatus {
             lost: it.lost,
-            left_out: it.left_out,
+            left_out: it.omitted,
             failing: it.is_failing,
         });
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            configuration: ops.settings.configuration.clone(),
-            refused: ops.settings.reloads.refused(),
-            endpoint: ops.settings.endpoint.clone(),
+            configuration: admin.settings.configuration.clone(),
+            refused: admin.settings.reloads.refused(),
+            endpoint: admin.settings.endpoint.clone(),
             process: std::process::id(),
-            started: timestamp::to_words(ops.started),
-            uptime_seconds: (ops.begun.elapsed().as_secs_f64() * 10.0).round() / 10.0,
-            ready: Health::of(ops).is_ready(),
-            draining: ops.leaving.is_cancelled(),
-            connections: meters.connections.read(),
-            sessions: ops.door.now().sessions() as u64,
-            streams: meters.streams.read(),
+            started: timestamp::format_rfc3339(admin.started),
+            uptime_seconds: (admin.started_at.elapsed().as_secs_f64() * 10.0).round() / 10.0,
+            ready: Health::of(admin).is_ready(),
+            draining: admin.draining.is_cancelled(),
+            connections: metrics.connections.read(),
+            sessions: admin.server_state.now().sessions() as u64,
+            streams: metrics.streams.read(),
             upstreams,
             methods,
             refusals: refusals.collect(),
@@ -265,20 +266,20 @@ impl Status {
         }
     }
 
-    /// The document.
+    /// Encodes the document.
     pub fn to_json(&self) -> String {
-        // Every member has a form in JSON.
+        // Encoding cannot fail: every member has a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads the document.
+    /// Parses the document.
     pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }
 }
 
-impl Upstream {
-    fn of(live: &Live, everything: &View) -> Self {
+impl UpstreamStatus {
+    fn of(live: &LiveUpstream, everything: &RoleView) -> Self {
         let report = live.report();
         let about = report.about.clone();
         let items = Kind::ALL
@@ -286,7 +287,7 @@ impl Upstream {
         let missing =
             Kind::ALL.into_iter().filter(|kind| everything.missing(*kind).contains(live.name()));
         let (mut calls, mut errors) = (0, 0);
-        for (_, end, count) in live.calls().ends() {
+        for (_, end, count) in live.call_metrics().ends() {
             calls += count;
             errors += if error_type(end).is_some() { count } else { 0 };
         }
@@ -299,10 +300,10 @@ impl Upstream {
                 .map(|at| at.saturating_duration_since(Instant::now()).as_secs()),
             failures: report.failures,
             required: live.is_required(),
-            wire: about.as_ref().map(|about| about.wire.to_owned()),
-            // Nothing is spoken with a folder, so it has no revision.
+            wire: about.as_ref().map(|about| about.transport.to_owned()),
+            // A prompt library has no protocol revision.
             revision: about
-                .filter(|about| about.wire != "library")
+                .filter(|about| about.transport != "library")
                 .map(|about| about.revision.to_string()),
             reason: report.reason,
             items: items.into_iter().collect(),
@@ -317,14 +318,14 @@ impl Upstream {
             breaker_opens: report.counts.breaker_opens,
             calls,
             errors,
-            took: Took::of(&live.calls().durations()),
+            took: Latency::of(&live.call_metrics().durations()),
         }
     }
 }
 
-impl Upstream {
-    /// Tells what is left out of a list.
-    fn leave_out(&mut self, kind: Kind, problems: &Problems) {
+impl UpstreamStatus {
+    /// Adds the items excluded from a list.
+    fn add_excluded(&mut self, kind: Kind, problems: &ExportProblems) {
         self.left_out_items += problems.first.len() + problems.more;
         self.left_out.extend(problems.first.iter().map(|it| format!("{kind} {it}")));
         self.left_out.extend((problems.more > 0).then(|| format!("and {} more", problems.more)));
@@ -332,12 +333,12 @@ impl Upstream {
         self.cut.extend(cut);
     }
 
-    /// Tells what is held back.
-    fn hold_back(&mut self, items: impl Iterator<Item = String>) {
+    /// Adds the items withheld until their approval.
+    fn add_withheld(&mut self, items: impl Iterator<Item = String>) {
         let mut more = 0;
         for (number, item) in items.enumerate() {
             self.left_out_items += 1;
-            match number < Problems::MAX {
+            match number < ExportProblems::MAX {
                 true => self.left_out.push(item),
                 false => more += 1,
             }
@@ -345,9 +346,9 @@ impl Upstream {
         self.left_out.extend((more > 0).then(|| format!("and {more} more {HELD_BACK}")));
     }
 
-    /// What keeps clients from seeing all of it, in the words in which everybody tells of it: its state, where that is
-    /// a reason, and what becomes of its lists.
-    pub fn why_not_whole(&self) -> Vec<String> {
+    /// Returns the reasons for which clients do not see all items, in the wording that all commands
+    /// use: a state that is a reason, and problems of lists.
+    pub fn problems_for_clients(&self) -> Vec<String> {
         let mut why = Vec::new();
         if !matches!(&*self.state, "up" | "half-open" | "asleep") {
             why.push(match &self.reason {
@@ -363,34 +364,34 @@ impl Upstream {
         why
     }
 
-    /// Whether it is connected, and takes calls or will soon.
+    /// Returns whether the upstream is connected, and takes calls now or soon.
     pub fn is_connected(&self) -> bool {
         matches!(&*self.state, "up" | "open" | "half-open")
     }
 }
 
-/// What is said of an item that nobody has approved.
+/// Text for an item that is not approved.
 pub const HELD_BACK: &str = "is held back until it is approved (`weir pins approve`)";
-/// What is said of an upstream of which nothing is listed for now.
+/// Text for an upstream that is hidden from lists.
 pub const HIDDEN: &str = "hidden: away for longer than `on_down_grace`, and `on_down = \"hide\"`";
-/// What is said of lists that could not be read since the start.
+/// Text for lists that were not read since the start.
 pub const NEVER_READ: &str = "never read, and so missing from clients' lists";
-/// What is said of a list of which only a part is read.
+/// Text for a truncated list.
 pub const CUT: &str = "lists more than is read";
 
-impl Method {
-    fn add(&mut self, errors: u64, durations: &Durations) {
+impl MethodStatus {
+    fn add(&mut self, errors: u64, durations: &HistogramSnapshot) {
         self.count += durations.count();
         self.errors += errors;
-        self.took.micros += durations.micros;
+        self.took.micros += durations.sum_micros;
         self.took.buckets.resize(durations.buckets.len(), 0);
         let buckets = self.took.buckets.iter_mut().zip(durations.buckets);
         buckets.for_each(|(mine, more)| *mine += more);
     }
 }
 
-impl Took {
-    fn of(durations: &Durations) -> Self {
-        Self { buckets: durations.buckets.to_vec(), micros: durations.micros }
+impl Latency {
+    fn of(durations: &HistogramSnapshot) -> Self {
+        Self { buckets: durations.buckets.to_vec(), micros: durations.sum_micros }
     }
 }

@@ -1,20 +1,21 @@
-//! What is different between two configurations, in words, and what of it a running house can take up.
+//! Differences between two configurations, as text, and the part of a new configuration that can be
+//! applied without a restart.
 //!
-//! Knows nothing of: how it is taken up. No value of a setting is told: some are secrets.
+//! Invariant: no value of a key is included, because some are secrets.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::config::{Config, Server, Upstream};
+use crate::config::{Config, ServerConfig, UpstreamConfig};
 
-/// What is different.
+/// Description of the differences.
 #[derive(Default)]
 pub(super) struct Changes {
-    told: Vec<String>,
-    kept: usize,
+    lines: Vec<String>,
+    kept_upstreams: usize,
 }
 
 impl Changes {
-    /// Compares all but the upstreams' own settings.
+    /// Compares everything except the upstreams' own settings.
     pub(super) fn between(before: &Config, next: &Config) -> Self {
         let mut changes = Self::default();
         let names = |config: &Config| -> Vec<String> {
@@ -22,11 +23,11 @@ impl Changes {
         };
         let (were, are) = (names(before), names(next));
         for name in were.iter().filter(|name| !are.contains(name)) {
-            changes.told.push(format!("upstream {name} removed"));
+            changes.lines.push(format!("upstream {name} removed"));
         }
         for upstream in &next.upstreams {
             let was = before.upstreams.iter().find(|was| was.name == upstream.name);
-            let is_shown = |was: &Upstream| {
+            let is_shown = |was: &UpstreamConfig| {
                 (&was.prefix, &was.prompts, &was.tools, &was.resources, &was.rename)
                     == (
                         &upstream.prefix,
@@ -36,13 +37,16 @@ impl Changes {
                         &upstream.rename,
                     )
             };
-            let is_guarded =
-                |was: &Upstream| (&was.guard, was.pinning) == (&upstream.guard, upstream.pinning);
+            let is_guarded = |was: &UpstreamConfig| {
+                (&was.guard, was.pinning) == (&upstream.guard, upstream.pinning)
+            };
             if was.is_some_and(|was| !is_shown(was)) {
-                changes.told.push(format!("upstream {} shown in another way", upstream.name));
+                changes
+                    .lines
+                    .push(format!("upstream {}: prefix, rules or renames changed", upstream.name));
             }
             if was.is_some_and(|was| !is_guarded(was)) {
-                changes.told.push(format!("upstream {} guarded in another way", upstream.name));
+                changes.lines.push(format!("upstream {}: guard or pinning changed", upstream.name));
             }
         }
         let sorted = |mut names: Vec<String>| {
@@ -50,20 +54,20 @@ impl Changes {
             names
         };
         if were != are && sorted(were.clone()) == sorted(are.clone()) {
-            changes.told.push("upstreams in another order".to_owned());
+            changes.lines.push("order of upstreams changed".to_owned());
         }
-        changes.kept = are.len();
+        changes.kept_upstreams = are.len();
 
         let roles = |config: &Config| Vec::from_iter(config.roles.clone());
-        changes.named("role", &roles(before), &roles(next));
+        changes.compare_named("role", &roles(before), &roles(next));
         let clients = |config: &Config| -> Vec<_> {
             config.clients.iter().map(|it| (it.name.clone(), it.clone())).collect()
         };
-        changes.named("client", &clients(before), &clients(next));
+        changes.compare_named("client", &clients(before), &clients(next));
         let providers = |config: &Config| -> Vec<_> {
             config.providers.iter().map(|it| (it.tokens.name.clone(), it.clone())).collect()
         };
-        changes.named("identity provider", &providers(before), &providers(next));
+        changes.compare_named("identity provider", &providers(before), &providers(next));
         for (what, is_same) in [
             ("auth", before.auth == next.auth),
             ("limits", before.limits == next.limits),
@@ -77,76 +81,87 @@ impl Changes {
             ("server", before.server == next.server),
         ] {
             if !is_same {
-                changes.told.push(format!("{what} changed"));
+                changes.lines.push(format!("{what} changed"));
             }
         }
         changes
     }
 
-    /// An upstream was opened: one that is new, or in the place of another of its name.
+    /// Records that an upstream was started: a new one, or a replacement.
     pub(super) fn opened(&mut self, name: &str, is_again: bool) {
         let what = if is_again { "restarted" } else { "added" };
-        self.told.push(format!("upstream {name} {what}"));
-        self.kept -= 1;
+        self.lines.push(format!("upstream {name} {what}"));
+        self.kept_upstreams -= 1;
     }
 
-    /// All of it; nothing if there is nothing different.
-    pub(super) fn told(mut self) -> Vec<String> {
-        if !self.told.is_empty() {
-            self.told.push(format!("upstreams kept: {}", self.kept));
+    /// Returns all lines; none if nothing differs.
+    pub(super) fn lines(mut self) -> Vec<String> {
+        if !self.lines.is_empty() {
+            self.lines.push(format!("upstreams kept: {}", self.kept_upstreams));
         }
-        self.told
+        self.lines
     }
 
-    fn named<T: PartialEq>(&mut self, what: &str, before: &[(String, T)], next: &[(String, T)]) {
+    fn compare_named<T: PartialEq>(
+        &mut self,
+        what: &str,
+        before: &[(String, T)],
+        next: &[(String, T)],
+    ) {
         let by_name: HashMap<&str, &T> = before.iter().map(|(name, was)| (&**name, was)).collect();
         for (name, it) in next {
             match by_name.get(&**name) {
-                None => self.told.push(format!("{what} {name} added")),
-                Some(was) if *was != it => self.told.push(format!("{what} {name} changed")),
+                None => self.lines.push(format!("{what} {name} added")),
+                Some(was) if *was != it => self.lines.push(format!("{what} {name} changed")),
                 Some(_) => {}
             }
         }
         let names: HashSet<&str> = next.iter().map(|(name, _)| &**name).collect();
         for (name, _) in before.iter().filter(|(name, _)| !names.contains(&**name)) {
-            self.told.push(format!("{what} {name} removed"));
+            self.lines.push(format!("{what} {name} removed"));
         }
     }
 }
 
-/// What can be taken up of a configuration while the house is open, and the keys that have to wait for a restart. An
-/// error if what can be taken up would be unsafe without the rest. Towards a `sole` client there is no listener.
+/// Returns the part of a configuration that can be applied without a restart, and the keys that
+/// need one. An error if the applicable part would be unsafe without the rest. With a single client
+/// there is no listener.
 pub(super) fn applicable(
     before: &Config,
     next: Config,
-    sole: bool,
+    single_client: bool,
 ) -> Result<(Config, Vec<&'static str>), String> {
     let (was, is) = (&before.server, &next.server);
-    let stays_open = !was.listen.ip().to_canonical().is_loopback();
-    let was_meant_alone = is.listen.ip().to_canonical().is_loopback();
-    if !sole && stays_open && was_meant_alone && next.auth.anonymous && !before.auth.anonymous {
+    let listens_publicly = !was.listen.ip().to_canonical().is_loopback();
+    let is_meant_for_loopback = is.listen.ip().to_canonical().is_loopback();
+    if !single_client
+        && listens_publicly
+        && is_meant_for_loopback
+        && next.auth.anonymous
+        && !before.auth.anonymous
+    {
         return Err(format!(
-            "everybody would be let in, which is safe on the address of the file, {}, and not on the one that is in \
-             use, {}: restart Weir to change both",
+            "anonymous access would be open to everyone: it is safe on the address of the file, {}, \
+             but not on the current address, {}; restart Weir to change both",
             is.listen, was.listen
         ));
     }
     let mut after_restart = Vec::new();
-    let mut wait = |key, is_same: bool| {
+    let mut defer = |key, is_same: bool| {
         if !is_same {
             after_restart.push(key);
         }
     };
-    if !sole {
-        wait("server.listen", was.listen == is.listen);
-        wait("server.tls", was.tls == is.tls);
-        wait("server.max_connections", was.max_connections == is.max_connections);
+    if !single_client {
+        defer("server.listen", was.listen == is.listen);
+        defer("server.tls", was.tls == is.tls);
+        defer("server.max_connections", was.max_connections == is.max_connections);
     }
-    wait("server.max_buffered", was.max_buffered == is.max_buffered);
-    wait("log", before.log == next.log);
-    wait("state", before.state == next.state);
-    wait("admin", sole || before.admin == next.admin);
-    let server = Server {
+    defer("server.max_buffered", was.max_buffered == is.max_buffered);
+    defer("log", before.log == next.log);
+    defer("state", before.state == next.state);
+    defer("admin", single_client || before.admin == next.admin);
+    let server = ServerConfig {
         listen: was.listen,
         tls: was.tls.clone(),
         max_connections: was.max_connections,
@@ -157,8 +172,12 @@ pub(super) fn applicable(
     let admin = before.admin.clone();
     let (audit, written) = (before.audit.clone(), next.audit.clone());
     let next = Config { server, log, state, audit, admin, ..next };
-    // Who may come in decides whether there is a log, where it is not said.
-    wait("audit", before.audit == written && (sole || before.records() == next.records()));
+    // By default, the audit log depends on whether clients need credentials.
+    defer(
+        "audit",
+        before.audit == written
+            && (single_client || before.records_requests() == next.records_requests()),
+    );
     Ok((next, after_restart))
 }
 
@@ -185,7 +204,7 @@ mod tests {
         let open =
             || config("[server]\nlisten = \"127.0.0.1:8642\"\n[auth]\nmode = \"anonymous\"\n");
         let refusal = applicable(&before, open(), false).expect_err("it is unsafe");
-        assert!(refusal.contains("everybody would be let in"), "{refusal}");
+        assert!(refusal.contains("open to everyone"), "{refusal}");
         assert!(
             refusal.contains("127.0.0.1:8642") && refusal.contains("0.0.0.0:8642"),
             "{refusal}"

@@ -1,7 +1,7 @@
-//! Fetching what identity providers tell of themselves, over the same connections as upstreams are reached.
+//! Fetching the documents of identity providers, through the same connector as upstreams.
 //!
-//! Promise: one request, no redirect, no more bytes than are allowed; it ends when its future is dropped.
-//! Knows nothing of: what the documents say, and how long fetching may take.
+//! Invariants: one request, no redirect, no more bytes than allowed; it is cancelled when its
+//! future is dropped.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 
 use crate::policy::tokens::Fetch;
-use crate::upstream::connect::Dial;
+use crate::upstream::connect::Connect;
 
-/// Fetches over connections that are dialled anew: it happens every few minutes.
-pub(super) struct Fetcher(pub(super) Arc<dyn Dial>);
+/// Fetcher with a new connection per document, since it runs every few minutes only.
+pub(super) struct Fetcher(pub(super) Arc<dyn Connect>);
 
 impl Fetch for Fetcher {
     fn fetch<'a>(&'a self, url: &'a Uri, limit: usize) -> BoxFuture<'a, Result<Bytes, String>> {
@@ -28,7 +28,7 @@ impl Fetch for Fetcher {
     }
 }
 
-async fn fetch(dial: &dyn Dial, url: &Uri, limit: usize) -> Result<Bytes, String> {
+async fn fetch(dial: &dyn Connect, url: &Uri, limit: usize) -> Result<Bytes, String> {
     let stream = dial.connect(url, CONNECT).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
@@ -42,19 +42,20 @@ async fn fetch(dial: &dyn Dial, url: &Uri, limit: usize) -> Result<Bytes, String
             .map_err(|error| error.to_string())?;
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         if response.status() != StatusCode::OK {
-            return Err(format!("the answer is {}", response.status()));
+            return Err(format!("the response status is {}", response.status()));
         }
         let body = Limited::new(response.into_body(), limit).collect().await;
         body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
     });
     match select(exchange, pin!(connection)).await {
         Either::Left((fetched, _)) => fetched,
-        // What has arrived can still be read.
+        // Data that has arrived can still be read after the connection ends.
         Either::Right((_, exchange)) => exchange.await,
     }
 }
 
-/// How long connecting to one address may take. Nobody waits for it: keys are fetched ahead of their use.
+/// Time limit for connecting to one address. Keys are fetched in advance, so no request waits for
+/// it.
 const CONNECT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -65,17 +66,17 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::upstream::connect::{Child, Command, Stream};
+    use crate::upstream::connect::{ByteStream, Child, ChildCommand};
 
-    /// A server that says this to whoever asks.
+    /// Server that sends this text for any request.
     struct Says(String);
 
-    impl Dial for Says {
+    impl Connect for Says {
         fn connect<'a>(
             &'a self,
             _: &'a Uri,
             _: Duration,
-        ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
             let text = self.0.clone();
             TaskTracker::new().spawn(async move {
@@ -86,10 +87,10 @@ mod tests {
                 assert!(head.contains("\r\nhost: id.test:8443\r\n"), "{head}");
                 let _ = theirs.write_all(text.as_bytes()).await;
             });
-            async { Ok(Box::new(ours) as Box<dyn Stream>) }.boxed()
+            async { Ok(Box::new(ours) as Box<dyn ByteStream>) }.boxed()
         }
 
-        fn spawn(&self, _: &Command) -> io::Result<Child> {
+        fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
             Err(io::ErrorKind::Unsupported.into())
         }
     }
@@ -109,9 +110,9 @@ mod tests {
             ("HTTP/1.1 200 OK\r\n\r\n12345678901", Err("length limit exceeded")),
             (
                 "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}",
-                Err("the answer is 404 Not Found"),
+                Err("the response status is 404 Not Found"),
             ),
-            (redirect, Err("the answer is 302 Found")),
+            (redirect, Err("the response status is 302 Found")),
         ] {
             let fetched = Fetcher(Arc::new(Says(said.to_owned()))).fetch(&url, 10).await;
             let fetched = fetched.as_deref().map(|it| std::str::from_utf8(it).expect("text"));

@@ -1,6 +1,6 @@
-//! From the configuration to each room's own settings.
+//! Conversion of the configuration to the settings of each component.
 //!
-//! The configuration is checked already: what is parsed here again cannot fail.
+//! The configuration was checked before: parsing its texts again here cannot fail.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,40 +8,40 @@ use std::path::PathBuf;
 use hyper::Uri;
 
 use crate::downstream::era::Versions;
-use crate::downstream::http::Protection;
-use crate::gateway::Sentries;
-use crate::mcp::call::Caller;
+use crate::downstream::http::ProtectedResource;
+use crate::gateway::Inspectors;
+use crate::mcp::call::CallContext;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
-use crate::mcp::pattern::Rules;
+use crate::mcp::pattern::AllowDeny;
 use crate::mcp::revision::{Era, Revision};
-use crate::memory_budget::{Allowance, Budget};
-use crate::policy::certificates::Holder;
-use crate::policy::keys::Key;
+use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::policy::certificates::CertificateBinding;
+use crate::policy::keys::ApiKey;
 use crate::policy::role::Role;
 use crate::secret::Secret;
 use crate::upstream::Sharing;
-use crate::upstream::connect::Command;
+use crate::upstream::connect::ChildCommand;
 use crate::{audit, catalog, config, downstream, pins, policy, upstream};
 
-/// What every child process inherits; everything else must be named.
+/// Variables that every child process inherits; others must be named.
 const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
 
-/// Why parsing again cannot fail.
+/// Reason why parsing again cannot fail.
 const CHECKED: &str = "the configuration was checked";
 
-/// The most bytes on one page of a list.
+/// Largest page of a list, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
 
 pub(super) fn policy(config: &config::Config) -> policy::Settings {
     let roles = config.roles.iter().map(|(name, it)| (name.clone(), role(it)));
-    let key = |client: &config::Client| Key {
+    let key = |client: &config::ClientConfig| ApiKey {
         client: client.name.clone(),
         role: client.role.clone(),
         sha256: client.key_sha256.clone(),
         expires: client.expires,
     };
-    let holder = |client: &config::Client| Holder {
+    let certificate_binding = |client: &config::ClientConfig| CertificateBinding {
         client: client.name.clone(),
         role: client.role.clone(),
         names: client.certificates.clone(),
@@ -52,19 +52,19 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
         local_role: config.auth.anonymous_role.clone(),
         roles: roles.collect(),
         keys: config.clients.iter().map(key).collect(),
-        certificates: config.clients.iter().map(holder).collect(),
+        certificates: config.clients.iter().map(certificate_binding).collect(),
         limits: config.limits.clone(),
         providers: config.providers.iter().map(|provider| provider.tokens.clone()).collect(),
     }
 }
 
-pub(crate) fn role(role: &config::Role) -> Role {
+pub(crate) fn role(role: &config::RoleConfig) -> Role {
     let [prompts, tools, resources] = [&role.prompts, &role.tools, &role.resources].map(rules);
     Role { prompts, tools, resources }
 }
 
-pub(crate) fn outlet(upstream: &config::Upstream) -> catalog::Outlet {
-    catalog::Outlet {
+pub(crate) fn export_rules(upstream: &config::UpstreamConfig) -> catalog::ExportRules {
+    catalog::ExportRules {
         name: name(&upstream.name),
         prefix: name(&upstream.prefix),
         prompts: rules(&upstream.prompts),
@@ -77,14 +77,14 @@ pub(crate) fn outlet(upstream: &config::Upstream) -> catalog::Outlet {
 pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
     catalog::Settings {
         naming: naming(&config.naming),
-        outlets: config.upstreams.iter().map(outlet).collect(),
+        exports: config.upstreams.iter().map(export_rules).collect(),
         page_items: config.protocol.page_size,
         page_bytes: PAGE_BYTES,
         instructions: config.protocol.instructions,
     }
 }
 
-pub(crate) fn naming(naming: &config::Naming) -> Naming {
+pub(crate) fn naming(naming: &config::NamingConfig) -> Naming {
     let separator = match naming.mode {
         config::NamingMode::Always => Some(naming.separator.as_str()),
         config::NamingMode::None => None,
@@ -92,12 +92,12 @@ pub(crate) fn naming(naming: &config::Naming) -> Naming {
     Naming::new(separator, naming.characters, naming.max_length)
 }
 
-/// `sole` is what the one client declared, where there is one in all.
-/// `kept_in` is where its last lists are kept.
+/// Settings of one upstream. `single_client` are the capabilities of the client, if the process
+/// serves a single one; `list_cache_dir` is the folder of its cached lists.
 pub(super) fn upstream(
-    upstream: &config::Upstream,
-    sole: Option<&Caller>,
-    kept_in: Option<PathBuf>,
+    upstream: &config::UpstreamConfig,
+    single_client: Option<&CallContext>,
+    list_cache_dir: Option<PathBuf>,
 ) -> upstream::Settings {
     upstream::Settings {
         name: name(&upstream.name),
@@ -107,8 +107,8 @@ pub(super) fn upstream(
             config::EraChoice::Modern => Some(Era::Modern),
             config::EraChoice::Legacy => Some(Era::Legacy),
         },
-        sharing: match sole {
-            Some(caller) => Sharing::Sole(upstream::declared(caller)),
+        sharing: match single_client {
+            Some(caller) => Sharing::Sole(upstream::declared_capabilities(caller)),
             None => match upstream.sharing {
                 config::SharingChoice::Shared => Sharing::Shared,
                 config::SharingChoice::Client => Sharing::Client,
@@ -121,31 +121,31 @@ pub(super) fn upstream(
         lazy: upstream.lazy,
         breaker: upstream.breaker,
         on_down: upstream.on_down,
-        kept_in,
+        list_cache_dir,
     }
 }
 
-/// Who looks at what passes.
-pub(super) fn sentries(config: &config::Config) -> Sentries {
-    sentries_after(config, &Sentries::default())
+/// Creates the content checks.
+pub(super) fn inspectors_for(config: &config::Config) -> Inspectors {
+    next_inspectors(config, &Inspectors::default())
 }
 
-/// The same, going on with what those before have seen and counted.
-pub(super) fn sentries_after(config: &config::Config, before: &Sentries) -> Sentries {
+/// Creates the content checks with the state and statistics of the previous ones.
+pub(super) fn next_inspectors(config: &config::Config, before: &Inspectors) -> Inspectors {
     let upstreams = || config.upstreams.iter().map(|upstream| (name(&upstream.name), upstream));
     let guard = upstreams().map(|(name, upstream)| (name, upstream.guard.clone()));
     let modes = upstreams().map(|(name, upstream)| (name, upstream.pinning));
     let pins = pins::Settings { modes: modes.collect(), file: Some(config.lock_file.clone()) };
-    Sentries { guard: before.guard.then(guard), pins: before.pins.then(pins) }
+    Inspectors { guard: before.guard.with_rules(guard), pins: before.pins.with_settings(pins) }
 }
 
-/// What `[audit]` says; an error if there is no folder for its file.
+/// Settings of the audit log; an error if there is no folder for its file.
 pub(super) fn audit(config: &config::Config) -> Result<audit::Settings, String> {
     let written = &config.audit;
     let target = match (&config.state.dir, &written.path) {
-        (_, path) if path.as_os_str() == "-" => audit::Target::Stdout,
-        (_, path) if path.is_absolute() => audit::Target::File(path.clone()),
-        (Some(dir), path) => audit::Target::File(dir.join(path)),
+        (_, path) if path.as_os_str() == "-" => audit::AuditTarget::Stdout,
+        (_, path) if path.is_absolute() => audit::AuditTarget::File(path.clone()),
+        (Some(dir), path) => audit::AuditTarget::File(dir.join(path)),
         (None, path) => {
             return Err(format!(
                 "there is no folder for {}: neither XDG_STATE_HOME nor HOME is set",
@@ -170,37 +170,40 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
     let origins = server.allowed_origins.iter().map(|origin| origin.parse().expect(CHECKED));
     downstream::Settings {
         path: server.path.clone(),
-        // As the configuration judges it: `::ffff:127.0.0.1` is this machine, too.
+        // In the same way as the configuration check: `::ffff:127.0.0.1` is loopback, too.
         loopback: server.listen.ip().to_canonical().is_loopback(),
         allowed_hosts: hosts.collect(),
         allowed_origins: origins.collect(),
         max_body: server.max_body,
         max_head: server.max_head,
         max_headers: server.max_headers,
-        held: Allowance { limit: server.max_reply, budget: Budget::new(server.max_buffered) },
+        buffer_limit: BufferLimit {
+            limit: server.max_reply,
+            budget: MemoryBudget::new(server.max_buffered),
+        },
         timeouts: server.timeouts,
         per_client: server.per_client,
         versions: Versions::new(versions).expect(CHECKED),
         legacy_sse: protocol.legacy_sse,
         resumable: protocol.resumable,
         public_prefix: public_prefix(server),
-        protection: protection(config),
+        protected_resource: protected_resource(config),
         session_ttl: protocol.session_ttl,
         sse_keepalive: protocol.sse_keepalive,
         ..downstream::Settings::default()
     }
 }
 
-/// What a proxy puts before our paths: the path of the public URL, which may be told with or without the
-/// endpoint's own at its end.
-fn public_prefix(server: &config::Server) -> String {
+/// Returns the prefix that a proxy adds to our paths: the path of the public URL, with or without
+/// the endpoint's own path at its end.
+fn public_prefix(server: &config::ServerConfig) -> String {
     let path = server.public_url.as_ref().map(Uri::path).unwrap_or_default();
     let prefix = path.strip_suffix(&server.path).unwrap_or(path);
     prefix.trim_end_matches('/').to_owned()
 }
 
-/// What clients are told of the identity providers.
-fn protection(config: &config::Config) -> Option<Protection> {
+/// Protected resource metadata for clients of identity providers.
+fn protected_resource(config: &config::Config) -> Option<ProtectedResource> {
     let url = config.server.public_url.as_ref().filter(|_| !config.providers.is_empty())?;
     let (scheme, authority) = (url.scheme_str()?, url.authority()?.as_str().to_ascii_lowercase());
     let each = || config.providers.iter();
@@ -211,9 +214,10 @@ fn protection(config: &config::Config) -> Option<Protection> {
         .collect();
     let mut required = each().map(|it| &it.tokens.scopes_required);
     let first = required.next()?;
-    // Providers know each other's scopes not: only what all need can be asked of whoever it will be.
+    // A provider does not know the scopes of another one, so only scopes that all require can be
+    // requested.
     let scope = required.all(|other| other == first).then(|| first.join(" "));
-    Some(Protection::new(
+    Some(ProtectedResource::new(
         &format!("{scheme}://{authority}"),
         &format!("{}{}", public_prefix(&config.server), config.server.path),
         &config.server.path,
@@ -223,25 +227,27 @@ fn protection(config: &config::Config) -> Option<Protection> {
     ))
 }
 
-fn source(source: &config::Source) -> upstream::Source {
+fn source(source: &config::SourceConfig) -> upstream::UpstreamSource {
     match source {
-        config::Source::Library { dir } => upstream::Source::Library { dir: dir.clone() },
-        config::Source::Http { url, headers, transport } => upstream::Source::Http {
+        config::SourceConfig::Library { dir } => {
+            upstream::UpstreamSource::Library { dir: dir.clone() }
+        }
+        config::SourceConfig::Http { url, headers, transport } => upstream::UpstreamSource::Http {
             url: url.clone(),
             headers: headers.iter().cloned().collect(),
             transport: *transport,
         },
-        config::Source::Process { command, shown, args, env, pass_env, cwd } => {
+        config::SourceConfig::Process { command, shown, args, env, pass_env, cwd } => {
             let inherited = BASE_ENVIRONMENT.into_iter().chain(pass_env.iter().map(String::as_str));
             let inherited = inherited.filter_map(|name| {
-                // Others hand their secrets on in this way.
+                // Variables may contain secrets.
                 Some((name.to_owned(), Secret::from(std::env::var(name).ok()?)))
             });
-            upstream::Source::Process(Command {
+            upstream::UpstreamSource::Process(ChildCommand {
                 program: command.clone(),
-                shown: shown.clone(),
+                display_name: shown.clone(),
                 args: args.clone(),
-                // What is set comes last and wins.
+                // Configured variables come last and take precedence.
                 env: inherited.chain(env.iter().cloned()).collect(),
                 cwd: cwd.clone(),
             })
@@ -257,8 +263,8 @@ fn rename((kind, own, new): &(config::RenameKind, String, String)) -> (Kind, Str
     (kind, own.clone(), new.clone())
 }
 
-pub(crate) fn rules(patterns: &config::Patterns) -> Rules {
-    Rules::new(&patterns.allow, &patterns.deny)
+pub(crate) fn rules(patterns: &config::Patterns) -> AllowDeny {
+    AllowDeny::new(&patterns.allow, &patterns.deny)
 }
 
 fn name(text: &str) -> UpstreamName {
@@ -274,7 +280,7 @@ mod tests {
     use crate::mcp::name::Characters;
     use crate::policy::tokens;
 
-    /// Every key that a room gets, none of them at its default.
+    /// Every key that a component gets, none of them at its default.
     const UNUSUAL: &str = r#"
 [server]
 path = "/x"
@@ -378,7 +384,7 @@ transport = "sse"
         assert_eq!([startup, list, call, call_max, gather], [1, 2, 3, 4, 5].map(seconds));
         assert_eq!([connect, stop, terminate], [10, 11, 12].map(seconds));
         assert!(!reset_on_progress && !settings.retry.jitter);
-        let upstream::Retry { backoff, max_backoff, .. } = settings.retry;
+        let upstream::RetrySettings { backoff, max_backoff, .. } = settings.retry;
         assert_eq!([backoff, max_backoff], [5, 6].map(seconds));
         let expected = upstream::health::breaker::Settings {
             failures: 2,
@@ -387,7 +393,7 @@ transport = "sse"
         };
         assert_eq!(settings.breaker, expected);
         assert_eq!(settings.on_down, upstream::OnDown::Hide { after: seconds(8) });
-        let upstream::Limits {
+        let upstream::UpstreamLimits {
             concurrency,
             waiting,
             wait,
@@ -398,7 +404,9 @@ transport = "sse"
         } = settings.limits;
         assert_eq!([concurrency, max_message, max_items, max_pages], [7, 8, 9, 10]);
         assert_eq!((waiting, wait, max_list), (11, seconds(12), 13));
-        let upstream::Source::Process(command) = settings.source else { panic!("a process") };
+        let upstream::UpstreamSource::Process(command) = settings.source else {
+            panic!("a process")
+        };
         assert_eq!((command.program.as_str(), command.args), ("hub", vec!["a".to_owned()]));
         assert_eq!(command.cwd.as_deref(), Some(Path::new("/etc/sub")));
         let variable = |name: &str| {
@@ -414,12 +422,12 @@ transport = "sse"
     #[test]
     fn every_key_of_an_upstream_on_the_network_reaches_its_room() {
         let settings = upstream(&config().upstreams[1], None, None);
-        let upstream::Source::Http { url, headers, transport } = settings.source else {
+        let upstream::UpstreamSource::Http { url, headers, transport } = settings.source else {
             panic!("a url")
         };
         assert_eq!((url.to_string().as_str(), headers.len()), ("http://h/sse", 1));
         assert_eq!(headers["x-team"], "t");
-        assert_eq!(transport, Some(upstream::Transport::Sse));
+        assert_eq!(transport, Some(upstream::HttpTransport::Sse));
     }
 
     #[test]
@@ -427,7 +435,7 @@ transport = "sse"
         let settings = catalog(&config());
         assert_eq!(settings.naming, Naming::new(Some("_-"), Characters::Any, 57));
         assert_eq!(settings.page_items, 14);
-        let outlet = &settings.outlets[0];
+        let outlet = &settings.exports[0];
         assert_eq!((outlet.name.as_str(), outlet.prefix.as_str()), ("hub", "pre"));
         assert!(outlet.prompts.allow("p1") && !outlet.prompts.allow("x"));
         assert!(!outlet.tools.allow("t1") && outlet.tools.allow("x"));
@@ -440,7 +448,7 @@ transport = "sse"
         let settings = policy(&config());
         assert_eq!(settings.anonymous_role.as_deref(), Some("guest"));
         let [prompts, tools, resources] =
-            ["hub/p", "hub/t", "hub/r"].map(|it| Rules::new(&[it], &[]));
+            ["hub/p", "hub/t", "hub/r"].map(|it| AllowDeny::new(&[it], &[]));
         assert_eq!(settings.roles["guest"], Role { prompts, tools, resources });
         let key = &settings.keys[0];
         assert_eq!((key.client.as_str(), key.role.as_str()), ("ann", "guest"));
@@ -463,7 +471,7 @@ transport = "sse"
 
     #[test]
     fn what_clients_are_told_of_the_providers_is_what_they_can_reach() {
-        let told = format!("{:?}", protection(&config()).expect("there is a provider"));
+        let told = format!("{:?}", protected_resource(&config()).expect("there is a provider"));
         for part in [
             r#"\"resource\":\"https://mcp.lan/weir/x\",\"authorization_servers\":[\"https://id.lan/a/\"]"#,
             r#"\"scopes_supported\":[\"s1\",\"s2\"]"#,
@@ -472,7 +480,7 @@ transport = "sse"
         ] {
             assert!(told.contains(part), "{part} in {told}");
         }
-        assert!(protection(&config::Config::default()).is_none());
+        assert!(protected_resource(&config::Config::default()).is_none());
     }
 
     #[test]
@@ -482,7 +490,7 @@ transport = "sse"
         let hosts = ["weir.lan", "mcp.lan"].map(|host| host.parse().expect("a host"));
         assert_eq!(settings.allowed_hosts, hosts);
         assert_eq!(settings.allowed_origins, ["https://app.lan".parse().expect("an origin")]);
-        assert_eq!((settings.max_body, settings.held.limit), (1 << 20, 2 << 20));
+        assert_eq!((settings.max_body, settings.buffer_limit.limit), (1 << 20, 2 << 20));
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
         assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
         assert!(settings.resumable);
@@ -494,7 +502,7 @@ transport = "sse"
     fn every_key_of_the_audit_log_reaches_it() {
         let settings = audit(&config()).expect("a folder");
         let expected = audit::Settings {
-            target: audit::Target::File("/etc/state/log/a".into()),
+            target: audit::AuditTarget::File("/etc/state/log/a".into()),
             arguments: audit::Arguments::Hash,
             chain: false,
             rotate_size: 1 << 20,
@@ -503,9 +511,9 @@ transport = "sse"
         };
         assert_eq!(settings, expected);
         for (path, state, expected) in [
-            ("-", None, Some(audit::Target::Stdout)),
-            ("/a", None, Some(audit::Target::File("/a".into()))),
-            ("a", Some("/s"), Some(audit::Target::File("/s/a".into()))),
+            ("-", None, Some(audit::AuditTarget::Stdout)),
+            ("/a", None, Some(audit::AuditTarget::File("/a".into()))),
+            ("a", Some("/s"), Some(audit::AuditTarget::File("/s/a".into()))),
             ("a", None, None),
         ] {
             let mut config = config();
@@ -528,19 +536,19 @@ transport = "sse"
             ("https://a/xmcp", "/xmcp"),
         ] {
             let public_url = Some(Uri::from_static(url));
-            let server = config::Server { public_url, ..config::Server::default() };
+            let server = config::ServerConfig { public_url, ..config::ServerConfig::default() };
             assert_eq!(public_prefix(&server), expected, "{url}");
         }
-        assert_eq!(public_prefix(&config::Server::default()), "");
+        assert_eq!(public_prefix(&config::ServerConfig::default()), "");
     }
 
     #[test]
     fn the_page_names_the_variables_that_every_child_gets() {
         let page = config::page();
-        let told =
-            page.lines().find(|line| line.contains("Without it a program gets")).unwrap_or("");
+        let mut paragraphs = page.split("\n\n");
+        let paragraph = paragraphs.find(|text| text.contains("`TMPDIR`")).unwrap_or("");
         for name in BASE_ENVIRONMENT {
-            assert!(told.contains(&format!("`{name}`")), "{name}: {told}");
+            assert!(paragraph.contains(&format!("`{name}`")), "{name}: {paragraph}");
         }
     }
 }

@@ -1,13 +1,12 @@
-//! Noticing that the files of the configuration have changed, or those that hold its secrets.
+//! Watcher of the configuration files and of secret files.
 //!
-//! What counts is what stands in them: the texts are hashed, so that it does not matter how a file came to be another
-//! one (written in place, put in its place, a link that leads elsewhere, a new file beside it). The kernel's notices
-//! only say when to look; where it says nothing, looking every two seconds finds it. What is still being written is
-//! waited for.
+//! Changes are detected by content: the files are hashed, so that the kind of change does not
+//! matter (written in place, replaced, another link target, a new file beside it). Notifications of
+//! the kernel only trigger a check; without them a check every two seconds finds the change. Files
+//! that are still being written are waited for. Of a secret only a hash is stored.
 //!
-//! The certificates of the listener are not looked at here: they are taken up without a reload (`http/tls.rs`).
-//!
-//! Knows nothing of: what is in the files. Of a secret nothing is kept but a hash.
+//! Certificates of the listener are not watched here: they are reloaded without a configuration
+//! reload (`downstream/http/connection/tls.rs`).
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -25,92 +24,93 @@ use tokio_util::sync::CancellationToken;
 
 use zeroize::Zeroizing;
 
-use super::{Reloader, Rooms};
+use super::{Components, Reloader};
 use crate::config::{Config, MAX_FILE_BYTES, Options, Sources};
 use crate::folder_watch::FolderWatch;
 use crate::regular_file;
 use crate::sha256::sha256;
 
-/// The files of a configuration, as they were at a moment.
-pub struct Files {
+/// Files of a configuration, with the fingerprint of their last contents.
+pub struct ConfigFiles {
     path: PathBuf,
     options: Options,
-    last: Print,
+    last: Fingerprint,
 }
 
-/// Which files there are, and what is in them.
+/// Paths and content hash of the files.
 #[derive(Clone, PartialEq)]
-struct Print {
+struct Fingerprint {
     sources: Sources,
     sha256: [u8; 32],
 }
 
-impl Files {
-    /// Looks at the files, before they are read. Nothing if there are none that could be read again: the configuration
-    /// comes through a pipe.
-    pub fn look(path: &Path, options: &Options) -> Option<Self> {
+impl ConfigFiles {
+    /// Takes the fingerprint of the files before they are read. `None` if they cannot be read
+    /// again, because the configuration comes through a pipe.
+    pub fn snapshot(path: &Path, options: &Options) -> Option<Self> {
         let is_pipe = path.metadata().is_ok_and(|about| !about.is_file());
         let look = || {
-            let last = print(path, options, &Sources::default());
+            let last = fingerprint(path, options, &Sources::default());
             Self { path: path.to_owned(), options: options.clone(), last }
         };
         (!is_pipe).then(look)
     }
 
-    /// Has the configuration reloaded whenever the files have changed, where it says so, until `stop`.
+    /// Reloads the configuration whenever the files have changed, if the configuration enables it,
+    /// until `stop`.
     pub(super) async fn follow(
         mut self,
-        rooms: Arc<Rooms>,
+        components: Arc<Components>,
         reloader: Reloader,
         stop: CancellationToken,
     ) {
         let work = async {
-            let (events, mut told) = watch::channel(());
-            let mut look = interval(LOOK_EVERY);
-            look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut _kernel = listen(&self.last.sources, &events);
+            let (events, mut notified) = watch::channel(());
+            let mut poll = interval(POLL_INTERVAL);
+            poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut _kernel = watch_folders(&self.last.sources, &events);
             loop {
-                let was_told = tokio::select! {
-                    _ = told.changed() => true,
-                    _ = look.tick() => false,
+                let was_notified = tokio::select! {
+                    _ = notified.changed() => true,
+                    _ = poll.tick() => false,
                 };
-                if !rooms.config().server.watch {
+                if !components.config().server.watch {
                     continue;
                 }
-                if was_told {
-                    sleep(BURST).await;
+                if was_notified {
+                    sleep(SETTLE_TIME).await;
                 }
-                // What happens from here on is another change.
-                told.mark_unchanged();
-                let mut now = self.print().await;
+                // A notification from here on is another change.
+                notified.mark_unchanged();
+                let mut now = self.fingerprint().await;
                 if now == self.last {
                     continue;
                 }
                 loop {
-                    sleep(BURST).await;
-                    let later = self.print().await;
+                    sleep(SETTLE_TIME).await;
+                    let later = self.fingerprint().await;
                     if std::mem::replace(&mut now, later.clone()) == later {
                         break;
                     }
                 }
                 self.last = now;
-                // Folders may have come, or one that is watched may have been put aside.
-                _kernel = listen(&self.last.sources, &events);
+                // Folders may have been created or replaced.
+                _kernel = watch_folders(&self.last.sources, &events);
                 reloader.reload().await;
             }
         };
         let _: Option<()> = stop.run_until_cancelled(work).await;
     }
 
-    async fn print(&self) -> Print {
+    async fn fingerprint(&self) -> Fingerprint {
         let (path, options, last) = (self.path.clone(), self.options.clone(), self.last.clone());
-        let looked = spawn_blocking(move || print(&path, &options, &last.sources)).await;
+        let looked = spawn_blocking(move || fingerprint(&path, &options, &last.sources)).await;
         looked.unwrap_or_else(|_| self.last.clone())
     }
 }
 
-/// Looks at all files. Where the main one cannot be read as TOML, those count that it had before.
-fn print(path: &Path, options: &Options, known: &Sources) -> Print {
+/// Hashes all files. If the main file is not valid TOML, the files of the last valid one are used.
+fn fingerprint(path: &Path, options: &Options, known: &Sources) -> Fingerprint {
     let sources = Config::sources(path, options).unwrap_or_else(|_| {
         let others = known.files.iter().filter(|known| *known != path);
         let files = std::iter::once(path.to_owned()).chain(others.cloned()).collect();
@@ -126,17 +126,17 @@ fn print(path: &Path, options: &Options, known: &Sources) -> Print {
     }
     for secret in &sources.secrets {
         hashes.extend(sha256(secret.as_os_str().as_encoded_bytes()));
-        hashes.extend(of_secret(secret));
+        hashes.extend(secret_fingerprint(secret));
     }
-    Print { sources, sha256: sha256(hashes) }
+    Fingerprint { sources, sha256: sha256(hashes) }
 }
 
-/// A hash of what is in a file that holds a secret, and of who may read it, on which it depends whether it is taken.
-fn of_secret(path: &Path) -> [u8; 32] {
+/// Returns a hash of a secret file and of its permissions, which decide whether it is accepted.
+fn secret_fingerprint(path: &Path) -> [u8; 32] {
     let look = || {
         let file = regular_file::open(path)?;
         let about = file.metadata()?;
-        // What is too long is no secret.
+        // A longer file is not accepted as a secret.
         let mut text = Zeroizing::new(Vec::with_capacity(MAX_SECRET_BYTES));
         file.take(MAX_SECRET_BYTES as u64).read_to_end(&mut text)?;
         let numbers = [u64::from(about.mode()), u64::from(about.uid()), about.len()];
@@ -146,8 +146,8 @@ fn of_secret(path: &Path) -> [u8; 32] {
     look().unwrap_or_else(|error| sha256(format!("{:?}", error.kind())))
 }
 
-/// Has the kernel give notice of changes where the files are, and where the links lead to.
-fn listen(sources: &Sources, events: &watch::Sender<()>) -> Option<FolderWatch> {
+/// Watches the folders of the files, and of the targets of links.
+fn watch_folders(sources: &Sources, events: &watch::Sender<()>) -> Option<FolderWatch> {
     let files = || sources.files.iter().chain(&sources.secrets);
     let real = files().filter_map(|file| fs::canonicalize(file).ok());
     let all: BTreeSet<PathBuf> = files().cloned().chain(real).collect();
@@ -161,8 +161,9 @@ fn listen(sources: &Sources, events: &watch::Sender<()>) -> Option<FolderWatch> 
     FolderWatch::start(folders, move |name: &OsStr| names.contains(name), events.clone())
 }
 
-/// Editors write a file in several steps, and a checkout writes many files.
-const BURST: Duration = Duration::from_millis(100);
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How much of a file that holds a secret is looked at: a little more than is taken for one.
+/// Time for writes to settle: editors write a file in several steps, and a checkout writes many
+/// files.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Bytes of a secret file that are hashed: slightly more than are accepted.
 const MAX_SECRET_BYTES: usize = 65 * 1024;

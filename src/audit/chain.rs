@@ -1,24 +1,23 @@
-//! The chain: a line's number, and the hash of the line before.
+//! Hash chain of the audit log: a line's number, and the hash of the previous line.
 //!
-//! Promise: a line that is changed, removed, put in or moved does not fit any more, unless all behind it are
-//! written anew; so whoever keeps the last hash elsewhere can tell that, too.
-//!
-//! Knows nothing of: files, and what a line tells.
+//! Invariant: a line that is changed, removed, inserted or moved does not fit the chain any more,
+//! unless all lines behind it are rewritten. An operator who stores the last hash elsewhere detects
+//! that, too.
 
 use crate::hex::hex;
 use crate::sha256::sha256;
 
-/// Where a chain ends: what the next line has to carry.
+/// End of a chain: number and hash for the next line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
-    /// The number of the next line; the first has 1.
+    /// Number of the next line; the first has 1.
     pub next: u64,
-    /// The hash of the last line, without its end; zeros before the first.
+    /// Hash of the last line, without its line feed; zeros before the first.
     pub last: [u8; 32],
 }
 
 impl Chain {
-    /// A chain without a line.
+    /// Creates an empty chain.
     pub fn new() -> Self {
         Self { next: 1, last: [0; 32] }
     }
@@ -29,18 +28,18 @@ impl Chain {
         self.next += 1;
     }
 
-    /// Adds a line where lines are numbered only.
-    pub(super) fn count(&mut self) {
+    /// Counts a line of a log without hashes.
+    pub(super) fn skip_hash(&mut self) {
         self.next += 1;
     }
 
-    /// Adds what is no whole line, and so has no number.
+    /// Adds an incomplete line, which has no number.
     pub fn push_unnumbered(&mut self, text: &[u8]) {
         self.last = sha256(text);
     }
 
-    /// The last hash as it is written.
-    pub fn last_in_words(&self) -> String {
+    /// Returns the last hash in hexadecimal.
+    pub fn last_hash_hex(&self) -> String {
         hex(&self.last)
     }
 }

@@ -1,10 +1,9 @@
-//! One line: what there is to tell, and how it is written.
+//! Entries of the audit log, and their encoding as lines.
 //!
-//! Promises: one line of JSON, whatever clients and upstreams put into it. Control characters, those that change
-//! the direction of text and those that cannot be seen are escaped, as JSON does it, so that nothing is lost; a
-//! longer text is cut at its bound, and says by how much.
-//!
-//! Knows nothing of: files.
+//! Invariants: an entry is one line of JSON, whatever clients and upstreams put into it. Control
+//! characters, bidirectional controls and invisible characters are written as JSON escapes, so that
+//! nothing is lost. A text over its bound is truncated, and the number of omitted bytes is
+//! appended.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,11 +11,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::Wire;
+use super::TransportKind;
 use super::chain::Chain;
-use super::event::{Decision, Ending, Outcome};
 use crate::hex::{hex, push_hex};
-use crate::invisible_chars::is_hidden;
+use crate::invisible_chars::is_invisible;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
@@ -24,106 +22,143 @@ use crate::request_scope;
 use crate::sha256::sha256;
 use crate::timestamp::push_millis;
 
-/// What there is to tell.
+/// One entry of the audit log.
 #[derive(Debug, Clone)]
-pub enum Line {
-    /// Of a request.
-    Request(Box<Told>),
-    /// The log was opened; how many bytes of a torn line stand before it.
+pub enum AuditEntry {
+    /// A request.
+    Request(Box<RequestDetails>),
+    /// The log was opened.
     Started {
-        /// How many.
+        /// Bytes of an incomplete line before this entry.
         torn: usize,
     },
-    /// The log was closed in good order.
+    /// The log was closed in an orderly way.
     Stopped,
-    /// So many records could not be written.
+    /// This number of entries could not be written.
     Lost(u64),
-    /// So many refusals of strangers were not written.
+    /// This number of refusals of strangers was not written.
     LeftOut(u64),
 }
 
-/// Who asks, and over what.
+/// Client of a request, and its connection.
 #[derive(Debug, Clone)]
-pub(super) struct Who {
-    pub(super) wire: Wire,
+pub(super) struct Actor {
+    pub(super) transport: TransportKind,
     pub(super) from: Option<IpAddr>,
     pub(super) client: Option<Arc<str>>,
     pub(super) role: Option<Arc<str>>,
-    /// The one that a token was issued to.
+    /// The application that the token was issued to.
     pub(super) application: Option<Arc<str>>,
     pub(super) session: Option<SessionMark>,
 }
 
-/// What is told of a session: a short hash of its id, which is a secret. Cheap to clone, and made once, since each
-/// request of the session is told with it.
+/// Short hash of a session id, which itself is a secret. Cheap to clone, and computed once per
+/// session, since each of its requests is recorded with it.
 #[derive(Debug, Clone)]
 pub struct SessionMark(Arc<str>);
 
 impl SessionMark {
-    /// The mark of the session of this id.
+    /// Computes the mark of a session id.
     pub fn of(id: &str) -> Self {
         Self(hex(&sha256(id)[..4]).into())
     }
 }
 
-/// Which moment of a request a line is about.
+/// Phase of a request that an entry is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moment {
-    /// It is about to be carried out.
+pub(super) enum Phase {
+    /// The request is about to be sent to an upstream.
     Admitted,
-    /// A stream that it opened begins.
+    /// A stream that the request opened begins.
     Begun,
-    /// It is over.
+    /// The request has ended.
     Done,
 }
 
-/// A text that is nearly always one of a few.
-pub(super) type Word = Cow<'static, str>;
+/// Decision about the item that a request names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditDecision {
+    /// The client may use it.
+    Allowed,
+    /// It exists, and the client may not use it.
+    Denied,
+    /// No upstream lists it.
+    Unknown,
+}
 
-/// What is known of a request.
+/// Outcome of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditOutcome {
+    /// A result.
+    Ok,
+    /// An error, from an upstream or because of one.
+    Error,
+    /// Weir refused the request.
+    Refused,
+    /// The client waits for it no longer.
+    Cancelled,
+}
+
+/// Outcome of a request, with code, status and size of the response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventCompletion {
+    /// The outcome.
+    pub outcome: AuditOutcome,
+    /// Code of the JSON-RPC error.
+    pub code: Option<i64>,
+    /// Status of the HTTP response.
+    pub status: Option<u16>,
+    /// Size of the response, where it was counted.
+    pub bytes_out: Option<u64>,
+}
+
+/// Text that is nearly always a known one, which is not copied.
+pub(super) type EntryText = Cow<'static, str>;
+
+/// Facts about a request.
 #[derive(Debug, Clone)]
-pub struct Told {
-    pub(super) who: Who,
-    pub(super) moment: Moment,
-    /// Written where a request has more than one line.
+pub struct RequestDetails {
+    pub(super) actor: Actor,
+    pub(super) phase: Phase,
+    /// Number of the request in the log; set if the request has more than one entry.
     pub(super) number: Option<u64>,
-    /// The number by which the lines of the log tell of it.
-    pub(super) trail: Option<u64>,
-    pub(super) http: Option<Word>,
+    /// Request number that log lines show.
+    pub(super) request_number: Option<u64>,
+    pub(super) http: Option<EntryText>,
     pub(super) revision: Option<Revision>,
-    pub(super) method: Option<Word>,
+    pub(super) method: Option<EntryText>,
     pub(super) kind: Option<Kind>,
     pub(super) upstream: Option<UpstreamName>,
-    /// The upstream's own name or URI.
+    /// Name or URI at the upstream.
     pub(super) item: Option<Box<str>>,
-    /// The public one.
+    /// Public name or URI.
     pub(super) name: Option<Box<str>>,
-    pub(super) decision: Option<Decision>,
+    pub(super) decision: Option<AuditDecision>,
     pub(super) rule: Option<Box<str>>,
-    /// How many things were found in the answer.
+    /// Number of findings in the response.
     pub(super) flags: usize,
-    pub(super) ending: Option<Ending>,
+    pub(super) completion: Option<EventCompletion>,
     pub(super) duration: Duration,
     pub(super) bytes_in: Option<u64>,
     pub(super) trace: Option<Box<str>>,
-    /// As JSON.
+    /// Recorded arguments, as JSON.
     pub(super) arguments: Option<Box<str>>,
 }
 
-impl Told {
-    /// Said when it is asked for, and once more when it is found.
-    pub(super) fn name_it(&mut self, name: &str) {
+impl RequestDetails {
+    /// Sets the public name. It is set when the item is requested, and again when it is found.
+    pub(super) fn set_name(&mut self, name: &str) {
         if self.name.as_deref() != Some(name) {
             self.name = Some(name.into());
         }
     }
 
-    pub(super) fn of(who: Who) -> Self {
+    pub(super) fn of(actor: Actor) -> Self {
         Self {
-            who,
-            moment: Moment::Done,
+            actor,
+            phase: Phase::Done,
             number: None,
-            trail: request_scope::number(),
+            request_number: request_scope::number(),
             http: None,
             revision: None,
             method: None,
@@ -134,7 +169,7 @@ impl Told {
             decision: None,
             rule: None,
             flags: 0,
-            ending: None,
+            completion: None,
             duration: Duration::ZERO,
             bytes_in: None,
             trace: None,
@@ -143,32 +178,54 @@ impl Told {
     }
 }
 
-impl Line {
-    /// Whether it tells of somebody whom nobody knows, or of a refusal before anything was asked for.
-    pub(super) fn is_of_the_door(&self) -> bool {
-        let Self::Request(told) = self else { return false };
-        let is_refused = told.ending.is_some_and(|ending| ending.outcome == Outcome::Refused);
-        told.who.client.is_none() || is_refused && told.method.is_none()
+impl AuditDecision {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl AuditOutcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Refused => "refused",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl AuditEntry {
+    /// Returns whether the entry is about a stranger, or about a refusal before a method was known.
+    pub(super) fn is_refused_stranger(&self) -> bool {
+        let Self::Request(details) = self else { return false };
+        let is_refused =
+            details.completion.is_some_and(|ending| ending.outcome == AuditOutcome::Refused);
+        details.actor.client.is_none() || is_refused && details.method.is_none()
     }
 
-    /// The line without its end; see [`Line::write_to`].
+    /// Returns the line without its line feed; see [`AuditEntry::write_to`].
     pub fn write(&self, chain: &Chain, at: SystemTime, chained: bool) -> Vec<u8> {
         let mut out = String::new();
         self.write_to(&mut out, chain, at, chained);
         out.into_bytes()
     }
 
-    /// Writes the line without its end behind others, as the next of a chain; `chained` is whether it carries the
-    /// hash of the one before.
+    /// Appends the line without its line feed, as the next line of a chain. If `chained`, it
+    /// contains the hash of the previous line.
     pub fn write_to(&self, out: &mut String, chain: &Chain, at: SystemTime, chained: bool) {
-        let mut out = Out(out);
+        let mut out = JsonLineWriter(out);
         out.0.push_str("{\"seq\":");
         out.0.push_str(itoa::Buffer::new().format(chain.next));
         out.0.push_str(",\"time\":\"");
         push_millis(out.0, at);
         out.0.push('"');
         match self {
-            Self::Request(told) => told.write(&mut out),
+            Self::Request(details) => details.write(&mut out),
             Self::Started { torn } => {
                 out.word("event", "started");
                 out.word("version", env!("CARGO_PKG_VERSION"));
@@ -196,20 +253,20 @@ impl Line {
     }
 }
 
-impl Told {
-    fn write(&self, out: &mut Out<'_>) {
+impl RequestDetails {
+    fn write(&self, out: &mut JsonLineWriter<'_>) {
         out.word(
             "event",
-            match self.moment {
-                Moment::Admitted => "admitted",
-                Moment::Begun => "begun",
-                Moment::Done => "request",
+            match self.phase {
+                Phase::Admitted => "admitted",
+                Phase::Begun => "begun",
+                Phase::Done => "request",
             },
         );
-        if let Some(number) = self.trail.or(self.number) {
+        if let Some(number) = self.request_number.or(self.number) {
             out.number("request", number);
         }
-        let Who { wire, from, client, role, application, session } = &self.who;
+        let Actor { transport, from, client, role, application, session } = &self.actor;
         out.text("client", client.as_deref());
         out.text("role", role.as_deref());
         out.text("application", application.as_deref());
@@ -218,17 +275,17 @@ impl Told {
             let _ = write!(out.0, "\"{from}\"");
         }
         out.text("session", session.as_ref().map(|mark| &*mark.0));
-        let wire = match wire {
-            Wire::Http => "http",
-            Wire::Sse => "sse",
-            Wire::Stdio => "stdio",
+        let transport = match transport {
+            TransportKind::Http => "http",
+            TransportKind::Sse => "sse",
+            TransportKind::Stdio => "stdio",
         };
-        out.word("wire", wire);
+        out.word("wire", transport);
         out.text("http", self.http.as_deref());
         out.text("revision", self.revision.map(Revision::as_str));
         out.text("method", self.method.as_deref());
         if let Some(kind) = self.kind {
-            out.word("kind", kind.word());
+            out.word("kind", kind.json_name());
         }
         out.text("upstream", self.upstream.as_ref().map(UpstreamName::as_str));
         out.text("item", self.item.as_deref());
@@ -247,7 +304,7 @@ impl Told {
         if let Some(bytes) = self.bytes_in {
             out.number("bytes_in", bytes);
         }
-        if let Some(Ending { outcome, code, status, bytes_out }) = self.ending {
+        if let Some(EventCompletion { outcome, code, status, bytes_out }) = self.completion {
             out.word("outcome", outcome.as_str());
             if let Some(code) = code {
                 out.number("code", code);
@@ -268,11 +325,11 @@ impl Told {
     }
 }
 
-/// A line while it is written, piece by piece: it has some twenty members, and formatting is what costs.
-struct Out<'a>(&'a mut String);
+/// Writer of one line. An entry has about twenty members, and formatting them is the main cost.
+struct JsonLineWriter<'a>(&'a mut String);
 
-impl Out<'_> {
-    /// A member whose text nobody outside has a say in.
+impl JsonLineWriter<'_> {
+    /// Writes a member whose text needs no escaping.
     fn word(&mut self, member: &str, text: &str) {
         self.begin(member);
         self.0.push('"');
@@ -298,18 +355,18 @@ impl Out<'_> {
     }
 }
 
-/// A text as a field of a line holds it.
+/// Returns a text quoted and bounded as in a member of an entry.
 pub fn quoted(text: &str) -> String {
     let mut out = String::new();
     quote(&mut out, text, MAX_FIELD_BYTES);
     out
 }
 
-/// Writes a text as JSON, at most `limit` bytes of it.
+/// Appends a text as a JSON string, at most `limit` bytes of it.
 pub(super) fn quote(out: &mut String, text: &str, limit: usize) {
     let end = if text.len() <= limit { text.len() } else { text.floor_char_boundary(limit) };
     out.push('"');
-    // Most texts are plain, and go in one piece.
+    // Most texts need no escaping and are copied at once.
     let is_plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
     if text.as_bytes()[..end].iter().copied().all(is_plain) {
         out.push_str(&text[..end]);
@@ -326,8 +383,11 @@ fn escape(out: &mut String, c: char) {
     match c {
         '"' => out.push_str("\\\""),
         '\\' => out.push_str("\\\\"),
-        // Joiners, single marks of direction and the unassigned ones behind the tags are escaped here, too.
-        c if is_hidden(c) || matches!(c, '\u{200c}'..='\u{200f}' | '\u{e0100}'..='\u{e0fff}') => {
+        // Joiners, single marks of direction and the unassigned characters behind the tags are
+        // escaped here, too.
+        c if is_invisible(c)
+            || matches!(c, '\u{200c}'..='\u{200f}' | '\u{e0100}'..='\u{e0fff}') =>
+        {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }
@@ -336,7 +396,7 @@ fn escape(out: &mut String, c: char) {
     }
 }
 
-/// The most bytes of one field.
+/// Longest text of one member.
 pub(super) const MAX_FIELD_BYTES: usize = 1_024;
 
 #[cfg(test)]
@@ -380,10 +440,10 @@ mod tests {
     fn what_the_log_says_of_itself_is_a_line_too() {
         let chain = Chain::new();
         for (line, expected) in [
-            (Line::Started { torn: 7 }, "started"),
-            (Line::Stopped, "stopped"),
-            (Line::Lost(3), "lost"),
-            (Line::LeftOut(4), "left_out"),
+            (AuditEntry::Started { torn: 7 }, "started"),
+            (AuditEntry::Stopped, "stopped"),
+            (AuditEntry::Lost(3), "lost"),
+            (AuditEntry::LeftOut(4), "left_out"),
         ] {
             let text = line.write(&chain, SystemTime::UNIX_EPOCH, true);
             let object = Object::parse(text).expect("an object");

@@ -1,12 +1,11 @@
-//! What becomes of one request, told once.
+//! Audit event of one request, filled in along its way and written once.
 //!
-//! A record has many holders: the door that has read the request, the guest in whose name it is asked, the task
-//! that waits for its answer. Each adds what it learns. Whoever knows how the request ended says so; if nobody
-//! does until the last holder has let go of it, it was cancelled.
+//! An event has several owners: the HTTP handler that has read the request, the client context, the
+//! task that waits for the response. Each adds what it knows. One of them ends the event with the
+//! outcome. If none has done so when the last copy is dropped, the request was cancelled.
 //!
-//! Promises: one line when it is over, and none of it in a log that is off; a second end is ignored.
-//!
-//! Knows nothing of: what ends mean on a wire.
+//! Invariants: one final entry per event, and none in a log that is off; a second end is ignored,
+//! unless the event was deferred ([`AuditEvent::defer_end`]).
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -16,439 +15,405 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::entry::{Line, Moment, SessionMark, Told, Who, Word};
+use super::entry::{
+    Actor, AuditDecision, AuditEntry, AuditOutcome, EntryText, EventCompletion, Phase,
+    RequestDetails, SessionMark,
+};
 use super::params::arguments;
-use super::writer::{Entry, Place};
-use super::{OnError, PATIENCE, Shared, Wire};
+use super::writer::{QueuePermit, QueuedEntry};
+use super::{MANDATORY_WAIT, OnError, Shared, TransportKind};
 use crate::json::Object;
 use crate::mcp::kind::Kind;
-use crate::mcp::method_label::Operation;
+use crate::mcp::method_label::MethodLabel;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::mcp::trace_context::{TRACEPARENT, trace_id};
 use crate::request_scope;
 
-/// The record of one request. Cheap to clone; all clones are the same record.
+/// Audit event of one request. Cheap to clone; all clones are the same event.
 #[derive(Clone, Default)]
-pub struct Record(Option<Arc<Open>>);
+pub struct AuditEvent(Option<Arc<OpenEvent>>);
 
-/// What was decided about the item that a request names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
-    /// The client may use it.
-    Allowed,
-    /// It is there, and the client may not use it.
-    Denied,
-    /// Nobody lists it.
-    Unknown,
-}
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// With a result.
-    Ok,
-    /// With an error, of its upstream's or because of it.
-    Error,
-    /// Weir did not carry it out.
-    Refused,
-    /// Nobody waits for it any more.
-    Cancelled,
-}
-
-/// How a request ended, and with what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ending {
-    /// How.
-    pub outcome: Outcome,
-    /// The code of the JSON-RPC error.
-    pub code: Option<i64>,
-    /// The status of the HTTP response.
-    pub status: Option<u16>,
-    /// How many bytes of answer there were, where somebody has counted.
-    pub bytes_out: Option<u64>,
-}
-
-/// The request must be recorded, and cannot be.
+/// The audit log is mandatory, and the request cannot be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request cannot be recorded")]
-pub struct Unrecorded;
+pub struct AuditUnavailable;
 
-struct Open {
+struct OpenEvent {
     audit: Arc<Shared>,
-    begun: Instant,
+    started_at: Instant,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Told with each line; kept behind the end, for records beside this one.
-    who: Who,
-    /// `None` once it is over.
-    draft: Option<Draft>,
+    /// Written with each entry; kept after the end for the next events of the same client.
+    actor: Actor,
+    /// `None` once the event has ended.
+    builder: Option<EventBuilder>,
 }
 
-struct Draft {
-    told: Box<Told>,
-    /// Where its last line will go, if it must not be lost.
-    place: Option<Place>,
-    /// Whether somebody behind the door has taken it on.
-    is_taken: bool,
-    /// Whether it went to an upstream.
+struct EventBuilder {
+    details: Box<RequestDetails>,
+    /// Reserved queue permit for the last entry, if the log is mandatory.
+    permit: Option<QueuePermit>,
+    /// True if a handler behind the transport has taken over and will end the event.
+    is_claimed: bool,
+    /// True if the request was sent to an upstream.
     is_sent: bool,
-    /// Whether a rule stood in its way, and not its upstream.
+    /// True if a rule refused the request, rather than its upstream.
     is_refused: bool,
-    /// Whether its end may still become another one.
-    is_held: bool,
+    /// True if the end may still be replaced by another one.
+    is_deferred: bool,
 }
 
-impl Decision {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl Outcome {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Error => "error",
-            Self::Refused => "refused",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-impl Record {
-    /// The record of a log that is off.
+impl AuditEvent {
+    /// Creates an event of a log that is off.
     pub fn off() -> Self {
         Self::default()
     }
 
-    pub(super) fn begin(audit: &Arc<Shared>, wire: Wire, from: Option<IpAddr>) -> Self {
+    pub(super) fn begin(
+        audit: &Arc<Shared>,
+        transport: TransportKind,
+        from: Option<IpAddr>,
+    ) -> Self {
         Self::of(
             audit,
-            Who { wire, from, client: None, role: None, application: None, session: None },
+            Actor { transport, from, client: None, role: None, application: None, session: None },
         )
     }
 
-    fn of(audit: &Arc<Shared>, who: Who) -> Self {
-        let told = Box::new(Told::of(who.clone()));
-        let draft = Some(Draft::of(told));
-        let state = Mutex::new(State { who, draft });
-        Self(Some(Arc::new(Open { audit: Arc::clone(audit), begun: Instant::now(), state })))
+    fn of(audit: &Arc<Shared>, actor: Actor) -> Self {
+        let details = Box::new(RequestDetails::of(actor.clone()));
+        let builder = Some(EventBuilder::of(details));
+        let state = Mutex::new(State { actor, builder });
+        Self(Some(Arc::new(OpenEvent {
+            audit: Arc::clone(audit),
+            started_at: Instant::now(),
+            state,
+        })))
     }
 
-    /// Whether anything will be written.
+    /// Returns whether the log is on.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The record of another request of the same client, which begins now.
-    pub fn another(&self) -> Self {
+    /// Begins the event of another request of the same client.
+    pub fn begin_next(&self) -> Self {
         self.0
             .as_ref()
-            .map_or_else(Self::off, |open| Self::of(&open.audit, open.lock().who.clone()))
+            .map_or_else(Self::off, |event| Self::of(&event.audit, event.lock().actor.clone()))
     }
 
-    // === Who asks, and what ===
+    // === Client and request ===
 
-    /// Who asks, in which role, and with which application, if that is known.
-    pub fn by(&self, client: &Arc<str>, role: &Arc<str>, application: Option<&Arc<str>>) {
-        self.who(|who| {
-            (who.client, who.role) = (Some(client.clone()), Some(role.clone()));
-            who.application = application.cloned();
+    /// Sets the client, its role, and its application if that is known.
+    pub fn set_client(&self, client: &Arc<str>, role: &Arc<str>, application: Option<&Arc<str>>) {
+        self.actor(|actor| {
+            (actor.client, actor.role) = (Some(client.clone()), Some(role.clone()));
+            actor.application = application.cloned();
         });
     }
 
-    /// In which session.
-    pub fn in_session(&self, session: &SessionMark) {
-        self.who(|who| who.session = Some(session.clone()));
+    /// Sets the session.
+    pub fn set_session(&self, session: &SessionMark) {
+        self.actor(|actor| actor.session = Some(session.clone()));
     }
 
-    /// The HTTP method, where no request of the protocol's could be read yet.
-    pub fn over_http(&self, method: &str) {
-        self.tell(|told| told.http = Some(verb(method)));
+    /// Sets the HTTP method, for requests whose protocol message is not known yet.
+    pub fn set_http_method(&self, method: &str) {
+        self.update_details(|details| details.http = Some(http_method(method)));
     }
 
-    /// By which number the lines of the log tell of it.
-    pub fn trailed(&self, number: u64) {
-        self.tell(|told| told.trail = Some(number));
+    /// Sets the request number that log lines show.
+    pub fn set_request_number(&self, number: u64) {
+        self.update_details(|details| details.request_number = Some(number));
     }
 
-    /// How large the message was.
-    pub fn took(&self, bytes: usize) {
-        self.tell(|told| told.bytes_in = Some(bytes as u64));
+    /// Sets the size of the message.
+    pub fn set_bytes_in(&self, bytes: usize) {
+        self.update_details(|details| details.bytes_in = Some(bytes as u64));
     }
 
-    /// Which method is asked for.
-    pub fn of_method(&self, method: &str) {
-        self.tell(|told| {
-            told.http = None;
-            // Said at the door, and once more by the dialect.
-            if told.method.as_deref() != Some(method) {
-                told.method = Some(word(Operation::of(method).known(), method));
+    /// Sets the method.
+    pub fn set_method(&self, method: &str) {
+        self.update_details(|details| {
+            details.http = None;
+            // The method is set by the HTTP handler, and again by the era's code.
+            if details.method.as_deref() != Some(method) {
+                details.method = Some(word(MethodLabel::of(method).known(), method));
             }
         });
     }
 
-    /// In which revision.
-    pub fn speaks(&self, revision: Revision) {
-        self.tell(|told| told.revision = Some(revision));
+    /// Sets the revision.
+    pub fn set_revision(&self, revision: Revision) {
+        self.update_details(|details| details.revision = Some(revision));
     }
 
-    /// What is asked, and in which revision; whoever says so will say how it ended, too.
-    pub fn asks(&self, revision: Revision, method: &str, params: &Object) {
-        let Some(open) = &self.0 else { return };
-        let arguments = arguments(open.audit.arguments, method, params);
-        // Read only where it is worth it.
+    /// Sets revision, method and parameters. The caller takes over: it will end the event.
+    pub fn set_request(&self, revision: Revision, method: &str, params: &Object) {
+        let Some(event) = &self.0 else { return };
+        let arguments = arguments(event.audit.arguments, method, params);
+        // `_meta` is parsed only if it can contain a trace.
         let has_trace = params.get("_meta").is_some_and(|meta| meta.contains(TRACEPARENT));
         let meta = has_trace.then(|| params.get_object("_meta")).flatten();
         let trace = meta.and_then(|meta| trace_id(&meta.get_string(TRACEPARENT)?));
         if trace.is_some() {
-            request_scope::leave(|known| known.trace.clone_from(&trace));
+            request_scope::record(|known| known.trace.clone_from(&trace));
         }
-        self.of_method(method);
-        self.draft(|draft| {
-            draft.is_taken = true;
-            draft.told.revision = Some(revision);
-            draft.told.arguments = arguments;
-            draft.told.trace = trace.or(draft.told.trace.take());
+        self.set_method(method);
+        self.builder(|builder| {
+            builder.is_claimed = true;
+            builder.details.revision = Some(revision);
+            builder.details.arguments = arguments;
+            builder.details.trace = trace.or(builder.details.trace.take());
         });
     }
 
-    /// The trace that a `traceparent` header names, if it is well-formed (W3C Trace Context).
-    pub fn traced(&self, traceparent: &str) {
+    /// Sets the trace that a `traceparent` header names, if it is well-formed (W3C Trace Context).
+    pub fn set_trace(&self, traceparent: &str) {
         if self.is_on() {
             let trace = trace_id(traceparent);
-            self.tell(|told| told.trace = trace);
+            self.update_details(|details| details.trace = trace);
         }
     }
 
-    // === What is decided ===
+    // === Decisions ===
 
-    /// What kind of thing the request is about.
-    pub fn about(&self, kind: Kind) {
-        self.tell(|told| told.kind = Some(kind));
+    /// Sets the kind of the item.
+    pub fn set_kind(&self, kind: Kind) {
+        self.update_details(|details| details.kind = Some(kind));
     }
 
-    /// Under which public name or URI.
-    pub fn named(&self, name: &str) {
-        self.tell(|told| told.name_it(name));
+    /// Sets the public name or URI of the item.
+    pub fn set_public_name(&self, name: &str) {
+        self.update_details(|details| details.set_name(name));
     }
 
-    /// What was decided about the item of this kind and public name, and by which rule; `item` is the upstream's
-    /// own name or URI.
-    pub fn decided(
+    /// Sets the decision about the item of this kind and public name, and the rule behind it;
+    /// `item` is the name or URI at the upstream.
+    pub fn set_decision(
         &self,
         (kind, name): (Kind, &str),
-        decision: Decision,
+        decision: AuditDecision,
         item: Option<(&UpstreamName, &str)>,
         rule: Option<&str>,
     ) {
-        self.tell(|told| {
-            told.kind = Some(kind);
-            told.name_it(name);
-            told.decision = Some(decision);
-            told.upstream = item.map(|(upstream, _)| upstream.clone());
-            told.item = item.map(|(_, own)| own.into());
-            told.rule = rule.map(Into::into);
+        self.update_details(|details| {
+            details.kind = Some(kind);
+            details.set_name(name);
+            details.decision = Some(decision);
+            details.upstream = item.map(|(upstream, _)| upstream.clone());
+            details.item = item.map(|(_, own)| own.into());
+            details.rule = rule.map(Into::into);
         });
     }
 
-    /// It is refused by this rule, whatever the role says.
-    pub fn refused_by(&self, rule: &str) {
-        self.draft(|draft| {
-            draft.told.rule = Some(rule.into());
-            draft.is_refused = true;
+    /// Records that this rule refuses the request, regardless of the role.
+    pub fn set_refused_by(&self, rule: &str) {
+        self.builder(|builder| {
+            builder.details.rule = Some(rule.into());
+            builder.is_refused = true;
         });
     }
 
-    /// So many things were found in an answer that passes.
-    pub fn flagged(&self, findings: usize) {
-        self.tell(|told| told.flags += findings);
+    /// Adds findings in a response that was forwarded nevertheless.
+    pub fn add_findings(&self, findings: usize) {
+        self.update_details(|details| details.flags += findings);
     }
 
-    /// Makes sure that there will be room for the record, where it is a must. Before anything is done for
-    /// the request.
-    pub async fn reserve(&self) -> Result<(), Unrecorded> {
-        let Some(open) = self.must() else { return Ok(()) };
-        if open.audit.is_failing() {
-            return Err(Unrecorded);
+    /// Reserves a queue permit for the event, where the log is mandatory. Called before anything is
+    /// done for the request.
+    pub async fn reserve(&self) -> Result<(), AuditUnavailable> {
+        let Some(event) = self.must() else { return Ok(()) };
+        if event.audit.is_failing() {
+            return Err(AuditUnavailable);
         }
-        let reserved = timeout(PATIENCE, open.audit.queue.clone().reserve_owned()).await;
-        let place = reserved.map_err(|_| Unrecorded)?.map_err(|_| Unrecorded)?;
-        self.draft(|draft| draft.place = Some(place));
+        let reserved = timeout(MANDATORY_WAIT, event.audit.queue.clone().reserve_owned()).await;
+        let permit = reserved.map_err(|_| AuditUnavailable)?.map_err(|_| AuditUnavailable)?;
+        self.builder(|builder| builder.permit = Some(permit));
         Ok(())
     }
 
-    /// The same without waiting.
-    pub fn reserve_at_once(&self) -> Result<(), Unrecorded> {
-        let Some(open) = self.must() else { return Ok(()) };
-        if open.audit.is_failing() {
-            return Err(Unrecorded);
+    /// Reserves a queue permit like [`Self::reserve`], without waiting.
+    pub fn try_reserve(&self) -> Result<(), AuditUnavailable> {
+        let Some(event) = self.must() else { return Ok(()) };
+        if event.audit.is_failing() {
+            return Err(AuditUnavailable);
         }
-        let place = open.audit.queue.clone().try_reserve_owned().map_err(|_| Unrecorded)?;
-        self.draft(|draft| draft.place = Some(place));
+        let permit = event.audit.queue.clone().try_reserve_owned().map_err(|_| AuditUnavailable)?;
+        self.builder(|builder| builder.permit = Some(permit));
         Ok(())
     }
 
-    /// The request is about to go to an upstream. Where a record is a must, waits until a line that says so is in
-    /// the file.
-    pub async fn admit(&self) -> Result<(), Unrecorded> {
-        self.draft(|draft| draft.is_sent = true);
+    /// Records that the request is about to go to an upstream. Where the log is mandatory, waits
+    /// until an entry that says so is in the file.
+    pub async fn admit(&self) -> Result<(), AuditUnavailable> {
+        self.builder(|builder| builder.is_sent = true);
         let admitted = self.write_admitted().await;
         if admitted.is_err() {
-            self.draft(|draft| draft.is_sent = false);
+            self.builder(|builder| builder.is_sent = false);
         }
         admitted
     }
 
-    async fn write_admitted(&self) -> Result<(), Unrecorded> {
-        let Some(open) = self.must() else { return Ok(()) };
-        if open.audit.is_failing() {
-            return Err(Unrecorded);
+    async fn write_admitted(&self) -> Result<(), AuditUnavailable> {
+        let Some(event) = self.must() else { return Ok(()) };
+        if event.audit.is_failing() {
+            return Err(AuditUnavailable);
         }
-        let Some(line) = open.line(Moment::Admitted) else { return Ok(()) };
+        let Some(line) = event.line(Phase::Admitted) else { return Ok(()) };
         let (written, is_written) = oneshot::channel();
-        let entry = Entry { line, at: SystemTime::now(), written: Some(written) };
+        let entry = QueuedEntry { line, at: SystemTime::now(), written: Some(written) };
         let sent = async {
-            open.audit.queue.send(entry).await.map_err(|_| Unrecorded)?;
-            is_written.await.map_err(|_| Unrecorded)
+            event.audit.queue.send(entry).await.map_err(|_| AuditUnavailable)?;
+            is_written.await.map_err(|_| AuditUnavailable)
         };
-        timeout(PATIENCE, sent).await.unwrap_or(Err(Unrecorded))
+        timeout(MANDATORY_WAIT, sent).await.unwrap_or(Err(AuditUnavailable))
     }
 
-    fn must(&self) -> Option<&Arc<Open>> {
-        self.0.as_ref().filter(|open| open.audit.on_error == OnError::Refuse)
+    fn must(&self) -> Option<&Arc<OpenEvent>> {
+        self.0.as_ref().filter(|event| event.audit.on_error == OnError::Refuse)
     }
 
-    /// A stream begins, which is told at once, at the record's place if it has one: a stream may be open for days,
-    /// and would keep that from others. Its end is another line.
-    pub fn stream(&self) {
-        let mut place = None;
-        self.draft(|draft| {
-            draft.is_taken = true;
-            place = draft.place.take();
+    /// Writes an entry about the start of a stream, with the event's queue permit if it has one: a
+    /// stream may be open for days and would block the permit for others. The end of the stream is
+    /// another entry.
+    pub fn record_stream_start(&self) {
+        let mut permit = None;
+        self.builder(|builder| {
+            builder.is_claimed = true;
+            permit = builder.permit.take();
         });
-        if let Some(open) = &self.0
-            && let Some(line) = open.line(Moment::Begun)
+        if let Some(event) = &self.0
+            && let Some(line) = event.line(Phase::Begun)
         {
-            open.audit.put(line, place);
+            event.audit.put(line, permit);
         }
     }
 
-    /// What would be written now; `None` once it is over.
-    pub fn line(&self) -> Option<Line> {
-        self.0.as_ref()?.line(Moment::Begun)
+    /// Returns the entry that would be written now; `None` once the event has ended.
+    pub fn current_entry(&self) -> Option<AuditEntry> {
+        self.0.as_ref()?.line(Phase::Begun)
     }
 
     // === The end ===
 
-    /// Whether nobody behind the door has taken the record on, and it is not over.
-    pub fn is_at_the_door(&self) -> bool {
-        let open = self.0.as_ref();
-        open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| !draft.is_taken))
+    /// Returns whether no handler behind the transport has taken over, and the event has not ended.
+    pub fn is_unclaimed(&self) -> bool {
+        let event = self.0.as_ref();
+        event.is_some_and(|event| {
+            event.lock().builder.as_ref().is_some_and(|builder| !builder.is_claimed)
+        })
     }
 
-    /// How the request came; `None` in a log that is off.
-    pub fn wire(&self) -> Option<Wire> {
-        self.0.as_ref().map(|open| open.lock().who.wire)
+    /// Returns the transport of the request; `None` in a log that is off.
+    pub fn transport(&self) -> Option<TransportKind> {
+        self.0.as_ref().map(|event| event.lock().actor.transport)
     }
 
-    /// Whether the request went to an upstream.
+    /// Returns whether the request was sent to an upstream.
     pub fn is_sent(&self) -> bool {
-        let open = self.0.as_ref();
-        open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| draft.is_sent))
+        let event = self.0.as_ref();
+        event.is_some_and(|event| {
+            event.lock().builder.as_ref().is_some_and(|builder| builder.is_sent)
+        })
     }
 
-    /// Whether a rule stood in the request's way.
+    /// Returns whether a rule refused the request.
     pub fn is_refused(&self) -> bool {
-        let open = self.0.as_ref();
-        open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| draft.is_refused))
+        let event = self.0.as_ref();
+        event.is_some_and(|event| {
+            event.lock().builder.as_ref().is_some_and(|builder| builder.is_refused)
+        })
     }
 
-    /// The answer may still be replaced: the last end is told, once nobody holds the record any more.
-    pub fn hold(&self, is_held: bool) {
-        self.draft(|draft| draft.is_held = is_held);
+    /// Defers the end, because the response may still be replaced: the last end is written when the
+    /// last copy of the event is dropped.
+    pub fn defer_end(&self, is_deferred: bool) {
+        self.builder(|builder| builder.is_deferred = is_deferred);
     }
 
-    /// Ends what another line has told of; of the rest nothing is told.
-    pub fn end_if_told(&self, ending: Ending) {
-        let mut is_told = false;
-        self.draft(|draft| is_told = draft.told.number.is_some());
-        if is_told { self.end(ending) } else { self.forget() }
+    /// Ends an event that has an entry already, and discards any other.
+    pub fn end_if_written(&self, ending: EventCompletion) {
+        let mut is_written = false;
+        self.builder(|builder| is_written = builder.details.number.is_some());
+        if is_written { self.end(ending) } else { self.discard() }
     }
 
-    /// The request is over.
-    pub fn end(&self, ending: Ending) {
-        if let Some(open) = &self.0 {
-            open.end(ending);
+    /// Ends the event.
+    pub fn end(&self, ending: EventCompletion) {
+        if let Some(event) = &self.0 {
+            event.end(ending);
         }
     }
 
-    /// Nothing is told: what came was no request.
-    pub fn forget(&self) {
-        if let Some(open) = &self.0 {
-            open.lock().draft = None;
+    /// Discards the event, because the message was not a request.
+    pub fn discard(&self) {
+        if let Some(event) = &self.0 {
+            event.lock().builder = None;
         }
     }
 
-    fn who(&self, learn: impl FnOnce(&mut Who)) {
-        if let Some(open) = &self.0 {
-            learn(&mut open.lock().who);
+    fn actor(&self, update: impl FnOnce(&mut Actor)) {
+        if let Some(event) = &self.0 {
+            update(&mut event.lock().actor);
         }
     }
 
-    fn tell(&self, learn: impl FnOnce(&mut Told)) {
-        self.draft(|draft| learn(&mut draft.told));
+    fn update_details(&self, update: impl FnOnce(&mut RequestDetails)) {
+        self.builder(|builder| update(&mut builder.details));
     }
 
-    fn draft(&self, learn: impl FnOnce(&mut Draft)) {
-        if let Some(open) = &self.0 {
-            open.lock().draft.as_mut().map(learn).unwrap_or_default();
+    fn builder(&self, update: impl FnOnce(&mut EventBuilder)) {
+        if let Some(event) = &self.0 {
+            event.lock().builder.as_mut().map(update).unwrap_or_default();
         }
     }
 }
 
-impl std::fmt::Debug for Record {
+impl std::fmt::Debug for AuditEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.is_on() { "Record(on)" } else { "Record(off)" })
+        f.write_str(if self.is_on() { "AuditEvent(on)" } else { "AuditEvent(off)" })
     }
 }
 
-impl Open {
-    /// A line about a request that is not over.
-    fn line(&self, moment: Moment) -> Option<Line> {
+impl OpenEvent {
+    /// Returns an entry about a request that has not ended.
+    fn line(&self, phase: Phase) -> Option<AuditEntry> {
         let mut state = self.lock();
-        let who = state.who.clone();
-        let told = &mut state.draft.as_mut()?.told;
+        let actor = state.actor.clone();
+        let details = &mut state.builder.as_mut()?.details;
         let number = self.audit.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        let number = Some(*told.number.get_or_insert(number));
-        Some(Line::Request(Box::new(Told { who, moment, number, ..(**told).clone() })))
+        let number = Some(*details.number.get_or_insert(number));
+        Some(AuditEntry::Request(Box::new(RequestDetails {
+            actor,
+            phase,
+            number,
+            ..(**details).clone()
+        })))
     }
 
-    fn end(&self, ending: Ending) {
+    fn end(&self, ending: EventCompletion) {
         let mut state = self.lock();
-        let Some(draft) = &mut state.draft else { return };
-        draft.told.ending = Some(ending);
-        draft.told.duration = self.begun.elapsed();
-        let is_held = draft.is_held;
+        let Some(builder) = &mut state.builder else { return };
+        builder.details.completion = Some(ending);
+        builder.details.duration = self.started_at.elapsed();
+        let is_deferred = builder.is_deferred;
         drop(state);
-        if !is_held {
+        if !is_deferred {
             self.put();
         }
     }
 
     fn put(&self) {
         let mut state = self.lock();
-        if let Some(Draft { mut told, place, .. }) = state.draft.take() {
-            told.who = state.who.clone();
+        if let Some(EventBuilder { mut details, permit, .. }) = state.builder.take() {
+            details.actor = state.actor.clone();
             drop(state);
-            self.audit.put(Line::Request(told), place);
+            self.audit.put(AuditEntry::Request(details), permit);
         }
     }
 
@@ -457,28 +422,29 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenEvent {
     fn drop(&mut self) {
-        if self.lock().draft.as_ref().is_some_and(|draft| draft.told.ending.is_none()) {
-            let outcome = Outcome::Cancelled;
-            self.end(Ending { outcome, code: None, status: None, bytes_out: None });
+        if self.lock().builder.as_ref().is_some_and(|builder| builder.details.completion.is_none())
+        {
+            let outcome = AuditOutcome::Cancelled;
+            self.end(EventCompletion { outcome, code: None, status: None, bytes_out: None });
         }
         self.put();
     }
 }
 
-impl Draft {
-    fn of(told: Box<Told>) -> Self {
-        let (place, is_taken, is_sent) = (None, false, false);
-        Self { told, place, is_taken, is_sent, is_refused: false, is_held: false }
+impl EventBuilder {
+    fn of(details: Box<RequestDetails>) -> Self {
+        let (permit, is_claimed, is_sent) = (None, false, false);
+        Self { details, permit, is_claimed, is_sent, is_refused: false, is_deferred: false }
     }
 }
 
-/// A text as the one that is known to be the same, if there is one: then nothing is copied.
-fn word(known: Option<&'static str>, text: &str) -> Word {
-    known.map_or_else(|| Word::from(text.to_owned()), Word::from)
+/// Returns the known text that equals `text`, if there is one, so that nothing is copied.
+fn word(known: Option<&'static str>, text: &str) -> EntryText {
+    known.map_or_else(|| EntryText::from(text.to_owned()), EntryText::from)
 }
 
-fn verb(method: &str) -> Word {
+fn http_method(method: &str) -> EntryText {
     word(["POST", "GET", "DELETE"].into_iter().find(|it| *it == method), method)
 }

@@ -1,8 +1,6 @@
-//! What is told of a request's arguments.
+//! Arguments of a request, as the audit log records them.
 //!
-//! Promises: what is told has a bound, however much a client sends.
-//!
-//! Knows nothing of: the rest of a line.
+//! Invariant: the recorded text is bounded, however much a client sends.
 
 use super::Arguments;
 use super::entry::{MAX_FIELD_BYTES, quote};
@@ -10,7 +8,7 @@ use crate::hex::hex;
 use crate::json::Object;
 use crate::sha256::sha256;
 
-/// What is told of a request's arguments, as JSON.
+/// Returns the arguments as JSON, to the configured extent.
 pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Option<Box<str>> {
     let member = match method {
         "tools/call" | "prompts/get" => "arguments",
@@ -43,7 +41,7 @@ pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Opt
     Some(out.into())
 }
 
-/// The most bytes of arguments that are told in full.
+/// Longest text of arguments recorded in full.
 const MAX_ARGUMENTS_BYTES: usize = 16 * 1_024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The log as a whole: records in, lines in a file out.
+//! Tests of the audit log as a whole: events in, lines in a file out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::*;
 use crate::json::Object;
 
 /// A log that is written.
-struct Written {
+struct RunningLog {
     audit: Audit,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -19,7 +19,7 @@ struct Written {
 
 fn settings(path: &Path) -> Settings {
     Settings {
-        target: Target::File(path.to_owned()),
+        target: AuditTarget::File(path.to_owned()),
         arguments: Arguments::Names,
         chain: true,
         rotate_size: 1 << 20,
@@ -28,7 +28,7 @@ fn settings(path: &Path) -> Settings {
     }
 }
 
-impl Written {
+impl RunningLog {
     fn open(settings: &Settings) -> Self {
         let (audit, writer) = Audit::open(settings).expect("opened");
         let (tasks, stop, path) = (TaskTracker::new(), CancellationToken::new(), writer.path());
@@ -36,11 +36,11 @@ impl Written {
         Self { audit, tasks, stop, path }
     }
 
-    fn record(&self, client: &str, method: &str) -> Record {
-        let record = self.audit.begin(Wire::Http, Some([127, 0, 0, 1].into()));
-        record.by(&client.into(), &"guest".into(), Some(&"editor".into()));
-        record.of_method(method);
-        record
+    fn event(&self, client: &str, method: &str) -> AuditEvent {
+        let event = self.audit.begin(TransportKind::Http, Some([127, 0, 0, 1].into()));
+        event.set_client(&client.into(), &"guest".into(), Some(&"editor".into()));
+        event.set_method(method);
+        event
     }
 
     async fn close(self) -> PathBuf {
@@ -52,12 +52,17 @@ impl Written {
     }
 }
 
-const OK: Ending = Ending { outcome: Outcome::Ok, code: None, status: None, bytes_out: Some(7) };
-const UNAUTHORIZED: Ending =
-    Ending { outcome: Outcome::Refused, code: Some(-32600), status: Some(401), bytes_out: None };
+const OK: EventCompletion =
+    EventCompletion { outcome: AuditOutcome::Ok, code: None, status: None, bytes_out: Some(7) };
+const UNAUTHORIZED: EventCompletion = EventCompletion {
+    outcome: AuditOutcome::Refused,
+    code: Some(-32600),
+    status: Some(401),
+    bytes_out: None,
+};
 
 /// The values of some members of each line.
-fn told(path: &Path, members: &[&str]) -> Vec<String> {
+fn member_values(path: &Path, members: &[&str]) -> Vec<String> {
     let text = fs::read_to_string(path).expect("a log");
     let of_line = |line: &str| {
         let object = Object::parse(line.to_owned()).expect("a line of JSON");
@@ -70,15 +75,15 @@ fn told(path: &Path, members: &[&str]) -> Vec<String> {
 #[tokio::test]
 async fn a_record_is_written_once_however_it_ends() {
     let folder = tempfile::tempdir().expect("a folder");
-    let log = Written::open(&settings(&folder.path().join("a")));
-    let record = log.record("ann", "tools/list");
-    record.end(OK);
-    record.end(UNAUTHORIZED);
-    drop(record);
-    let record = log.record("bob", "tools/call");
-    drop(record.clone());
-    record.another().forget();
-    drop(record);
+    let log = RunningLog::open(&settings(&folder.path().join("a")));
+    let event = log.event("ann", "tools/list");
+    event.end(OK);
+    event.end(UNAUTHORIZED);
+    drop(event);
+    let event = log.event("bob", "tools/call");
+    drop(event.clone());
+    event.begin_next().discard();
+    drop(event);
     let path = log.close().await;
     let expected = [
         "1 started - - -",
@@ -86,7 +91,7 @@ async fn a_record_is_written_once_however_it_ends() {
         "3 request bob tools/call cancelled",
         "4 stopped - - -",
     ];
-    assert_eq!(told(&path, &["seq", "event", "client", "method", "outcome"]), expected);
+    assert_eq!(member_values(&path, &["seq", "event", "client", "method", "outcome"]), expected);
     assert_eq!(verify::verify(&[path]).expect("whole").lines, 4);
 }
 
@@ -96,13 +101,13 @@ async fn a_log_goes_on_in_the_next_process_and_over_rotation() {
     let path = folder.path().join("a");
     let small = Settings { rotate_size: 2_000, rotate_keep: 50, ..settings(&path) };
     for _ in 0..2 {
-        let log = Written::open(&small);
+        let log = RunningLog::open(&small);
         for _ in 0..20 {
-            log.record("ann", "tools/list").end(OK);
+            log.event("ann", "tools/list").end(OK);
         }
         log.close().await;
     }
-    let files = family(&path).concat();
+    let files = log_files(&path).concat();
     assert!(files.len() > 5, "{files:?}");
     let sizes = files.iter().map(|file| fs::metadata(file).expect("there").len());
     assert!(sizes.max() < Some(2_600));
@@ -116,35 +121,35 @@ async fn a_log_goes_on_in_the_next_process_and_over_rotation() {
 async fn a_log_that_was_moved_away_is_begun_anew() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("a");
-    let log = Written::open(&settings(&path));
-    log.record("ann", "tools/list").end(OK);
+    let log = RunningLog::open(&settings(&path));
+    log.event("ann", "tools/list").end(OK);
     while fs::read_to_string(&path).is_ok_and(|text| text.lines().count() < 2) {
         tokio::task::yield_now().await;
     }
     let moved = folder.path().join("moved");
     fs::rename(&path, &moved).expect("moved");
-    log.record("bob", "tools/list").end(OK);
+    log.event("bob", "tools/list").end(OK);
     log.close().await;
-    assert_eq!(told(&path, &["seq", "client"]), ["3 bob", "4 -"]);
+    assert_eq!(member_values(&path, &["seq", "client"]), ["3 bob", "4 -"]);
     assert_eq!(verify::verify(&[moved, path]).expect("whole").lines, 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_at_the_door_is_a_number() {
     let folder = tempfile::tempdir().expect("a folder");
-    let log = Written::open(&settings(&folder.path().join("a")));
-    // However it ends: nobody knows who it was.
+    let log = RunningLog::open(&settings(&folder.path().join("a")));
+    // The client is unknown, with any outcome.
     for number in 0..1_000 {
-        let record = log.audit.begin(Wire::Http, None);
+        let event = log.audit.begin(TransportKind::Http, None);
         match number % 3 {
-            0 => record.end(UNAUTHORIZED),
-            1 => record.end(OK),
-            _ => drop(record),
+            0 => event.end(UNAUTHORIZED),
+            1 => event.end(OK),
+            _ => drop(event),
         }
     }
-    log.record("ann", "tools/list").end(OK);
+    log.event("ann", "tools/list").end(OK);
     let path = log.close().await;
-    let lines = told(&path, &["event", "status", "count"]);
+    let lines = member_values(&path, &["event", "status", "count"]);
     assert_eq!(lines.len(), 1 + 100 + 1 + 2);
     assert_eq!(lines[101..], ["request - -", "left_out - 900", "stopped - -"]);
 }
@@ -152,22 +157,22 @@ async fn a_flood_at_the_door_is_a_number() {
 #[tokio::test]
 async fn a_record_that_is_held_ends_as_it_was_ended_last() {
     let folder = tempfile::tempdir().expect("a folder");
-    let log = Written::open(&settings(&folder.path().join("a")));
+    let log = RunningLog::open(&settings(&folder.path().join("a")));
     for (ends, is_held) in [(vec![OK, UNAUTHORIZED], true), (vec![OK, UNAUTHORIZED], false)] {
-        let record = log.record("ann", "tools/list");
+        let event = log.event("ann", "tools/list");
         if is_held {
-            record.hold(true);
+            event.defer_end(true);
         }
-        ends.into_iter().for_each(|ending| record.end(ending));
+        ends.into_iter().for_each(|ending| event.end(ending));
     }
-    log.record("bob", "tools/list").hold(true);
-    let record = log.record("eve", "tools/list");
-    record.refused_by("limits[0]");
-    record.flagged(2);
-    record.end_if_told(OK);
+    log.event("bob", "tools/list").defer_end(true);
+    let event = log.event("eve", "tools/list");
+    event.set_refused_by("limits[0]");
+    event.add_findings(2);
+    event.end_if_written(OK);
     let path = log.close().await;
     let expected = ["ann editor refused", "ann editor ok", "bob editor cancelled"];
-    assert_eq!(told(&path, &["client", "application", "outcome"])[1..4], expected);
+    assert_eq!(member_values(&path, &["client", "application", "outcome"])[1..4], expected);
     assert_eq!(fs::read_to_string(path).expect("a log").lines().count(), 5);
 }
 
@@ -176,18 +181,18 @@ async fn a_stream_begins_at_the_place_that_was_kept_for_it_and_keeps_none() {
     let folder = tempfile::tempdir().expect("a folder");
     let refusing = Settings { on_error: OnError::Refuse, ..settings(&folder.path().join("a")) };
     let (audit, writer) = Audit::open(&refusing).expect("opened");
-    let record = |client: &str| {
-        let record = audit.begin(Wire::Http, None);
-        record.by(&client.into(), &"guest".into(), None);
-        record.of_method("subscriptions/listen");
-        record
+    let event = |client: &str| {
+        let event = audit.begin(TransportKind::Http, None);
+        event.set_client(&client.into(), &"guest".into(), None);
+        event.set_method("subscriptions/listen");
+        event
     };
-    let stream = record("ann");
+    let stream = event("ann");
     assert_eq!(stream.reserve().await, Ok(()));
-    // Nobody writes yet, and there is room for no more.
-    (1..QUEUE).for_each(|_| record("bob").end(OK));
-    stream.stream();
-    assert_eq!(record("eve").reserve().await, Err(Unrecorded));
+    // The writer does not run yet, and the queue is full.
+    (1..QUEUE).for_each(|_| event("bob").end(OK));
+    stream.record_stream_start();
+    assert_eq!(event("eve").reserve().await, Err(AuditUnavailable));
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let path = writer.path();
     tasks.spawn(writer.run(stop.clone()));
@@ -197,7 +202,7 @@ async fn a_stream_begins_at_the_place_that_was_kept_for_it_and_keeps_none() {
     tasks.close();
     stop.cancel();
     tasks.wait().await;
-    let about = told(&path, &["client", "event"]);
+    let about = member_values(&path, &["client", "event"]);
     let anns: Vec<_> = about.iter().filter(|line| line.starts_with("ann ")).collect();
     assert_eq!(anns, ["ann begun", "ann request"]);
 }
@@ -207,26 +212,26 @@ async fn where_nothing_can_be_written_it_is_refused_or_counted() {
     let full = |on_error| {
         let settings = Settings { on_error, ..settings(Path::new("/dev/full")) };
         let (audit, mut writer) = Audit::open(&settings).expect("it can be opened");
-        let error = writer.begin().expect_err("it is full").to_string();
+        let error = writer.write_first().expect_err("it is full").to_string();
         assert!(error.contains("/dev/full cannot be written: No space"), "{error}");
         (audit, writer)
     };
     let (audit, writer) = full(OnError::Continue);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     tasks.spawn(writer.run(stop.clone()));
-    let record = audit.begin(Wire::Stdio, None);
-    assert_eq!((record.reserve().await, record.admit().await), (Ok(()), Ok(())));
-    drop(record);
+    let event = audit.begin(TransportKind::Stdio, None);
+    assert_eq!((event.reserve().await, event.admit().await), (Ok(()), Ok(())));
+    drop(event);
     stop.cancel();
 
     let (audit, writer) = full(OnError::Refuse);
     let stop = CancellationToken::new();
     tasks.spawn(writer.run(stop.clone()));
-    let record = audit.begin(Wire::Stdio, None);
-    assert_eq!(record.reserve().await, Ok(()), "nobody has tried yet");
-    assert_eq!(record.admit().await, Err(Unrecorded));
-    assert_eq!(record.another().reserve().await, Err(Unrecorded));
-    drop(record);
+    let event = audit.begin(TransportKind::Stdio, None);
+    assert_eq!(event.reserve().await, Ok(()), "nobody has tried yet");
+    assert_eq!(event.admit().await, Err(AuditUnavailable));
+    assert_eq!(event.begin_next().reserve().await, Err(AuditUnavailable));
+    drop(event);
     stop.cancel();
     tasks.close();
     tasks.wait().await;
@@ -237,23 +242,23 @@ async fn writing_goes_on_once_there_is_room_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("logs/a");
     let refusing = Settings { on_error: OnError::Refuse, ..settings(&path) };
-    let log = Written::open(&refusing);
-    let record = log.record("ann", "tools/call");
-    assert_eq!(record.admit().await, Ok(()));
-    record.end(OK);
+    let log = RunningLog::open(&refusing);
+    let event = log.event("ann", "tools/call");
+    assert_eq!(event.admit().await, Ok(()));
+    event.end(OK);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    // Whoever takes the folder away leaves nothing to write to.
+    // Without the folder there is no file to write to.
     fs::rename(folder.path().join("logs"), folder.path().join("gone")).expect("moved");
-    let record = log.record("bob", "tools/call");
-    assert_eq!(record.admit().await, Err(Unrecorded));
-    record.end(UNAUTHORIZED);
+    let event = log.event("bob", "tools/call");
+    assert_eq!(event.admit().await, Err(AuditUnavailable));
+    event.end(UNAUTHORIZED);
     fs::create_dir(folder.path().join("logs")).expect("made");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let record = log.record("eve", "tools/call");
-    assert_eq!(record.admit().await, Ok(()));
-    record.end(OK);
+    let event = log.event("eve", "tools/call");
+    assert_eq!(event.admit().await, Ok(()));
+    event.end(OK);
     log.close().await;
-    let events = told(&path, &["event", "client", "outcome", "request"]);
+    let events = member_values(&path, &["event", "client", "outcome", "request"]);
     let expected =
         ["request bob refused 2", "admitted eve - 3", "request eve ok 3", "stopped - - -"];
     assert_eq!(events, expected);
@@ -265,10 +270,10 @@ async fn writing_goes_on_once_there_is_room_again() {
 async fn what_is_not_written_is_counted_and_the_count_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("logs/a");
-    let log = Written::open(&Settings { rotate_size: u64::MAX, ..settings(&path) });
+    let log = RunningLog::open(&Settings { rotate_size: u64::MAX, ..settings(&path) });
     fs::rename(folder.path().join("logs"), folder.path().join("gone")).expect("moved");
     for number in 0..10_000 {
-        log.record("ann", "tools/list").end(OK);
+        log.event("ann", "tools/list").end(OK);
         // The queue is emptied now and then, into what is kept until it can be written.
         if number % 1_000 == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -277,7 +282,8 @@ async fn what_is_not_written_is_counted_and_the_count_is_written() {
     fs::create_dir(folder.path().join("logs")).expect("made");
     tokio::time::sleep(Duration::from_secs(2)).await;
     let path = log.close().await;
-    let written = told(&path, &["event"]).iter().filter(|event| *event == "request").count() as u64;
+    let written =
+        member_values(&path, &["event"]).iter().filter(|event| *event == "request").count() as u64;
     let report = verify::verify(&[path]).expect("whole");
     assert!(report.lost > 0 && written > 4_000, "{report:?}");
     assert_eq!(written + report.lost, 10_000);

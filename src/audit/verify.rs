@@ -1,10 +1,9 @@
-//! Reading a log again: is it whole?
+//! Verification of audit logs.
 //!
-//! Promises: a line that was changed, removed, put in or moved is found, and the first such line is named. What a
-//! crash tore is told, and is no fault, if the chain goes on behind it. What is cut off at the end cannot be seen
-//! from within: for that somebody has to have kept the last hash.
-//!
-//! Knows nothing of: what the lines tell, but their numbers and hashes.
+//! Invariants: a line that was changed, removed, inserted or moved is found, and the first such
+//! line is named. A line torn by a crash is counted and is not an error, if the chain continues
+//! behind it. Lines removed at the end cannot be detected from the file alone; that needs the last
+//! hash, stored elsewhere.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -15,66 +14,66 @@ use crate::hex::hex;
 use crate::json::Object;
 use crate::regular_file;
 
-/// What was read.
+/// Result of a verification.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// How many lines.
+pub struct VerifyReport {
+    /// Number of lines.
     pub lines: u64,
-    /// The number of the first; more than 1 if older files are not there.
+    /// Number of the first line; more than 1 if older files are missing.
     pub first: u64,
-    /// The number of the last.
+    /// Number of the last line.
     pub last: u64,
-    /// The hash of the last line.
+    /// Hash of the last line.
     pub last_hash: String,
-    /// How many lines carry no hash.
+    /// Number of lines without a hash.
     pub unchained: u64,
-    /// How many lines a crash has torn.
+    /// Number of lines torn by a crash.
     pub torn: u64,
-    /// How many records could not be written, as the log says itself.
+    /// Number of entries that could not be written, according to the log.
     pub lost: u64,
 }
 
-/// Why a log is not good.
+/// Reason why a log is not intact.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum VerifyError {
     /// A file cannot be read.
     #[error("{} cannot be read: {cause}", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
-    /// A line does not belong where it stands.
+    /// A line does not fit the chain.
     #[error("{}:{line}: {what}", path.display())]
     Broken {
-        /// In which file.
+        /// The file.
         path: PathBuf,
-        /// Its place there, from 1.
+        /// Line number in the file, from 1.
         line: u64,
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
 }
 
-/// Reads files that follow each other.
-pub fn verify(files: &[PathBuf]) -> Result<Report, Trouble> {
-    let mut reader = Reader::default();
+/// Verifies consecutive files.
+pub fn verify(files: &[PathBuf]) -> Result<VerifyReport, VerifyError> {
+    let mut reader = LogReader::default();
     for path in files {
         each_line(path, |number, line, is_whole| {
-            let broken = |what| Trouble::Broken { path: path.clone(), line: number, what };
+            let broken = |what| VerifyError::Broken { path: path.clone(), line: number, what };
             reader.read(line, is_whole).map_err(broken)
         })?;
     }
     reader.end().map_err(|what| {
         let path = files.last().cloned().unwrap_or_default();
-        Trouble::Broken { path, line: reader.report.lines, what }
+        VerifyError::Broken { path, line: reader.report.lines, what }
     })
 }
 
-/// The files by the number of their first line, as they were written.
-pub fn in_order(files: &[PathBuf]) -> Result<Vec<PathBuf>, Trouble> {
+/// Sorts files by the number of their first line.
+pub fn in_order(files: &[PathBuf]) -> Result<Vec<PathBuf>, VerifyError> {
     let mut numbered = Vec::new();
     for path in files {
         let mut first = None;
@@ -88,12 +87,12 @@ pub fn in_order(files: &[PathBuf]) -> Result<Vec<PathBuf>, Trouble> {
     Ok(numbered.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Reads a file line by line: its place from 1, the line, and whether it has an end.
+/// Reads a file line by line: the position from 1, the line, and whether it ends with a line feed.
 fn each_line(
     path: &Path,
-    mut take: impl FnMut(u64, &[u8], bool) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let unreadable = |cause| Trouble::Unreadable { path: path.to_owned(), cause };
+    mut take: impl FnMut(u64, &[u8], bool) -> Result<(), VerifyError>,
+) -> Result<(), VerifyError> {
+    let unreadable = |cause| VerifyError::Unreadable { path: path.to_owned(), cause };
     let file = regular_file::open_or_inherited(path).map_err(unreadable)?;
     let mut file = BufReader::new(file);
     let mut line = Vec::new();
@@ -109,18 +108,18 @@ fn each_line(
     Ok(())
 }
 
-/// What was read so far.
+/// State of the verification.
 #[derive(Debug, Default)]
-struct Reader {
+struct LogReader {
     chain: Option<Chain>,
-    /// What stands behind the last line that could be read, if that was no line.
+    /// Set if an unreadable line follows the last readable one; true if it has a line feed.
     torn: Option<bool>,
-    /// Whether the process that wrote the last line writes hashes.
+    /// True if the process that wrote the last line writes hashes.
     is_chained: bool,
-    report: Report,
+    report: VerifyReport,
 }
 
-impl Reader {
+impl LogReader {
     fn read(&mut self, text: &[u8], is_whole: bool) -> Result<(), String> {
         let line = Object::parse(text.to_vec()).ok();
         let Some((line, number)) = line.zip(number_of(text)) else {
@@ -133,19 +132,18 @@ impl Reader {
         };
         if number != chain.next {
             let expected = chain.next;
-            return Err(format!("line number {number} stands where {expected} should be"));
+            return Err(format!("line has number {number}, expected {expected}"));
         }
         match prev.as_deref() {
             Some(prev) if prev != hex(&chain.last) => {
-                return Err(
-                    "the line before is not the one that stood here, or this line was changed"
-                        .into(),
-                );
+                return Err("hash mismatch: this line or the previous one was changed".into());
             }
-            None if line.has("prev") => return Err("its hash cannot be read".into()),
+            None if line.has("prev") => {
+                return Err("the hash of the previous line is not a string".into());
+            }
             Some(_) => self.is_chained = true,
             None if self.is_chained && line.get("event") != Some("\"started\"") => {
-                return Err("it carries no hash, and the lines before it do".into());
+                return Err("line without a hash after lines with hashes".into());
             }
             None => {
                 self.is_chained = false;
@@ -168,10 +166,11 @@ impl Reader {
         Ok(())
     }
 
-    /// A line that cannot be read: good if the next one carries its hash, or if nothing comes any more.
+    /// Accepts an unreadable line, which is valid if the next line has its hash, or if no line
+    /// follows.
     fn read_torn(&mut self, text: &[u8], is_whole: bool) -> Result<(), String> {
         if self.torn.is_some() {
-            return Err("this is no line of the log".into());
+            return Err("not a line of the audit log".into());
         }
         self.report.torn += 1;
         self.torn = Some(is_whole);
@@ -181,11 +180,11 @@ impl Reader {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<Report, String> {
+    fn end(&mut self) -> Result<VerifyReport, String> {
         if self.torn == Some(true) {
-            return Err("the last line is no line of the log".into());
+            return Err("the last line is not a line of the audit log".into());
         }
-        self.report.last_hash = self.chain.unwrap_or_default().last_in_words();
+        self.report.last_hash = self.chain.unwrap_or_default().last_hash_hex();
         Ok(self.report.clone())
     }
 }
@@ -199,14 +198,14 @@ fn from_hex(text: Option<&str>) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// The longest line that is read; longer ones are no lines of a log.
+/// Longest line that is read; longer ones are not lines of a log.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use super::super::Line;
+    use super::super::AuditEntry;
     use super::*;
     use proptest::prelude::*;
 
@@ -215,15 +214,15 @@ mod tests {
         let mut chain = Chain::new();
         let write = |count| {
             let at = SystemTime::UNIX_EPOCH + Duration::from_millis(count);
-            let line = Line::Lost(count).write(&chain, at, true);
+            let line = AuditEntry::Lost(count).write(&chain, at, true);
             chain.push(&line);
             line
         };
         (0..lines).map(write).collect()
     }
 
-    fn read(lines: &[Vec<u8>]) -> Result<Report, String> {
-        let mut reader = Reader::default();
+    fn read(lines: &[Vec<u8>]) -> Result<VerifyReport, String> {
+        let mut reader = LogReader::default();
         lines.iter().try_for_each(|line| reader.read(line, true))?;
         reader.end()
     }
@@ -239,7 +238,7 @@ mod tests {
         ) {
             let log = log(lines);
             prop_assert_eq!(read(&log).map(|report| report.lines), Ok(lines));
-            // The last one is only held by who has kept its hash, the first by the files before it.
+            // The last line is only protected by a stored hash, the first by the files before it.
             let at = 1 + at.index(log.len() - 2);
             let other = 1 + other.index(log.len() - 2);
             let whole = read(&log).expect("whole").last_hash;
@@ -267,21 +266,24 @@ mod tests {
     #[test]
     fn a_torn_line_is_told_if_the_chain_goes_on_behind_it() {
         let mut chain = Chain::new();
-        let first = Line::Started { torn: 0 }.write(&chain, SystemTime::UNIX_EPOCH, true);
+        let first = AuditEntry::Started { torn: 0 }.write(&chain, SystemTime::UNIX_EPOCH, true);
         chain.push(&first);
         let torn = first[..40].to_vec();
-        let mut reader = Reader::default();
+        let mut reader = LogReader::default();
         reader.read(&first, true).expect("good");
         reader.read(&torn, false).expect("perhaps torn");
         assert_eq!(reader.end().map(|report| (report.lines, report.torn)), Ok((1, 1)));
 
         chain.push_unnumbered(&torn);
-        let second = Line::Started { torn: 40 }.write(&chain, SystemTime::UNIX_EPOCH, true);
+        let second = AuditEntry::Started { torn: 40 }.write(&chain, SystemTime::UNIX_EPOCH, true);
         let report = read(&[first.clone(), torn.clone(), second.clone()]).expect("good");
         assert_eq!((report.lines, report.torn, report.last), (2, 1, 2));
-        // Nobody has torn it here.
+        // Here the line before was not torn.
         assert!(read(&[first.clone(), second]).is_err());
-        assert_eq!(read(&[first, torn]), Err("the last line is no line of the log".into()));
+        assert_eq!(
+            read(&[first, torn]),
+            Err("the last line is not a line of the audit log".into())
+        );
     }
 
     #[test]
@@ -292,8 +294,8 @@ mod tests {
             chain = Chain::new();
             let write = |word: char| {
                 let line = match word.to_ascii_lowercase() {
-                    's' => Line::Started { torn: 0 },
-                    _ => Line::Lost(1),
+                    's' => AuditEntry::Started { torn: 0 },
+                    _ => AuditEntry::Lost(1),
                 };
                 let text = line.write(&chain, at, word.is_ascii_uppercase());
                 chain.push(&text);
@@ -308,7 +310,7 @@ mod tests {
             assert_eq!(read(words), Ok(unchained), "{words}");
         }
         for words in ["SLl", "Sl", "Ll", "SLlSL", "slSl", "SLslSLl"] {
-            let broken = "it carries no hash, and the lines before it do";
+            let broken = "line without a hash after lines with hashes";
             assert_eq!(read(words), Err(broken.to_owned()), "{words}");
         }
     }
@@ -316,7 +318,7 @@ mod tests {
     #[test]
     fn a_log_without_hashes_is_held_by_its_numbers() {
         let at = SystemTime::UNIX_EPOCH;
-        let line = |next| Line::Stopped.write(&Chain { next, ..Chain::new() }, at, false);
+        let line = |next| AuditEntry::Stopped.write(&Chain { next, ..Chain::new() }, at, false);
         let report = read(&[line(3), line(4)]).expect("good");
         assert_eq!((report.first, report.last, report.unchained), (3, 4, 2));
         assert!(read(&[line(3), line(5)]).is_err());

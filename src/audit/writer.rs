@@ -1,12 +1,13 @@
-//! The writer: one task that takes what has ended, and puts it into the file in batches.
+//! Writer of the audit log: one task that appends entries to the file in batches.
 //!
-//! Promises: lines go out in the order in which they were put into the queue. A line goes out at once if none did within
-//! the last [`REST`], and that much later at most, so that a busy gateway is not woken for every line; where a record is
-//! a must, for which requests wait, there is no rest. Only the blocking threads wait for the disk. While it cannot be written, what waits is kept up to a bound, the rest is counted, and it is tried again
-//! twice a second; then the number of those that are lost is a line. An entry whose sender waits for it is either
-//! written or its sender learns that it is not, and then it is not kept.
+//! Invariants: lines are written in the order of the queue. A line is written immediately if none
+//! was within the last [`BATCH_DELAY`], and that much later at most, so that a busy gateway does
+//! not wake the writer for every line. Where the log is mandatory, requests wait for their lines
+//! and there is no delay. Only blocking threads wait for the disk.
 //!
-//! Knows nothing of: requests.
+//! While the file cannot be written, entries are kept up to a bound, the rest is counted, and
+//! writing is retried twice a second; afterwards the number of lost entries is an entry. An entry
+//! whose sender waits is either written, or its sender is notified and the entry is dropped.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -20,71 +21,71 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::chain::Chain;
-use super::entry::Line;
-use super::file::{Broken, CannotOpen, Log, Opened};
-use super::{Counts, OnError, QUEUE, Settings, Target};
+use super::entry::AuditEntry;
+use super::file::{CannotOpen, LogFile, OpenedLog, WriteError};
+use super::{AuditCounts, AuditTarget, OnError, QUEUE, Settings};
 
-/// What waits to be written.
-pub(super) struct Entry {
-    pub(super) line: Line,
+/// Entry in the queue.
+pub(super) struct QueuedEntry {
+    pub(super) line: AuditEntry,
     pub(super) at: SystemTime,
-    /// Told once it is in the file; dropped if it is not.
+    /// Completed once the entry is in the file; dropped if it is not written.
     pub(super) written: Option<oneshot::Sender<()>>,
 }
 
-/// The right to put one entry into the queue.
-pub(super) type Place = mpsc::OwnedPermit<Entry>;
+/// Permit to put one entry into the queue.
+pub(super) type QueuePermit = mpsc::OwnedPermit<QueuedEntry>;
 
-/// The task that writes.
+/// Task that writes the log.
 pub struct Writer {
-    entries: mpsc::Receiver<Entry>,
-    counts: Arc<Counts>,
-    /// What was taken from the queue; bounded by [`QUEUE`].
-    pending: VecDeque<Entry>,
-    /// On a blocking thread while it is written to.
-    sink: Option<Sink>,
+    entries: mpsc::Receiver<QueuedEntry>,
+    counts: Arc<AuditCounts>,
+    /// Entries taken from the queue; bounded by [`QUEUE`].
+    pending: VecDeque<QueuedEntry>,
+    /// `None` while a blocking thread writes to it.
+    file: Option<ChainedFile>,
     is_failing: bool,
-    /// Whether lines may wait for others.
-    may_rest: bool,
-    next_look: Instant,
+    /// True if lines may wait for others.
+    may_delay: bool,
+    next_tick: Instant,
 }
 
 enum Event {
-    Entry(Option<Entry>),
-    Look,
+    Entry(Option<QueuedEntry>),
+    Tick,
     Stop,
 }
 
 impl Writer {
     pub(super) fn open(
         settings: &Settings,
-        entries: mpsc::Receiver<Entry>,
-        counts: Arc<Counts>,
+        entries: mpsc::Receiver<QueuedEntry>,
+        counts: Arc<AuditCounts>,
     ) -> Result<Self, CannotOpen> {
-        let (sink, torn) = Sink::open(settings)?;
-        let pending = VecDeque::from([entry(Line::Started { torn })]);
-        let next_look = Instant::now() + LOOK_EVERY;
-        let (sink, may_rest) = (Some(sink), settings.on_error == OnError::Continue);
-        Ok(Self { entries, counts, pending, sink, is_failing: false, may_rest, next_look })
+        let (file, torn) = ChainedFile::open(settings)?;
+        let pending = VecDeque::from([entry(AuditEntry::Started { torn })]);
+        let next_tick = Instant::now() + COUNT_INTERVAL;
+        let (file, may_delay) = (Some(file), settings.on_error == OnError::Continue);
+        Ok(Self { entries, counts, pending, file, is_failing: false, may_delay, next_tick })
     }
 
-    /// Writes the first line, and tells whether that goes well: whoever starts should hear of it.
-    pub fn begin(&mut self) -> Result<(), CannotOpen> {
-        let Some(sink) = &mut self.sink else { return Ok(()) };
-        sink.write(&mut self.pending).map_err(|cause| CannotOpen { path: sink.path(), cause })
+    /// Writes the first line, so that an error is reported at the start of the program.
+    pub fn write_first(&mut self) -> Result<(), CannotOpen> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.write(&mut self.pending).map_err(|cause| CannotOpen { path: file.path(), cause })
     }
 
-    /// Where it is written.
+    /// Returns the path of the log.
     pub fn path(&self) -> std::path::PathBuf {
-        self.sink.as_ref().map(Sink::path).unwrap_or_default()
+        self.file.as_ref().map(ChainedFile::path).unwrap_or_default()
     }
 
-    /// Writes until `stop` fires; then what has been put into the queue is written, and that this was all.
+    /// Writes until `stop` fires; then writes the rest of the queue and the final entry.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let event = tokio::select! {
                 biased;
-                () = sleep_until(self.next_look) => Event::Look,
+                () = sleep_until(self.next_tick) => Event::Tick,
                 entry = self.entries.recv() => Event::Entry(entry),
                 () = stop.cancelled() => Event::Stop,
             };
@@ -94,37 +95,37 @@ impl Writer {
                     self.take_more();
                     if !self.is_failing {
                         self.write().await;
-                        self.rest(&stop).await;
+                        self.delay(&stop).await;
                     }
                 }
-                Event::Look => self.look().await,
+                Event::Tick => self.tick().await,
                 Event::Entry(None) | Event::Stop => break,
             }
         }
         self.entries.close();
-        // Whoever holds a place uses it when its request ends, which should be now.
-        let rest = async {
+        // A reserved permit is used when its request ends, which should be soon.
+        let remaining = async {
             while let Some(entry) = self.entries.recv().await {
                 self.take(entry);
             }
         };
-        if timeout(LAST_RECORDS, rest).await.is_err() {
-            warn!("some requests have not ended, and are not in the audit log");
+        if timeout(SHUTDOWN_GRACE, remaining).await.is_err() {
+            warn!("requests still open at shutdown are missing in the audit log");
         }
         self.count();
-        self.pending.push_back(entry(Line::Stopped));
+        self.pending.push_back(entry(AuditEntry::Stopped));
         self.write().await;
     }
 
-    /// Lets some lines come together, unless there are many already.
-    async fn rest(&self, stop: &CancellationToken) {
-        if self.may_rest && self.entries.len() < BATCH {
-            // Whichever comes first; nothing is lost by either.
-            let _ = timeout(REST, stop.cancelled()).await;
+    /// Waits for more lines, unless there are many already.
+    async fn delay(&self, stop: &CancellationToken) {
+        if self.may_delay && self.entries.len() < MAX_BATCH_ENTRIES {
+            // Either event ends the delay; neither loses an entry.
+            let _ = timeout(BATCH_DELAY, stop.cancelled()).await;
         }
     }
 
-    fn take(&mut self, entry: Entry) {
+    fn take(&mut self, entry: QueuedEntry) {
         if self.is_failing && entry.written.is_some() {
             return;
         }
@@ -136,56 +137,56 @@ impl Writer {
     }
 
     fn take_more(&mut self) {
-        while self.pending.len() < BATCH
+        while self.pending.len() < MAX_BATCH_ENTRIES
             && let Ok(entry) = self.entries.try_recv()
         {
             self.take(entry);
         }
     }
 
-    async fn look(&mut self) {
-        self.next_look = Instant::now() + LOOK_EVERY;
+    async fn tick(&mut self) {
+        self.next_tick = Instant::now() + COUNT_INTERVAL;
         if !self.is_failing {
             self.count();
         } else if self.pending.is_empty() {
-            // Something has to be written to see whether it can be.
+            // An entry has to be written to find out whether writing works again.
             let lost = self.counts.take_lost();
-            self.pending.push_back(entry(Line::Lost(lost)));
+            self.pending.push_back(entry(AuditEntry::Lost(lost)));
         }
         self.write().await;
     }
 
-    /// Puts into words what is known by number only.
+    /// Adds entries for the counters.
     fn count(&mut self) {
         let lost = self.counts.take_lost();
         let left_out = self.counts.take_left_out();
         if lost > 0 {
-            self.pending.push_back(entry(Line::Lost(lost)));
+            self.pending.push_back(entry(AuditEntry::Lost(lost)));
         }
         if left_out > 0 {
-            self.pending.push_back(entry(Line::LeftOut(left_out)));
+            self.pending.push_back(entry(AuditEntry::LeftOut(left_out)));
         }
     }
 
-    /// Tries to write all that is pending.
+    /// Tries to write all pending entries.
     async fn write(&mut self) {
-        let Some(mut sink) = self.sink.take() else { return };
+        let Some(mut file) = self.file.take() else { return };
         let mut pending = std::mem::take(&mut self.pending);
-        let path = sink.path();
+        let path = file.path();
         let writing = tokio::task::spawn_blocking(move || {
-            let written = sink.write(&mut pending);
-            (sink, pending, written)
+            let written = file.write(&mut pending);
+            (file, pending, written)
         });
-        // Fails only when the program ends, and nobody is left to tell.
-        let Ok((sink, pending, written)) = writing.await else { return };
-        (self.sink, self.pending) = (Some(sink), pending);
+        // This fails only when the runtime shuts down.
+        let Ok((file, pending, written)) = writing.await else { return };
+        (self.file, self.pending) = (Some(file), pending);
         match written {
             Ok(()) if self.is_failing => {
                 self.is_failing = false;
                 self.counts.failing.store(false, Ordering::Relaxed);
                 info!(path = %path.display(), "the audit log is written again");
-                // What was lost is told at once.
-                self.next_look = Instant::now();
+                // The number of lost entries is written immediately.
+                self.next_tick = Instant::now();
             }
             Ok(()) => {}
             Err(cause) => {
@@ -194,35 +195,35 @@ impl Writer {
                 }
                 self.is_failing = true;
                 self.counts.failing.store(true, Ordering::Relaxed);
-                // Those who wait for theirs learn it at once.
+                // Dropping the sender notifies the waiting requests.
                 self.pending.retain(|entry| entry.written.is_none());
-                self.next_look = Instant::now() + RETRY_EVERY;
+                self.next_tick = Instant::now() + RETRY_INTERVAL;
             }
         }
     }
 }
 
-fn entry(line: Line) -> Entry {
-    Entry { line, at: SystemTime::now(), written: None }
+fn entry(line: AuditEntry) -> QueuedEntry {
+    QueuedEntry { line, at: SystemTime::now(), written: None }
 }
 
-// === Sink ===
+// === ChainedFile ===
 
-/// Where lines go, and the chain of them.
-struct Sink {
-    log: Option<Log>,
+/// Destination of the lines, with their chain.
+struct ChainedFile {
+    log: Option<LogFile>,
     chain: Chain,
     chained: bool,
     rotate_size: u64,
     rotate_keep: usize,
 }
 
-impl Sink {
+impl ChainedFile {
     fn open(settings: &Settings) -> Result<(Self, usize), CannotOpen> {
         let (log, chain, torn) = match &settings.target {
-            Target::Stdout => (None, Chain::new(), 0),
-            Target::File(path) => {
-                let Opened { log, chain, torn } = Log::open(path)?;
+            AuditTarget::Stdout => (None, Chain::new(), 0),
+            AuditTarget::File(path) => {
+                let OpenedLog { log, chain, torn } = LogFile::open(path)?;
                 (Some(log), chain, torn)
             }
         };
@@ -234,15 +235,16 @@ impl Sink {
         self.log.as_ref().map_or_else(|| "-".into(), |log| log.path().to_owned())
     }
 
-    /// Writes what is pending, and leaves there what could not be.
-    fn write(&mut self, pending: &mut VecDeque<Entry>) -> io::Result<()> {
+    /// Writes the pending entries, and leaves there those that could not be written.
+    fn write(&mut self, pending: &mut VecDeque<QueuedEntry>) -> io::Result<()> {
         while !pending.is_empty() {
-            self.make_room()?;
-            let mut batch = String::with_capacity(MAX_BATCH_BYTES.min(pending.len() * USUAL_LINE));
-            if self.log.as_ref().is_some_and(Log::is_torn) {
+            self.rotate_if_needed()?;
+            let mut batch =
+                String::with_capacity(MAX_BATCH_BYTES.min(pending.len() * TYPICAL_LINE_BYTES));
+            if self.log.as_ref().is_some_and(LogFile::is_torn) {
                 batch.push('\n');
             }
-            // Behind each line: where it ends, and the chain.
+            // Per line: its end in the batch, and the chain after it.
             let mut ends = Vec::new();
             let mut chain = self.chain;
             let room = self.rotate_size.saturating_sub(self.size().unwrap_or(0));
@@ -258,7 +260,7 @@ impl Sink {
                 if self.chained {
                     chain.push(&batch.as_bytes()[begin..])
                 } else {
-                    chain.count()
+                    chain.skip_hash()
                 }
                 batch.push('\n');
                 ends.push((batch.len(), chain));
@@ -274,27 +276,28 @@ impl Sink {
                 self.chain = *chain;
             }
             for entry in pending.drain(..whole) {
-                // Whoever waited for it may have left.
+                // The waiting request may have been cancelled.
                 entry.written.map(|written| written.send(()));
             }
-            if let Err(Broken { written, cause }) = written {
+            if let Err(WriteError { written, cause }) = written {
                 let end = ends[..whole].last().map_or(0, |(end, _)| *end);
-                self.mend(end, &batch[end..written]);
+                self.repair(end, &batch[end..written]);
                 return Err(cause);
             }
         }
         Ok(())
     }
 
-    /// Keeps `whole` bytes of lines of a batch that broke off, and sees to it that `rest` is no part of one.
-    fn mend(&mut self, whole: usize, rest: &[u8]) {
+    /// Repairs the file after a failed batch: keeps `whole` bytes of lines, and prevents that
+    /// `rest` becomes a part of the next line.
+    fn repair(&mut self, whole: usize, rest: &[u8]) {
         let Some(log) = &mut self.log else { return };
-        if log.take_back(whole) || rest.is_empty() {
+        if log.truncate_partial(whole) || rest.is_empty() {
             return;
         }
-        // Perhaps no more than the end of an older torn line was written.
+        // Perhaps only the line feed behind an older incomplete line was written.
         let torn = rest.strip_prefix(b"\n").unwrap_or(rest);
-        log.tear(!torn.is_empty());
+        log.set_torn(!torn.is_empty());
         if !torn.is_empty() {
             self.chain.push_unnumbered(torn);
         }
@@ -304,36 +307,37 @@ impl Sink {
         self.log.as_ref()?.size()
     }
 
-    fn make_room(&mut self) -> io::Result<()> {
+    fn rotate_if_needed(&mut self) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         if log.is_moved() {
-            return log.begin_anew();
+            return log.reopen();
         }
         if log.size().is_some_and(|size| size >= self.rotate_size) {
-            return log.put_aside(self.rotate_keep);
+            return log.rotate(self.rotate_keep);
         }
         Ok(())
     }
 }
 
-fn print(lines: &[u8]) -> Result<(), Broken> {
+fn print(lines: &[u8]) -> Result<(), WriteError> {
     let mut out = io::stdout().lock();
     let written = out.write_all(lines).and_then(|()| out.flush());
-    // How much of it went out nobody knows.
-    written.map_err(|cause| Broken { written: 0, cause })
+    // The number of bytes written is unknown.
+    written.map_err(|cause| WriteError { written: 0, cause })
 }
 
-/// How many entries are taken at a time.
-const BATCH: usize = 512;
-/// How long lines may wait for others: long enough for hundreds of a busy gateway, and far less than [`QUEUE`] of them.
-const REST: Duration = Duration::from_millis(10);
-/// How long a line usually is, with some room.
-const USUAL_LINE: usize = 768;
-/// How many bytes are written at a time.
+/// Entries taken from the queue at a time.
+const MAX_BATCH_ENTRIES: usize = 512;
+/// Delay of lines to form a batch: long enough for hundreds of lines of a busy gateway, and far too
+/// short for [`QUEUE`] of them.
+const BATCH_DELAY: Duration = Duration::from_millis(10);
+/// Usual length of a line, rounded up.
+const TYPICAL_LINE_BYTES: usize = 768;
+/// Bytes written at a time.
 const MAX_BATCH_BYTES: usize = 256 * 1_024;
-/// How often it is tried again while it cannot be written.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
-/// How often what is known by number only is told.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long the last requests have to end.
-const LAST_RECORDS: Duration = Duration::from_secs(1);
+/// Interval of retries while the file cannot be written.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which the counters are written.
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for the last requests to end.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);

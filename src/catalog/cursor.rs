@@ -1,10 +1,8 @@
-//! A place in the merged order, written down.
+//! Pagination cursor: a position in the order of the merged lists.
 //!
-//! Promises: a cursor needs no state here and lends no authority. It names the item after which to go
-//! on, and the page behind it is cut from the caller's own view: a forged one shows nothing more. It
-//! stays valid on any replica and after any change.
-//!
-//! Knows nothing of: what stands at the place.
+//! Invariants: a cursor needs no server state and grants no access. It names the item after which
+//! the list continues, and the page is taken from the caller's own view, so a forged cursor reveals
+//! nothing more. It stays valid on any replica and after any change.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -12,47 +10,47 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
-/// The item after which a list goes on.
+/// The item after which a list continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     pub(super) upstream: UpstreamName,
     pub(super) key: Box<str>,
 }
 
-/// The text is no cursor of this kind of list.
+/// Error for a text that is no cursor of this kind of list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("unreadable cursor")]
-pub struct BadCursor;
+#[error("invalid cursor")]
+pub struct InvalidCursor;
 
 impl Cursor {
-    /// Reads a cursor that a client sent back for a list of `kind`.
-    pub fn parse(text: &str, kind: Kind) -> Result<Self, BadCursor> {
+    /// Parses a cursor that a client sent for a list of `kind`.
+    pub fn parse(text: &str, kind: Kind) -> Result<Self, InvalidCursor> {
         if text.len() > MAX_CURSOR_BYTES {
-            return Err(BadCursor);
+            return Err(InvalidCursor);
         }
-        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| BadCursor)?;
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| InvalidCursor)?;
         let [VERSION, letter, name_length, rest @ ..] = bytes.as_slice() else {
-            return Err(BadCursor);
+            return Err(InvalidCursor);
         };
         if *letter != letter_of(kind) {
-            return Err(BadCursor);
+            return Err(InvalidCursor);
         }
-        let (name, rest) = rest.split_at_checked(usize::from(*name_length)).ok_or(BadCursor)?;
-        let (key_length, key) = rest.split_first_chunk().ok_or(BadCursor)?;
+        let (name, rest) = rest.split_at_checked(usize::from(*name_length)).ok_or(InvalidCursor)?;
+        let (key_length, key) = rest.split_first_chunk().ok_or(InvalidCursor)?;
         if key.len() != usize::from(u16::from_be_bytes(*key_length)) {
-            return Err(BadCursor);
+            return Err(InvalidCursor);
         }
-        let text = |bytes| std::str::from_utf8(bytes).map_err(|_| BadCursor);
-        let upstream = text(name)?.parse().map_err(|_| BadCursor)?;
+        let text = |bytes| std::str::from_utf8(bytes).map_err(|_| InvalidCursor);
+        let upstream = text(name)?.parse().map_err(|_| InvalidCursor)?;
         Ok(Self { upstream, key: text(key)?.into() })
     }
 
-    /// Writes the cursor for a list of `kind`: version, kind, and the upstream's name and the item's
-    /// public key, each behind its length.
+    /// Encodes the cursor for a list of `kind`: version, kind, and the upstream's name and the
+    /// item's public key, each after its length.
     pub fn encode(&self, kind: Kind) -> String {
         let (name, key) = (self.upstream.as_str().as_bytes(), self.key.as_bytes());
         let name_length = u8::try_from(name.len()).expect("an upstream's name is at most 32 bytes");
-        let key_length = u16::try_from(key.len()).expect("a shelf takes no key of over 2 KiB");
+        let key_length = u16::try_from(key.len()).expect("an exported key has at most 2 KiB");
         let mut bytes = Vec::with_capacity(5 + name.len() + key.len());
         bytes.extend_from_slice(&[VERSION, letter_of(kind), name_length]);
         bytes.extend_from_slice(name);
@@ -62,7 +60,7 @@ impl Cursor {
     }
 }
 
-/// How a kind is written; a letter means the same for ever.
+/// The letter of a kind. Letters must never change their meaning.
 fn letter_of(kind: Kind) -> u8 {
     match kind {
         Kind::Prompt => b'p',
@@ -72,10 +70,10 @@ fn letter_of(kind: Kind) -> u8 {
     }
 }
 
-/// What the first byte says.
+/// Value of the first byte.
 const VERSION: u8 = 1;
 
-/// The longest cursor that is read; the longest that is written, for a URI of 2 KiB, has 2.8 KiB.
+/// Maximum length of a received cursor; the longest own one, for a URI of 2 KiB, has 2.8 KiB.
 const MAX_CURSOR_BYTES: usize = 4 * 1024;
 
 #[cfg(test)]
@@ -90,7 +88,7 @@ mod tests {
 
     fn refuses(bytes: &[u8]) -> bool {
         let text = BASE64_URL_SAFE_NO_PAD.encode(bytes);
-        Cursor::parse(&text, Kind::Prompt) == Err(BadCursor)
+        Cursor::parse(&text, Kind::Prompt) == Err(InvalidCursor)
     }
 
     #[test]
@@ -111,7 +109,7 @@ mod tests {
             assert!(refuses(bytes), "{what}");
         }
         for text in ["", "=", "AXAB YQ", "\u{e9}", "AXABYQABaw=="] {
-            assert_eq!(Cursor::parse(text, Kind::Prompt), Err(BadCursor), "{text:?}");
+            assert_eq!(Cursor::parse(text, Kind::Prompt), Err(InvalidCursor), "{text:?}");
         }
     }
 
@@ -122,7 +120,7 @@ mod tests {
         assert_eq!(Cursor::parse(&text, Kind::Resource), Ok(longest));
         let longer = cursor("a", &"k".repeat(3_100)).encode(Kind::Resource);
         assert!(longer.len() > MAX_CURSOR_BYTES);
-        assert_eq!(Cursor::parse(&longer, Kind::Resource), Err(BadCursor));
+        assert_eq!(Cursor::parse(&longer, Kind::Resource), Err(InvalidCursor));
     }
 
     proptest! {
@@ -134,11 +132,11 @@ mod tests {
             for kind in Kind::ALL {
                 let text = cursor.encode(kind);
                 for read_as in Kind::ALL {
-                    let expected = if read_as == kind { Ok(cursor.clone()) } else { Err(BadCursor) };
+                    let expected = if read_as == kind { Ok(cursor.clone()) } else { Err(InvalidCursor) };
                     prop_assert_eq!(Cursor::parse(&text, read_as), expected);
                 }
-                prop_assert_eq!(Cursor::parse(&text[1..], kind), Err(BadCursor));
-                prop_assert_eq!(Cursor::parse(&text[..text.len() - 1], kind), Err(BadCursor));
+                prop_assert_eq!(Cursor::parse(&text[1..], kind), Err(InvalidCursor));
+                prop_assert_eq!(Cursor::parse(&text[..text.len() - 1], kind), Err(InvalidCursor));
             }
         }
 

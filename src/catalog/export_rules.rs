@@ -1,30 +1,30 @@
-//! What leaves one upstream, and under which public names.
+//! Export rules of one upstream: which items are exported, and their public names.
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Altered, Naming, UpstreamName};
-use crate::mcp::pattern::Rules;
+use crate::mcp::pattern::AllowDeny;
 use crate::mcp::uri::CanonicalUri;
 
-/// How one upstream's items are shown.
+/// Export rules of one upstream.
 #[derive(Debug, Clone)]
-pub struct Outlet {
-    /// The upstream's name in the file.
+pub struct ExportRules {
+    /// The upstream's name in the configuration file.
     pub name: UpstreamName,
-    /// What its public names begin with; no two outlets have the same.
+    /// Prefix of its public names; unique among upstreams.
     pub prefix: UpstreamName,
-    /// Which prompts leave the upstream at all, by their own names.
-    pub prompts: Rules,
-    /// Which tools leave the upstream at all, by their own names.
-    pub tools: Rules,
-    /// Which resources and templates leave the upstream at all.
-    pub resources: Rules,
-    /// (kind, own name, new name): changes the item's part of the public name.
+    /// Rules for prompts, over their own names.
+    pub prompts: AllowDeny,
+    /// Rules for tools, over their own names.
+    pub tools: AllowDeny,
+    /// Rules for resources and templates, over their URIs.
+    pub resources: AllowDeny,
+    /// (kind, own name, new name): replaces the own name in the public name.
     pub rename: Vec<(Kind, String, String)>,
 }
 
-impl Outlet {
-    /// What leaves the upstream of this kind.
-    pub fn rules(&self, kind: Kind) -> &Rules {
+impl ExportRules {
+    /// The rules for items of this kind.
+    pub fn rules(&self, kind: Kind) -> &AllowDeny {
         match kind {
             Kind::Prompt => &self.prompts,
             Kind::Tool => &self.tools,
@@ -32,7 +32,7 @@ impl Outlet {
         }
     }
 
-    /// What clients call the upstream's item.
+    /// The public name or URI of the upstream's item.
     pub fn public_key(&self, naming: &Naming, kind: Kind, own: &str) -> Box<str> {
         if !kind.has_name() {
             return own.into();
@@ -40,7 +40,8 @@ impl Outlet {
         naming.join(&self.prefix, self.renamed(kind, own)).into()
     }
 
-    /// The name that was altered to become public, the upstream's own or that of `rename`, and the reason.
+    /// The name that was altered to become public (the upstream's own or that of `rename`), and the
+    /// reason.
     pub fn altered<'a>(
         &'a self,
         naming: &Naming,
@@ -57,13 +58,13 @@ impl Outlet {
         renamed.map_or(own, |(_, _, to)| to)
     }
 
-    /// Whether the item leaves the upstream at all.
-    pub(super) fn lets_out(&self, kind: Kind, own: &str) -> bool {
+    /// Whether the item is exported.
+    pub(super) fn allows(&self, kind: Kind, own: &str) -> bool {
         self.rules(kind).allow(own)
     }
 
-    /// Whether a resource that the upstream does not list may be asked of it.
-    pub(super) fn lets_out_uri(&self, uri: &CanonicalUri<'_>) -> bool {
+    /// Whether a resource that the upstream does not list may be requested from it.
+    pub(super) fn allows_uri(&self, uri: &CanonicalUri<'_>) -> bool {
         self.resources.allow_everything() || self.resources.decide_uri("", uri).allows()
     }
 }

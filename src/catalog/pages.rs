@@ -1,8 +1,11 @@
-//! Pages of a table as they are sent, rendered once.
+//! Cache of rendered pages of a table.
 //!
-//! Promises: a page is kept with its table, and so for as long as it is true; only pages are kept that begin where the list
-//! does or where another kept one ends, so that cursors which nobody was given take no room; and all that are kept in
-//! the process have [`MAX_BYTES`] together. What is not kept is rendered again.
+//! Invariants: a page is cached in its table, and so for as long as it is valid; only pages are
+//! cached that begin at the start of the list or at the end of another cached page, so that forged
+//! cursors use no memory; all cached pages of the process have at most [`MAX_BYTES`] together.
+//! Other pages are rendered again.
+//!
+//! Decision: docs/decisions/0004-list-refresh.md
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,84 +14,92 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 
 use super::cursor::Cursor;
-use crate::mcp::definition::downgrade::Form;
+use crate::mcp::definition::downgrade::DefinitionForm;
 
-/// What the kept pages of the process may take together, in bytes.
+/// Maximum size of all cached pages of the process, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
+static CACHED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Which page of a table is meant.
+/// Cache key of a page of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Cut {
-    pub(super) form: Form,
-    /// The row that it begins with.
+pub(super) struct PageKey {
+    pub(super) form: DefinitionForm,
+    /// Index of the first row.
     pub(super) start: usize,
-    /// How many items it has at the most.
-    pub(super) most: usize,
-    /// How many bytes of them.
-    pub(super) most_bytes: usize,
+    /// Maximum number of items.
+    pub(super) max_items: usize,
+    /// Maximum number of bytes.
+    pub(super) max_bytes: usize,
 }
 
-/// A page as it is sent.
+/// A rendered page.
 #[derive(Debug)]
-pub(super) struct Rendered {
+pub(super) struct RenderedPage {
     /// A JSON array, on one line.
     pub(super) items: Bytes,
     pub(super) count: usize,
-    /// Where the next page begins: the place, and the row. `None` on the last.
+    /// Start of the next page: its cursor, and the index of its first row. `None` on the last.
     pub(super) next: Option<(Cursor, usize)>,
 }
 
-/// The kept pages of a table.
+/// The cached pages of a table.
 #[derive(Default)]
 pub(super) struct Pages {
-    /// `None` where a page would begin that nobody has asked for yet.
-    kept: RwLock<HashMap<Cut, Option<Kept>>>,
+    /// `None` for a page whose cursor was handed out, but that has not been requested yet.
+    cached: RwLock<HashMap<PageKey, Option<CachedPage>>>,
 }
 
-struct Kept {
-    page: Arc<Rendered>,
-    _room: Room,
+struct CachedPage {
+    page: Arc<RenderedPage>,
+    _reservation: CacheReservation,
 }
 
 impl Pages {
-    /// The page, which `render` makes if it is not kept.
-    pub(super) fn get(&self, cut: Cut, render: impl FnOnce() -> Rendered) -> Arc<Rendered> {
+    /// The page; `render` is called if it is not cached.
+    pub(super) fn get(
+        &self,
+        key: PageKey,
+        render: impl FnOnce() -> RenderedPage,
+    ) -> Arc<RenderedPage> {
         let is_regular = {
-            let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-            match kept.get(&cut) {
+            let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+            match cached.get(&key) {
                 Some(Some(found)) => return Arc::clone(&found.page),
                 Some(None) => true,
-                None => cut.start == 0,
+                None => key.start == 0,
             }
         };
         let page = Arc::new(render());
-        if is_regular && let Some(room) = Room::take(page.items.len()) {
-            let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        if is_regular && let Some(reservation) = CacheReservation::take(page.items.len()) {
+            let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
             if let Some((_, start)) = page.next {
-                kept.entry(Cut { start, ..cut }).or_default();
+                cached.entry(PageKey { start, ..key }).or_default();
             }
-            kept.insert(cut, Some(Kept { page: Arc::clone(&page), _room: room }));
+            cached.insert(
+                key,
+                Some(CachedPage { page: Arc::clone(&page), _reservation: reservation }),
+            );
         }
         page
     }
 }
 
-/// Room for so many bytes, until it is dropped.
-struct Room(usize);
+/// Reservation of this many bytes of the cache, until it is dropped.
+struct CacheReservation(usize);
 
-impl Room {
+impl CacheReservation {
     fn take(bytes: usize) -> Option<Self> {
-        let with = |kept: usize| Some(kept.saturating_add(bytes)).filter(|all| *all <= MAX_BYTES);
-        let taken = KEPT_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
+        let with =
+            |cached: usize| Some(cached.saturating_add(bytes)).filter(|all| *all <= MAX_BYTES);
+        let taken = CACHED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
         taken.is_ok().then(|| Self(bytes))
     }
 }
 
-impl Drop for Room {
+impl Drop for CacheReservation {
     fn drop(&mut self) {
-        KEPT_BYTES.fetch_sub(self.0, Ordering::Relaxed);
+        CACHED_BYTES.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 
@@ -96,39 +107,40 @@ impl Drop for Room {
 mod tests {
     use super::*;
 
-    fn rendered(bytes: usize, next: Option<usize>) -> Rendered {
+    fn rendered(bytes: usize, next: Option<usize>) -> RenderedPage {
         let cursor = Cursor { upstream: "a".parse().expect("a name"), key: "k".into() };
         let next = next.map(|row| (cursor, row));
-        Rendered { items: vec![b' '; bytes].into(), count: 1, next }
+        RenderedPage { items: vec![b' '; bytes].into(), count: 1, next }
     }
 
     #[test]
     fn what_a_list_is_cut_into_is_rendered_once_and_nothing_else_is_kept() {
         let pages = Pages::default();
-        let cut = |start| Cut { form: Form::Newest, start, most: 2, most_bytes: 100 };
-        let renders = |cut, next| {
+        let key =
+            |start| PageKey { form: DefinitionForm::Newest, start, max_items: 2, max_bytes: 100 };
+        let renders = |key, next| {
             let mut has_rendered = false;
-            pages.get(cut, || {
+            pages.get(key, || {
                 has_rendered = true;
                 rendered(10, next)
             });
             has_rendered
         };
-        assert!(renders(cut(2), Some(4)) && renders(cut(2), Some(4)), "nobody was led there");
-        assert!(renders(cut(0), Some(2)) && !renders(cut(0), Some(2)));
-        assert!(renders(cut(2), Some(4)) && !renders(cut(2), Some(4)));
-        assert!(renders(cut(3), Some(5)) && renders(cut(3), Some(5)));
-        let other = Cut { form: Form::Older, ..cut(0) };
+        assert!(renders(key(2), Some(4)) && renders(key(2), Some(4)), "no cursor leads there");
+        assert!(renders(key(0), Some(2)) && !renders(key(0), Some(2)));
+        assert!(renders(key(2), Some(4)) && !renders(key(2), Some(4)));
+        assert!(renders(key(3), Some(5)) && renders(key(3), Some(5)));
+        let other = PageKey { form: DefinitionForm::Older, ..key(0) };
         assert!(renders(other, None) && !renders(other, None), "each form by itself");
-        let wider = Cut { most: 3, ..cut(0) };
-        assert!(renders(wider, Some(3)), "and each way to cut");
+        let wider = PageKey { max_items: 3, ..key(0) };
+        assert!(renders(wider, Some(3)), "and each page size");
     }
 
     #[test]
     fn what_finds_no_room_is_rendered_again() {
         let pages = Pages::default();
-        let cut = Cut { form: Form::Newest, start: 0, most: 1, most_bytes: 1 };
-        assert_eq!(pages.get(cut, || rendered(MAX_BYTES + 1, None)).items.len(), MAX_BYTES + 1);
-        assert_eq!(pages.get(cut, || rendered(10, None)).items.len(), 10);
+        let key = PageKey { form: DefinitionForm::Newest, start: 0, max_items: 1, max_bytes: 1 };
+        assert_eq!(pages.get(key, || rendered(MAX_BYTES + 1, None)).items.len(), MAX_BYTES + 1);
+        assert_eq!(pages.get(key, || rendered(10, None)).items.len(), 10);
     }
 }

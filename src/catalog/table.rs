@@ -1,10 +1,8 @@
-//! The merged list of one kind, as one role sees it.
+//! Table: the merged list of one kind, as one role sees it.
 //!
-//! Promises: the order is total and the same in every naming mode — by the upstream's name in the file,
-//! then by public key, both bytewise — so that a place in it means the same in every table. A key stands
-//! in it once: where several upstreams list it, the first in the file keeps it.
-//!
-//! Knows nothing of: why an item is in a part and another is not.
+//! Invariants: the order is total and the same in every naming mode — by the upstream's name in the
+//! file, then by public key, both bytewise — so that a position means the same in every table. A
+//! key occurs once: if several upstreams list it, the first in the file owns it.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -12,44 +10,48 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use super::Outlet;
+use super::ExportRules;
+use super::item::AuthorizedItem;
 use super::pages::Pages;
-use super::view::Target;
 use crate::cpu_bound;
 use crate::mcp::name::UpstreamName;
 
-/// Sorted rows, and the way from a key to its row.
+/// Sorted rows with an index by key.
 #[derive(Default)]
 pub(super) struct Table {
-    rows: Vec<Arc<Target>>,
-    /// Which rows are whose, in order; upstreams without a row are not in it.
+    rows: Vec<Arc<AuthorizedItem>>,
+    /// The range of rows of each upstream, in order; upstreams without a row are omitted.
     sections: Vec<(UpstreamName, Range<usize>)>,
     index: HashSet<ByKey>,
     pages: Pages,
 }
 
 impl Table {
-    /// Merges the parts of all upstreams, which stand in the order of the file, each sorted by key.
-    pub(super) fn merge(outlets: &[Outlet], parts: &[Vec<Arc<Target>>]) -> Self {
-        let count = parts.iter().map(Vec::len).sum();
+    /// Merges the visible items of all upstreams, in the order of the file, each sorted by key.
+    pub(super) fn merge(
+        exports: &[ExportRules],
+        visible_items: &[Vec<Arc<AuthorizedItem>>],
+    ) -> Self {
+        let count = visible_items.iter().map(Vec::len).sum();
         let mut index = HashSet::with_capacity(count);
-        for target in parts.iter().flatten() {
-            // `insert` keeps what is there: the first in the file.
+        for target in visible_items.iter().flatten() {
+            // `insert` does not replace: the first upstream in the file owns the key.
             index.insert(ByKey(Arc::clone(target)));
         }
         let unique = index.len() == count;
-        let keeps = |target: &Arc<Target>| {
+        let keeps = |target: &Arc<AuthorizedItem>| {
             let keeper = index.get(&*target.key);
             unique || keeper.is_some_and(|keeper| Arc::ptr_eq(&keeper.0, target))
         };
 
-        let mut by_name: Vec<_> = outlets.iter().map(|outlet| &outlet.name).zip(parts).collect();
+        let mut by_name: Vec<_> =
+            exports.iter().map(|export| &export.name).zip(visible_items).collect();
         by_name.sort_by_key(|(name, _)| *name);
         let mut rows = Vec::with_capacity(index.len());
         let mut sections = Vec::new();
-        for (name, part) in by_name {
+        for (name, visible) in by_name {
             let start = rows.len();
-            rows.extend(part.iter().filter(|target| keeps(target)).cloned());
+            rows.extend(visible.iter().filter(|target| keeps(target)).cloned());
             if rows.len() > start {
                 sections.push((name.clone(), start..rows.len()));
             }
@@ -57,28 +59,28 @@ impl Table {
         Self { rows, sections, index, pages: Pages::default() }
     }
 
-    /// The row of this key.
-    pub(super) fn find(&self, key: &str) -> Option<&Arc<Target>> {
+    /// The row with this key.
+    pub(super) fn find(&self, key: &str) -> Option<&Arc<AuthorizedItem>> {
         self.index.get(key).map(|found| &found.0)
     }
 
     /// All rows.
-    pub(super) fn rows(&self) -> &[Arc<Target>] {
+    pub(super) fn rows(&self) -> &[Arc<AuthorizedItem>] {
         &self.rows
     }
 
-    /// How many rows stand before what is behind a place, whether or not something stands there.
+    /// Index of the first row after a position, whether or not there is a row at the position.
     pub(super) fn place_after(&self, upstream: &UpstreamName, key: &str) -> usize {
         self.rows.partition_point(|row| (&row.upstream, &*row.key) <= (upstream, key))
     }
 
-    /// Its pages, as they are sent.
+    /// The cached pages of the table.
     pub(super) fn pages(&self) -> &Pages {
         &self.pages
     }
 
     /// The rows of one upstream.
-    pub(super) fn of(&self, upstream: &UpstreamName) -> &[Arc<Target>] {
+    pub(super) fn of(&self, upstream: &UpstreamName) -> &[Arc<AuthorizedItem>] {
         match self.sections.binary_search_by(|(name, _)| name.cmp(upstream)) {
             Ok(at) => &self.rows[self.sections[at].1.clone()],
             Err(_) => &[],
@@ -87,7 +89,8 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// The last one that has it may be a request, or a stream that compares it with a newer one.
+    // The last owner may be a request, or a stream that compares the table with a newer one;
+    // neither must spend the time to free it.
     fn drop(&mut self) {
         let (rows, index) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.index));
         cpu_bound::discard(rows.len(), (rows, index));
@@ -95,19 +98,19 @@ impl Drop for Table {
 }
 
 impl PartialEq for Table {
-    /// The rest follows from the rows. Unchanged rows are the same `Arc`, which `Arc<T: Eq>` sees
-    /// without looking inside.
+    // The rest follows from the rows. Unchanged rows are the same `Arc`, which `Arc<T: Eq>`
+    // compares by pointer.
     fn eq(&self, other: &Self) -> bool {
         self.rows == other.rows
     }
 }
 
-/// The tables of one kind that are in use. Views that show the same share one, whatever rules they come from.
+/// Tables of one kind in use. Views with the same rows share a table, whatever their rules are.
 #[derive(Default, Clone)]
 pub(super) struct Tables {
-    /// By a hash of where the rows are in memory: an item that many see is there once.
+    /// By a hash of the rows' addresses: an item is in memory once, however many views have it.
     by_rows: HashMap<u64, Vec<Weak<Table>>>,
-    /// From how many on those that nobody has any more are looked for.
+    /// Number of entries from which on unused tables are removed.
     sweep_at: usize,
 }
 
@@ -137,8 +140,8 @@ impl Tables {
     }
 }
 
-/// A target that is found by its public key.
-struct ByKey(Arc<Target>);
+/// An item that is hashed by its public key.
+struct ByKey(Arc<AuthorizedItem>);
 
 impl Borrow<str> for ByKey {
     fn borrow(&self) -> &str {

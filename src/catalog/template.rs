@@ -1,21 +1,20 @@
-//! Whether a URI could have come from a URI template (RFC 6570).
+//! Matching of URIs against URI templates (RFC 6570).
 //!
-//! Values are not extracted: all that is asked is whose URI it is. `{x}` stands for a run of at least one
-//! character other than `/`; an expression with an operator, such as `{+x}`, `{/x*}` or `{?q}`, for any
-//! run, the empty one included.
+//! Values are not extracted: the match only decides which upstream owns a URI. `{x}` stands for a
+//! run of at least one character other than `/`; an expression with an operator, such as `{+x}`,
+//! `{/x*}` or `{?q}`, stands for any run, the empty one included.
 //!
-//! Promise: the work is at most template times URI, and a caller can bound it over many templates;
-//! there is no backtracking.
-//! Knows nothing of: what an expression's names mean, percent-encoding.
+//! Invariant: the cost is at most the product of the lengths of template and URI, without
+//! backtracking, and a caller can bound it over many templates.
 
-/// How much work the templates of one upstream may cost for one URI: far more than honest ones do, and
-/// about a millisecond.
+/// Maximum cost of matching one URI against the templates of one upstream: far more than real
+/// templates need, and about a millisecond.
 pub const MAX_STEPS: usize = 1 << 20;
 
-/// Whether `template` could yield `uri`. Takes what it costs from `steps`; when nothing is left the
-/// answer is no.
+/// Whether `template` could yield `uri`. Subtracts the cost from `steps`; if they do not suffice
+/// the result is `false`.
 pub fn matches(template: &str, uri: &str, steps: &mut usize) -> bool {
-    // Most templates fail at their first letters; that is told without further ado.
+    // Most templates differ in their first characters, which is a cheap check.
     let head = template.find('{').unwrap_or(template.len());
     if !spend(steps, head + 1) || !uri.starts_with(&template[..head]) {
         return false;
@@ -24,12 +23,12 @@ pub fn matches(template: &str, uri: &str, steps: &mut usize) -> bool {
         return uri.len() == head;
     };
     let text = &uri.as_bytes()[head..];
-    // At which places in `text` the template can be, after the pieces so far.
-    let mut places = vec![false; text.len() + 1];
-    places[0] = true;
+    // For each position in `text`, whether the pieces so far can end there.
+    let mut positions = vec![false; text.len() + 1];
+    positions[0] = true;
     for piece in Pieces(rest) {
         let Some(piece) = piece else { return false };
-        let reached = places.iter().filter(|place| **place).count();
+        let reached = positions.iter().filter(|position| **position).count();
         let cost = match piece {
             Piece::Literal(literal) => reached * literal.len(),
             Piece::Segment | Piece::Any => 0,
@@ -37,9 +36,9 @@ pub fn matches(template: &str, uri: &str, steps: &mut usize) -> bool {
         if reached == 0 || !spend(steps, text.len() + 1 + cost) {
             return false;
         }
-        piece.advance(text, &mut places);
+        piece.advance(text, &mut positions);
     }
-    places[text.len()]
+    positions[text.len()]
 }
 
 fn spend(steps: &mut usize, cost: usize) -> bool {
@@ -48,7 +47,7 @@ fn spend(steps: &mut usize, cost: usize) -> bool {
     left.is_some()
 }
 
-/// A piece of a template.
+/// Piece of a template.
 enum Piece<'a> {
     Literal(&'a [u8]),
     /// One character or more, none of them `/`.
@@ -57,37 +56,37 @@ enum Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Turns the places that can stand before this piece into those that can stand behind it.
-    fn advance(&self, text: &[u8], places: &mut [bool]) {
+    /// Replaces the possible positions before this piece by those after it.
+    fn advance(&self, text: &[u8], positions: &mut [bool]) {
         match self {
             Self::Literal(literal) => {
-                // From the back: a place that is read has not been written yet.
-                for end in (0..places.len()).rev() {
+                // From the end, so that a position is read before it is overwritten.
+                for end in (0..positions.len()).rev() {
                     let start = end.checked_sub(literal.len());
-                    places[end] =
-                        start.is_some_and(|start| places[start] && text[start..end] == **literal);
+                    positions[end] = start
+                        .is_some_and(|start| positions[start] && text[start..end] == **literal);
                 }
             }
             Self::Segment => {
                 let mut running = false;
-                // The end stops a run like a slash does.
-                for (place, byte) in places.iter_mut().zip(text.iter().chain(b"/")) {
-                    let starts = std::mem::replace(place, running);
+                // The end of the text ends a run like a slash does.
+                for (position, byte) in positions.iter_mut().zip(text.iter().chain(b"/")) {
+                    let starts = std::mem::replace(position, running);
                     running = *byte != b'/' && (running || starts);
                 }
             }
             Self::Any => {
                 let mut reached = false;
-                for place in places {
-                    reached |= *place;
-                    *place = reached;
+                for position in positions {
+                    reached |= *position;
+                    *position = reached;
                 }
             }
         }
     }
 }
 
-/// The pieces of a template; a `None` among them says that it is none.
+/// Iterator over the pieces of a template; yields `None` for a malformed one.
 struct Pieces<'a>(&'a str);
 
 impl<'a> Iterator for Pieces<'a> {
@@ -105,7 +104,7 @@ impl<'a> Iterator for Pieces<'a> {
         };
         self.0 = rest;
         Some(match expression.as_bytes() {
-            // Section 2.2: these are reserved, and nobody knows what they yield.
+            // Section 2.2: these operators are reserved, and their expansion is undefined.
             [] | [b'=' | b',' | b'!' | b'@' | b'|', ..] => None,
             [b'+' | b'#' | b'.' | b'/' | b';' | b'?' | b'&', ..] => Some(Piece::Any),
             _ => Some(Piece::Segment),

@@ -1,4 +1,4 @@
-//! What the catalog promises, in examples; in properties in the file beside.
+//! Tests of the catalog by examples; `properties.rs` has those by properties.
 
 mod introductions;
 mod large;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::*;
-use crate::mcp::definition::downgrade::Form;
-use crate::mcp::kind::Topic;
+use crate::mcp::definition::downgrade::DefinitionForm;
+use crate::mcp::kind::ListTopic;
 use crate::mcp::name::Characters;
-use crate::mcp::pattern::Rules;
+use crate::mcp::pattern::AllowDeny;
 
 /// A role made of patterns over `<upstream>/<key>`, the same for all kinds.
-struct Sees(Rules);
+struct Sees(AllowDeny);
 
 impl Filter for Sees {
     fn allows(&self, _kind: Kind, upstream: &UpstreamName, key: &str) -> bool {
@@ -26,6 +26,10 @@ impl Filter for Sees {
         self.0.decide_uri(&format!("{upstream}/"), uri).allows()
     }
 
+    fn resources(&self) -> &AllowDeny {
+        &self.0
+    }
+
     fn reaches(&self, upstream: &UpstreamName) -> bool {
         let prefix = format!("{upstream}/");
         let texts = || self.0.allow.iter().map(|pattern| pattern.as_str());
@@ -34,16 +38,16 @@ impl Filter for Sees {
 }
 
 fn sees(allow: &[&str], deny: &[&str]) -> Arc<dyn Filter> {
-    Arc::new(Sees(Rules::new(allow, deny)))
+    Arc::new(Sees(AllowDeny::new(allow, deny)))
 }
 
 fn name(text: &str) -> UpstreamName {
     text.parse().expect(text)
 }
 
-fn outlet(text: &str) -> Outlet {
-    let everything = Rules::everything;
-    Outlet {
+fn export(text: &str) -> ExportRules {
+    let everything = AllowDeny::everything;
+    ExportRules {
         name: name(text),
         prefix: name(text),
         prompts: everything(),
@@ -54,10 +58,10 @@ fn outlet(text: &str) -> Outlet {
 }
 
 fn settings(upstreams: &[&str]) -> Settings {
-    let outlets = upstreams.iter().map(|upstream| outlet(upstream)).collect();
+    let exports = upstreams.iter().map(|upstream| export(upstream)).collect();
     Settings {
         naming: Naming::default(),
-        outlets,
+        exports,
         page_items: 2,
         page_bytes: 1_000,
         instructions: true,
@@ -73,9 +77,9 @@ fn item(kind: Kind, key: &str, version: u8) -> Item {
     Item::parse(kind, text.into()).expect("an item")
 }
 
-fn snapshot(kind: Kind, keys: &[&str]) -> Snapshot {
+fn snapshot(kind: Kind, keys: &[&str]) -> ListSnapshot {
     let items = keys.iter().map(|key| item(kind, key, 0)).collect();
-    Snapshot { items, fresh_until: None, is_private: false, cut: None }
+    ListSnapshot { items, fresh_until: None, is_private: false, cut: None }
 }
 
 impl Catalog {
@@ -83,18 +87,18 @@ impl Catalog {
         self.publish(&name(upstream), kind, snapshot(kind, keys));
     }
 
-    fn seen(&self, allow: &[&str], deny: &[&str]) -> Arc<View> {
+    fn seen(&self, allow: &[&str], deny: &[&str]) -> Arc<RoleView> {
         let role = format!("{allow:?}{deny:?}");
         self.view(&role, &sees(allow, deny)).borrow().clone()
     }
 }
 
-impl View {
+impl RoleView {
     /// All pages of a list, as public keys.
     fn keys(&self, kind: Kind) -> Vec<String> {
         let (mut keys, mut after) = (Vec::new(), None);
         loop {
-            let page = self.page(kind, after.as_ref(), Form::Newest);
+            let page = self.page(kind, after.as_ref(), DefinitionForm::Newest);
             keys.extend(keys_on(&page, kind));
             after = page.next;
             if after.is_none() {
@@ -103,13 +107,13 @@ impl View {
         }
     }
 
-    /// Where a URI goes.
+    /// The upstream that a URI is routed to.
     fn owner(&self, uri: &str) -> Option<String> {
         self.resolve_uri(uri).map(|target| target.upstream.to_string())
     }
 }
 
-fn keys_on(page: &Page, kind: Kind) -> Vec<String> {
+fn keys_on(page: &CatalogPage, kind: Kind) -> Vec<String> {
     let items: Vec<_> = crate::json::elements(&page.items).expect("a page is a list").collect();
     assert_eq!(items.len(), page.count);
     let keys = items.into_iter().map(|text| Item::parse(kind, text).expect("an item").key.into());
@@ -119,7 +123,7 @@ fn keys_on(page: &Page, kind: Kind) -> Vec<String> {
 #[test]
 fn the_list_is_in_order_of_upstream_and_name_whatever_the_prefix() {
     let mut settings = settings(&["b", "a"]);
-    settings.outlets[1].prefix = name("zz");
+    settings.exports[1].prefix = name("zz");
     let catalog = Catalog::new(settings);
     catalog.lists("b", Kind::Tool, &["x", "B", "a"]);
     catalog.lists("a", Kind::Tool, &["y", "z"]);
@@ -132,7 +136,7 @@ fn named(upstream: &str, own: &[&str]) -> Vec<(String, String)> {
     let catalog = catalog(&[upstream]);
     catalog.lists(upstream, Kind::Tool, own);
     let view = catalog.seen(&["*"], &[]);
-    let targets = view.targets(Kind::Tool).iter();
+    let targets = view.items(Kind::Tool).iter();
     let mut named: Vec<_> =
         targets.map(|target| (target.own.to_string(), target.key.to_string())).collect();
     named.sort();
@@ -158,8 +162,8 @@ fn names_that_providers_refuse_are_altered_alike_in_every_order_and_catalog() {
 
 #[test]
 fn a_name_equal_to_another_ones_altered_form_hides_neither_first_nor_last() {
-    let outlet = outlet("hub");
-    let public = outlet.public_key(&Naming::default(), Kind::Tool, "a.b");
+    let export = export("hub");
+    let public = export.public_key(&Naming::default(), Kind::Tool, "a.b");
     let twin = public.strip_prefix("hub__").expect("the prefix");
     for order in [["a.b", twin, "c"], [twin, "a.b", "c"]] {
         assert_eq!(named("hub", &order), [("c".to_owned(), "hub__c".to_owned())]);
@@ -170,7 +174,7 @@ fn a_name_equal_to_another_ones_altered_form_hides_neither_first_nor_last() {
 #[test]
 fn an_altered_name_leaves_the_original_in_the_title_unless_there_is_one() {
     let mut settings = settings(&["a"]);
-    settings.outlets[0].rename = vec![(Kind::Tool, "x".into(), "x.y".into())];
+    settings.exports[0].rename = vec![(Kind::Tool, "x".into(), "x.y".into())];
     settings.page_items = 9;
     let catalog = Catalog::new(settings);
     let tools = [
@@ -181,9 +185,9 @@ fn an_altered_name_leaves_the_original_in_the_title_unless_there_is_one() {
         r#"{"name":"x"}"#,
     ];
     let items = tools.map(|text| Item::parse(Kind::Tool, text.into()).expect(text)).to_vec();
-    let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
+    let snapshot = ListSnapshot { items, fresh_until: None, is_private: false, cut: None };
     catalog.publish(&name("a"), Kind::Tool, snapshot);
-    let page = catalog.seen(&["*"], &[]).page(Kind::Tool, None, Form::Newest);
+    let page = catalog.seen(&["*"], &[]).page(Kind::Tool, None, DefinitionForm::Newest);
     let public = |own: &str| Naming::default().join(&name("a"), own);
     let expected = [
         format!(r#"{{"name":"{}","v":1,"title":"b.b"}}"#, public("b.b")),
@@ -198,23 +202,23 @@ fn an_altered_name_leaves_the_original_in_the_title_unless_there_is_one() {
 #[test]
 fn an_item_is_shown_under_its_public_name_and_with_every_other_byte() {
     let mut settings = settings(&["a"]);
-    settings.outlets[0].rename = vec![(Kind::Prompt, "x".into(), "neat".into())];
+    settings.exports[0].rename = vec![(Kind::Prompt, "x".into(), "neat".into())];
     let catalog = Catalog::new(settings);
     let publish = |kind, text: &'static str| {
         let items = vec![Item::parse(kind, text.into()).expect(text)];
         catalog.publish(
             &name("a"),
             kind,
-            Snapshot { items, fresh_until: None, is_private: false, cut: None },
+            ListSnapshot { items, fresh_until: None, is_private: false, cut: None },
         );
     };
     publish(Kind::Prompt, r#"{"odd":1e400,"name":"x","n":{"name": "x"}}"#);
     publish(Kind::Resource, "{ \"uri\":\n\"a:b\" , \"name\":\"x\" }");
     let view = catalog.seen(&["*"], &[]);
-    let prompts = view.page(Kind::Prompt, None, Form::Newest).items;
+    let prompts = view.page(Kind::Prompt, None, DefinitionForm::Newest).items;
     assert_eq!(prompts, r#"[{"odd":1e400,"name":"a__neat","n":{"name": "x"}}]"#);
     assert_eq!(
-        view.page(Kind::Resource, None, Form::Newest).items,
+        view.page(Kind::Resource, None, DefinitionForm::Newest).items,
         r#"[{ "uri": "a:b" , "name":"x" }]"#
     );
     let target = view.resolve(Kind::Prompt, "a__neat").expect("listed");
@@ -230,7 +234,7 @@ fn a_page_holds_so_many_items_and_so_many_bytes() {
     let mut sizes = Vec::new();
     let mut after = None;
     loop {
-        let page = view.page(Kind::Tool, after.as_ref(), Form::Newest);
+        let page = view.page(Kind::Tool, after.as_ref(), DefinitionForm::Newest);
         sizes.push((page.count, page.items.len() <= 45 + 2));
         after = page.next;
         if after.is_none() {
@@ -238,7 +242,7 @@ fn a_page_holds_so_many_items_and_so_many_bytes() {
         }
     }
     assert_eq!(sizes, [(2, true), (1, true), (1, false)]);
-    assert_eq!(view.page(Kind::Prompt, None, Form::Newest).count, 0);
+    assert_eq!(view.page(Kind::Prompt, None, DefinitionForm::Newest).count, 0);
 }
 
 #[test]
@@ -247,18 +251,28 @@ fn a_page_resumes_after_a_name_and_an_upstream_that_have_since_vanished() {
     for upstream in ["a", "b", "c"] {
         catalog.lists(upstream, Kind::Tool, &["1"]);
     }
-    let next = catalog.seen(&["*"], &[]).page(Kind::Tool, None, Form::Newest).next.expect("more");
+    let next = catalog
+        .seen(&["*"], &[])
+        .page(Kind::Tool, None, DefinitionForm::Newest)
+        .next
+        .expect("more");
     catalog.lists("b", Kind::Tool, &[]);
     let view = catalog.seen(&["*"], &[]);
-    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&next), Form::Newest), Kind::Tool), ["c__1"]);
+    assert_eq!(
+        keys_on(&view.page(Kind::Tool, Some(&next), DefinitionForm::Newest), Kind::Tool),
+        ["c__1"]
+    );
     let never = Cursor { upstream: name("aa"), key: "x".into() };
-    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&never), Form::Newest), Kind::Tool), ["c__1"]);
+    assert_eq!(
+        keys_on(&view.page(Kind::Tool, Some(&never), DefinitionForm::Newest), Kind::Tool),
+        ["c__1"]
+    );
 }
 
 #[test]
 fn what_does_not_leave_its_upstream_is_seen_by_nobody() {
     let mut settings = settings(&["a"]);
-    settings.outlets[0].tools = Rules::new(&["*"], &["get-env"]);
+    settings.exports[0].tools = AllowDeny::new(&["*"], &["get-env"]);
     let catalog = Catalog::new(settings);
     catalog.lists("a", Kind::Tool, &["get-env", "x"]);
     let view = catalog.seen(&["*"], &[]);
@@ -269,7 +283,7 @@ fn what_does_not_leave_its_upstream_is_seen_by_nobody() {
 #[test]
 fn s28_the_first_of_two_with_one_name_is_kept_and_of_two_that_clash_neither() {
     let mut settings = settings(&["a"]);
-    settings.outlets[0].rename = vec![(Kind::Tool, "old".into(), "new".into())];
+    settings.exports[0].rename = vec![(Kind::Tool, "old".into(), "new".into())];
     let catalog = Catalog::new(settings);
     let mut listed = snapshot(Kind::Tool, &["twice", "new", "old", "fine"]);
     listed.items.push(item(Kind::Tool, "twice", 1));
@@ -286,7 +300,7 @@ fn s28_the_first_of_two_with_one_name_is_kept_and_of_two_that_clash_neither() {
         problems.to_string(),
         r#""new" would be "a__new" like another, rename one of them; "#.to_owned()
             + r#""old" would be "a__new" like another, rename one of them; "#
-            + r#""twice" is listed twice, the first is kept"#
+            + r#""twice" is listed twice, the first one is used"#
     );
     catalog.lists("a", Kind::Tool, &["fine"]);
     assert!(catalog.problems().is_empty());
@@ -295,9 +309,12 @@ fn s28_the_first_of_two_with_one_name_is_kept_and_of_two_that_clash_neither() {
 #[test]
 fn problems_are_counted_beyond_a_number() {
     let catalog = catalog(&["a"]);
-    catalog.lists("a", Kind::Tool, &["x"; 2 * Problems::MAX]);
+    catalog.lists("a", Kind::Tool, &["x"; 2 * ExportProblems::MAX]);
     let (_, _, problems) = catalog.problems().remove(0);
-    assert_eq!((problems.first.len(), problems.more), (Problems::MAX, Problems::MAX - 1));
+    assert_eq!(
+        (problems.first.len(), problems.more),
+        (ExportProblems::MAX, ExportProblems::MAX - 1)
+    );
 }
 
 #[test]
@@ -310,7 +327,7 @@ fn an_unchanged_item_stays_the_same_in_memory_and_shares_none_with_its_message()
     catalog.publish(
         &name("a"),
         Kind::Resource,
-        Snapshot { items, fresh_until: None, is_private: false, cut: None },
+        ListSnapshot { items, fresh_until: None, is_private: false, cut: None },
     );
     assert!(message.is_unique());
     let after = catalog.seen(&["*"], &[]).resolve(Kind::Resource, "r:1").expect("listed");
@@ -370,7 +387,7 @@ fn a_uri_that_is_not_listed_goes_by_template_and_then_by_origin() {
 #[test]
 fn an_outlets_rules_hold_for_uris_that_are_not_listed() {
     let mut settings = settings(&["a"]);
-    settings.outlets[0].resources = Rules::new(&["r://a/*"], &["r://a/secret*"]);
+    settings.exports[0].resources = AllowDeny::new(&["r://a/*"], &["r://a/secret*"]);
     let catalog = Catalog::new(settings);
     catalog.lists("a", Kind::Template, &["r://a/{+any}"]);
     let view = catalog.seen(&["*"], &[]);
@@ -394,13 +411,16 @@ fn a_list_names_the_upstreams_within_reach_that_were_never_listed() {
     catalog.lists("b", Kind::Tool, &[]);
     let mut all = catalog.view("all", &sees(&["*"], &[]));
     let some = catalog.view("some", &sees(&["a/*", "b/*"], &[]));
-    assert_eq!(all.borrow().page(Kind::Tool, None, Form::Newest).partial, [name("a"), name("c")]);
+    assert_eq!(
+        all.borrow().page(Kind::Tool, None, DefinitionForm::Newest).partial,
+        [name("a"), name("c")]
+    );
     assert_eq!(all.borrow_and_update().missing(Kind::Prompt), [name("a"), name("b"), name("c")]);
     assert_eq!(some.borrow().missing(Kind::Tool), [name("a")]);
     let before = all.borrow().clone();
     catalog.lists("c", Kind::Tool, &[]);
     assert!(all.has_changed().expect("open") && !some.has_changed().expect("open"));
-    assert!(!all.borrow().differs(&before, Topic::Tools, Form::Newest));
+    assert!(!all.borrow().differs(&before, ListTopic::Tools, DefinitionForm::Newest));
 }
 
 #[tokio::test(start_paused = true)]
@@ -412,14 +432,14 @@ async fn a_list_is_fresh_as_long_as_the_first_to_expire_and_that_wakes_nobody() 
         catalog.publish(
             &name(upstream),
             Kind::Tool,
-            Snapshot { items: Vec::new(), fresh_until, is_private: false, cut: None },
+            ListSnapshot { items: Vec::new(), fresh_until, is_private: false, cut: None },
         );
     };
     for (upstream, seconds) in [("a", 20), ("b", 30), ("c", 1)] {
         publish(upstream, seconds);
     }
-    let fresh_for = |all: &watch::Receiver<Arc<View>>| {
-        all.borrow().page(Kind::Tool, None, Form::Newest).fresh_for
+    let fresh_for = |all: &watch::Receiver<Arc<RoleView>>| {
+        all.borrow().page(Kind::Tool, None, DefinitionForm::Newest).fresh_for
     };
     assert_eq!(fresh_for(&all), Some(Duration::from_secs(20)));
     all.mark_unchanged();
@@ -428,7 +448,7 @@ async fn a_list_is_fresh_as_long_as_the_first_to_expire_and_that_wakes_nobody() 
     assert!(!all.has_changed().expect("open"));
     tokio::time::advance(Duration::from_secs(31)).await;
     assert_eq!(fresh_for(&all), Some(Duration::ZERO));
-    assert_eq!(all.borrow().page(Kind::Prompt, None, Form::Newest).fresh_for, None);
+    assert_eq!(all.borrow().page(Kind::Prompt, None, DefinitionForm::Newest).fresh_for, None);
 }
 
 #[test]
@@ -449,7 +469,7 @@ fn roles_that_see_the_same_by_different_rules_share_their_tables() {
     let all: Vec<_> = (0..1_000).map(view).collect();
     let other = catalog.view("other", &sees(&["*"], &[]));
     let share = || {
-        let table = |view: &Arc<View>| Arc::clone(&view.tables[Kind::Tool.index()]);
+        let table = |view: &Arc<RoleView>| Arc::clone(&view.tables[Kind::Tool.index()]);
         let first = table(&all[0].borrow());
         assert!(all.iter().all(|view| Arc::ptr_eq(&table(&view.borrow()), &first)));
         assert!(!Arc::ptr_eq(&table(&other.borrow()), &first));
@@ -469,7 +489,7 @@ fn a_publish_reaches_a_view_that_nobody_watches() {
     let catalog = catalog(&["a"]);
     drop(catalog.view("all", &sees(&["*"], &[])));
     catalog.lists("a", Kind::Tool, &["x"]);
-    catalog.lists("nobody", Kind::Tool, &["x"]);
+    catalog.lists("unknown", Kind::Tool, &["x"]);
     assert_eq!(catalog.view("all", &sees(&["*"], &[])).borrow().keys(Kind::Tool), ["a__x"]);
 }
 

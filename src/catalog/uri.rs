@@ -1,23 +1,20 @@
-//! Scheme and authority of a URI, by which one that no upstream lists finds its upstream.
+//! UriOrigin of a URI: the scheme and authority by which an unlisted URI is routed to an upstream.
 //!
-//! Comparison is bytewise, like everywhere in the catalog: what an upstream writes in capitals a client
-//! has to write in capitals.
-//!
-//! Knows nothing of: what a scheme means.
+//! Comparison is bytewise, as everywhere in the catalog: a client must use the upstream's case.
 
 use std::sync::Arc;
 
-use super::view::Target;
+use super::item::AuthorizedItem;
 
-/// The scheme and authority of a URI (RFC 3986, section 3).
-pub(super) struct Origin<'a> {
-    /// `scheme://authority`, or `scheme:` where there is no authority.
+/// Scheme and authority of a URI (RFC 3986, section 3).
+pub(super) struct UriOrigin<'a> {
+    /// `scheme://authority`, or `scheme:` without an authority.
     text: &'a str,
     has_authority: bool,
 }
 
-impl<'a> Origin<'a> {
-    /// The origin of a URI; `None` for what has no scheme.
+impl<'a> UriOrigin<'a> {
+    /// The origin of a URI; `None` without a scheme.
     pub(super) fn of(uri: &'a str) -> Option<Self> {
         let colon = uri.find(':')?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
@@ -35,29 +32,29 @@ impl<'a> Origin<'a> {
         }
     }
 
-    /// Whether one of these rows, which are sorted by key, has the same origin. Some binary searches: no
-    /// row but their hits is looked at.
-    pub(super) fn is_among(&self, rows: &[Arc<Target>]) -> bool {
+    /// Whether one of these rows, which are sorted by key, has the same origin. Uses a few binary
+    /// searches.
+    pub(super) fn is_among(&self, rows: &[Arc<AuthorizedItem>]) -> bool {
         let text = self.text;
         if self.has_authority {
-            // What may follow an authority, in a URI and in a template.
+            // These characters may follow an authority, in a URI and in a template.
             return rows.binary_search_by(|row| (*row.key).cmp(text)).is_ok()
                 || ["/", "?", "#", "{/", "{?", "{#"].iter().any(|next| {
                     let head = format!("{text}{next}");
                     begins_with(first_from(rows, &head), &head)
                 });
         }
-        // Rows with an authority stand in the midst of those without: `s://` up to `s:/0`.
+        // Rows with an authority sort between those without: `s://` up to `s:/0`.
         let before = first_from(rows, text).filter(|row| !row.key[text.len()..].starts_with("//"));
         begins_with(before, text) || begins_with(first_from(rows, &format!("{text}/0")), text)
     }
 }
 
-fn first_from<'r>(rows: &'r [Arc<Target>], key: &str) -> Option<&'r Arc<Target>> {
+fn first_from<'r>(rows: &'r [Arc<AuthorizedItem>], key: &str) -> Option<&'r Arc<AuthorizedItem>> {
     rows.get(rows.partition_point(|row| *row.key < *key))
 }
 
-fn begins_with(row: Option<&Arc<Target>>, head: &str) -> bool {
+fn begins_with(row: Option<&Arc<AuthorizedItem>>, head: &str) -> bool {
     row.is_some_and(|row| row.key.starts_with(head))
 }
 
@@ -68,19 +65,19 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    fn rows(keys: &[String]) -> Vec<Arc<Target>> {
+    fn rows(keys: &[String]) -> Vec<Arc<AuthorizedItem>> {
         let mut keys = keys.to_vec();
         keys.sort();
-        let target = |key: &String| Target {
+        let target = |key: &String| AuthorizedItem {
             kind: Kind::Resource,
             upstream: "a".parse().expect("a name"),
             own: key.as_str().into(),
             key: key.as_str().into(),
             json: Bytes::new(),
-            older: None,
-            mirror: None,
+            older_json: None,
+            param_headers: None,
             needs_task: false,
-            declared: None,
+            prompt_arguments: None,
         };
         keys.iter().map(target).map(Arc::new).collect()
     }
@@ -88,7 +85,7 @@ mod tests {
     #[test]
     fn an_origin_ends_where_the_authority_does() {
         let check = |uri: &str, expected: Option<&str>| {
-            assert_eq!(Origin::of(uri).map(|origin| origin.text), expected, "{uri}");
+            assert_eq!(UriOrigin::of(uri).map(|origin| origin.text), expected, "{uri}");
         };
         check("https://h:1/a", Some("https://h:1"));
         check("https://h?q", Some("https://h"));
@@ -102,7 +99,7 @@ mod tests {
     #[test]
     fn an_origin_is_found_among_uris_and_templates() {
         let check = |uri: &str, key: &str, expected: bool| {
-            let origin = Origin::of(uri).expect(uri);
+            let origin = UriOrigin::of(uri).expect(uri);
             assert_eq!(origin.is_among(&rows(&[key.into()])), expected, "{uri} in {key}");
         };
         check("https://h/a", "https://h/b", true);
@@ -122,8 +119,8 @@ mod tests {
             uri in "[ab]:(//[ab-]?)?[/?a0-]{0,3}",
             keys in prop::collection::vec("[ab]:(//[ab-]?)?[/?a0-]{0,3}", 0..8),
         ) {
-            let origin = Origin::of(&uri).expect("a scheme");
-            let same = |key: &String| Origin::of(key).expect("a scheme").text == origin.text;
+            let origin = UriOrigin::of(&uri).expect("a scheme");
+            let same = |key: &String| UriOrigin::of(key).expect("a scheme").text == origin.text;
             prop_assert_eq!(origin.is_among(&rows(&keys)), keys.iter().any(same));
         }
     }

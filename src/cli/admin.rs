@@ -1,4 +1,4 @@
-//! The listener for operators, as `weir serve` opens it: its address, its token, and what it tells of itself.
+//! Admin listener of `weir serve`: its address, its token, and the file that announces it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use tokio::net::TcpListener;
 use tracing::{debug, info, warn};
 
 use super::exit::Failure;
-use crate::admin::discovery::{self, Told};
+use crate::admin::discovery::{self, AdminEndpointFileGuard};
 use crate::admin::{self, token};
 use crate::audit::Audit;
 use crate::config::Config;
 
-/// Listens where the configuration says, with the socket that was handed over if that is there; `None` where it says
-/// not to, or where nothing is said and somebody else has the usual address.
+/// Binds the configured address, or takes the inherited socket if it has that address. `None` if
+/// the listener is disabled, or if no address is configured and the default one is taken.
 pub(super) async fn listen(
     config: &Config,
-    handed: Option<std::net::TcpListener>,
+    inherited: Option<std::net::TcpListener>,
 ) -> Result<Option<TcpListener>, Failure> {
     let admin = &config.admin;
     if !admin.enabled {
         return Ok(None);
     }
     let address = admin.address();
-    let is_there =
+    let has_address =
         |socket: &std::net::TcpListener| socket.local_addr().is_ok_and(|it| it == address);
-    if let Some(socket) = handed.filter(is_there) {
+    if let Some(socket) = inherited.filter(has_address) {
         let taken = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
         return taken.map(Some).map_err(|error| {
-            Failure::Unreachable(format!("the socket for operators that was handed over: {error}"))
+            Failure::Unreachable(format!("the inherited admin socket cannot be used: {error}"))
         });
     }
     match TcpListener::bind(address).await {
@@ -36,7 +36,8 @@ pub(super) async fn listen(
         Err(error) if admin.listen.is_none() => {
             warn!(
                 %address, %error,
-                "nothing listens for operators: set `listen` under [admin] for `weir status` and metrics"
+                "admin listener not started: set `listen` under [admin] for `weir status` and \
+                 metrics"
             );
             Ok(None)
         }
@@ -46,7 +47,8 @@ pub(super) async fn listen(
     }
 }
 
-/// What the listener is made with. Where no token can be kept it goes without one, and what needs one is for nobody.
+/// Settings of the admin listener. If no token can be stored, the routes that need one are
+/// unavailable.
 pub(super) fn settings(
     config: &Config,
     listener: &TcpListener,
@@ -56,12 +58,13 @@ pub(super) fn settings(
 ) -> admin::Settings {
     let token = match (&config.admin.token, &config.state.dir) {
         (Some(token), _) => Some(token.clone()),
-        (None, Some(dir)) => token::keep(dir).map_or_else(
+        (None, Some(dir)) => token::load_or_create(dir).map_or_else(
             |error| {
                 let path = token::path(dir);
                 warn!(
                     path = %path.display(), %error,
-                    "no token can be kept, so nobody sees what needs one: set `token` under [admin]"
+                    "admin token cannot be stored, routes that need it are unavailable: \
+                     set `token` under [admin]"
                 );
                 None
             },
@@ -69,19 +72,20 @@ pub(super) fn settings(
         ),
         (None, None) => {
             warn!(
-                "no token can be kept without a folder, so nobody sees what needs one: set `token` under [admin]"
+                "no folder for an admin token, routes that need one are unavailable: \
+                 set `token` under [admin]"
             );
             None
         }
     };
     let address = listener.local_addr().unwrap_or(config.admin.address());
-    info!(address = %address, "operators may look at http://{address}");
+    info!(address = %address, "admin listener started at http://{address}");
     let hosts = config.server.allowed_hosts.iter().filter_map(|host| host.parse().ok());
     admin::Settings {
         loopback: config.admin.is_loopback(),
         allowed_hosts: hosts.collect(),
         token,
-        configuration: file.map(whole),
+        configuration: file.map(absolute_path),
         endpoint: endpoint.to_owned(),
         audit,
         reloads: Arc::default(),
@@ -89,17 +93,22 @@ pub(super) fn settings(
     }
 }
 
-/// Tells `weir status` and others where this process can be asked, until what is returned is dropped.
-pub(super) fn tell(config: &Config, listener: &TcpListener, file: Option<&Path>) -> Option<Told> {
-    let (state, file) = (config.state.dir.as_deref()?, whole(file?));
+/// Writes the file that tells `weir status` and other commands the address of this process; the
+/// file is removed when the guard is dropped.
+pub(super) fn publish_endpoint(
+    config: &Config,
+    listener: &TcpListener,
+    file: Option<&Path>,
+) -> Option<AdminEndpointFileGuard> {
+    let (state, file) = (config.state.dir.as_deref()?, absolute_path(file?));
     let address = listener.local_addr().ok()?;
-    let told = discovery::tell(state, &file, address);
-    // They look where the configuration says, too.
-    told.map_err(|error| debug!(%error, "where operators are answered is not kept")).ok()
+    let published = discovery::publish(state, &file, address);
+    // Not fatal: those commands also try the configured address.
+    published.map_err(|error| debug!(%error, "admin endpoint file not written")).ok()
 }
 
-/// A path from the root, by which two that are written otherwise are known to be one.
-pub(super) fn whole(path: &Path) -> String {
-    let whole: PathBuf = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    whole.display().to_string()
+/// Canonical form of a path, so that two spellings of one path compare equal.
+pub(super) fn absolute_path(path: &Path) -> String {
+    let path: PathBuf = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    path.display().to_string()
 }

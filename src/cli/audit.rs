@@ -1,4 +1,4 @@
-//! `weir audit`: opening the audit log for those who write it, and reading it again.
+//! `weir audit`: shows and verifies the audit log; also opens it for `serve` and `stdio`.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::exit::Failure;
-use super::help;
 use super::output;
 use crate::app::App;
-use crate::audit::verify::{self, Report, Trouble};
-use crate::audit::{Audit, Writer, family};
-use crate::cli::query::oneshot::{ConfigArgs, options};
-use crate::cli::query::render::plain;
+use crate::audit::verify::{self, VerifyError, VerifyReport};
+use crate::audit::{Audit, Writer, log_files};
+use crate::cli::loading::{ConfigArgs, options};
+use crate::cli::output::render::sanitize_line;
+use crate::cli::reference::help;
 use crate::config::Config;
 use crate::json::{self, Object};
 use crate::regular_file;
 
-/// What `weir audit` does.
+/// Subcommands of `weir audit`.
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum Command {
-    /// Checks that no line was changed, removed, put in or moved.
+pub(super) enum AuditCommand {
+    /// Verifies that no line was changed, removed, inserted or moved.
     #[command(after_help = help::AUDIT_VERIFY)]
     Verify(VerifyArgs),
     /// Shows the last lines.
@@ -30,10 +30,10 @@ pub(super) enum Command {
     Tail(TailArgs),
 }
 
-/// What `weir audit verify` takes.
+/// Arguments of `weir audit verify`.
 #[derive(Debug, clap::Args)]
 pub(super) struct VerifyArgs {
-    /// Files that follow each other, in any order; without them, those of the configuration.
+    /// Files that follow each other, in any order; default: those of the configuration.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Prints JSON; a failure is one line of JSON on standard error.
@@ -43,41 +43,42 @@ pub(super) struct VerifyArgs {
     config: ConfigArgs,
 }
 
-/// What `weir audit tail` takes.
+/// Arguments of `weir audit tail`.
 #[derive(Debug, clap::Args)]
 pub(super) struct TailArgs {
-    /// Goes on with what is written from now on.
+    /// Continues with lines that are written from now on.
     #[arg(long, short)]
     follow: bool,
-    /// How many lines to begin with.
+    /// Number of lines to show first.
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 20)]
     lines: usize,
-    /// Shows the requests of this client only.
+    /// Shows only requests of this client.
     #[arg(long, value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
     client: Option<String>,
-    /// Prints the lines as they stand in the file.
+    /// Prints the lines unchanged.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-/// Opens the log of a configuration, if requests are to be recorded.
+/// Opens the audit log of a configuration, if requests are recorded.
 pub(super) fn open(config: &Config, records: bool) -> Result<Option<(Audit, Writer)>, Failure> {
     if !records {
         return Ok(None);
     }
-    let opened = App::open_log(config).map_err(|error| {
-        let remedy = "set `path` under [audit] or `dir` under [state] to a place that can be written, \
-                      `path = \"-\"` for standard output, or `enabled = false`";
+    let opened = App::open_audit_log(config).map_err(|error| {
+        let remedy = "set `path` under [audit] or `dir` under [state] to a place that can be \
+                      written, `path = \"-\"` for standard output, or `enabled = false`";
         Failure::NoConfig(format!("{error}; {remedy}"))
     })?;
-    tracing::info!(path = %opened.1.path().display(), "requests are recorded");
+    tracing::info!(path = %opened.1.path().display(), "audit log opened");
     Ok(Some(opened))
 }
 
-/// The same for a process of one client: only where it is asked for, and not where the protocol goes.
-pub(super) fn open_for_stdio(config: &Config) -> Result<Option<(Audit, Writer)>, Failure> {
+/// Opens the audit log for `weir stdio`: only if it is enabled explicitly, and never on standard
+/// output, which carries the protocol.
+pub(super) fn open_log_for_stdio(config: &Config) -> Result<Option<(Audit, Writer)>, Failure> {
     let records = config.audit.enabled == Some(true);
     if records && config.audit.path == Path::new("-") {
         let text = "standard output belongs to the protocol here: set another `path` under [audit]";
@@ -86,10 +87,10 @@ pub(super) fn open_for_stdio(config: &Config) -> Result<Option<(Audit, Writer)>,
     open(config, records)
 }
 
-pub(super) async fn run(command: Command) -> Result<(), Failure> {
+pub(super) async fn run(command: AuditCommand) -> Result<(), Failure> {
     match command {
-        Command::Verify(args) => check(args).await,
-        Command::Tail(args) => tail(args).await,
+        AuditCommand::Verify(args) => check(args).await,
+        AuditCommand::Tail(args) => tail(args).await,
     }
 }
 
@@ -98,41 +99,41 @@ pub(super) async fn run(command: Command) -> Result<(), Failure> {
 async fn check(args: VerifyArgs) -> Result<(), Failure> {
     let chains = match args.files.is_empty() {
         true => logs(&args.config).await?,
-        false => vec![verify::in_order(&args.files).map_err(broken)?],
+        false => vec![verify::in_order(&args.files).map_err(verify_failure)?],
     };
     for files in chains {
-        let report = verify::verify(&files).map_err(broken)?;
+        let report = verify::verify(&files).map_err(verify_failure)?;
         let newest = files.last().cloned().unwrap_or_default();
         output::print(|out| match args.json {
             true => writeln!(out, "{}", to_json(&newest, files.len(), &report)),
-            false => writeln!(out, "{}", in_words(&newest, files.len(), &report)),
+            false => writeln!(out, "{}", describe(&newest, files.len(), &report)),
         })?;
     }
     Ok(())
 }
 
-fn broken(trouble: Trouble) -> Failure {
-    match trouble {
-        Trouble::Broken { .. } => {
-            Failure::Answered(format!("the audit log is not whole: {trouble}"))
+fn verify_failure(error: VerifyError) -> Failure {
+    match error {
+        VerifyError::Broken { .. } => {
+            Failure::ErrorResponse(format!("the audit log is not intact: {error}"))
         }
-        Trouble::Unreadable { .. } => Failure::Usage(trouble.to_string()),
+        VerifyError::Unreadable { .. } => Failure::Usage(error.to_string()),
     }
 }
 
-fn in_words(newest: &Path, files: usize, report: &Report) -> String {
+fn describe(newest: &Path, files: usize, report: &VerifyReport) -> String {
     let count = |count: u64, one: &str, many: &str| match count {
         1 => format!("1 {one}"),
         _ => format!("{count} {many}"),
     };
     let files = count(files as u64, "file", "files");
     let lines = count(report.lines, "line", "lines");
-    let mut text = format!("{}: whole; {files}, {lines}", newest.display());
+    let mut text = format!("{}: intact; {files}, {lines}", newest.display());
     if report.lines > 0 {
         text += &format!(" ({} to {})", report.first, report.last);
     }
     if report.first > 1 {
-        text += "; older ones are not there";
+        text += "; older lines are missing";
     }
     if report.torn > 0 {
         text += &format!("; {} by a crash", count(report.torn, "line was torn", "lines were torn"));
@@ -146,7 +147,7 @@ fn in_words(newest: &Path, files: usize, report: &Report) -> String {
     text + "\nits last hash: " + &report.last_hash
 }
 
-fn to_json(newest: &Path, files: usize, report: &Report) -> String {
+fn to_json(newest: &Path, files: usize, report: &VerifyReport) -> String {
     let mut object = Object::new();
     object.set("file", json::quote(&newest.display().to_string()));
     let numbers = [
@@ -165,22 +166,22 @@ fn to_json(newest: &Path, files: usize, report: &Report) -> String {
     String::from_utf8_lossy(&object.to_bytes()).into_owned()
 }
 
-/// The logs of a configuration, each oldest file first.
+/// Audit logs of a configuration, each with its oldest file first.
 async fn logs(args: &ConfigArgs) -> Result<Vec<Vec<PathBuf>>, Failure> {
-    let path = log_path(args).await?;
-    let logs = family(&path);
+    let path = find_log_path(args).await?;
+    let logs = log_files(&path);
     match logs.is_empty() {
         true => Err(Failure::Usage(format!("there is no audit log at {}", path.display()))),
         false => Ok(logs),
     }
 }
 
-async fn log_path(args: &ConfigArgs) -> Result<PathBuf, Failure> {
+async fn find_log_path(args: &ConfigArgs) -> Result<PathBuf, Failure> {
     let mut options = options(true);
-    // No upstream is needed for it.
+    // No upstream is needed to find the log.
     options.only = Some(Vec::new());
     let loaded = args.load(&options).await?;
-    let path = App::log_path(&loaded.config).map_err(Failure::NoConfig)?;
+    let path = App::audit_log_path(&loaded.config).map_err(Failure::NoConfig)?;
     path.ok_or_else(|| {
         Failure::NoConfig("the audit log of this configuration goes to standard output".to_owned())
     })
@@ -189,7 +190,7 @@ async fn log_path(args: &ConfigArgs) -> Result<PathBuf, Failure> {
 // === Tail ===
 
 async fn tail(args: TailArgs) -> Result<(), Failure> {
-    let path = log_path(&args.config).await?;
+    let path = find_log_path(&args.config).await?;
     let shows = |line: &str| match &args.client {
         None => true,
         Some(client) => {
@@ -200,13 +201,13 @@ async fn tail(args: TailArgs) -> Result<(), Failure> {
     let print = |line: &str| {
         output::print(|out| match args.json {
             true => writeln!(out, "{line}"),
-            false => writeln!(out, "{}", readable(line)),
+            false => writeln!(out, "{}", format_entry(line)),
         })
     };
     if !path.exists() && !args.follow {
         return Err(Failure::Usage(format!("there is no audit log at {}", path.display())));
     }
-    let mut reader = Tail::new(&path);
+    let mut reader = LogTail::new(&path);
     let mut last = VecDeque::new();
     reader.read(|line| {
         if shows(line) {
@@ -227,20 +228,20 @@ async fn tail(args: TailArgs) -> Result<(), Failure> {
     }
 }
 
-/// A file that grows, and is put aside now and then.
-struct Tail<'a> {
+/// Reader of a log file that grows and is rotated.
+struct LogTail<'a> {
     path: &'a Path,
     file: Option<(u64, BufReader<File>)>,
-    /// What stands behind the last line end.
+    /// Text after the last line break.
     rest: String,
 }
 
-impl<'a> Tail<'a> {
+impl<'a> LogTail<'a> {
     fn new(path: &'a Path) -> Self {
         Self { path, file: None, rest: String::new() }
     }
 
-    /// Takes each whole line that is new.
+    /// Passes each new complete line to `take`.
     fn read(&mut self, mut take: impl FnMut(&str) -> Result<(), Failure>) -> Result<(), Failure> {
         loop {
             let there = std::fs::metadata(self.path).ok().map(|about| about.ino());
@@ -256,7 +257,7 @@ impl<'a> Tail<'a> {
             else {
                 return Ok(());
             };
-            // Another one has been begun at this place.
+            // The file was rotated, and a new one has this path.
             let file = regular_file::open(self.path).map_err(|error| {
                 Failure::Usage(format!("{} cannot be read: {error}", self.path.display()))
             })?;
@@ -266,11 +267,11 @@ impl<'a> Tail<'a> {
     }
 }
 
-/// A line for people.
-fn readable(line: &str) -> String {
-    let Ok(object) = Object::parse(line.to_owned()) else { return plain(line) };
-    let text = |member: &str| object.get_string(member).map(|text| plain(&text));
-    let number = |member: &str| object.get(member).map(plain);
+/// Formats a line for people.
+fn format_entry(line: &str) -> String {
+    let Ok(object) = Object::parse(line.to_owned()) else { return sanitize_line(line) };
+    let text = |member: &str| object.get_string(member).map(|text| sanitize_line(&text));
+    let number = |member: &str| object.get(member).map(sanitize_line);
     let mut words = vec![text("time").unwrap_or_default()];
     match text("event").as_deref() {
         Some("request" | "admitted" | "begun") | None => {}
@@ -293,7 +294,7 @@ fn readable(line: &str) -> String {
     words.join("  ")
 }
 
-/// How often a file is looked at that is followed.
+/// Interval at which a followed file is read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
@@ -322,7 +323,7 @@ mod tests {
             (r#"{"seq":6,"time":"T","event":"lost","count":3}"#, "T  lost 3"),
             ("torn", "torn"),
         ] {
-            assert_eq!(readable(line), expected);
+            assert_eq!(format_entry(line), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `weir check`: the configuration, then each upstream started, listed and reported.
+//! `weir check`: checks the configuration, then starts, lists and reports each upstream.
 
 use std::io::Write;
 use std::time::SystemTime;
@@ -6,25 +6,26 @@ use std::time::SystemTime;
 use super::exit::{Failure, problems};
 use super::output;
 use crate::app;
-use crate::catalog::{Problems, View};
-use crate::cli::query::oneshot::{ConfigArgs, House, options};
-use crate::cli::query::render::plain;
-use crate::cli::query::required_upstreams::Wanted;
+use crate::catalog::{ExportProblems, RoleView};
+use crate::cli::loading::{ConfigArgs, options};
+use crate::cli::output::render::sanitize_line;
+use crate::cli::query::oneshot::OneShotGateway;
+use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
 use crate::config::{self, Config, Options};
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::Pattern;
-use crate::upstream::{Status, Upstream};
+use crate::upstream::{ConnectionStatus, Upstream};
 
-/// What `weir check` takes.
+/// Arguments of `weir check`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Checks the configuration only and starts nothing.
     #[arg(long)]
     offline: bool,
-    /// Prints the report as JSON, the configuration's warnings in it; all else is lines of JSON on
-    /// standard error.
+    /// Prints the report as JSON, with the configuration's warnings; everything else is lines of
+    /// JSON on standard error.
     #[arg(long)]
     json: bool,
     /// Accepts anonymous access on an address that others on the network can reach.
@@ -34,37 +35,40 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
-/// What is told of one upstream.
-struct Row {
+/// Report about one upstream.
+struct CheckRow {
     name: String,
-    /// How it is connected, or why it is not.
+    /// Description of the connection, or the reason why there is none.
     state: Result<String, String>,
     counts: [usize; 4],
     problems: Vec<String>,
-    /// Names that are altered for clients.
+    /// Names that clients see in another form.
     altered: Vec<String>,
 }
 
-/// Checks the configuration and every upstream in it.
+/// Checks the configuration and every upstream of it.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    log::start_for_a_report(args.json);
+    log::start_for_report(args.json);
     if args.offline {
         return offline(&args).await;
     }
-    // Nobody else can come in, so whoever may listen on the network does not matter here.
-    let options = told_of_keys(options(true));
-    let house = House::open(&args.config, args.json, None, Wanted::Of(&[]), options).await?;
-    let rows = rows(&house);
-    let idle = idle_patterns(house.config(), &house.everything().view());
-    let warnings = problems(&house.config().warnings);
+    // This process opens no listener, so anonymous access from the network does not matter.
+    let options = with_key_warnings(options(true));
+    let oneshot =
+        OneShotGateway::open(&args.config, args.json, None, UpstreamSelection::Named(&[]), options)
+            .await?;
+    let rows = rows(&oneshot);
+    let idle = find_idle_patterns(oneshot.config(), &oneshot.operator_context().view());
+    let warnings = problems(&oneshot.config().warnings);
     let printed = output::print(|out| match args.json {
         true => write_json(out, &rows, &with_idle(&warnings, &idle)),
         false => write_table(out, &rows),
     });
     if !args.json {
-        idle.iter().for_each(|it| output::tell(&format!("warning: {}: {}", it.key, it.what)));
+        idle.iter()
+            .for_each(|it| output::print_stderr(&format!("warning: {}: {}", it.key, it.what)));
     }
-    house.close().await;
+    oneshot.close().await;
     printed?;
     let down: Vec<_> =
         rows.iter().filter(|row| row.state.is_err()).map(|row| row.name.as_str()).collect();
@@ -79,33 +83,33 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     )))
 }
 
-/// Checks the configuration alone.
+/// Checks only the configuration.
 async fn offline(args: &Args) -> Result<(), Failure> {
-    let options = told_of_keys(options(args.allow_anonymous_network));
+    let options = with_key_warnings(options(args.allow_anonymous_network));
     let warnings = args.config.check(&options).await?;
     if args.json {
         let warnings = problems(&warnings);
         return output::print(|out| writeln!(out, "{{\"warnings\":{warnings}}}"));
     }
-    warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
-    output::tell("the configuration is good");
+    warnings.iter().for_each(|warning| output::print_stderr(&warning.render(true)));
+    output::print_stderr("the configuration is valid");
     Ok(())
 }
 
-/// Options with which keys that expire soon are told of.
-fn told_of_keys(options: Options) -> Options {
+/// Adds the current time to the options, so that keys that expire soon cause warnings.
+fn with_key_warnings(options: Options) -> Options {
     Options { now: Some(SystemTime::now()), ..options }
 }
 
-/// A pattern of a role that matches nothing that is listed.
+/// Pattern of a role that matches no listed item.
 struct IdlePattern {
     key: String,
     what: String,
 }
 
-/// Patterns that match nothing of what their upstreams list. Of resources not all are listed, so there only those
-/// are told whose upstreams list none.
-fn idle_patterns(config: &Config, everything: &View) -> Vec<IdlePattern> {
+/// Finds patterns that match no item in the lists of their upstreams. Not all resources are
+/// listed, so a pattern for resources is reported only if its upstreams list none.
+fn find_idle_patterns(config: &Config, everything: &RoleView) -> Vec<IdlePattern> {
     let kinds: [(&str, &[Kind]); 3] = [
         ("prompts", &[Kind::Prompt]),
         ("tools", &[Kind::Tool]),
@@ -120,14 +124,17 @@ fn idle_patterns(config: &Config, everything: &View) -> Vec<IdlePattern> {
         let rules = [&rules.prompts, &rules.tools, &rules.resources];
         for ((name, kinds), rules) in kinds.into_iter().zip(rules) {
             for (list, patterns) in [("allow", &rules.allow), ("deny", &rules.deny)] {
-                // All of an upstream, or of all, is meant for what is yet to come, too.
+                // A pattern for everything also covers future items.
                 let patterns = patterns.iter().filter(|pattern| {
                     *pattern != "*" && pattern.split_once('/').is_none_or(|(_, own)| own != "*")
                 });
                 let unmatched = patterns.filter(|text| is_idle(text, kinds, config, everything));
                 idle.extend(unmatched.map(|text| IdlePattern {
                     key: format!("{table}.{name}.{list}"),
-                    what: format!("{} matches none of the {name} that are listed", plain(text)),
+                    what: format!(
+                        "{} matches none of the {name} that are listed",
+                        sanitize_line(text)
+                    ),
                 }));
             }
         }
@@ -135,29 +142,29 @@ fn idle_patterns(config: &Config, everything: &View) -> Vec<IdlePattern> {
     idle
 }
 
-fn is_idle(text: &str, kinds: &[Kind], config: &Config, everything: &View) -> bool {
+fn is_idle(text: &str, kinds: &[Kind], config: &Config, everything: &RoleView) -> bool {
     let pattern = Pattern::new(text);
-    // What is not there now may have it: nothing is told of what nobody has read.
-    let upstreams = config.outlines.iter().map(|outline| outline.name.as_str());
-    let mut meant = upstreams.filter(|name| may_begin(text, name)).peekable();
+    // An upstream whose lists were not read may have a matching item.
+    let upstreams = config.summaries.iter().map(|summary| summary.name.as_str());
+    let mut candidates = upstreams.filter(|name| may_match_upstream(text, name)).peekable();
     let is_read = |name: &str| {
         let missing = |kind: &Kind| everything.missing(*kind).iter().any(|it| it.as_str() == name);
         config.upstreams.iter().any(|it| it.name == name) && !kinds.iter().any(missing)
     };
-    // One that does not exist is told elsewhere.
-    if meant.peek().is_none() || !meant.all(is_read) {
+    // A pattern for an unknown upstream has a warning of its own.
+    if candidates.peek().is_none() || !candidates.all(is_read) {
         return false;
     }
-    let mut listed = kinds.iter().flat_map(|kind| everything.targets(*kind));
+    let mut listed = kinds.iter().flat_map(|kind| everything.items(*kind));
     let is_about_resources = kinds.contains(&Kind::Resource);
     !listed.any(|target| match is_about_resources {
-        true => may_begin(text, target.upstream.as_str()),
+        true => may_match_upstream(text, target.upstream.as_str()),
         false => pattern.matches(&format!("{}/{}", target.upstream, target.own)),
     })
 }
 
-/// Whether a pattern can match an item of this upstream.
-fn may_begin(pattern: &str, upstream: &str) -> bool {
+/// Returns whether a pattern can match an item of this upstream.
+fn may_match_upstream(pattern: &str, upstream: &str) -> bool {
     let upstream_part = pattern.split_once('/').map_or(pattern, |(upstream, _)| upstream);
     match upstream_part.split_once('*') {
         Some((head, _)) => upstream.starts_with(head) || head.starts_with(upstream),
@@ -165,7 +172,7 @@ fn may_begin(pattern: &str, upstream: &str) -> bool {
     }
 }
 
-/// The warnings as a JSON array, with these.
+/// Adds the idle patterns to a JSON array of warnings.
 fn with_idle(warnings: &str, idle: &[IdlePattern]) -> String {
     let idle = idle.iter().map(|IdlePattern { key, what }| {
         let mut object = Object::new();
@@ -181,48 +188,50 @@ fn with_idle(warnings: &str, idle: &[IdlePattern]) -> String {
     format!("[{}]", all.collect::<Vec<_>>().join(","))
 }
 
-fn rows(house: &House) -> Vec<Row> {
-    let view = house.everything().view();
-    let problems = house.app().gateway().problems();
-    let row = |configured: &config::Upstream| {
-        let upstreams = house.app().gateway().upstreams();
+fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
+    let view = oneshot.operator_context().view();
+    let problems = oneshot.app().gateway().problems();
+    let row = |configured: &config::UpstreamConfig| {
+        let upstreams = oneshot.app().gateway().upstreams();
         let upstream = upstreams.iter().filter(|one| one.name().as_str() == configured.name).last();
         let count = |kind| {
-            let targets = view.targets(kind).iter();
+            let targets = view.items(kind).iter();
             targets.filter(|target| target.upstream.as_str() == configured.name).count()
         };
         let problems =
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
-        Row {
+        CheckRow {
             name: configured.name.clone(),
             state: upstream
                 .map_or_else(|| Err("not started".to_owned()), state)
-                .and_then(|state| listed(&view, &configured.name, state)),
+                .and_then(|state| require_complete_lists(&view, &configured.name, state)),
             counts: Kind::ALL.map(count),
-            problems: problems.flat_map(|(_, kind, problems)| told(*kind, problems)).collect(),
-            altered: altered(house.config(), configured, &view),
+            problems: problems
+                .flat_map(|(_, kind, problems)| left_out_lines(*kind, problems))
+                .collect(),
+            altered: altered(oneshot.config(), configured, &view),
         }
     };
-    house.config().upstreams.iter().map(row).collect()
+    oneshot.config().upstreams.iter().map(row).collect()
 }
 
-/// Names of an upstream that clients know in another form, a line each.
-fn altered(config: &Config, configured: &config::Upstream, view: &View) -> Vec<String> {
-    let (naming, outlet) = (app::naming(&config.naming), app::outlet(configured));
-    let listed = Kind::ALL.into_iter().flat_map(|kind| view.targets(kind));
+/// Describes names of an upstream that clients see in another form, one per line.
+fn altered(config: &Config, configured: &config::UpstreamConfig, view: &RoleView) -> Vec<String> {
+    let (naming, outlet) = (app::naming(&config.naming), app::export_rules(configured));
+    let listed = Kind::ALL.into_iter().flat_map(|kind| view.items(kind));
     let lines = listed.filter(|target| target.upstream.as_str() == configured.name);
     let mut lines = lines.filter_map(|target| {
         let (_, reason) = outlet.altered(&naming, target.kind, &target.own)?;
         Some(format!("{} {:?} is {} for clients: {reason}", target.kind, target.own, target.key))
     });
-    let mut first: Vec<_> = lines.by_ref().take(Problems::MAX).collect();
+    let mut first: Vec<_> = lines.by_ref().take(ExportProblems::MAX).collect();
     let more = lines.count();
     first.extend((more > 0).then(|| format!("and {more} more")));
     first
 }
 
-/// Passes the state on if every list was read: an upstream may be up and fail to list.
-fn listed(view: &View, name: &str, state: String) -> Result<String, String> {
+/// Returns the state if every list was read: an upstream may be up and fail to list.
+fn require_complete_lists(view: &RoleView, name: &str, state: String) -> Result<String, String> {
     let is_missing = |kind: &Kind| view.missing(*kind).iter().any(|one| one.as_str() == name);
     let unread: Vec<_> = Kind::ALL.into_iter().filter(is_missing).map(Kind::list_method).collect();
     if unread.is_empty() {
@@ -231,8 +240,8 @@ fn listed(view: &View, name: &str, state: String) -> Result<String, String> {
     Err(format!("{state}, but could not be listed: {}", unread.join(", ")))
 }
 
-/// What was left out of a list, a line each.
-fn told(kind: Kind, problems: &Problems) -> Vec<String> {
+/// Describes items that were left out of a list, one per line.
+fn left_out_lines(kind: Kind, problems: &ExportProblems) -> Vec<String> {
     let first = problems.first.iter().map(|problem| format!("{kind} {problem}"));
     let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
     first.chain(more).collect()
@@ -240,16 +249,18 @@ fn told(kind: Kind, problems: &Problems) -> Vec<String> {
 
 fn state(upstream: &Upstream) -> Result<String, String> {
     match &*upstream.status().borrow() {
-        Status::Starting => Err("still starting".to_owned()),
-        Status::Asleep => Ok("asleep".to_owned()),
-        // Nothing is spoken with a folder, so it has no revision.
-        Status::Up(about) if about.wire == "library" => Ok(about.wire.to_owned()),
-        Status::Up(about) => Ok(format!("{} {}", about.wire, about.revision)),
-        Status::Down { reason, .. } => Err(reason.clone()),
+        ConnectionStatus::Starting => Err("still starting".to_owned()),
+        ConnectionStatus::Asleep => Ok("asleep".to_owned()),
+        // A prompt library has no protocol revision.
+        ConnectionStatus::Up(about) if about.transport == "library" => {
+            Ok(about.transport.to_owned())
+        }
+        ConnectionStatus::Up(about) => Ok(format!("{} {}", about.transport, about.revision)),
+        ConnectionStatus::Down { reason, .. } => Err(reason.clone()),
     }
 }
 
-fn write_table(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
+fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     for row in rows {
         match &row.state {
@@ -261,19 +272,19 @@ fn write_table(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
                 let counts: Vec<_> = counts.collect();
                 writeln!(out, "ok    {:width$}  {state}  {}", row.name, counts.join(", "))?;
             }
-            Err(reason) => writeln!(out, "down  {:width$}  {}", row.name, plain(reason))?,
+            Err(reason) => writeln!(out, "down  {:width$}  {}", row.name, sanitize_line(reason))?,
         }
         for problem in &row.problems {
-            writeln!(out, "      {:width$}  left out: {}", "", plain(problem))?;
+            writeln!(out, "      {:width$}  left out: {}", "", sanitize_line(problem))?;
         }
         for altered in &row.altered {
-            writeln!(out, "      {:width$}  altered: {}", "", plain(altered))?;
+            writeln!(out, "      {:width$}  altered: {}", "", sanitize_line(altered))?;
         }
     }
     Ok(())
 }
 
-fn write_json(out: &mut dyn Write, rows: &[Row], warnings: &str) -> std::io::Result<()> {
+fn write_json(out: &mut dyn Write, rows: &[CheckRow], warnings: &str) -> std::io::Result<()> {
     let rows = rows.iter().map(|row| {
         let mut object = Object::new();
         object.set("name", json::quote(&row.name));

@@ -1,261 +1,275 @@
-//! The MCP clients that people have: where each keeps its servers, and how it writes one down.
+//! Known MCP clients: the location and the format of their configuration files.
 //!
-//! What differs between them is data: one [`Client`] each, in one table. A client that is added is a row
-//! here, not a file elsewhere.
-//!
-//! Knows nothing of: Weir's own configuration, and what is done with what is read.
+//! The differences between clients are data: one [`McpClient`] each, in one table. A new client is
+//! a new row of that table.
 
 pub(super) mod document;
 pub(super) mod places;
 pub(super) mod server;
 pub(super) mod variables;
 
+pub(crate) mod connect;
+pub(crate) mod init;
+
 use document::Format;
-use places::Root;
+use places::BaseFolder;
 use variables::Variables;
 
-/// One client, as its documentation and source describe its files.
+/// One client, according to its documentation and source.
 #[derive(Debug)]
-pub(super) struct Client {
-    /// How it is named on the command line.
+pub(super) struct McpClient {
+    /// Name on the command line.
     pub(super) name: &'static str,
-    /// How people call it.
+    /// Name for people.
     pub(super) title: &'static str,
-    /// What its files are written in.
+    /// Format of its files.
     pub(super) format: Format,
-    /// The key of the file under which the servers stand.
+    /// Key of the file that contains the servers.
     pub(super) key: &'static str,
-    /// Its file within a project, if it has one.
+    /// File within a project, if there is one.
     pub(super) project_file: Option<&'static str>,
-    /// Its file for all projects of a user.
-    pub(super) user_file: (Root, &'static str),
-    /// A variable that moves the user's file into another folder, and the file's name there.
-    pub(super) moved_by: Option<(&'static str, &'static str)>,
-    /// Which variables it replaces in an entry.
+    /// File for all projects of a user.
+    pub(super) user_file: (BaseFolder, &'static str),
+    /// Variable that names another folder for the user's file, and the file's name there.
+    pub(super) override_variable: Option<(&'static str, &'static str)>,
+    /// Variables that it expands in an entry.
     pub(super) variables: Variables,
-    /// What a bare `timeout` of an entry counts.
-    pub(super) timeout: Unit,
-    /// How it writes an entry for Weir.
-    pub(super) dialect: Dialect,
-    /// What to do until it sees a change of its file.
-    pub(super) afterwards: &'static str,
+    /// Unit of a bare `timeout` in an entry.
+    pub(super) timeout: TimeoutUnit,
+    /// Format of an entry for Weir.
+    pub(super) entry_format: EntryFormat,
+    /// Step after which it reads a changed file.
+    pub(super) next_step: &'static str,
 }
 
-/// What a number counts.
+/// Unit of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
-    /// Thousandths of a second.
+pub(super) enum TimeoutUnit {
+    /// Milliseconds.
     Milliseconds,
     /// Seconds.
     Seconds,
-    /// Not known whose file it is: from a thousand on, nobody means seconds.
+    /// Unknown client: 1000 and more are milliseconds, less are seconds.
     Either,
 }
 
-/// How a client writes an entry.
+/// Format of an entry.
 #[derive(Debug)]
-pub(super) struct Dialect {
-    /// The value of `type` for a process, if it wants one.
+pub(super) struct EntryFormat {
+    /// Value of `type` for a process, if the client requires one.
     pub(super) stdio_type: Option<&'static str>,
-    /// Whether `env` is written even if it is empty.
+    /// Writes `env` even if it is empty.
     pub(super) empty_env: bool,
-    /// How a server on the network is written.
-    pub(super) http: Http,
+    /// Format of a server on the network.
+    pub(super) http: HttpEntry,
 }
 
-/// How a client writes a server on the network.
+/// Entry for a server on the network.
 #[derive(Debug)]
-pub(super) enum Http {
-    /// An address under this key, with this `type`, and headers.
-    Url { key: &'static str, kind: Option<&'static str>, bearer: Bearer },
-    /// Its file knows processes only: a program stands in between.
+pub(super) enum HttpEntry {
+    /// URL under this key, with this `type`, and headers.
+    Url { key: &'static str, kind: Option<&'static str>, bearer: KeyPlacement },
+    /// The file supports only processes: a bridge program connects to the server.
     Bridge,
 }
 
-/// How a client sends a key that does not stand in its file.
+/// Place of the key in an entry, so that the file does not contain it.
 #[derive(Debug)]
-pub(super) enum Bearer {
-    /// The header's value, with `{}` for the variable's name.
+pub(super) enum KeyPlacement {
+    /// Header value, with `{}` for the variable's name.
     Header(&'static str),
-    /// A key of the entry that names the variable.
+    /// Key of the entry that names the variable.
     Key(&'static str),
-    /// It replaces no variables in headers: the key has to be written by hand.
+    /// The client expands no variables in headers: the user has to write the key into the file.
     ByHand,
 }
 
-impl Client {
-    /// Finds a client by the name that was typed.
+impl McpClient {
+    /// Finds a client by its name on the command line.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         CLIENTS.iter().find(|client| client.name == name)
     }
 
-    /// The names of all clients, as they are typed.
+    /// Names of all clients on the command line.
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
         CLIENTS.iter().map(|client| client.name)
     }
 }
 
-const PLAIN: Dialect = Dialect { stdio_type: None, empty_env: false, http: Http::Bridge };
+const PLAIN: EntryFormat =
+    EntryFormat { stdio_type: None, empty_env: false, http: HttpEntry::Bridge };
 
-/// Every client that is known by name.
-pub(super) static CLIENTS: [Client; 8] = [
-    Client {
+/// Table of the known clients.
+pub(super) static CLIENTS: [McpClient; 8] = [
+    McpClient {
         name: "claude-desktop",
         title: "Claude Desktop",
         format: Format::Json,
         key: "mcpServers",
         project_file: None,
-        user_file: (Root::Application, "Claude/claude_desktop_config.json"),
-        moved_by: None,
+        user_file: (BaseFolder::Application, "Claude/claude_desktop_config.json"),
+        override_variable: None,
         variables: Variables::NONE,
-        timeout: Unit::Either,
-        dialect: PLAIN,
-        afterwards: "quit Claude Desktop and start it again",
+        timeout: TimeoutUnit::Either,
+        entry_format: PLAIN,
+        next_step: "quit Claude Desktop and start it again",
     },
-    Client {
+    McpClient {
         name: "claude-code",
         title: "Claude Code",
         format: Format::Json,
         key: "mcpServers",
         project_file: Some(".mcp.json"),
-        user_file: (Root::Home, ".claude.json"),
-        moved_by: Some(("CLAUDE_CONFIG_DIR", ".claude.json")),
+        user_file: (BaseFolder::Home, ".claude.json"),
+        override_variable: Some(("CLAUDE_CONFIG_DIR", ".claude.json")),
         variables: Variables { braces: true, ..Variables::NONE },
-        timeout: Unit::Milliseconds,
-        dialect: Dialect {
+        timeout: TimeoutUnit::Milliseconds,
+        entry_format: EntryFormat {
             stdio_type: Some("stdio"),
             empty_env: false,
-            http: Http::Url {
+            http: HttpEntry::Url {
                 key: "url",
                 kind: Some("http"),
-                bearer: Bearer::Header("Bearer ${{}}"),
+                bearer: KeyPlacement::Header("Bearer ${{}}"),
             },
         },
-        afterwards: "start a new session of Claude Code, and look at /mcp; one that runs may write its file anew",
+        next_step: "start a new session of Claude Code, and look at /mcp; one that runs may write its file anew",
     },
-    Client {
+    McpClient {
         name: "vscode",
         title: "VS Code",
         format: Format::Json,
         key: "servers",
         project_file: Some(".vscode/mcp.json"),
-        user_file: (Root::Application, "Code/User/mcp.json"),
-        moved_by: None,
+        user_file: (BaseFolder::Application, "Code/User/mcp.json"),
+        override_variable: None,
         variables: Variables { prefixed: true, ..Variables::NONE },
-        timeout: Unit::Either,
-        dialect: Dialect {
+        timeout: TimeoutUnit::Either,
+        entry_format: EntryFormat {
             stdio_type: Some("stdio"),
             empty_env: false,
-            http: Http::Url {
+            http: HttpEntry::Url {
                 key: "url",
                 kind: Some("http"),
-                bearer: Bearer::Header("Bearer ${env:{}}"),
+                bearer: KeyPlacement::Header("Bearer ${env:{}}"),
             },
         },
-        afterwards: "run `MCP: List Servers` in VS Code, and start it there",
+        next_step: "run `MCP: List Servers` in VS Code, and start it there",
     },
-    Client {
+    McpClient {
         name: "cursor",
         title: "Cursor",
         format: Format::Json,
         key: "mcpServers",
         project_file: Some(".cursor/mcp.json"),
-        user_file: (Root::Home, ".cursor/mcp.json"),
-        moved_by: None,
+        user_file: (BaseFolder::Home, ".cursor/mcp.json"),
+        override_variable: None,
         variables: Variables { prefixed: true, ..Variables::NONE },
-        timeout: Unit::Either,
-        dialect: Dialect {
+        timeout: TimeoutUnit::Either,
+        entry_format: EntryFormat {
             stdio_type: None,
             empty_env: false,
-            http: Http::Url { key: "url", kind: None, bearer: Bearer::Header("Bearer ${env:{}}") },
+            http: HttpEntry::Url {
+                key: "url",
+                kind: None,
+                bearer: KeyPlacement::Header("Bearer ${env:{}}"),
+            },
         },
-        afterwards: "switch it on in Cursor's settings, under MCP",
+        next_step: "switch it on in Cursor's settings, under MCP",
     },
-    Client {
+    McpClient {
         name: "codex",
         title: "Codex",
         format: Format::Toml,
         key: "mcp_servers",
         project_file: Some(".codex/config.toml"),
-        user_file: (Root::Home, ".codex/config.toml"),
-        moved_by: Some(("CODEX_HOME", "config.toml")),
+        user_file: (BaseFolder::Home, ".codex/config.toml"),
+        override_variable: Some(("CODEX_HOME", "config.toml")),
         variables: Variables::NONE,
-        timeout: Unit::Seconds,
-        dialect: Dialect {
+        timeout: TimeoutUnit::Seconds,
+        entry_format: EntryFormat {
             stdio_type: None,
             empty_env: false,
-            http: Http::Url { key: "url", kind: None, bearer: Bearer::Key("bearer_token_env_var") },
+            http: HttpEntry::Url {
+                key: "url",
+                kind: None,
+                bearer: KeyPlacement::Key("bearer_token_env_var"),
+            },
         },
-        afterwards: "start a new session of Codex, and look at /mcp",
+        next_step: "start a new session of Codex, and look at /mcp",
     },
-    Client {
+    McpClient {
         name: "gemini",
         title: "Gemini CLI",
         format: Format::Json,
         key: "mcpServers",
         project_file: Some(".gemini/settings.json"),
-        user_file: (Root::Home, ".gemini/settings.json"),
-        moved_by: None,
+        user_file: (BaseFolder::Home, ".gemini/settings.json"),
+        override_variable: None,
         variables: Variables { braces: true, bare: true, ..Variables::NONE },
-        timeout: Unit::Milliseconds,
-        dialect: Dialect {
+        timeout: TimeoutUnit::Milliseconds,
+        entry_format: EntryFormat {
             stdio_type: None,
             empty_env: false,
-            http: Http::Url { key: "httpUrl", kind: None, bearer: Bearer::Header("Bearer ${{}}") },
+            http: HttpEntry::Url {
+                key: "httpUrl",
+                kind: None,
+                bearer: KeyPlacement::Header("Bearer ${{}}"),
+            },
         },
-        afterwards: "start a new session of Gemini CLI, and look at /mcp",
+        next_step: "start a new session of Gemini CLI, and look at /mcp",
     },
-    Client {
+    McpClient {
         name: "zed",
         title: "Zed",
         format: Format::Json,
         key: "context_servers",
         project_file: Some(".zed/settings.json"),
-        user_file: (Root::Config, "zed/settings.json"),
-        moved_by: None,
+        user_file: (BaseFolder::Config, "zed/settings.json"),
+        override_variable: None,
         variables: Variables::NONE,
-        timeout: Unit::Seconds,
-        dialect: Dialect {
+        timeout: TimeoutUnit::Seconds,
+        entry_format: EntryFormat {
             stdio_type: None,
             empty_env: true,
-            http: Http::Url { key: "url", kind: None, bearer: Bearer::ByHand },
+            http: HttpEntry::Url { key: "url", kind: None, bearer: KeyPlacement::ByHand },
         },
-        afterwards: "Zed reads its settings again by itself; look at the agent panel's settings",
+        next_step: "Zed reads its settings again by itself; look at the agent panel's settings",
     },
-    Client {
+    McpClient {
         name: "windsurf",
         title: "Windsurf",
         format: Format::Json,
         key: "mcpServers",
         project_file: None,
-        user_file: (Root::Home, ".codeium/windsurf/mcp_config.json"),
-        moved_by: None,
+        user_file: (BaseFolder::Home, ".codeium/windsurf/mcp_config.json"),
+        override_variable: None,
         variables: Variables { prefixed: true, ..Variables::NONE },
-        timeout: Unit::Either,
-        dialect: Dialect {
+        timeout: TimeoutUnit::Either,
+        entry_format: EntryFormat {
             stdio_type: None,
             empty_env: false,
-            http: Http::Url {
+            http: HttpEntry::Url {
                 key: "serverUrl",
                 kind: None,
-                bearer: Bearer::Header("Bearer ${env:{}}"),
+                bearer: KeyPlacement::Header("Bearer ${env:{}}"),
             },
         },
-        afterwards: "press Refresh in Cascade's list of MCP servers",
+        next_step: "press Refresh in Cascade's list of MCP servers",
     },
 ];
 
-/// A file whose client cannot be told: what its entries have in common with all of them.
-pub(super) static ANY: Client = Client {
+/// Unknown client of a file: the properties that all clients share.
+pub(super) static ANY: McpClient = McpClient {
     name: "file",
     title: "an MCP client",
     format: Format::Json,
     key: "mcpServers",
     project_file: None,
-    user_file: (Root::Home, ""),
-    moved_by: None,
+    user_file: (BaseFolder::Home, ""),
+    override_variable: None,
     variables: Variables { braces: true, bare: false, prefixed: true },
-    timeout: Unit::Either,
-    dialect: PLAIN,
-    afterwards: "",
+    timeout: TimeoutUnit::Either,
+    entry_format: PLAIN,
+    next_step: "",
 };

@@ -1,7 +1,8 @@
-//! `weir explain`: why a client sees something, or does not.
+//! `weir explain`: explains why a client sees an item or not.
 //!
-//! Whether it is seen is asked of the client's own view, as every request asks it; what follows are the reasons, from
-//! the upstream to the client. Everything is told: it is for whoever holds the configuration.
+//! The client's own view decides visibility, as it does for every request; the statements give the
+//! reasons, from the upstream to the client. Nothing is concealed, because the reader owns the
+//! configuration.
 
 mod live;
 mod reasons;
@@ -16,144 +17,153 @@ use super::exit::Failure;
 use super::output;
 use crate::admin::status::HELD_BACK;
 use crate::app;
-use crate::cli::query::oneshot::{AskArgs, House};
-use crate::cli::query::progress;
-use crate::cli::query::render::shown_json;
-use crate::cli::query::required_upstreams::{Meant, Wanted};
+use crate::cli::output::progress;
+use crate::cli::output::render::sanitize_json;
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::required_upstreams::{NameMeaning, UpstreamSelection};
 use crate::config::owner_of;
-use crate::gateway::Guest;
+use crate::gateway::ClientContext;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use report::{About, Fact, Finding, Sight, Story};
-use search::{Hit, search};
+use report::{Explanation, Finding, Statement, StatementTopic, Visibility};
+use search::{SearchHit, search};
 
-/// What `weir explain` takes.
+/// Arguments of `weir explain`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What a client would ask for, a name or a URI; or `<upstream>/<name>`, as rules are written, with the
-    /// upstream's own name or URI; or an upstream.
+    /// A name or URI as clients use it; or `<upstream>/<name>`, as in rules, with the upstream's
+    /// own name or URI; or an upstream.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
-    /// Looks among these only.
+    /// Considers only items of this kind.
     #[arg(long, value_enum)]
-    kind: Option<Explained>,
+    kind: Option<ExplainedKind>,
     #[command(flatten)]
-    ask: AskArgs,
+    query: QueryArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Explained {
+enum ExplainedKind {
     Prompts,
     Tools,
     Resources,
     Templates,
 }
 
-impl From<Explained> for Kind {
-    fn from(explained: Explained) -> Self {
+impl From<ExplainedKind> for Kind {
+    fn from(explained: ExplainedKind) -> Self {
         match explained {
-            Explained::Prompts => Self::Prompt,
-            Explained::Tools => Self::Tool,
-            Explained::Resources => Self::Resource,
-            Explained::Templates => Self::Template,
+            ExplainedKind::Prompts => Self::Prompt,
+            ExplainedKind::Tools => Self::Tool,
+            ExplainedKind::Resources => Self::Resource,
+            ExplainedKind::Templates => Self::Template,
         }
     }
 }
 
-/// Says why something is seen or is not, by one client or by each role.
+/// Explains the visibility for one client or for each role.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let kind = args.kind.map(Kind::from);
-    House::visit(&args.ask, Wanted::Meant(kind, &args.name), async |house| {
-        let mut findings = findings(house, &args, kind).await;
-        let mut asker = live::Asker::new(house);
-        for finding in &mut findings {
-            asker.tell_of_running(finding).await;
-            if let Some(client) = &args.ask.client {
-                asker.tell(client, finding).await;
+    OneShotGateway::run(
+        &args.query,
+        UpstreamSelection::Matching(kind, &args.name),
+        async |oneshot| {
+            let mut findings = findings(oneshot, &args, kind).await;
+            let mut live_state = live::LiveState::new(oneshot);
+            for finding in &mut findings {
+                live_state.add_running_state(finding).await;
+                if let Some(client) = &args.query.client {
+                    live_state.add_remaining_quota(client, finding).await;
+                }
             }
-        }
-        let (name, client) = (args.name.clone(), args.ask.client.clone());
-        let story = Story { name, client, findings };
-        output::print(|out| match args.ask.json {
-            true => {
-                let json = story.to_json();
-                let json = String::from_utf8_lossy(&json);
-                writeln!(out, "{}", shown_json(&json, output::is_terminal()))
-            }
-            false => story.write_text(out),
-        })?;
-        story.end()
-    })
+            let (name, client) = (args.name.clone(), args.query.client.clone());
+            let explanation = Explanation { name, client, findings };
+            output::print(|out| match args.query.json {
+                true => {
+                    let json = explanation.to_json();
+                    let json = String::from_utf8_lossy(&json);
+                    writeln!(out, "{}", sanitize_json(&json, output::is_terminal()))
+                }
+                false => explanation.write_text(out),
+            })?;
+            explanation.end()
+        },
+    )
     .await
 }
 
-async fn findings(house: &House, args: &Args, kind: Option<Kind>) -> Vec<Finding> {
-    let config = house.config();
-    let eyes = eyes(house, args);
-    let meant = Meant::of(config, kind, &args.name);
+async fn findings(oneshot: &OneShotGateway, args: &Args, kind: Option<Kind>) -> Vec<Finding> {
+    let config = oneshot.config();
+    let viewers = viewers(oneshot, args);
+    let meant = NameMeaning::classify(config, kind, &args.name);
     let (upstream, own) = match &meant {
-        Meant::Upstream(it) => (Some(*it), None),
-        Meant::Own(it, own) | Meant::OwnUri(it, own) => (Some(*it), Some((*own).to_owned())),
-        Meant::Uri | Meant::Public => (None, None),
+        NameMeaning::Upstream(it) => (Some(*it), None),
+        NameMeaning::OwnName(it, own) | NameMeaning::OwnUri(it, own) => {
+            (Some(*it), Some((*own).to_owned()))
+        }
+        NameMeaning::Uri | NameMeaning::PublicName => (None, None),
     };
     let name = upstream.map(|it| it.name.clone());
     if let Some(off) = upstream.filter(|upstream| !upstream.enabled) {
-        let facts = vec![search::switched_off(config, off)];
-        return vec![Finding { kind, upstream: name, own, facts, ..Finding::default() }];
+        let statements = vec![search::disabled_statement(config, off)];
+        return vec![Finding { kind, upstream: name, own, statements, ..Finding::default() }];
     }
-    if let Meant::Upstream(it) = meant {
-        return vec![upstream::finding(house, &it.name, &eyes)];
+    if let NameMeaning::Upstream(it) = meant {
+        return vec![upstream::finding(oneshot, &it.name, &viewers)];
     }
     let about = || "waiting for what the upstreams list".to_owned();
-    let found = search(house, &meant, &args.name, kind);
-    let found = progress::watched(house.json(), about, found).await;
+    let found = search(oneshot, &meant, &args.name, kind);
+    let found = progress::show_while(oneshot.json(), about, found).await;
     let uri = match &meant {
-        Meant::Uri => Some(args.name.as_str()),
-        Meant::OwnUri(_, own) => Some(*own),
-        Meant::Upstream(_) | Meant::Own(..) | Meant::Public => None,
+        NameMeaning::Uri => Some(args.name.as_str()),
+        NameMeaning::OwnUri(_, own) => Some(*own),
+        NameMeaning::Upstream(_) | NameMeaning::OwnName(..) | NameMeaning::PublicName => None,
     };
     let uri = uri.filter(|_| kind.is_none_or(|kind| kind == Kind::Resource));
-    let mut findings: Vec<_> = found.items.iter().map(|hit| finding(house, hit, &eyes)).collect();
+    let mut findings: Vec<_> =
+        found.items.iter().map(|hit| finding(oneshot, hit, &viewers)).collect();
     match uri {
         Some(uri) if findings.is_empty() => {
-            let nothing = found.nothing(&args.name, kind);
-            findings.push(route::finding(house, uri, name.as_deref(), nothing, &eyes));
+            let nothing = found.not_found_statements(&args.name, kind);
+            findings.push(route::finding(oneshot, uri, name.as_deref(), nothing, &viewers));
         }
-        Some(uri) if name.is_none() => findings.extend(route::detour(house, uri, &findings, eyes)),
+        Some(uri) if name.is_none() => {
+            findings.extend(route::alternative_route(oneshot, uri, &findings, viewers))
+        }
         None if findings.is_empty() => {
-            let facts = found.nothing(&args.name, kind);
-            findings.push(Finding { kind, upstream: name, own, facts, ..Finding::default() });
+            let statements = found.not_found_statements(&args.name, kind);
+            findings.push(Finding { kind, upstream: name, own, statements, ..Finding::default() });
         }
         _ => {}
     }
     findings
 }
 
-/// Somebody to whom something is visible or not.
-struct Eyes {
+/// Client or role for which visibility is explained.
+struct ExplainAs {
     role: String,
-    guest: Guest,
-    /// Which client has this role, and where that is written.
-    client: Option<Fact>,
+    context: ClientContext,
+    /// Statement about the client that has this role, and its place in the configuration.
+    client: Option<Statement>,
 }
 
-/// The client that is asked about; else each role.
-fn eyes(house: &House, args: &Args) -> Vec<Eyes> {
-    let Some(client) = &args.ask.client else {
-        let gateway = house.app().gateway();
-        let roles = house.config().roles.keys();
+/// Returns the client of `--as`, else each role.
+fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
+    let Some(client) = &args.query.client else {
+        let gateway = oneshot.app().gateway();
+        let roles = oneshot.config().roles.keys();
         return roles
-            .map(|role| Eyes {
+            .map(|role| ExplainAs {
                 role: role.clone(),
-                guest: gateway.enter_locally(role),
+                context: gateway.local_client(role),
                 client: None,
             })
             .collect();
     };
-    let guest = house.guest().clone();
-    let principal = guest.principal().clone();
+    let context = oneshot.client_context().clone();
+    let principal = context.principal().clone();
     let role = principal.role.to_string();
-    let places = &house.config().places;
+    let places = &oneshot.config().rule_locations;
     let place = match principal.is_anonymous() {
         true => places.of(&["auth", "anonymous_role"]),
         false => places.of(&["clients", client, "role"]),
@@ -164,91 +174,110 @@ fn eyes(house: &House, args: &Args) -> Vec<Eyes> {
         (None, None) => format!("{client} has the role {role} (by default)"),
     };
     let place = place.map(str::to_owned);
-    let fact = Fact { place, ..Fact::good(About::Client, text) };
-    vec![Eyes { role, guest, client: Some(fact) }]
+    let statement = Statement { place, ..Statement::good(StatementTopic::Client, text) };
+    vec![ExplainAs { role, context, client: Some(statement) }]
 }
 
-/// What is said of an item that an upstream lists.
-fn finding(house: &House, hit: &Hit<'_>, eyes: &[Eyes]) -> Finding {
-    let Hit { upstream, kind, item, key, state } = hit;
-    let config = house.config();
-    let outlet = reasons::of_outlet(config, upstream, *kind, &item.key);
-    let is_out = outlet.good;
+/// Explains an item that an upstream lists.
+fn finding(oneshot: &OneShotGateway, hit: &SearchHit<'_>, viewers: &[ExplainAs]) -> Finding {
+    let SearchHit { upstream, kind, item, key, state } = hit;
+    let config = oneshot.config();
+    let exports = reasons::export_rule(config, upstream, *kind, &item.key);
+    let is_out = exports.good;
     let listed = format!("{} lists it as `{}/{}`", upstream.name, upstream.name, item.key);
-    let mut facts = vec![state.clone(), Fact::good(About::Listed, listed), outlet];
+    let mut statements =
+        vec![state.clone(), Statement::good(StatementTopic::Listed, listed), exports];
     if is_out {
         let naming = app::naming(&config.naming);
-        let altered = app::outlet(upstream).altered(&naming, *kind, &item.key).map(|(_, it)| it);
-        facts.extend(altered.map(|reason| {
-            Fact::good(About::List, format!("its name is altered for clients: {reason}"))
+        let altered =
+            app::export_rules(upstream).altered(&naming, *kind, &item.key).map(|(_, it)| it);
+        statements.extend(altered.map(|reason| {
+            Statement::good(
+                StatementTopic::List,
+                format!("its name is altered for clients: {reason}"),
+            )
         }));
-        facts.extend(oddity(house, hit));
+        statements.extend(list_anomaly(oneshot, hit));
     }
     let (kind, own) = (Some(*kind), Some(item.key.to_string()));
     let (name, key) = (Some(upstream.name.clone()), Some(key.to_string()));
-    let mut finding = Finding { kind, upstream: name, own, key, facts, sights: Vec::new() };
-    // Where nobody can see it the roles say nothing, unless one was asked about.
+    let mut finding =
+        Finding { kind, upstream: name, own, key, statements, visibilities: Vec::new() };
+    // If no client can see the item, roles explain nothing, unless `--as` names a client.
     let is_open = finding.is_open();
-    let eyes = eyes.iter().filter(|eyes| is_open || eyes.client.is_some());
-    finding.sights = eyes.map(|eyes| sight(house, hit, eyes, is_open)).collect();
+    let viewers = viewers.iter().filter(|viewer| is_open || viewer.client.is_some());
+    finding.visibilities =
+        viewers.map(|viewer| visibility(oneshot, hit, viewer, is_open)).collect();
     finding
 }
 
-/// Why an item that its upstream lets out is in no list all the same, or not in all of them.
-fn oddity(house: &House, hit: &Hit<'_>) -> Option<Fact> {
-    let Hit { upstream, kind, item, key, .. } = hit;
-    let problems = house.app().gateway().problems();
+/// Statement about an exported item that is missing from some or all lists nevertheless.
+fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Statement> {
+    let SearchHit { upstream, kind, item, key, .. } = hit;
+    let problems = oneshot.app().gateway().problems();
     let mut problems = problems
         .iter()
         .filter(|(name, of, _)| name.as_str() == upstream.name && of == kind)
         .flat_map(|(.., problems)| &problems.first);
     if let Some(problem) = problems.find(|problem| problem.own == item.key) {
-        return Some(Fact::bad(About::List, format!("it is left out: {problem}")));
+        return Some(Statement::bad(StatementTopic::List, format!("it is left out: {problem}")));
     }
-    let withheld = house.app().gateway().withheld();
+    let withheld = oneshot.app().gateway().withheld();
     if withheld
         .iter()
         .any(|(name, of, own)| name.as_str() == upstream.name && of == kind && **own == *item.key)
     {
-        return Some(Fact::bad(About::List, format!("it {HELD_BACK}")));
+        return Some(Statement::bad(StatementTopic::List, format!("it {HELD_BACK}")));
     }
-    let view = house.everything().view();
+    let view = oneshot.operator_context().view();
     match view.resolve(*kind, key) {
         Some(other) if other.upstream.as_str() != upstream.name => {
-            // Who cannot see that one sees this one.
-            let text = format!("{} lists it, too, and comes first in the file", other.upstream);
-            Some(Fact::good(About::List, text))
+            // Clients that cannot see the other item see this one.
+            let text = format!("{} also lists it and comes first in the file", other.upstream);
+            Some(Statement::good(StatementTopic::List, text))
         }
         Some(target) if target.needs_task => {
-            let text = "it can be called as a task only: clients of 2025-11-25 alone see it";
-            Some(Fact::good(About::List, text))
+            let text = "it can be called only as a task, so only clients of 2025-11-25 see it";
+            Some(Statement::good(StatementTopic::List, text))
         }
         Some(_) => None,
-        None => {
-            Some(Fact::bad(About::List, "it is left out of the list; `weir check` may say why"))
-        }
+        None => Some(Statement::bad(
+            StatementTopic::List,
+            "it is left out of the list; `weir check` may show why",
+        )),
     }
 }
 
-/// What one role sees of an item, and by which rules.
-fn sight(house: &House, hit: &Hit<'_>, eyes: &Eyes, mut is_open: bool) -> Sight {
-    let Hit { upstream, kind, item, key, .. } = hit;
-    let mut facts: Vec<Fact> = eyes.client.iter().cloned().collect();
+/// Explains the visibility of an item for one role.
+fn visibility(
+    oneshot: &OneShotGateway,
+    hit: &SearchHit<'_>,
+    viewer: &ExplainAs,
+    mut is_open: bool,
+) -> Visibility {
+    let SearchHit { upstream, kind, item, key, .. } = hit;
+    let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
     let name: Option<UpstreamName> = upstream.name.parse().ok();
     if let Some(name) = &name {
-        facts.extend(reasons::of_role(house.config(), &eyes.role, *kind, name, &item.key));
+        statements.extend(reasons::role_rules(
+            oneshot.config(),
+            &viewer.role,
+            *kind,
+            name,
+            &item.key,
+        ));
     }
-    is_open &= facts.iter().all(|fact| fact.good);
+    is_open &= statements.iter().all(|statement| statement.good);
     if let Some(name) = name.as_ref().filter(|_| is_open) {
-        facts.extend(reasons::of_limits(house.config(), *kind, name, &item.key));
+        statements.extend(reasons::limit_statements(oneshot.config(), *kind, name, &item.key));
     }
-    let target = eyes.guest.view().resolve(*kind, key);
+    let target = viewer.context.view().resolve(*kind, key);
     let visible = target
         .as_ref()
         .is_some_and(|target| Some(&target.upstream) == name.as_ref() && target.own == item.key);
     if let Some(other) = target.filter(|_| !visible && is_open) {
-        let text = format!("what is seen is that of {}, which comes first", other.upstream);
-        facts.push(Fact::bad(About::List, text));
+        let text = format!("the visible one is of {}, which comes first", other.upstream);
+        statements.push(Statement::bad(StatementTopic::List, text));
     }
-    Sight { role: eyes.role.clone(), visible, facts }
+    Visibility { role: viewer.role.clone(), visible, statements }
 }

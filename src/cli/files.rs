@@ -1,33 +1,37 @@
-//! Files of the user: written whole or not at all, and never without what was there before.
+//! Writing of the user's files.
+//!
+//! Invariants: a file is replaced atomically, so a reader sees the old text or the new one; its
+//! owner, permissions and symbolic link are preserved; a file is copied before it is overwritten.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::exit::Failure;
-use super::timestamp::to_words;
+use super::timestamp::format_rfc3339;
 use crate::regular_file;
 
-/// Writes a file: beside it first, then in its place, so that a reader finds the old text or the new one.
-/// Its permissions stay as they are, and a link still leads to it. Missing folders are made.
+/// Writes a file through a temporary file in the same folder and a rename. Permissions and a
+/// symbolic link are preserved; missing folders are created.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    write_there(&real, text, |_| Ok(())).map_err(|error| cannot_write(&real, &error))
+    write_atomically(&real, text, |_| Ok(())).map_err(|error| write_failure(&real, &error))
 }
 
-/// Writes a file as [`write`] does, if it still says what it said when it was read; none if it was not there.
+/// Writes a file as [`write`] does, if its text is still `old`; `None` means that the file did not
+/// exist.
 pub(super) fn replace(path: &Path, old: Option<&str>, text: &str) -> Result<(), Failure> {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let max_bytes = old.map_or(0, str::len) as u64;
     let is_as_read = |path: &Path| match (regular_file::read(path, max_bytes), old) {
         (Ok(now), Some(old)) if now == old.as_bytes() => Ok(()),
         (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        _ => Err(std::io::Error::other("somebody else has just changed it; run this again")),
+        _ => Err(std::io::Error::other("changed in the meantime; run this command again")),
     };
-    write_there(&real, text, is_as_read).map_err(|error| cannot_write(&real, &error))
+    write_atomically(&real, text, is_as_read).map_err(|error| write_failure(&real, &error))
 }
 
-fn write_there(
+fn write_atomically(
     path: &Path,
     text: &str,
     check: impl FnOnce(&Path) -> std::io::Result<()>,
@@ -38,9 +42,9 @@ fn write_there(
     };
     std::fs::create_dir_all(folder)?;
     let old = std::fs::metadata(path).ok();
-    let mut file = beside(folder, old.is_some())?;
+    let mut file = create_temporary(folder, old.is_some())?;
     if let Some(old) = old {
-        keep_owner(file.as_file(), &old)?;
+        copy_owner(file.as_file(), &old)?;
         file.as_file().set_permissions(old.permissions())?;
     }
     file.write_all(text.as_bytes())?;
@@ -50,22 +54,23 @@ fn write_there(
     Ok(())
 }
 
-/// Makes the file that becomes another. Until it has the permissions of one that it replaces, nobody else may
-/// open it: whoever has opened it reads what is written later.
-fn beside(folder: &Path, replaces: bool) -> std::io::Result<tempfile::NamedTempFile> {
+/// Creates the temporary file. Until it has the permissions of the file that it replaces, no other
+/// user may open it: an open descriptor could read everything that is written later.
+fn create_temporary(folder: &Path, replaces: bool) -> std::io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".weir-");
     #[cfg(unix)]
     if !replaces {
         use std::os::unix::fs::PermissionsExt;
-        // A new file is as any program would make it: the umask takes away what it should not have.
+        // A new file gets the usual mode, which the umask restricts.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
     builder.tempfile_in(folder)
 }
 
-/// Gives a file the owner of the one that it replaces: an administrator's run must not take a user's away.
-fn keep_owner(file: &std::fs::File, old: &std::fs::Metadata) -> std::io::Result<()> {
+/// Gives a file the owner of the one that it replaces: a run as root must not take a file away
+/// from its user.
+fn copy_owner(file: &std::fs::File, old: &std::fs::Metadata) -> std::io::Result<()> {
     use std::os::unix::fs::{MetadataExt, fchown};
     let own = file.metadata()?;
     match (own.uid(), own.gid()) == (old.uid(), old.gid()) {
@@ -74,32 +79,33 @@ fn keep_owner(file: &std::fs::File, old: &std::fs::Metadata) -> std::io::Result<
     }
 }
 
-/// Copies a file to `<file>.weir-backup-20261121T042012Z`, permissions included, and returns where it is now.
-pub(super) fn back_up(path: &Path) -> Result<PathBuf, Failure> {
+/// Copies a file to `<file>.weir-backup-20261121T042012Z`, permissions included, and returns the
+/// path of the copy.
+pub(super) fn back_up_file(path: &Path) -> Result<PathBuf, Failure> {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = real.clone().into_os_string();
-    name.push(format!(".weir-backup-{}", stamp(SystemTime::now())));
+    name.push(format!(".weir-backup-{}", format_stamp(SystemTime::now())));
     let first = PathBuf::from(name);
     let mut backup = first.clone();
-    // Two in one second each have their own.
+    // Two copies within one second need different names.
     let mut number = 2;
-    // A link that leads nowhere is there, too: the copy would be made where it leads.
+    // `symlink_metadata`, because copying to a dangling link would create its target.
     while backup.symlink_metadata().is_ok() {
         backup = PathBuf::from(format!("{}-{number}", first.display()));
         number += 1;
     }
-    std::fs::copy(&real, &backup).map_err(|error| cannot_write(&backup, &error))?;
+    std::fs::copy(&real, &backup).map_err(|error| write_failure(&backup, &error))?;
     Ok(backup)
 }
 
-/// A moment as it may stand in a file's name.
-fn stamp(moment: SystemTime) -> String {
-    to_words(moment).replace(['-', ':'], "")
+/// Formats a timestamp for a file name.
+fn format_stamp(moment: SystemTime) -> String {
+    format_rfc3339(moment).replace(['-', ':'], "")
 }
 
-/// What is said of a file that cannot be written.
-pub(super) fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    // One that is not the system's own names a file that was only on its way to be this one.
+/// Failure for a file that cannot be written.
+pub(super) fn write_failure(path: &Path, error: &std::io::Error) -> Failure {
+    // Errors without an OS code name the temporary file, which means nothing to the user.
     let why = match error.raw_os_error() {
         Some(_) => error.to_string(),
         None => error.kind().to_string(),
@@ -120,7 +126,7 @@ mod tests {
     fn what_replaces_a_file_is_never_open_to_more_people() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
-        let file = beside(folder.path(), true).expect("made");
+        let file = create_temporary(folder.path(), true).expect("made");
         let mode = file.as_file().metadata().expect("it is there").permissions().mode();
         assert_eq!(mode & 0o077, 0);
     }
@@ -145,11 +151,11 @@ mod tests {
         std::fs::write(&path, "text").expect("written");
         let now = SystemTime::now();
         for seconds in 0..3 {
-            let at = stamp(now + Duration::from_secs(seconds));
+            let at = format_stamp(now + Duration::from_secs(seconds));
             let link = folder.path().join(format!("a.weir-backup-{at}"));
             std::os::unix::fs::symlink(&elsewhere, link).expect("linked");
         }
-        let backup = back_up(&path).expect("copied");
+        let backup = back_up_file(&path).expect("copied");
         assert!(!elsewhere.exists() && backup.is_file(), "{}", backup.display());
     }
 }

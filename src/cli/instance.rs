@@ -1,4 +1,4 @@
-//! Commands about a running instance: `health`, `reload`, `status`, `top`.
+//! Commands that query or control a running instance: `health`, `reload`, `status`, `top`.
 
 pub(crate) mod admin_client;
 pub(crate) mod health;

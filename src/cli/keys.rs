@@ -1,7 +1,7 @@
-//! `weir keys`: clients and their keys, in the configuration.
+//! `weir keys`: adds, rotates and revokes clients' keys in the configuration.
 //!
-//! Promises: a key is shown once, where its command was asked for it, and kept nowhere; the file is changed in this one
-//! place, written whole or not at all, and says nothing else afterwards than before.
+//! Invariants: a key is printed once and not stored; only the client's table is changed, the file
+//! is replaced atomically, and all other settings keep their meaning.
 
 mod edit;
 mod expiry;
@@ -9,12 +9,13 @@ mod expiry;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::clients::document::{self, Written};
+use super::clients::document::{self, FileText};
 use super::exit::Failure;
-use super::timestamp::to_words;
-use super::{files, help, output};
-use crate::cli::query::oneshot;
-use crate::config::{self, AuthMode, Client, Config, nearest};
+use super::timestamp::format_rfc3339;
+use super::{files, output};
+use crate::cli::loading;
+use crate::cli::reference::help;
+use crate::config::{self, AuthMode, ClientConfig, Config, nearest};
 use crate::hex::hex;
 use crate::json::{self, Object};
 use crate::policy::keys::text;
@@ -22,45 +23,45 @@ use crate::secret::Secret;
 use crate::sha256::sha256;
 use clap::Subcommand;
 
-use edit::{Change, Edited};
-use expiry::moment;
+use edit::{ClientChange, EditedFile};
+use expiry::parse_expiry;
 
-/// What `weir keys` takes.
+/// Arguments of `weir keys`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: KeysCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Makes a client with a key of its own, and shows the key.
+enum KeysCommand {
+    /// Adds a client with a new key, and prints the key.
     #[command(after_help = help::KEYS_ADD)]
     Add(AddArgs),
-    /// Lists the clients: their roles, how many keys each has, and when those expire.
+    /// Lists the clients with their roles, the number of their keys, and the expiry.
     #[command(after_help = help::KEYS_LIST)]
     List(ListArgs),
-    /// Gives a client another key, beside the one that it has until that is dropped.
+    /// Adds a second key to a client, or removes the older one.
     #[command(after_help = help::KEYS_ROTATE)]
     Rotate(RotateArgs),
-    /// Removes a client, and with it its keys.
+    /// Removes a client and its keys.
     #[command(after_help = help::KEYS_REVOKE)]
     Revoke(RevokeArgs),
 }
 
-/// Where it is done.
+/// Location of the configuration.
 #[derive(Debug, clap::Args)]
-struct Place {
-    /// The configuration file; without it $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
+struct KeyLocation {
+    /// The configuration file; default: $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
     /// user's configuration folder.
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// How it is told.
+/// Form of the output.
 #[derive(Debug, clap::Args)]
-struct Telling {
-    /// Writes nothing, and prints the lines that would be written or removed.
+struct OutputMode {
+    /// Writes nothing; prints the lines that would be written or removed.
     #[arg(long)]
     dry_run: bool,
     /// Prints JSON; a failure is one line of JSON on standard error.
@@ -70,22 +71,22 @@ struct Telling {
 
 #[derive(Debug, clap::Args)]
 struct AddArgs {
-    /// What the client is called: 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`.
+    /// Name of the client: 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`.
     name: String,
-    /// What it may use: the name of a role.
+    /// Name of its role.
     #[arg(long)]
     role: String,
-    /// When its keys stop being good: after so many days (`90d`) or hours (`12h`), or from a moment on
+    /// Expiry of its keys: after a number of days (`90d`) or hours (`12h`), or at a point in time
     /// (`2027-06-30`, `2027-06-30T12:00:00Z`).
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
-    /// The file to write into, one of those that the configuration is made of; without it the main one.
+    /// The file to write to, one of the configuration's files; default: the main file.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    telling: Telling,
+    mode: OutputMode,
     #[command(flatten)]
-    place: Place,
+    location: KeyLocation,
 }
 
 #[derive(Debug, clap::Args)]
@@ -94,23 +95,23 @@ struct ListArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    location: KeyLocation,
 }
 
 #[derive(Debug, clap::Args)]
 struct RotateArgs {
     /// The client.
     name: String,
-    /// When its keys stop being good, the older one included; as for `add`.
+    /// Expiry of its keys, including the older one; as for `add`.
     #[arg(long, value_name = "WHEN", conflicts_with = "finish")]
     expires: Option<String>,
-    /// Drops the older of two keys, once the client has the newer one.
+    /// Removes the older of two keys, once the client has the newer one.
     #[arg(long)]
     finish: bool,
     #[command(flatten)]
-    telling: Telling,
+    mode: OutputMode,
     #[command(flatten)]
-    place: Place,
+    location: KeyLocation,
 }
 
 #[derive(Debug, clap::Args)]
@@ -118,18 +119,18 @@ struct RevokeArgs {
     /// The client.
     name: String,
     #[command(flatten)]
-    telling: Telling,
+    mode: OutputMode,
     #[command(flatten)]
-    place: Place,
+    location: KeyLocation,
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::Add(args) => add(args),
-        Command::List(args) => list(args),
-        Command::Rotate(args) => rotate(args),
-        Command::Revoke(args) => revoke(args),
+        KeysCommand::Add(args) => add(args),
+        KeysCommand::List(args) => list(args),
+        KeysCommand::Rotate(args) => rotate(args),
+        KeysCommand::Revoke(args) => revoke(args),
     }
 }
 
@@ -138,37 +139,39 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn add(args: &AddArgs) -> Result<(), Failure> {
     let AddArgs { name, role, .. } = args;
     let now = SystemTime::now();
-    let expires = args.expires.as_deref().map(|text| moment(text, now)).transpose()?;
-    let desk = Desk::open(&args.place)?;
+    let expires = args.expires.as_deref().map(|text| parse_expiry(text, now)).transpose()?;
+    let editor = ConfigEditor::open(&args.location)?;
     if !config::is_plain_name(name) {
         let text = "a client's name is 1 to 64 of A-Z, a-z, 0-9, _, . and -";
         return Err(Failure::Usage(text.to_owned()));
     }
-    if desk.config.clients.iter().any(|client| client.name == *name) {
+    if editor.config.clients.iter().any(|client| client.name == *name) {
         return Err(Failure::Usage(format!(
             "there is a client `{name}` already: `weir keys rotate {name}` gives it another key"
         )));
     }
-    desk.check_role(role)?;
+    editor.check_role(role)?;
     let file = match &args.file {
-        None => desk.files.first().cloned().unwrap_or_default(),
-        Some(file) => desk.own_file(file)?,
+        None => editor.files.first().cloned().unwrap_or_default(),
+        Some(file) => editor.find_own_file(file)?,
     };
     let key = text::new_key();
-    let change = Change::Add { role, sha256: &hash_of(&key), expires };
-    let edited = desk.edit(&file, name, &change, &args.telling)?;
-    show(&args.telling, name, Some(&key), &file, &edited)?;
-    if args.telling.dry_run {
+    let change = ClientChange::Add { role, sha256: &hash_of(&key), expires };
+    let edited = editor.edit(&file, name, &change, &args.mode)?;
+    print_result(&args.mode, name, Some(&key), &file, &edited)?;
+    if args.mode.dry_run {
         return Ok(());
     }
-    output::tell(&format!("wrote the client `{name}` into {}", file.display()));
-    output::tell(&format!(
-        "next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is not shown \
-         again\n      {}",
-        desk.taken_up()
+    output::print_stderr(&format!("wrote the client `{name}` into {}", file.display()));
+    output::print_stderr(&format!(
+        "next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is \
+         not shown again\n      {}",
+        editor.reload_hint()
     ));
-    if desk.config.auth.anonymous && desk.config.auth.mode == AuthMode::Auto {
-        output::tell("note: this is the first client: from now on every client needs a key");
+    if editor.config.auth.anonymous && editor.config.auth.mode == AuthMode::Auto {
+        output::print_stderr(
+            "note: this is the first client: from now on every client needs a key",
+        );
     }
     Ok(())
 }
@@ -176,14 +179,14 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let name = &args.name;
     let now = SystemTime::now();
-    let expires = args.expires.as_deref().map(|text| moment(text, now)).transpose()?;
-    let desk = Desk::open(&args.place)?;
-    let client = desk.client(name)?;
+    let expires = args.expires.as_deref().map(|text| parse_expiry(text, now)).transpose()?;
+    let editor = ConfigEditor::open(&args.location)?;
+    let client = editor.client(name)?;
     let keys = client.key_sha256.len();
     if keys == 0 {
         return Err(Failure::Usage(format!(
-            "client `{name}` comes with a certificate and has no key: write key_sha256 under [clients.{name}] by \
-             hand, or make another client"
+            "client `{name}` authenticates with a certificate and has no key: write key_sha256 \
+             under [clients.{name}] by hand, or make another client"
         )));
     }
     if args.finish {
@@ -192,37 +195,43 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
                 "client `{name}` has one key: `weir keys rotate {name}` gives it another first"
             )));
         }
-        let file = desk.file_of(name, "key_sha256")?;
-        let edited = desk.edit(&file, name, &Change::Finish, &args.telling)?;
-        show(&args.telling, name, None, &file, &edited)?;
-        if !args.telling.dry_run {
-            output::tell(&format!("dropped the older key of `{name}` from {}", file.display()));
-            output::tell(&format!("next: {}", desk.taken_up()));
+        let file = editor.find_file_with(name, "key_sha256")?;
+        let edited = editor.edit(&file, name, &ClientChange::Finish, &args.mode)?;
+        print_result(&args.mode, name, None, &file, &edited)?;
+        if !args.mode.dry_run {
+            output::print_stderr(&format!(
+                "removed the older key of `{name}` from {}",
+                file.display()
+            ));
+            output::print_stderr(&format!("next: {}", editor.reload_hint()));
         }
         return Ok(());
     }
     if keys > 1 {
         return Err(Failure::Usage(format!(
-            "client `{name}` has two keys: `weir keys rotate {name} --finish` drops the older one first"
+            "client `{name}` has two keys: `weir keys rotate {name} --finish` removes the older \
+             one first"
         )));
     }
     let has_ended = client.expires.is_some_and(|end| end <= now);
     if has_ended && expires.is_none() {
         return Err(Failure::Usage(format!(
-            "the keys of client `{name}` have expired, and a new one would not be good either: say --expires"
+            "the keys of client `{name}` have expired, and a new one would be expired as well: \
+             set --expires"
         )));
     }
-    let file = desk.file_of(name, "key_sha256")?;
+    let file = editor.find_file_with(name, "key_sha256")?;
     let key = text::new_key();
-    let change = Change::Rotate { sha256: &hash_of(&key), expires };
-    let edited = desk.edit(&file, name, &change, &args.telling)?;
-    show(&args.telling, name, Some(&key), &file, &edited)?;
-    if !args.telling.dry_run {
-        output::tell(&format!("wrote a second key of `{name}` into {}", file.display()));
-        output::tell(&format!(
-            "next: {}; both keys are good then\n      give the key to the client; it is not shown again\n      \
-             `weir keys rotate {name} --finish` drops the older one, once the client has it",
-            desk.taken_up()
+    let change = ClientChange::Rotate { sha256: &hash_of(&key), expires };
+    let edited = editor.edit(&file, name, &change, &args.mode)?;
+    print_result(&args.mode, name, Some(&key), &file, &edited)?;
+    if !args.mode.dry_run {
+        output::print_stderr(&format!("wrote a second key of `{name}` into {}", file.display()));
+        output::print_stderr(&format!(
+            "next: {}; both keys are valid then\n      give the key to the client; it is not \
+             shown again\n      `weir keys rotate {name} --finish` removes the older one, once \
+             the client has it",
+            editor.reload_hint()
         ));
     }
     Ok(())
@@ -230,44 +239,44 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
 
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let name = &args.name;
-    let desk = Desk::open(&args.place)?;
-    desk.client(name)?;
-    let mut is_told = false;
-    for file in &desk.files {
-        if !edit::has(&read(file)?.text, name, None) {
+    let editor = ConfigEditor::open(&args.location)?;
+    editor.client(name)?;
+    let mut is_printed = false;
+    for file in &editor.files {
+        if !edit::contains(&read(file)?.text, name, None) {
             continue;
         }
-        let edited = desk.edit(file, name, &Change::Revoke, &args.telling)?;
-        if args.telling.dry_run || args.telling.json && !is_told {
-            show(&args.telling, name, None, file, &edited)?;
+        let edited = editor.edit(file, name, &ClientChange::Revoke, &args.mode)?;
+        if args.mode.dry_run || args.mode.json && !is_printed {
+            print_result(&args.mode, name, None, file, &edited)?;
         }
-        is_told = true;
-        if !args.telling.dry_run {
-            output::tell(&format!("removed the client `{name}` from {}", file.display()));
+        is_printed = true;
+        if !args.mode.dry_run {
+            output::print_stderr(&format!("removed the client `{name}` from {}", file.display()));
         }
     }
-    if args.telling.dry_run {
+    if args.mode.dry_run {
         return Ok(());
     }
-    output::tell(&format!(
-        "next: {}; until then the client's keys are good there",
-        desk.taken_up()
+    output::print_stderr(&format!(
+        "next: {}; until then the client's keys are valid there",
+        editor.reload_hint()
     ));
-    let is_last = desk.config.clients.len() == 1;
-    let listens_here = desk.config.server.listen.ip().to_canonical().is_loopback();
-    if is_last && listens_here && desk.config.auth.mode == AuthMode::Auto {
-        output::tell(
-            "note: no client is left, so whoever reaches Weir on this machine will enter without a key; write \
-             mode = \"required\" in [auth] to keep the door closed",
+    let is_last = editor.config.clients.len() == 1;
+    let listens_here = editor.config.server.listen.ip().to_canonical().is_loopback();
+    if is_last && listens_here && editor.config.auth.mode == AuthMode::Auto {
+        output::print_stderr(
+            "note: no client is left, so every program on this machine can connect without a key; \
+             set mode = \"required\" under [auth] to require keys",
         );
     }
     Ok(())
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let desk = Desk::open(&args.place)?;
-    let (clients, now) = (&desk.config.clients, SystemTime::now());
-    let role = |client: &Client| match client.role.starts_with("client:") {
+    let editor = ConfigEditor::open(&args.location)?;
+    let (clients, now) = (&editor.config.clients, SystemTime::now());
+    let role = |client: &ClientConfig| match client.role.starts_with("client:") {
         true => None,
         false => Some(client.role.clone()),
     };
@@ -280,7 +289,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
             }
             row.set("keys", client.key_sha256.len().to_string());
             if let Some(expires) = client.expires {
-                row.set("expires", json::quote(&to_words(expires)));
+                row.set("expires", json::quote(&format_rfc3339(expires)));
                 row.set("expired", (expires <= now).to_string());
             }
             row.to_bytes()
@@ -298,8 +307,8 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         };
         let end = match client.expires {
             None => "never expires".to_owned(),
-            Some(end) if end <= now => format!("expired at {}", to_words(end)),
-            Some(end) => format!("expires at {}", to_words(end)),
+            Some(end) if end <= now => format!("expired at {}", format_rfc3339(end)),
+            Some(end) => format!("expires at {}", format_rfc3339(end)),
         };
         let role = role(client).unwrap_or_else(|| "(rules of its own)".to_owned());
         [client.name.clone(), role, keys.to_owned(), end]
@@ -314,34 +323,37 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     })
 }
 
-/// Prints the key, or with `--dry-run` the lines; with `--json` all of it.
-fn show(
-    telling: &Telling,
+/// Prints the key, or with `--dry-run` the lines; with `--json` everything.
+fn print_result(
+    mode: &OutputMode,
     name: &str,
     key: Option<&Secret>,
     file: &Path,
-    edited: &Edited,
+    edited: &EditedFile,
 ) -> Result<(), Failure> {
-    if telling.json {
-        let mut told = Object::new();
-        told.set("client", json::quote(name));
+    if mode.json {
+        let mut object = Object::new();
+        object.set("client", json::quote(name));
         if let Some(key) = key {
-            told.set("key", json::quote(key.expose()));
-            told.set("sha256", json::quote(&hash_of(key)));
+            object.set("key", json::quote(key.expose()));
+            object.set("sha256", json::quote(&hash_of(key)));
         }
-        told.set("file", json::quote(&file.display().to_string()));
-        told.set("written", (!telling.dry_run).to_string());
-        if telling.dry_run {
-            told.set("lines", json::quote(&edited.lines));
+        object.set("file", json::quote(&file.display().to_string()));
+        object.set("written", (!mode.dry_run).to_string());
+        if mode.dry_run {
+            object.set("lines", json::quote(&edited.lines));
         }
-        let told = told.to_bytes();
-        return output::print(|out| out.write_all(&[&told[..], b"\n"].concat()));
+        let object = object.to_bytes();
+        return output::print(|out| out.write_all(&[&object[..], b"\n"].concat()));
     }
-    match (telling.dry_run, key) {
+    match (mode.dry_run, key) {
         (true, key) => {
             output::print(|out| out.write_all(edited.lines.as_bytes()))?;
             if let Some(key) = key {
-                output::tell(&format!("the key, if you write these lines: {}", key.expose()));
+                output::print_stderr(&format!(
+                    "the key, if you write these lines: {}",
+                    key.expose()
+                ));
             }
             Ok(())
         }
@@ -350,44 +362,45 @@ fn show(
     }
 }
 
-// === The desk ===
+// === Editing ===
 
-/// A configuration that is being changed.
-struct Desk {
+/// Editor of a configuration's clients.
+struct ConfigEditor {
     config: Config,
-    /// The main one first.
+    /// Files of the configuration, the main file first.
     files: Vec<PathBuf>,
 }
 
-impl Desk {
-    fn open(place: &Place) -> Result<Self, Failure> {
-        let path = match &place.config {
+impl ConfigEditor {
+    fn open(location: &KeyLocation) -> Result<Self, Failure> {
+        let path = match &location.config {
             Some(path) => path.clone(),
-            None => oneshot::find()?,
+            None => loading::find_config_file()?,
         };
-        let options = oneshot::options(true);
+        let options = loading::options(true);
         let config = Config::without_upstreams(&path, &options).map_err(Failure::Config)?;
         let files = Config::files(&path, &options).map_err(Failure::Config)?;
         Ok(Self { config, files })
     }
 
-    fn client(&self, name: &str) -> Result<&Client, Failure> {
+    fn client(&self, name: &str) -> Result<&ClientConfig, Failure> {
         let clients = &self.config.clients;
         clients.iter().find(|client| client.name == name).ok_or_else(|| {
             let near = nearest(name, clients.iter().map(|client| client.name.as_str()));
             Failure::Usage(match near {
                 Some(near) => format!("no client `{name}`; did you mean `{near}`?"),
-                None => format!("no client `{name}`: `weir keys list` tells which there are"),
+                None => format!("no client `{name}`: `weir keys list` lists the clients"),
             })
         })
     }
 
-    /// What has a running Weir take up a file that was written.
-    fn taken_up(&self) -> &'static str {
+    /// Describes how a running Weir applies a changed file.
+    fn reload_hint(&self) -> &'static str {
         match self.config.server.watch {
-            true => "a running Weir takes the file up within seconds",
+            true => "a running Weir applies the file within seconds",
             false => {
-                "`weir reload` has a running Weir take the file up, since `watch` under [server] is off"
+                "`weir reload` makes a running Weir apply the file, since `watch` under [server] \
+                 is off"
             }
         }
     }
@@ -408,50 +421,50 @@ impl Desk {
         }))
     }
 
-    /// One of the configuration's files, by any way to it.
-    fn own_file(&self, file: &Path) -> Result<PathBuf, Failure> {
+    /// Finds one of the configuration's files by any path to it.
+    fn find_own_file(&self, file: &Path) -> Result<PathBuf, Failure> {
         let real = std::fs::canonicalize(file).ok();
         let is_it = |one: &&PathBuf| {
             **one == *file || real.is_some() && std::fs::canonicalize(one).ok() == real
         };
         self.files.iter().find(is_it).cloned().ok_or_else(|| {
             Failure::Usage(format!(
-                "{} does not belong to the configuration: make it, and name it in the `include` of {}",
+                "{} is not part of the configuration: create it, and add it to the `include` of {}",
                 file.display(),
                 self.files.first().map(|main| main.display().to_string()).unwrap_or_default()
             ))
         })
     }
 
-    /// The file in which a client says this.
-    fn file_of(&self, name: &str, key: &str) -> Result<PathBuf, Failure> {
+    /// Finds the file that contains this key of a client.
+    fn find_file_with(&self, name: &str, key: &str) -> Result<PathBuf, Failure> {
         for file in &self.files {
-            if edit::has(&read(file)?.text, name, Some(key)) {
+            if edit::contains(&read(file)?.text, name, Some(key)) {
                 return Ok(file.clone());
             }
         }
-        // Somebody has changed it since it was read.
-        Err(Failure::Usage(format!("no file says {key} of client `{name}` any more")))
+        // The file was changed after it was read.
+        Err(Failure::Usage(format!("no file contains {key} of client `{name}` any more")))
     }
 
-    /// Changes what a file says of a client.
+    /// Changes the table of a client in a file.
     fn edit(
         &self,
         file: &Path,
         name: &str,
-        change: &Change<'_>,
-        telling: &Telling,
-    ) -> Result<Edited, Failure> {
-        let Written { text, has_mark } = read(file)?;
+        change: &ClientChange<'_>,
+        mode: &OutputMode,
+    ) -> Result<EditedFile, Failure> {
+        let FileText { text, has_mark } = read(file)?;
         let edited = edit::edit(&text, name, change).ok_or_else(|| {
             Failure::NoConfig(format!(
-                "{}: what it says of client `{name}` cannot be changed without touching the rest, so nothing was \
-                 written; change it by hand: {}",
+                "{}: client `{name}` cannot be changed without touching other settings, so \
+                 nothing was written; change it by hand: {}",
                 file.display(),
-                edit::by_hand(name, change),
+                edit::manual_steps(name, change),
             ))
         })?;
-        if !telling.dry_run {
+        if !mode.dry_run {
             let mark = if has_mark { "\u{feff}" } else { "" };
             files::replace(
                 file,
@@ -463,7 +476,7 @@ impl Desk {
     }
 }
 
-fn read(file: &Path) -> Result<Written, Failure> {
+fn read(file: &Path) -> Result<FileText, Failure> {
     document::read(file)?.ok_or_else(|| Failure::Usage(format!("{} is gone", file.display())))
 }
 

@@ -1,7 +1,10 @@
-//! Where a command writes: data to standard output, everything else to standard error.
+//! Output of commands: data to standard output, everything else to standard error.
 //!
-//! Promises: data that could not be written is a failure, but for a reader that has seen enough; a
-//! standard error that cannot be written to stops nobody; colors are for terminals that want them.
+//! Invariants: data that cannot be written is a failure, unless the reader closed the pipe; a
+//! failed write to standard error is ignored; only terminals that support colors receive them.
+
+pub(crate) mod progress;
+pub(crate) mod render;
 
 use std::ffi::OsStr;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
@@ -10,7 +13,7 @@ use clap::ValueEnum;
 
 use super::exit::Failure;
 
-/// When to write colors. What `auto` means is left to the usual variables: `NO_COLOR`, `CLICOLOR`,
+/// Value of `--color`. `auto` follows the usual variables: `NO_COLOR`, `CLICOLOR`,
 /// `CLICOLOR_FORCE`, `TERM`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Color {
@@ -20,7 +23,7 @@ pub(super) enum Color {
 }
 
 impl Color {
-    /// Holds for all that is written from now on, clap's own messages included.
+    /// Sets the choice for all later output of the process, clap's own messages included.
     pub(super) fn apply(self) {
         let choice = match self {
             Self::Auto => anstream::ColorChoice::Auto,
@@ -30,9 +33,9 @@ impl Color {
         choice.write_global();
     }
 
-    /// What the arguments say, before they are known to be good: it holds for the message that they
-    /// are not.
-    pub(super) fn of_arguments<S: AsRef<OsStr>>(arguments: &[S]) -> Self {
+    /// Reads `--color` from arguments that are not parsed yet: the choice also applies to the
+    /// message that they are invalid.
+    pub(super) fn from_arguments<S: AsRef<OsStr>>(arguments: &[S]) -> Self {
         let mut arguments = arguments.iter().filter_map(|argument| argument.as_ref().to_str());
         let mut color = Self::Auto;
         while let Some(argument) = arguments.next().filter(|argument| *argument != "--") {
@@ -46,55 +49,72 @@ impl Color {
         color
     }
 
-    /// Whether standard output gets colors.
+    /// Returns whether standard output is colored.
     pub(super) fn on_stdout() -> bool {
         let choice = anstream::AutoStream::choice(&std::io::stdout());
         choice != anstream::ColorChoice::Never
     }
 
-    /// Whether standard error gets colors.
+    /// Returns whether standard error is colored.
     pub(super) fn on_stderr() -> bool {
         let choice = anstream::AutoStream::choice(&std::io::stderr());
         choice != anstream::ColorChoice::Never
     }
 }
 
-/// Whether somebody reads standard output on a terminal.
+/// Returns whether standard output is a terminal.
 pub(super) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// How wide standard output is: what its terminal says, else `COLUMNS`, else what is usual.
+/// Width of standard output: of its terminal, else `COLUMNS`, else 80.
 pub(super) fn columns() -> usize {
-    let told =
+    let terminal =
         rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| usize::from(size.ws_col));
-    let told = told.ok().filter(|columns| *columns > 0);
+    let terminal = terminal.ok().filter(|columns| *columns > 0);
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
-    told.or_else(variable).filter(|columns| *columns >= MIN_COLUMNS).unwrap_or(80)
+    terminal.or_else(variable).filter(|columns| *columns >= MIN_COLUMNS).unwrap_or(80)
 }
 
-/// Narrower than this nothing is readable.
+/// Smallest width that is believed; narrower output is unreadable.
 const MIN_COLUMNS: usize = 20;
 
-/// Writes data to standard output, as it is.
+/// Writes data to standard output unchanged.
 pub(super) fn print(
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let written = write(&mut out).and_then(|()| out.flush());
-    // Nothing more is tried with what is left.
+    // Dropping the writer would flush the rest again; after a failed write that must not happen.
     let (_, _) = out.into_parts();
     match written {
-        // A reader that has seen enough closes the pipe; that is no failure.
+        // A reader that needs no more data closes the pipe; that is not a failure.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(Failure::Output),
     }
 }
 
-/// Writes a line to standard error; colors are left out where they are not wanted.
-pub(super) fn tell(line: &str) {
-    // There is no other place to say that this one is broken.
+/// Writes a line to standard error, without its colors where they are disabled.
+pub(super) fn print_stderr(line: &str) {
+    // A broken standard error cannot be reported anywhere.
     let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+impl Failure {
+    /// Writes the failure to standard error: as text, or as one line of JSON.
+    pub(super) fn print(&self, json: bool) {
+        match self {
+            _ if json => print_stderr(&render::sanitize_json(&self.to_json(), true)),
+            // The user who pressed Ctrl-C needs no message.
+            Self::Stopped(_) => {}
+            // clap formats its messages itself.
+            Self::Arguments(text) => print_stderr(text.trim_end()),
+            // The drawn report needs no prefix.
+            Self::Config(report) => print_stderr(&report.render(true)),
+            // Each of these texts may contain names from an upstream, so it is sanitized.
+            _ => print_stderr(&format!("weir: {}", render::sanitize_text(&self.to_string()))),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +131,7 @@ mod tests {
             (&["weir", "list", "--color=pink"], Color::Auto),
             (&["weir", "get", "--", "--color=never"], Color::Auto),
         ] {
-            assert_eq!(Color::of_arguments(arguments), expected, "{arguments:?}");
+            assert_eq!(Color::from_arguments(arguments), expected, "{arguments:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `weir pins`: what is different from the definitions that were approved, and approving it.
+//! `weir pins`: compares definitions with the approved ones, and approves them.
 
 use std::io::Write;
 
@@ -6,9 +6,10 @@ use clap::ValueEnum;
 
 use super::exit::Failure;
 use super::output;
-use crate::cli::query::oneshot::{ConfigArgs, House, options};
-use crate::cli::query::render::{plain, shown_json};
-use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::loading::{ConfigArgs, options};
+use crate::cli::output::render::{sanitize_json, sanitize_line};
+use crate::cli::query::oneshot::OneShotGateway;
+use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
 use crate::config::Mode;
 use crate::json::{self, Object};
@@ -16,14 +17,14 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::pins::{BadLock, Change, Difference, Lock, PINNED};
 
-/// What `weir pins` takes.
+/// Arguments of `weir pins`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to do: `diff` starts the upstreams and shows what is different from the lock file, `approve` writes that to it,
-    /// `list` shows what it approves.
+    /// `diff` starts the upstreams and shows differences from the lock file, `approve` writes them
+    /// to it, `list` shows the approved items.
     #[arg(value_enum)]
-    action: Action,
-    /// All that an upstream lists, or one item of it by the upstream's own name; without any, everything.
+    action: PinsAction,
+    /// All items of an upstream, or one item by the upstream's own name; default: everything.
     #[arg(value_name = "UPSTREAM[/ITEM]", value_hint = clap::ValueHint::Other)]
     items: Vec<String>,
     /// Prints JSON; a failure is one line of JSON on standard error.
@@ -34,42 +35,54 @@ pub(super) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Action {
+enum PinsAction {
     Diff,
     Approve,
     List,
 }
 
-/// What is meant: an upstream, and one of its items.
-type Meant<'a> = (&'a str, Option<&'a str>);
+/// Selected upstream, and one of its items if only that is selected.
+type PinSelection<'a> = (&'a str, Option<&'a str>);
 
 /// Compares, approves or lists.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    log::start_quietly();
-    let meant: Vec<Meant<'_>> = args.items.iter().map(|item| split(item)).collect();
-    if args.action == Action::List {
-        return list(&args, &meant).await;
+    log::start_errors_only();
+    let selected: Vec<PinSelection<'_>> = args.items.iter().map(|item| split_item(item)).collect();
+    if args.action == PinsAction::List {
+        return list(&args, &selected).await;
     }
-    let mut names: Vec<String> = meant.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let mut names: Vec<String> = selected.iter().map(|(name, _)| (*name).to_owned()).collect();
     names.sort();
     names.dedup();
-    let wanted = Wanted::Of(&names);
-    // Nothing is held back, nothing is written, and all is kept to be compared.
+    let selection = UpstreamSelection::Named(&names);
+    // In this mode nothing is hidden and nothing is written, and all definitions are compared.
     let review = |config: &mut crate::config::Config| {
         config.upstreams.iter_mut().for_each(|upstream| upstream.pinning = Mode::Review);
     };
-    // Nobody else can come in, so whoever may listen on the network does not matter here.
+    // This process opens no listener, so anonymous access from the network does not matter.
     let options = options(true);
-    let house = House::open_as(&args.config, args.json, None, wanted, options, review).await?;
-    let done = compare(&args, &meant, &house);
-    house.close().await;
+    let oneshot = OneShotGateway::open_with_changes(
+        &args.config,
+        args.json,
+        None,
+        selection,
+        options,
+        review,
+    )
+    .await?;
+    let done = compare(&args, &selected, &oneshot);
+    oneshot.close().await;
     done
 }
 
-fn compare(args: &Args, meant: &[Meant<'_>], house: &House) -> Result<(), Failure> {
-    let sentries = house.app().gateway().sentries();
-    let pins = &sentries.pins;
-    let names = house.config().upstreams.iter();
+fn compare(
+    args: &Args,
+    selected: &[PinSelection<'_>],
+    oneshot: &OneShotGateway,
+) -> Result<(), Failure> {
+    let inspectors = oneshot.app().gateway().inspectors();
+    let pins = &inspectors.pins;
+    let names = oneshot.config().upstreams.iter();
     let names: Vec<UpstreamName> = names.filter_map(|it| it.name.parse().ok()).collect();
     let unlisted: Vec<_> = names.iter().filter(|name| !pins.is_listed(name)).collect();
     let unlisted = unlisted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -77,28 +90,31 @@ fn compare(args: &Args, meant: &[Meant<'_>], house: &House) -> Result<(), Failur
         Failure::Unreachable(format!("could not be listed, and was not compared: {unlisted}"))
     });
     let all = pins.differences();
-    for (name, item) in meant.iter().filter_map(|(name, item)| Some((name, (*item)?))) {
+    for (name, item) in selected.iter().filter_map(|(name, item)| Some((name, (*item)?))) {
         let is_approved = pins.approved().upstreams.get(*name).is_some_and(|pinned| {
             pinned.kinds.iter().flatten().any(|items| items.contains_key(item))
         });
-        if !is_approved && !all.iter().any(|it| is_meant(it, &[(name, Some(item))])) {
-            let text = format!("`{name}` lists no `{}`, and none was approved", plain(item));
+        if !is_approved && !all.iter().any(|it| is_selected(it, &[(name, Some(item))])) {
+            let text =
+                format!("`{name}` lists no `{}`, and none was approved", sanitize_line(item));
             return Err(unlisted.unwrap_or(Failure::Usage(text)));
         }
     }
-    let mut found: Vec<Difference> = all.into_iter().filter(|it| is_meant(it, meant)).collect();
-    if args.action == Action::Approve {
-        // What was not seen is not approved, and half an approval is none.
+    let mut found: Vec<Difference> =
+        all.into_iter().filter(|it| is_selected(it, selected)).collect();
+    if args.action == PinsAction::Approve {
+        // Definitions that were not listed cannot be approved, and a partial approval is refused.
         if let Some(failure) = unlisted {
             return Err(failure);
         }
         let unwritten = |bad: BadLock| {
-            let path = house.config().lock_file.display();
+            let path = oneshot.config().lock_file.display();
             Failure::Output(std::io::Error::other(format!("{path}: {bad}")))
         };
         found.clear();
-        let everything: Vec<Meant<'_>> = names.iter().map(|name| (name.as_str(), None)).collect();
-        for (name, item) in if meant.is_empty() { &everything } else { meant } {
+        let everything: Vec<PinSelection<'_>> =
+            names.iter().map(|name| (name.as_str(), None)).collect();
+        for (name, item) in if selected.is_empty() { &everything } else { selected } {
             let name = names.iter().find(|known| known.as_str() == *name);
             let Some(name) = name else { continue };
             found.extend(pins.approve(name, *item).map_err(unwritten)?);
@@ -112,13 +128,13 @@ fn compare(args: &Args, meant: &[Meant<'_>], house: &House) -> Result<(), Failur
         (None, count) => {
             let text =
                 format!("{count} different from what was approved; `weir pins approve` accepts it");
-            Err(Failure::Differs(text))
+            Err(Failure::CheckFailed(text))
         }
     }
 }
 
-/// Shows what the lock file approves; starts nothing.
-async fn list(args: &Args, meant: &[Meant<'_>]) -> Result<(), Failure> {
+/// Shows the items in the lock file; starts nothing.
+async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure> {
     let only = Some(Vec::new());
     let loaded = args.config.load(&crate::config::Options { only, ..options(true) }).await?;
     let path = &loaded.config.lock_file;
@@ -126,16 +142,18 @@ async fn list(args: &Args, meant: &[Meant<'_>]) -> Result<(), Failure> {
         Lock::load(path).map_err(|bad| Failure::NoConfig(format!("{}: {bad}", path.display())))?;
     let mut rows = Vec::new();
     for (name, pinned) in lock.unwrap_or_default().upstreams {
-        let is_meant = |key: &str| {
-            meant.is_empty()
-                || meant.iter().any(|(it, item)| *it == name && item.is_none_or(|item| item == key))
+        let is_selected = |key: &str| {
+            selected.is_empty()
+                || selected
+                    .iter()
+                    .any(|(it, item)| *it == name && item.is_none_or(|item| item == key))
         };
-        if let Some(digest) = pinned.instructions.filter(|_| is_meant("")) {
+        if let Some(digest) = pinned.instructions.filter(|_| is_selected("")) {
             let digest = digest.map_or_else(|| "none".to_owned(), |digest| digest.to_string());
             rows.push((name.clone(), None, String::new(), digest));
         }
         for ((kind, _), items) in PINNED.iter().zip(pinned.kinds) {
-            let items = items.into_iter().flatten().filter(|(key, _)| is_meant(key));
+            let items = items.into_iter().flatten().filter(|(key, _)| is_selected(key));
             rows.extend(
                 items.map(|(key, digest)| (name.clone(), Some(*kind), key, digest.to_string())),
             );
@@ -151,7 +169,7 @@ async fn list(args: &Args, meant: &[Meant<'_>]) -> Result<(), Failure> {
             write_json(out, "approved", rows)
         }
         false => rows.iter().try_for_each(|(name, kind, key, digest)| {
-            writeln!(out, "{digest:67}  {}", place(name, *kind, key))
+            writeln!(out, "{digest:67}  {}", describe_item(name, *kind, key))
         }),
     })
 }
@@ -171,11 +189,11 @@ fn show(args: &Args, found: &[Difference]) -> Result<(), Failure> {
         }
         false => found.iter().try_for_each(|it| {
             let was = match &it.change {
-                Change::Renamed(was) => format!(", was {}", plain(was)),
+                Change::Renamed(was) => format!(", was {}", sanitize_line(was)),
                 _ => String::new(),
             };
-            let place = place(it.upstream.as_str(), it.kind, &it.key);
-            writeln!(out, "{:7}  {place}{was}", it.change.to_string())
+            let item = describe_item(it.upstream.as_str(), it.kind, &it.key);
+            writeln!(out, "{:7}  {item}{was}", it.change.to_string())
         }),
     })
 }
@@ -188,7 +206,7 @@ fn write_json(
     let rows: Vec<_> =
         rows.map(|row| String::from_utf8_lossy(&row.to_bytes()).into_owned()).collect();
     let text = format!("{{\"{member}\":[{}]}}", rows.join(","));
-    writeln!(out, "{}", shown_json(&text, false))
+    writeln!(out, "{}", sanitize_json(&text, false))
 }
 
 fn object(upstream: &str, kind: Option<Kind>, key: &str) -> Object {
@@ -202,16 +220,16 @@ fn object(upstream: &str, kind: Option<Kind>, key: &str) -> Object {
     object
 }
 
-/// Where an item belongs, for people.
-fn place(upstream: &str, kind: Option<Kind>, key: &str) -> String {
+/// Describes an item for people.
+fn describe_item(upstream: &str, kind: Option<Kind>, key: &str) -> String {
     match kind {
         None => format!("{upstream}: instructions"),
-        Some(kind) => format!("{upstream}/{} ({kind})", plain(key)),
+        Some(kind) => format!("{upstream}/{} ({kind})", sanitize_line(key)),
     }
 }
 
-fn is_meant(difference: &Difference, meant: &[Meant<'_>]) -> bool {
-    let is = |(name, item): &Meant<'_>| {
+fn is_selected(difference: &Difference, selected: &[PinSelection<'_>]) -> bool {
+    let is = |(name, item): &PinSelection<'_>| {
         let was = match &difference.change {
             Change::Renamed(was) => Some(was.as_str()),
             _ => None,
@@ -220,10 +238,10 @@ fn is_meant(difference: &Difference, meant: &[Meant<'_>]) -> bool {
             |item: &str| difference.kind.is_some() && (difference.key == item || was == Some(item));
         difference.upstream.as_str() == *name && item.is_none_or(is_item)
     };
-    meant.is_empty() || meant.iter().any(is)
+    selected.is_empty() || selected.iter().any(is)
 }
 
-fn split(item: &str) -> Meant<'_> {
+fn split_item(item: &str) -> PinSelection<'_> {
     match item.split_once('/') {
         Some((upstream, item)) => (upstream, Some(item)),
         None => (item, None),

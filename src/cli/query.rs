@@ -1,4 +1,5 @@
-//! Commands that send one request through a gateway of their own: `list`, `get`, `call`, `read`, `complete`.
+//! Commands that send one request through a gateway of their own: `list`, `get`, `call`, `read`,
+//! `complete`.
 
 pub(crate) mod arguments;
 pub(crate) mod call;
@@ -6,8 +7,6 @@ pub(crate) mod complete;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod oneshot;
-pub(crate) mod progress;
 pub(crate) mod read;
-pub(crate) mod render;
 pub(crate) mod request;
 pub(crate) mod required_upstreams;

@@ -1,6 +1,5 @@
-//! Commands that run the gateway, `serve` and `stdio`, and what a long-running process needs.
+//! Commands that run the gateway, `serve` and `stdio`, with logging, signals and process limits.
 
-pub(crate) mod demo;
 pub(crate) mod fd_limit;
 pub(crate) mod hardening;
 pub(crate) mod log;

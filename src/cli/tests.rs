@@ -1,7 +1,7 @@
-//! The definition of the command line, and its page in the documents.
+//! Definition of the command line, and its page in the documents.
 //!
-//! `docs/cli.md` is written from the definition, below an introduction that stands here. After a change:
-//! `WEIR_WRITE_DOCS=1 cargo test --lib cli::tests`.
+//! `docs/cli.md` is generated from the definition, below an introduction that is in this file.
+//! After a change: `WEIR_WRITE_DOCS=1 cargo test --lib cli::tests`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,51 +10,66 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
 
-/// Options that many commands have: they are told of once.
+/// Options that many commands have; the page describes them once.
 const SHARED: [&str; 5] = ["as", "config", "demo", "color", "help"];
+
+/// Longest line of a paragraph of the page.
+const MAX_COLUMNS: usize = 120;
 
 const INTRODUCTION: &str = "\
 # The command line
 
-Written from the program's own definition by a test; `weir help COMMAND` says the same.
+Generated from the program's own definition by a test; `weir help COMMAND` prints the same text.
 
 ## Where output goes
 
-Data goes to standard output, everything else to standard error: a pipe gets what was asked for and nothing more. On a \
-terminal, control characters in an upstream's texts are replaced; into a file or a pipe they go as they are. While a \
-command waits, a line on standard error says for whom, if that is a terminal.
+Data goes to standard output, everything else to standard error: a pipe receives the requested \
+data and nothing more. On a terminal, control characters in an upstream's texts are replaced; a \
+file or a pipe receives them unchanged. While a command waits, a line on standard error says for \
+which upstream or item, if that is a terminal.
 
-With `--json`, standard output is JSON, and a command that fails writes one line to standard error, whatever went wrong, wrong \
-arguments included: `{\"error\": …, \"exit_code\": …}`. For a wrong configuration it has `problems`, too: an array with `severity`, `file`, \
-`line`, `column`, `key`, `what` and `remedy`. Warnings about the configuration stand in `warnings` of `weir check --json`, and the \
-other commands leave them out. `weir check --json` writes what its log has to say as lines of JSON before that line. What can be shown in spite of \
-a failure is still written to standard output: the rest of a list, the report of a check, why something is not visible, the answer of a tool that failed.
+With `--json`, standard output is JSON, and a command that fails writes one line to standard \
+error, for every failure, invalid arguments included: `{\"error\": …, \"exit_code\": …}`. For an \
+invalid configuration the line also has `problems`: an array with `severity`, `file`, `line`, \
+`column`, `key`, `what` and `remedy`. Warnings about the configuration are in `warnings` of \
+`weir check --json`; the other commands omit them. `weir check --json` writes its log as lines of \
+JSON before that line. Output that is possible in spite of a failure still goes to standard \
+output: the rest of a list, the report of a check, the reasons why an item is not visible, the \
+result of a tool that failed.
 
 ## Exit codes
 
-| code | meaning | whose move it is |
+| code | meaning | who has to act |
 |---|---|---|
-| 0 | done; also where a reader closed the pipe early | |
-| 1 | `pins diff` found something different; `status` and `health`: it is alive, and something is wrong; `reload`: it was refused | yours: review it, then `pins approve`; the operator's |
-| 2 | wrong usage: arguments, a name that is not there, or a file of a client's or of `init`'s that cannot be read or written | yours |
-| 3 | not authenticated: `--as` names no client, or one whose keys have expired; the running Weir does not take the token | yours, or the operator's |
-| 4 | an upstream, the address to listen on, or a running Weir cannot be reached; an upstream is switched off | the operator's |
-| 5 | the answer was an error, or a question that the command line cannot answer; `audit verify`: the log is not whole | the upstream's; the operator's |
-| 6 | denied: the item is there, and the policy hides it from this client | the operator's |
-| 74 | the output could not be written | yours: a full disk |
-| 78 | wrong configuration, or none; a client's file that is no JSON or TOML, or from which there is nothing to take over | the operator's, or yours |
+| 0 | success; also if the reader closed the pipe early | |
+| 1 | `pins diff` found a difference; `status` and `health`: it is alive but has a problem; \
+`reload`: the configuration was rejected | you: review it, then `pins approve`; the operator |
+| 2 | wrong usage: arguments, a name that does not exist, or a file of a client or of `init` that \
+cannot be read or written | you |
+| 3 | not authenticated: `--as` names no client, or one whose keys have expired; the running Weir \
+rejects the token | you, or the operator |
+| 4 | an upstream, the address to listen on, or a running Weir cannot be reached; an upstream is \
+disabled | the operator |
+| 5 | the response was an error, or a request for input that the command line cannot provide; \
+`audit verify`: the log is not intact | the upstream; the operator |
+| 6 | denied: the item exists, and the policy hides it from this client | the operator |
+| 74 | the output could not be written | you: the disk is full, for example |
+| 78 | invalid configuration, or none; a client's file that is not JSON or TOML, or that contains \
+nothing to import | the operator, or you |
 | 130, 143 | stopped by Ctrl-C, or by SIGTERM | |
 
 ## Environment
 
 | variable | meaning |
 |---|---|
-| `WEIR_CONFIG` | the configuration file, where `--config` names none |
-| `XDG_CONFIG_HOME`, `HOME` | where `weir/weir.toml` is looked for after `./weir.toml` |
-| `WEIR_LOG` | what is logged, instead of the configured level: `weir=debug`, `weir::upstream=trace,warn` |
-| `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`, `TERM` | whether there are colors, unless `--color` says so; with `TERM=dumb` no waiting is shown either |
+| `WEIR_CONFIG` | the configuration file, if `--config` names none |
+| `XDG_CONFIG_HOME`, `HOME` | the folder of `weir/weir.toml`, which is tried after `./weir.toml` |
+| `WEIR_LOG` | log filter that replaces the configured level: `weir=debug`, \
+`weir::upstream=trace,warn` |
+| `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`, `TERM` | whether output is colored, unless `--color` \
+decides it; with `TERM=dumb` there is no progress line either |
 
-## What many commands take
+## Options of many commands
 
 ";
 
@@ -62,12 +77,39 @@ fn page() -> String {
     let mut weir = Cli::command().term_width(100);
     weir.build();
     let mut page = INTRODUCTION.to_owned();
-    let list = weir.find_subcommand("list").expect("a command that asks something");
+    let list = weir.find_subcommand("list").expect("a command with the shared options");
     let is_shared = |arg: &&Arg| SHARED.contains(&arg.get_long().unwrap_or_default());
     let shared: Vec<&Arg> = list.get_arguments().filter(is_shared).collect();
     shared.iter().for_each(|arg| describe(&mut page, arg));
     write_commands(&mut page, "weir", &weir, &shared);
-    page
+    wrap(&page)
+}
+
+/// Breaks the lines of paragraphs and list items at [`MAX_COLUMNS`].
+fn wrap(page: &str) -> String {
+    let mut wrapped = String::new();
+    let mut is_code = false;
+    for line in page.lines() {
+        is_code ^= line.starts_with("```");
+        let is_whole = is_code || line.starts_with(['|', '#']);
+        let indent = if line.starts_with("- ") { "  " } else { "" };
+        let mut columns = 0;
+        for (at, word) in line.split(' ').enumerate() {
+            let width = word.chars().count();
+            if at > 0 && !is_whole && columns + 1 + width > MAX_COLUMNS {
+                wrapped.push('\n');
+                wrapped.push_str(indent);
+                columns = indent.len();
+            } else if at > 0 {
+                wrapped.push(' ');
+                columns += 1;
+            }
+            wrapped.push_str(word);
+            columns += width;
+        }
+        wrapped.push('\n');
+    }
+    wrapped
 }
 
 fn write_commands(page: &mut String, path: &str, parent: &Command, shared: &[&Arg]) {
@@ -79,16 +121,16 @@ fn write_commands(page: &mut String, path: &str, parent: &Command, shared: &[&Ar
 }
 
 fn write_command(page: &mut String, path: &str, command: &Command, shared: &[&Arg]) {
-    let about = command.get_about().expect("every command says what it does");
+    let about = command.get_about().expect("every command has a description");
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
     write!(page, "\n## {path}\n\n{about}.\n\n```text\n{usage}\n```\n\n").expect("a string");
-    let is_told = |arg: &&Arg| {
+    let is_described = |arg: &&Arg| {
         let help = |arg: &Arg| arg.get_help().map(ToString::to_string);
         let same = |it: &&Arg| it.get_long() == arg.get_long() && help(it) == help(arg);
         shared.iter().any(same) || arg.get_long() == Some("help")
     };
-    let mut own = command.get_arguments().filter(|arg| !is_told(arg)).peekable();
+    let mut own = command.get_arguments().filter(|arg| !is_described(arg)).peekable();
     let has_own = own.peek().is_some();
     own.for_each(|arg| describe(page, arg));
     if command.has_subcommands() {
@@ -142,21 +184,25 @@ fn the_definition_holds_together() {
 
 #[test]
 fn the_page_about_the_command_line_says_what_the_program_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
+    check_page("docs/cli.md", &page(), "cli::tests");
+}
+
+/// Compares a generated page with its file, or writes the file where `WEIR_WRITE_DOCS` is set.
+pub(super) fn check_page(name: &str, page: &str, test: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("WEIR_WRITE_DOCS").is_some() {
-        std::fs::write(&path, page()).expect("the page can be written");
+        std::fs::write(&path, page).expect("the page can be written");
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        written == page(),
-        "docs/cli.md is out of date: WEIR_WRITE_DOCS=1 cargo test --lib cli::tests"
-    );
+    assert!(written == page, "{name} is out of date: WEIR_WRITE_DOCS=1 cargo test --lib {test}");
 }
 
 #[test]
 fn every_exit_code_stands_in_the_help() {
     let help = Cli::command().render_help().to_string();
-    for code in ["0 done", "1 some", "2 ", "3 ", "4 ", "5 ", "6 ", "74 ", "78 ", "130 ", "143 "] {
+    for code in
+        ["0 success", "1 a check", "2 ", "3 ", "4 ", "5 ", "6 ", "74 ", "78 ", "130 ", "143 "]
+    {
         assert!(help.contains(code), "{code}");
         let cell = code.split(' ').next().unwrap_or_default();
         assert!(INTRODUCTION.contains(&format!("| {cell}")) || cell == "143", "{code}");

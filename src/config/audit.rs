@@ -1,34 +1,35 @@
-//! `[audit]` and `[state]`: whether requests are recorded, where and how; and where Weir keeps what it writes.
+//! `[audit]` and `[state]`: the audit log, and the folder for the files that Weir writes.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 pub(super) use crate::audit::{Arguments, OnError};
-use crate::config::reader::report::Complaint;
-use crate::config::reader::table_reader::Table;
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value;
 use crate::config::reader::variables::Environment;
 
-/// Whether requests are recorded, where and how.
+/// Settings of the audit log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Audit {
-    /// Whether at all; `None` leaves it to whether there is anybody to tell apart.
+pub struct AuditConfig {
+    /// Configured value; `None` leaves it to
+    /// [`Config::records_requests`](super::Config::records_requests).
     pub enabled: Option<bool>,
-    /// The file, relative to the folder of the state; `-` is standard output.
+    /// File, relative to the state folder; `-` is standard output.
     pub path: PathBuf,
-    /// What is told of a request's arguments.
+    /// Recorded part of a request's arguments.
     pub arguments: Arguments,
-    /// Whether each line carries the hash of the one before.
+    /// True if each line contains the hash of the line before.
     pub chain: bool,
-    /// From how many bytes on a file is put aside.
+    /// Bytes at which a file is rotated.
     pub rotate_size: usize,
-    /// How many files that were put aside are kept.
+    /// Number of rotated files that are kept.
     pub rotate_keep: usize,
-    /// What becomes of requests that cannot be recorded.
+    /// Handling of requests that cannot be recorded.
     pub on_error: OnError,
 }
 
-impl Default for Audit {
+impl Default for AuditConfig {
     fn default() -> Self {
         Self {
             enabled: None,
@@ -42,37 +43,37 @@ impl Default for Audit {
     }
 }
 
-/// Where Weir keeps what it writes.
+/// Folder for the files that Weir writes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    /// The folder; `None` if neither the file nor the environment names one. It need not be there.
+pub struct StateConfig {
+    /// Path; `None` if neither the file nor the environment names one. It need not exist.
     pub dir: Option<PathBuf>,
-    /// Whether the last lists of upstreams are kept there.
+    /// True if the last lists of upstreams are cached there.
     pub catalog: bool,
 }
 
-impl Default for State {
+impl Default for StateConfig {
     fn default() -> Self {
         Self { dir: None, catalog: true }
     }
 }
 
-impl State {
-    /// The folder for the last lists of upstreams, where they are kept.
+impl StateConfig {
+    /// Returns the folder of the list cache, if it is enabled.
     pub fn catalog_folder(&self) -> Option<PathBuf> {
         self.dir.as_ref().filter(|_| self.catalog).map(|dir| dir.join("catalog"))
     }
 }
 
-pub(super) fn state(t: &Table<'_>, environment: &Environment) -> State {
-    let dir = t.read("dir", value::text).map(|dir| t.folder("dir").join(dir));
-    let catalog = t.read("catalog", value::boolean).unwrap_or(State::default().catalog);
-    State { dir: dir.or_else(|| usual_folder(environment)), catalog }
+pub(super) fn read_state(t: &TableReader<'_>, environment: &Environment) -> StateConfig {
+    let dir = t.read("dir", value::text).map(|dir| t.base_folder("dir").join(dir));
+    let catalog = t.read("catalog", value::boolean).unwrap_or(StateConfig::default().catalog);
+    StateConfig { dir: dir.or_else(|| default_folder(environment)), catalog }
 }
 
-/// Where programs of a user keep their state (XDG base directories); relative paths in these variables mean
-/// nothing.
-fn usual_folder(environment: &Environment) -> Option<PathBuf> {
+/// Returns the default state folder (XDG base directories); relative paths in these variables are
+/// ignored, as that specification requires.
+fn default_folder(environment: &Environment) -> Option<PathBuf> {
     let folder = |name| {
         let value = environment.get(name).ok().flatten().map(PathBuf::from);
         value.filter(|folder| folder.is_absolute())
@@ -82,31 +83,31 @@ fn usual_folder(environment: &Environment) -> Option<PathBuf> {
     state.map(|state| state.join("weir"))
 }
 
-pub(super) fn audit(t: &Table<'_>, state: &State) -> Audit {
-    let default = Audit::default();
+pub(super) fn read_audit(t: &TableReader<'_>, state: &StateConfig) -> AuditConfig {
+    let default = AuditConfig::default();
     let enabled = t.read("enabled", value::boolean);
     let path = t.read("path", value::text).map_or(default.path, PathBuf::from);
     let on_error = t.read("on_error", value::choice(&ON_ERROR)).unwrap_or(default.on_error);
     if enabled == Some(false) && on_error == OnError::Refuse {
         let what = "requests that are not recorded are to be refused, and none is recorded";
-        t.object("on_error", Complaint::new(what, "set enabled = true, or remove this key"));
+        t.error("on_error", ValueError::new(what, "set enabled = true, or remove this key"));
     }
     if enabled == Some(true) && state.dir.is_none() && path.is_relative() && path != Path::new("-")
     {
         let what = "there is no folder for this file: neither XDG_STATE_HOME nor HOME is set";
-        t.object("path", Complaint::new(what, "write the whole path, or set dir under [state]"));
+        t.error("path", ValueError::new(what, "write the whole path, or set dir under [state]"));
     }
     let (rotate_size, rotate_keep) = t.table("rotate", |t| {
         let size = t.read("size", |v| match value::size(v)? {
             size if size >= MIN_ROTATE_SIZE => Ok(size),
-            _ => Err(Complaint::new(
-                "files would be put aside all the time",
+            _ => Err(ValueError::new(
+                "files would be rotated all the time",
                 "write \"64KiB\" or more",
             )),
         });
         (size, t.read("keep", value::count(ROTATE_KEEP)))
     });
-    Audit {
+    AuditConfig {
         enabled,
         path,
         arguments: t.read("arguments", value::choice(&ARGUMENTS)).unwrap_or(default.arguments),
@@ -129,5 +130,5 @@ pub(super) const ON_ERROR: [(&str, OnError); 2] =
 
 pub(super) const ROTATE_KEEP: RangeInclusive<usize> = 1..=1_000;
 
-/// The least size from which on a file is put aside: a few of the longest lines.
+/// Minimum size for rotation: a few of the longest lines.
 const MIN_ROTATE_SIZE: usize = 64 << 10;

@@ -1,64 +1,63 @@
-//! The headers of an upstream with a `url`: its `headers`, and what its `auth` comes to.
+//! HTTP headers for an upstream with a `url`: its `headers`, and the header made from its `auth`.
 //!
-//! Promises: every value is legal, and marked sensitive.
-//! Knows nothing of: how requests are sent.
+//! Invariants: every value is legal, and marked sensitive.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
-use super::secrets::{self, Vault};
-use crate::config::reader::report::Complaint;
-use crate::config::reader::table_reader::{Name, Parsed, Table, Value};
+use super::secrets::{self, SecretResolver};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::{Parsed, SpannedName, SpannedValue, TableReader};
 use crate::config::reader::value;
 
 /// Reads all headers to add to every request.
-pub(super) fn headers(
-    t: &Table<'_>,
-    vault: &Vault<'_>,
+pub(super) fn read_headers(
+    t: &TableReader<'_>,
+    resolver: &SecretResolver<'_>,
     used: bool,
 ) -> Vec<(HeaderName, HeaderValue)> {
     let mut headers = t.table("headers", |t| {
-        let headers = t.names().into_iter().filter_map(|name| header(t, name, vault, used));
+        let headers = t.keys().into_iter().filter_map(|name| header(t, name, resolver, used));
         headers.collect::<Vec<_>>()
     });
     let auth = t.table("auth", |table| {
-        // What is no table was told of, and what is not written needs no type.
-        t.written("auth")?.get_ref().as_table()?;
-        auth(table, vault, used)
+        // A value of another type has been reported, and a missing table needs no `type`.
+        t.get("auth")?.get_ref().as_table()?;
+        auth(table, resolver, used)
     });
     headers.extend(auth.map(|value| (AUTHORIZATION, value)));
-    let written = t.written("headers").and_then(|headers| headers.get_ref().as_table());
+    let written = t.get("headers").and_then(|headers| headers.get_ref().as_table());
     let names = written.into_iter().flatten().map(|(name, _)| name.get_ref());
     let is_written = names.into_iter().any(|name| name.eq_ignore_ascii_case("authorization"));
     if is_written && t.has("auth") {
         let what = "headers holds an Authorization already";
-        t.object("auth", Complaint::new(what, "keep one of the two"));
+        t.error("auth", ValueError::new(what, "keep one of the two"));
     }
     headers
 }
 
 fn header<'a>(
-    t: &Table<'a>,
-    name: Name<'a>,
-    vault: &Vault<'_>,
+    t: &TableReader<'a>,
+    name: SpannedName<'a>,
+    resolver: &SecretResolver<'_>,
     used: bool,
 ) -> Option<(HeaderName, HeaderValue)> {
     let key = name.get_ref();
-    let value = secrets::secret(t, key, vault, used);
+    let value = secrets::read_secret(t, key, resolver, used);
     let value = value.and_then(|value| sensitive(t, key, value.expose()));
     match header_name(name) {
         Ok(header) => Some((header, value?)),
-        Err(complaint) => {
-            t.object(key, complaint);
+        Err(error) => {
+            t.error(key, error);
             None
         }
     }
 }
 
-fn header_name(name: Name<'_>) -> Parsed<HeaderName> {
-    let bad = |what, remedy| Complaint::new(what, remedy).at(name.span());
+fn header_name(name: SpannedName<'_>) -> Parsed<HeaderName> {
+    let bad = |what, remedy| ValueError::new(what, remedy).at(name.span());
     let header = HeaderName::from_bytes(name.get_ref().as_bytes())
         .map_err(|_| bad("this cannot name a header", "write a name like X-Team"))?;
     match is_own_header(header.as_str()) {
@@ -67,17 +66,17 @@ fn header_name(name: Name<'_>) -> Parsed<HeaderName> {
     }
 }
 
-/// Whether a header belongs to the protocol or to the connection, so that nobody else sets it.
+/// True if a header belongs to the protocol or to the connection, so that only Weir sets it.
 pub(crate) fn is_own_header(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     OWN_HEADERS.contains(&name.as_str()) || name.starts_with("mcp-")
 }
 
-/// Makes a value that no log shows; what cannot be one is told.
-fn sensitive(t: &Table<'_>, key: &str, text: &str) -> Option<HeaderValue> {
+/// Makes a sensitive header value; an illegal one is reported.
+fn sensitive(t: &TableReader<'_>, key: &str, text: &str) -> Option<HeaderValue> {
     let Ok(mut value) = HeaderValue::from_str(text) else {
         let remedy = "write visible ASCII characters";
-        t.object(key, Complaint::new("a header's value cannot hold this", remedy));
+        t.error(key, ValueError::new("a header's value cannot hold this", remedy));
         return None;
     };
     value.set_sensitive(true);
@@ -93,23 +92,23 @@ pub(super) enum Scheme {
     Basic,
 }
 
-fn auth(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<HeaderValue> {
+fn auth(t: &TableReader<'_>, resolver: &SecretResolver<'_>, used: bool) -> Option<HeaderValue> {
     let scheme = t.read("type", value::choice(&SCHEMES));
-    let token = secrets::secret(t, "token", vault, used);
+    let token = secrets::read_secret(t, "token", resolver, used);
     let user = t.read("user", user);
-    let password = secrets::secret(t, "password", vault, used);
+    let password = secrets::read_secret(t, "password", resolver, used);
     if !t.has("type") {
         let remedy = "add type = \"bearer\", \"basic\" or \"none\"";
-        t.object("type", Complaint::new("is missing", remedy));
+        t.error("type", ValueError::new("is missing", remedy));
     }
     let scheme = scheme?;
     let keys = [("token", Scheme::Bearer), ("user", Scheme::Basic), ("password", Scheme::Basic)];
     for (key, owner) in keys {
         match (t.has(key), owner == scheme) {
-            (false, true) => t.object(key, Complaint::new("is missing", "add it beside type")),
+            (false, true) => t.error(key, ValueError::new("is missing", "add it beside type")),
             (true, false) => {
                 let what = "does not go with this type";
-                t.object(key, Complaint::new(what, "remove it, or correct type"));
+                t.error(key, ValueError::new(what, "remove it, or correct type"));
             }
             _ => {}
         }
@@ -118,8 +117,8 @@ fn auth(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<HeaderValue> {
         Scheme::None => None,
         Scheme::Bearer => {
             let token = token?;
-            if let Err(complaint) = bearer(token.expose()) {
-                t.object("token", complaint);
+            if let Err(error) = check_bearer_token(token.expose()) {
+                t.error("token", error);
                 return None;
             }
             let text = Zeroizing::new(format!("Bearer {}", token.expose()));
@@ -129,7 +128,7 @@ fn auth(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<HeaderValue> {
             let (user, password) = (user?, password?);
             if password.expose().contains(|c: char| c.is_control()) {
                 let what = "a password cannot hold control characters or more than one line";
-                t.object("password", Complaint::new(what, "write the password alone"));
+                t.error("password", ValueError::new(what, "write the password alone"));
                 return None;
             }
             let pair = Zeroizing::new(format!("{user}:{}", password.expose()));
@@ -139,10 +138,10 @@ fn auth(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<HeaderValue> {
     }
 }
 
-/// RFC 6750, 2.1: a token is one word.
-fn bearer(token: &str) -> Parsed<()> {
+/// Checks a bearer token, which is one word (RFC 6750, 2.1).
+fn check_bearer_token(token: &str) -> Parsed<()> {
     let what = if token.is_empty() {
-        "an empty token opens nothing"
+        "the token is empty"
     } else if token.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("bearer ")) {
         "the word Bearer is put before the token anyway"
     } else if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -150,14 +149,14 @@ fn bearer(token: &str) -> Parsed<()> {
     } else {
         return Ok(());
     };
-    Err(Complaint::new(what, "write the token alone"))
+    Err(ValueError::new(what, "write the token alone"))
 }
 
-/// RFC 7617, 2: the first colon ends the name.
-fn user(v: &Value<'_>) -> Parsed<String> {
+/// Parses a user name, which contains no colon (RFC 7617, 2).
+fn user(v: &SpannedValue<'_>) -> Parsed<String> {
     let user = value::string(v)?;
     match user.contains(|c: char| c == ':' || c.is_control()) {
-        true => Err(Complaint::new("a user's name cannot hold this", "write it without colons")),
+        true => Err(ValueError::new("a user's name cannot hold this", "write it without colons")),
         false => Ok(user.to_owned()),
     }
 }
@@ -165,7 +164,7 @@ fn user(v: &Value<'_>) -> Parsed<String> {
 pub(super) const SCHEMES: [(&str, Scheme); 3] =
     [("none", Scheme::None), ("bearer", Scheme::Bearer), ("basic", Scheme::Basic)];
 
-/// Headers that the protocol or the connection owns; beside those that begin with `mcp-`.
+/// Headers of the protocol or the connection, in addition to those that begin with `mcp-`.
 pub(super) const OWN_HEADERS: [&str; 11] = [
     "accept",
     "connection",

@@ -1,34 +1,32 @@
-//! `[[limits]]`: how often something may be done, and how much of it at a time.
-//!
-//! Knows nothing of: how it is counted.
+//! `[[limits]]`: rate limits and concurrency limits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::access::{self, warn_of_unknown_upstream};
-use crate::config::reader::report::{Complaint, did_you_mean};
-use crate::config::reader::table_reader::{Parsed, Table, Value};
+use crate::config::reader::report::{ValueError, did_you_mean};
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::downstream::era::OTHER_METHODS;
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::Pattern;
-use crate::policy::limits::{Limit, Per, Rate};
+use crate::policy::limits::{Limit, LimitScope, RequestRate};
 
-/// Reads all of them; those that cannot be meant are reported and left out.
-pub(super) fn limits(root: &Table<'_>, upstreams: &[String]) -> Vec<Limit> {
-    root.rows("limits", |t| limit(t, upstreams)).into_iter().flatten().collect()
+/// Reads all limits; invalid ones are reported and left out.
+pub(super) fn read_limits(root: &TableReader<'_>, upstreams: &[String]) -> Vec<Limit> {
+    root.table_list("limits", |t| limit(t, upstreams)).into_iter().flatten().collect()
 }
 
-fn limit(t: &Table<'_>, upstreams: &[String]) -> Option<Limit> {
-    let per = t.read("per", value::choice(&PERS));
+fn limit(t: &TableReader<'_>, upstreams: &[String]) -> Option<Limit> {
+    let per = t.read("per", value::choice(&SCOPES));
     if !t.has("per") {
         let remedy = "add per = \"client\", or user, role, upstream, global";
-        t.object("per", Complaint::new("is missing: who is counted together", remedy));
+        t.error("per", ValueError::new("is missing: who is counted together", remedy));
     }
     let methods = t.one_or_list("method", method);
     let methods = methods.unwrap_or_else(|| vec!["*".to_owned()]);
-    let item = t.read("match", access::pattern);
+    let item = t.read("match", access::parse_pattern);
     warn_of_unknown_upstream(t, "match", upstreams);
     let rate = t.read("rate", rate);
     let burst = t.read("burst", value::count(BURSTS)).and_then(|burst| u32::try_from(burst).ok());
@@ -40,38 +38,38 @@ fn limit(t: &Table<'_>, upstreams: &[String]) -> Option<Limit> {
     if !is_about_items && !methods.is_empty() {
         let key = match per {
             _ if t.has("match") => Some("match"),
-            Some(Per::Upstream) => Some("per"),
+            Some(LimitScope::Upstream) => Some("per"),
             _ => None,
         };
         if let Some(key) = key {
             let what = "no method of this limit is about an item, so it would count nothing";
             let remedy = "write a method that is, such as \"tools/call\", or remove it";
-            t.object(key, Complaint::new(what, remedy));
+            t.error(key, ValueError::new(what, remedy));
         }
     }
     if t.has("burst") && !t.has("rate") {
         let remedy = "add rate = \"600/min\", or write concurrency for how many at a time";
-        t.object("burst", Complaint::new("a burst goes with a rate", remedy));
+        t.error("burst", ValueError::new("a burst goes with a rate", remedy));
     }
     if !t.has("rate") && !t.has("concurrency") {
         let remedy = "add rate = \"600/min\", or concurrency = 4";
-        t.object_to_all(Complaint::new("nothing is limited here", remedy));
+        t.table_error(ValueError::new("nothing is limited here", remedy));
     }
-    let rate = rate.map(|(count, period)| Rate::new(count, period, burst.unwrap_or(count)));
+    let rate = rate.map(|(count, period)| RequestRate::new(count, period, burst.unwrap_or(count)));
     let methods = methods.iter().map(|method| Pattern::new(method)).collect();
     let item = item.as_deref().map(Pattern::new);
     Some(Limit { per: per?, methods, item, rate, concurrency })
 }
 
-/// The methods that a client can ask for, and whether they are about an item.
+/// Methods of client requests, each with whether it concerns an item.
 fn known_methods() -> impl Iterator<Item = (&'static str, bool)> {
     let lists = Kind::ALL.into_iter().map(|kind| (kind.list_method(), false));
-    let asks = Method::ALL.into_iter().map(|method| (method.as_str(), true));
-    lists.chain(asks).chain(OTHER_METHODS)
+    let item_methods = Method::ALL.into_iter().map(|method| (method.as_str(), true));
+    lists.chain(item_methods).chain(OTHER_METHODS)
 }
 
-/// A method, or several by a pattern.
-fn method(v: &Value<'_>) -> Parsed<String> {
+/// Parses a method, or a pattern of methods.
+fn method(v: &SpannedValue<'_>) -> Parsed<String> {
     let text = value::string(v)?;
     let pattern = Pattern::new(text);
     if known_methods().any(|(name, _)| pattern.matches(name)) {
@@ -80,14 +78,14 @@ fn method(v: &Value<'_>) -> Parsed<String> {
     let names: BTreeSet<_> = known_methods().map(|(name, _)| name).collect();
     let remedy = did_you_mean(text, names.iter().copied())
         .unwrap_or_else(|| format!("one of these, or \"*\": {}", Vec::from_iter(names).join(", ")));
-    Err(Complaint::new(format!("no request of a client has the method {text:?}"), remedy))
+    Err(ValueError::new(format!("no request of a client has the method {text:?}"), remedy))
 }
 
-/// A rate: `10/s`, `600/min`, `1000/h`.
-fn rate(v: &Value<'_>) -> Parsed<(u32, Duration)> {
+/// Parses a rate: `10/s`, `600/min`, `1000/h`.
+fn rate(v: &SpannedValue<'_>) -> Parsed<(u32, Duration)> {
     let text = value::string(v)?;
     let malformed = || {
-        Complaint::new(
+        ValueError::new(
             format!("{text:?} is not a rate"),
             "write it like \"10/s\", \"600/min\" or \"1000/h\"",
         )
@@ -104,26 +102,26 @@ fn rate(v: &Value<'_>) -> Parsed<(u32, Duration)> {
         return Err(malformed());
     }
     match count.parse::<u32>() {
-        Ok(0) => Err(Complaint::new(
+        Ok(0) => Err(ValueError::new(
             "a rate of zero would never admit anything",
-            "write the rate that you want; what nobody may use is a matter of roles",
+            "write the rate that you want; to forbid an item, use roles",
         )),
         Ok(count) if BURSTS.contains(&(count as usize)) => {
             Ok((count, Duration::from_secs(seconds)))
         }
-        _ => Err(Complaint::new(
+        _ => Err(ValueError::new(
             format!("{text:?} is more than can be counted"),
             format!("write at most {}", BURSTS.end()),
         )),
     }
 }
 
-pub(super) const PERS: [(&str, Per); 5] = [
-    ("client", Per::Client),
-    ("user", Per::User),
-    ("role", Per::Role),
-    ("upstream", Per::Upstream),
-    ("global", Per::Global),
+pub(super) const SCOPES: [(&str, LimitScope); 5] = [
+    ("client", LimitScope::Client),
+    ("user", LimitScope::User),
+    ("role", LimitScope::Role),
+    ("upstream", LimitScope::Upstream),
+    ("global", LimitScope::Global),
 ];
 
 pub(super) const BURSTS: std::ops::RangeInclusive<usize> = 1..=1_000_000;

@@ -1,4 +1,5 @@
-//! Reading configuration files: documents, includes, variables, typed tables, diagnostics with their places.
+//! Reader of configuration files: documents, includes, variables, typed tables, and diagnostics
+//! with their locations.
 
 pub(crate) mod diagnostics;
 pub(crate) mod document;

@@ -1,13 +1,15 @@
-//! Every key of the configuration, described once: for editors as a JSON schema, for people as a page.
+//! Table of all configuration keys, for the JSON schema and for the Markdown page.
 //!
-//! The reader knows its keys by asking for them, so it cannot list them; here they are listed, with what an
-//! operator has to know. The tests hold the two together: every key that is asked for is described and the
-//! other way round, the defaults are the reader's, and both judge a collection of files alike.
+//! The readers of the sections know their keys only by reading them, so they cannot list them. This
+//! table lists the keys, with the descriptions for operators. Tests keep both in step: every key
+//! that is read is described and the other way round, the defaults are those of the reader, and the
+//! schema and the reader agree on a collection of files.
 //!
-//! Knows nothing of: any file that was written.
+//! Decision: docs/decisions/0020-configuration-and-schema.md
 
 #![expect(clippy::disallowed_types, reason = "a schema is written here, no payload passes")]
 
+mod access_keys;
 mod admin_keys;
 mod audit_keys;
 mod guard_keys;
@@ -28,66 +30,66 @@ pub use page::page;
 
 #[cfg(test)]
 pub(super) use page::toml;
-pub(super) use shape::Shape;
+pub(super) use shape::ValueShape;
 
-/// One key.
-pub(super) struct Key {
+/// Description of one key.
+pub(super) struct KeySpec {
     pub(super) name: &'static str,
-    pub(super) shape: Shape,
-    pub(super) fallback: Fallback,
-    /// What it means to an operator, as Markdown.
-    pub(super) meaning: &'static str,
-    /// Lines of TOML.
+    pub(super) shape: ValueShape,
+    pub(super) default: DefaultValue,
+    /// Text for operators, as Markdown.
+    pub(super) description: &'static str,
+    /// Example, as lines of TOML.
     pub(super) example: &'static str,
-    /// The table in which its own keys are told, if not here.
-    pub(super) told_at: Option<&'static str>,
+    /// Table in which the keys of this key are described, if not here.
+    pub(super) described_at: Option<&'static str>,
 }
 
-/// What holds while a key is not written.
-pub(super) enum Fallback {
-    /// Nothing does: it has to be written.
+/// Value of a key that is not set.
+pub(super) enum DefaultValue {
+    /// None: the key must be set.
     Required,
-    /// There is nothing then.
-    Nothing,
-    /// As if this were written.
-    Is(Value),
-    /// It depends.
-    Told(&'static str),
+    /// None: the key is optional.
+    None,
+    /// This value.
+    Value(Value),
+    /// A value that depends on other keys or on the environment; the text describes it.
+    Described(&'static str),
 }
 
-impl Key {
-    fn new(name: &'static str, shape: Shape, meaning: &'static str) -> Self {
-        let fallback = Fallback::Nothing;
-        Self { name, shape, fallback, meaning, example: "", told_at: None }
+impl KeySpec {
+    fn new(name: &'static str, shape: ValueShape, description: &'static str) -> Self {
+        let default = DefaultValue::None;
+        Self { name, shape, default, description, example: "", described_at: None }
     }
 
-    fn or(self, default: impl Into<Value>) -> Self {
-        Self { fallback: Fallback::Is(default.into()), ..self }
+    fn default(self, default: impl Into<Value>) -> Self {
+        Self { default: DefaultValue::Value(default.into()), ..self }
     }
 
-    fn or_else(self, told: &'static str) -> Self {
-        Self { fallback: Fallback::Told(told), ..self }
+    fn default_text(self, text: &'static str) -> Self {
+        Self { default: DefaultValue::Described(text), ..self }
     }
 
     fn required(self) -> Self {
-        Self { fallback: Fallback::Required, ..self }
+        Self { default: DefaultValue::Required, ..self }
     }
 
     fn example(self, example: &'static str) -> Self {
         Self { example, ..self }
     }
 
-    fn told_at(self, table: &'static str) -> Self {
-        Self { told_at: Some(table), ..self }
+    fn described_at(self, table: &'static str) -> Self {
+        Self { described_at: Some(table), ..self }
     }
 }
 
-/// All keys of the top table, in the order of the example.
-pub(super) fn keys() -> Vec<Key> {
+/// Returns all keys of the top table, in the order of the example.
+pub(super) fn keys() -> Vec<KeySpec> {
     keys::all()
 }
 
-/// The ways to say where a secret is.
-pub(super) fn secret() -> Vec<Key> {
+/// Returns the keys of a secret's source.
+pub(super) fn secret() -> Vec<KeySpec> {
     upstream_keys::secret()
 }

@@ -1,8 +1,10 @@
-//! Secrets: written down, or told where they are: `{ env = "VAR" }`, `{ file = "path" }`, `{ command = ["…"] }`.
+//! Secrets: strings, or tables that name a source: `{ env = "VAR" }`, `{ file = "path" }` or
+//! `{ command = ["…"] }`.
 //!
-//! Promises: nothing that is read here appears in a complaint; a file and an output are bounded; where nothing
-//! may be started, a command is checked and not run.
-//! Knows nothing of: what a secret is for.
+//! Invariants: no error contains a secret that is read here; the sizes of files and outputs are
+//! bounded; where no process may be started, a command is checked and not run.
+
+mod secret_command;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,27 +17,27 @@ use tokio_util::sync::CancellationToken;
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
-use super::secret_command::{self, Refusal, TOO_MUCH};
-use crate::config::reader::report::Complaint;
-use crate::config::reader::table_reader::{Parsed, Table};
+use self::secret_command::{SecretError, TOO_LARGE};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::{Parsed, TableReader};
 use crate::config::reader::value;
-use crate::config::reader::variables::{Environment, is_name, is_not_set};
+use crate::config::reader::variables::{Environment, is_variable_name, unset_variable_error};
 use crate::regular_file;
 use crate::secret::Secret;
 
-/// Where secrets are fetched, and how far one may go for them.
-pub(super) struct Vault<'o> {
+/// Resolves secrets: the environment, and whether commands may run.
+pub(super) struct SecretResolver<'o> {
     environment: &'o Environment,
     stop: &'o CancellationToken,
     may_run: bool,
-    /// What commands gave, so that one that stands in several places asks its person once.
-    outputs: RefCell<BTreeMap<Command, Result<Secret, Refusal>>>,
+    /// Results of commands, so that a command that is used by several keys prompts its user once.
+    outputs: RefCell<BTreeMap<SecretCommand, Result<Secret, SecretError>>>,
 }
 
-/// Where a command runs, its program and its arguments.
-type Command = (PathBuf, Vec<String>);
+/// Working directory of a command, and its program with the arguments.
+type SecretCommand = (PathBuf, Vec<String>);
 
-impl<'o> Vault<'o> {
+impl<'o> SecretResolver<'o> {
     pub(super) fn new(
         environment: &'o Environment,
         stop: &'o CancellationToken,
@@ -45,33 +47,34 @@ impl<'o> Vault<'o> {
     }
 }
 
-/// Reads the secret under a key. Returns none if it is not written, if something is wrong with it, which is
-/// told, or if it was not fetched: it is `used` by nobody, or a command that may not be run.
-pub(super) fn secret<'a>(
-    t: &Table<'a>,
+/// Reads the secret under a key. Returns `None` if the key is missing, if the secret is invalid,
+/// which is reported, or if it was not fetched: because it is not `used`, or because commands may
+/// not run.
+pub(super) fn read_secret<'a>(
+    t: &TableReader<'a>,
     key: &'a str,
-    vault: &Vault<'_>,
+    resolver: &SecretResolver<'_>,
     used: bool,
 ) -> Option<Secret> {
-    match t.written(key)?.get_ref() {
+    match t.get(key)?.get_ref() {
         DeValue::Table(_) => {
-            t.hide_but(key, &["env", "file"]);
-            t.table(key, |t| elsewhere(t, vault, used))
+            t.redact_except(key, &["env", "file"]);
+            t.table(key, |t| read_source(t, resolver, used))
         }
         _ => {
-            t.hide(key);
+            t.redact(key);
             t.read(key, value::text_or_empty).map(Secret::from)
         }
     }
 }
 
-/// Reads the one of three keys that says where the secret is, and fetches it.
-fn elsewhere(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<Secret> {
+/// Reads the one of three keys that names the source of the secret, and fetches the secret.
+fn read_source(t: &TableReader<'_>, resolver: &SecretResolver<'_>, used: bool) -> Option<Secret> {
     let name = t.read("env", |v| match value::string(v)? {
-        name if is_name(name) => Ok(name.to_owned()),
+        name if is_variable_name(name) => Ok(name.to_owned()),
         _ => {
-            t.hide("env");
-            Err(Complaint::new("this cannot name a variable", "write a name like API_TOKEN"))
+            t.redact("env");
+            Err(ValueError::new("this cannot name a variable", "write a name like API_TOKEN"))
         }
     });
     let path = t.read("file", value::text);
@@ -79,16 +82,16 @@ fn elsewhere(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<Secret> {
     let written: Vec<_> = ["env", "file", "command"].into_iter().filter(|key| t.has(key)).collect();
     let [key] = written[..] else {
         match written[..] {
-            [first, second, ..] => t.object(
+            [first, second, ..] => t.error(
                 second,
-                Complaint::new(
+                ValueError::new(
                     format!("{first} says already where the secret is"),
                     "keep one of the two",
                 ),
             ),
-            // A key that is not known was meant to, and is told by itself.
-            _ if !t.names().is_empty() => {}
-            _ => t.object_to_all(Complaint::new(
+            // An unknown key was probably meant as the source, and is reported by itself.
+            _ if !t.keys().is_empty() => {}
+            _ => t.table_error(ValueError::new(
                 "nothing says where the secret is",
                 "write exactly one of env, file, command, or the secret itself as a string",
             )),
@@ -98,27 +101,27 @@ fn elsewhere(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<Secret> {
     let fetched = match key {
         "env" => {
             let name = name?;
-            used.then(|| from_variable(&name, &t.quote(key), vault.environment))?
+            used.then(|| from_variable(&name, &t.source_text(key), resolver.environment))?
         }
         "file" => {
-            let path = t.folder(key).join(path?);
+            let path = t.base_folder(key).join(path?);
             used.then(|| from_file(t, &path))?
         }
         _ => {
             let command = whole_command(t, command?)?;
-            (used && vault.may_run).then(|| from_command(t, command, vault))?
+            (used && resolver.may_run).then(|| from_command(t, command, resolver))?
         }
     };
     match fetched {
         Ok(secret) => {
             if secret.expose().is_empty() {
                 let remedy = "check that this is where the secret is";
-                t.warn(key, Complaint::new("the secret is empty", remedy));
+                t.warning(key, ValueError::new("the secret is empty", remedy));
             }
             Some(secret)
         }
-        Err(complaint) => {
-            t.object(key, complaint);
+        Err(error) => {
+            t.error(key, error);
             None
         }
     }
@@ -127,26 +130,27 @@ fn elsewhere(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<Secret> {
 fn from_variable(name: &str, written: &str, environment: &Environment) -> Parsed<Secret> {
     match environment.get(name) {
         Ok(Some(value)) => Ok(Secret::from(value)),
-        Ok(None) => {
-            Err(is_not_set(written, format!("set {written} where Weir starts, or name another")))
-        }
-        Err(not_text) => Err(not_text.complain(written)),
+        Ok(None) => Err(unset_variable_error(
+            written,
+            format!("set {written} where Weir starts, or name another"),
+        )),
+        Err(not_text) => Err(not_text.to_error(written)),
     }
 }
 
 // === Files ===
 
-fn from_file(t: &Table<'_>, path: &Path) -> Parsed<Secret> {
-    let written = t.quote("file");
+fn from_file(t: &TableReader<'_>, path: &Path) -> Parsed<Secret> {
+    let written = t.source_text("file");
     let unreadable = |error: std::io::Error| {
         let what = format!("{written} cannot be read: {error}");
-        Complaint::new(
+        ValueError::new(
             what,
             "check the path, which starts from the folder of this file, and its permissions",
         )
     };
     let file = regular_file::open(path).map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => Complaint::new(
+        ErrorKind::InvalidInput => ValueError::new(
             format!("{written} is not a file"),
             "name the file that holds the secret",
         ),
@@ -154,19 +158,20 @@ fn from_file(t: &Table<'_>, path: &Path) -> Parsed<Secret> {
     })?;
     let about = file.metadata().map_err(unreadable)?;
     let is_ours = about.uid() == geteuid().as_raw();
-    if let Some((whom, mode)) = open_to(about.mode(), is_ours) {
+    if let Some((whom, mode)) = excess_access(about.mode(), is_ours) {
         let what = format!("{written} is open to {whom}");
-        return Err(Complaint::new(what, format!("chmod {mode} {written}")));
+        return Err(ValueError::new(what, format!("chmod {mode} {written}")));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + SPARE_BYTES));
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     to_secret(&bytes).map_err(|refusal| refusal.about(&written))
 }
 
-/// Whom a secret's file is open to that it should not be, and the mode that it should have. Its owner needs no
-/// group to read it. One that is somebody else's gets to us through its group (systemd's credentials, secrets in
-/// a pod), which reads and no more: there 600 would keep us out.
-fn open_to(mode: u32, is_ours: bool) -> Option<(&'static str, &'static str)> {
+/// Returns who can access a secret's file but should not, and the mode that the file should have. A
+/// file of Weir's user needs no access for its group. A file of another user is accessible through
+/// its group only (systemd's credentials, secrets in a pod), which may read it: mode 600 would lock
+/// Weir out.
+fn excess_access(mode: u32, is_ours: bool) -> Option<(&'static str, &'static str)> {
     let (not_for_others, whom, right) = match is_ours {
         true => (0o077, "its group or to others", "600"),
         false => (0o037, "others, or to be changed by its group", "440"),
@@ -174,11 +179,11 @@ fn open_to(mode: u32, is_ours: bool) -> Option<(&'static str, &'static str)> {
     (mode & not_for_others != 0).then_some((whom, right))
 }
 
-/// Makes a secret of a file's contents, or of a command's output: without one newline at the end.
-fn to_secret(bytes: &[u8]) -> Result<Secret, Refusal> {
-    let not_text = |what| Refusal::new(what, "check that it gives the secret alone, as text");
+/// Makes a secret of a file's contents, or of a command's output, without one newline at the end.
+fn to_secret(bytes: &[u8]) -> Result<Secret, SecretError> {
+    let not_text = |what| SecretError::new(what, "check that it gives the secret alone, as text");
     if bytes.len() > MAX_BYTES {
-        return Err(TOO_MUCH);
+        return Err(TOO_LARGE);
     }
     let text = std::str::from_utf8(bytes).map_err(|_| not_text("does not give UTF-8"))?;
     if text.contains('\0') {
@@ -193,37 +198,48 @@ fn to_secret(bytes: &[u8]) -> Result<Secret, Refusal> {
 
 // === Commands ===
 
-/// Returns the command if every part of it could be read.
-fn whole_command(t: &Table<'_>, command: Vec<String>) -> Option<Vec<String>> {
-    let written = t.written("command")?.get_ref().as_array()?.len();
+/// Returns the command if every part of it is valid.
+fn whole_command(t: &TableReader<'_>, command: Vec<String>) -> Option<Vec<String>> {
+    let written = t.get("command")?.get_ref().as_array()?.len();
     if command.first().is_none_or(String::is_empty) && command.len() == written {
         let remedy = "write the program and its arguments: [\"op\", \"read\", \"op://vault/item\"]";
-        t.object("command", Complaint::new("this names no program", remedy));
+        t.error("command", ValueError::new("this names no program", remedy));
         return None;
     }
     (command.len() == written).then_some(command)
 }
 
-fn from_command(t: &Table<'_>, command: Vec<String>, vault: &Vault<'_>) -> Parsed<Secret> {
-    let program = t.written("command").and_then(|value| value.get_ref().as_array()?.first());
-    let program = program.map(|program| t.quote_value(program)).unwrap_or_default();
-    let folder = t.folder("command").to_owned();
-    let mut outputs = vault.outputs.borrow_mut();
+fn from_command(
+    t: &TableReader<'_>,
+    command: Vec<String>,
+    resolver: &SecretResolver<'_>,
+) -> Parsed<Secret> {
+    let program = t.get("command").and_then(|value| value.get_ref().as_array()?.first());
+    let program = program.map(|program| t.source_text_of(program)).unwrap_or_default();
+    let folder = t.base_folder("command").to_owned();
+    let mut outputs = resolver.outputs.borrow_mut();
     let output = outputs.entry((folder, command)).or_insert_with_key(|(folder, command)| {
-        to_secret(&secret_command::run(command, folder, vault.environment, MAX_BYTES, vault.stop)?)
+        to_secret(&secret_command::run(
+            command,
+            folder,
+            resolver.environment,
+            MAX_BYTES,
+            resolver.stop,
+        )?)
     });
     output.as_ref().map(Secret::clone).map_err(|refusal| refusal.about(&program))
 }
 
-/// A certificate's chain fits, a mistaken file does not.
+/// Maximum size of a secret: a certificate chain fits, and a file of another kind is detected.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Reading to the end looks for an end behind the last byte; without room it would leave a copy behind.
+/// Spare capacity: reading to the end tries to read past the last byte, and a full buffer would be
+/// reallocated, which leaves a copy of the secret in memory.
 const SPARE_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::open_to;
+    use super::excess_access;
 
     #[test]
     fn a_group_may_read_what_somebody_else_owns_and_nothing_of_ours() {
@@ -237,7 +253,7 @@ mod tests {
             (0o100_604, Some("600"), Some("440")),
             (0o100_601, Some("600"), Some("440")),
         ] {
-            let right = |is_ours| open_to(mode, is_ours).map(|(_, right)| right);
+            let right = |is_ours| excess_access(mode, is_ours).map(|(_, right)| right);
             assert_eq!((right(true), right(false)), (ours, others), "{mode:o}");
         }
     }

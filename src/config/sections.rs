@@ -1,4 +1,4 @@
-//! `[server]`, `[protocol]`, `[naming]` and `[log]`: what clients see of us, and what we tell of ourselves.
+//! `[server]`, `[protocol]` and `[log]`: the HTTP endpoint, MCP towards clients, and the log.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -7,59 +7,59 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::http::uri::Authority;
 
-use super::Surroundings;
-use super::upstreams::Upstreams;
-use crate::config::reader::report::{Complaint, did_you_mean};
-use crate::config::reader::table_reader::Table;
+use super::LoadContext;
+use crate::config::reader::report::{ValueError, did_you_mean};
+use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value;
-use crate::downstream::http::connection::tls::Files;
+use crate::downstream::http::connection::tls::TlsFiles;
 use crate::downstream::http::{MESSAGES_PATH, STREAM_PATH};
-use crate::downstream::{PerClient, Timeouts};
-use crate::mcp::name::{ALTERED_LENGTH, Characters};
+use crate::downstream::{ClientQuota, ConnectionTimeouts};
+
 use crate::mcp::revision::{Era, Revision};
 
 // === Server ===
 
-/// What clients connect to.
+/// HTTP server for clients.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Server {
-    /// The address to listen on.
+pub struct ServerConfig {
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// The path of the MCP endpoint; begins with `/`.
+    /// Path of the MCP endpoint; begins with `/`.
     pub path: String,
-    /// Values of `Host` to accept beside the loopback names, in lower case; that of `public_url` is among them.
+    /// Accepted values of `Host` besides the loopback names, in lower case; includes that of
+    /// `public_url`.
     pub allowed_hosts: Vec<String>,
-    /// Values of `Origin` to accept beside loopback ones on a loopback address, in lower case.
+    /// Accepted values of `Origin`, in lower case; loopback ones are implied on a loopback address.
     pub allowed_origins: Vec<String>,
-    /// The largest message from a client, in bytes.
+    /// Largest message from a client, in bytes.
     pub max_body: usize,
-    /// The most bytes of a request's head.
+    /// Largest head of a request, in bytes.
     pub max_head: usize,
-    /// The most header fields of a request.
+    /// Maximum number of header fields of a request.
     pub max_headers: usize,
-    /// The largest reply that is held because it has to be read, or to go out as a whole, in bytes.
+    /// Largest response that is buffered because it has to be read or sent as a whole, in bytes.
     pub max_reply: usize,
-    /// The most bytes that are held for all clients together.
+    /// Maximum number of bytes that are buffered for all clients together.
     pub max_buffered: usize,
-    /// The most connections at a time.
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// How long a client may take.
-    pub timeouts: Timeouts,
-    /// What one client may have at a time.
-    pub per_client: PerClient,
-    /// How long requests are taken on when the program is told to stop.
+    /// Time limits for a client on one connection.
+    pub timeouts: ConnectionTimeouts,
+    /// Concurrency limits of one client.
+    pub per_client: ClientQuota,
+    /// Time for which requests are still accepted after a stop signal.
     pub shutdown_delay: Option<Duration>,
-    /// How long calls may run on when the program is told to stop.
+    /// Time for which calls may continue after a stop signal.
     pub shutdown_grace: Duration,
-    /// Whether a change of the configuration's files is taken up by itself.
+    /// True if a change of the configuration's files causes a reload.
     pub watch: bool,
-    /// The URL under which clients reach the server, if it is not the address itself.
+    /// URL under which clients reach the server, if it differs from the address.
     pub public_url: Option<Uri>,
-    /// What connections are secured with; plain HTTP without.
-    pub tls: Option<Files>,
+    /// TLS files; `None` means plain HTTP.
+    pub tls: Option<TlsFiles>,
 }
 
-impl Default for Server {
+impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8642)),
@@ -72,8 +72,8 @@ impl Default for Server {
             max_reply: 8 << 20,
             max_buffered: 128 << 20,
             max_connections: 10_000,
-            timeouts: Timeouts::default(),
-            per_client: PerClient::default(),
+            timeouts: ConnectionTimeouts::default(),
+            per_client: ClientQuota::default(),
             shutdown_delay: None,
             shutdown_grace: Duration::from_secs(30),
             watch: true,
@@ -83,14 +83,14 @@ impl Default for Server {
     }
 }
 
-pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
-    let default = Server::default();
+pub(super) fn read_server(t: &TableReader<'_>, context: &LoadContext<'_>) -> ServerConfig {
+    let default = ServerConfig::default();
     let public_url = t.read("public_url", |v| {
         let url = value::url(v)?;
         match url.query() {
             None => Ok(url),
             Some(_) => {
-                Err(Complaint::new("a public URL has no query", "remove the ? and what follows"))
+                Err(ValueError::new("a public URL has no query", "remove the ? and what follows"))
             }
         }
     });
@@ -98,12 +98,12 @@ pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
     allowed_hosts.extend(public_url.as_ref().and_then(host_header));
     let listen = t.read("listen", value::socket).unwrap_or(default.listen);
     if !listen.ip().is_loopback() && allowed_hosts.is_empty() {
-        let what = "no request can be addressed to this server: no Host is allowed, and only loopback \
-                    names are good by themselves";
+        let what = "no request can be addressed to this server: no Host is allowed, and only \
+                    loopback names are allowed by default";
         let remedy = "set public_url, or name the hosts that clients use in allowed_hosts";
-        t.warn("listen", Complaint::new(what, remedy));
+        t.warning("listen", ValueError::new(what, remedy));
     }
-    Server {
+    ServerConfig {
         listen,
         path: t.read("path", value::path).unwrap_or(default.path),
         allowed_hosts,
@@ -122,21 +122,21 @@ pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
         shutdown_grace: t.read("shutdown_grace", value::duration).unwrap_or(default.shutdown_grace),
         watch: t.read("watch", value::boolean).unwrap_or(default.watch),
         public_url,
-        tls: super::tls::tls(t, surroundings),
+        tls: super::tls::read_tls(t, context),
     }
 }
 
-impl Server {
-    /// How its URLs begin.
+impl ServerConfig {
+    /// Returns the scheme of its URLs.
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
 }
 
-fn timeouts(t: &Table<'_>) -> Timeouts {
-    let default = Timeouts::default();
+fn timeouts(t: &TableReader<'_>) -> ConnectionTimeouts {
+    let default = ConnectionTimeouts::default();
     let read = |key, default| t.read(key, value::duration).unwrap_or(default);
-    Timeouts {
+    ConnectionTimeouts {
         handshake: read("handshake", default.handshake),
         head: read("head", default.head),
         body: read("body", default.body),
@@ -145,10 +145,10 @@ fn timeouts(t: &Table<'_>) -> Timeouts {
     }
 }
 
-fn per_client(t: &Table<'_>) -> PerClient {
-    let default = PerClient::default();
+fn per_client(t: &TableReader<'_>) -> ClientQuota {
+    let default = ClientQuota::default();
     let read = |key, default| t.read(key, value::count(PER_CLIENT)).unwrap_or(default);
-    PerClient {
+    ClientQuota {
         calls: read("calls", default.calls),
         waiting: read("waiting", default.waiting),
         wait: t.read("wait", value::duration).unwrap_or(default.wait),
@@ -157,7 +157,7 @@ fn per_client(t: &Table<'_>) -> PerClient {
     }
 }
 
-/// What a client sends as `Host` for this URL: the scheme's own port is left out.
+/// Returns the `Host` that a client sends for this URL: the default port of the scheme is left out.
 fn host_header(url: &Uri) -> Option<String> {
     let own_port = if url.scheme_str() == Some("https") { 443 } else { 80 };
     let authority = url.authority().map(Authority::as_str)?;
@@ -167,27 +167,27 @@ fn host_header(url: &Uri) -> Option<String> {
 
 // === Protocol ===
 
-/// How the protocol is spoken with clients.
+/// Settings of MCP towards clients.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Protocol {
-    /// The revisions to serve, newest first; never empty, and all of them known.
+pub struct ProtocolConfig {
+    /// Revisions to serve, newest first; never empty, and all of them known.
     pub versions: Vec<String>,
-    /// Whether the deprecated HTTP+SSE pair is served beside the endpoint; then a legacy revision is among
-    /// `versions`, and the endpoint's path is none of the pair's.
+    /// True if the deprecated HTTP+SSE transport is served in addition; then `versions` contains a
+    /// legacy revision, and the endpoint's path differs from the paths of that transport.
     pub legacy_sse: bool,
-    /// Whether the event streams of legacy sessions can be taken up again after a lost connection.
+    /// True if event streams of legacy sessions can be resumed after a lost connection.
     pub resumable: bool,
-    /// How long a legacy session may be idle.
+    /// Idle time after which a legacy session ends.
     pub session_ttl: Duration,
-    /// How often a silent stream gets a comment.
+    /// Interval of comments on an idle stream.
     pub sse_keepalive: Duration,
-    /// The most items on one page of a list.
+    /// Maximum number of items on one page of a list.
     pub page_size: usize,
-    /// Whether clients are told what upstreams say about their use.
+    /// True if clients get the instructions of upstreams.
     pub instructions: bool,
 }
 
-impl Default for Protocol {
+impl Default for ProtocolConfig {
     fn default() -> Self {
         Self {
             versions: VERSIONS.map(str::to_owned).to_vec(),
@@ -201,14 +201,14 @@ impl Default for Protocol {
     }
 }
 
-pub(super) fn protocol(t: &Table<'_>, server: &Server) -> Protocol {
-    let default = Protocol::default();
+pub(super) fn read_protocol(t: &TableReader<'_>, server: &ServerConfig) -> ProtocolConfig {
+    let default = ProtocolConfig::default();
     let mut versions = t.list("versions", |v| {
         let version = value::string(v)?;
         let unknown = || {
             let remedy = did_you_mean(version, VERSIONS);
             let remedy = remedy.unwrap_or_else(|| format!("one of: {}", VERSIONS.join(", ")));
-            Complaint::new(format!("{version:?} is not a revision of the protocol"), remedy)
+            ValueError::new(format!("{version:?} is not a revision of the protocol"), remedy)
         };
         VERSIONS
             .iter()
@@ -220,21 +220,18 @@ pub(super) fn protocol(t: &Table<'_>, server: &Server) -> Protocol {
         versions.sort_by(|a, b| b.cmp(a));
         versions.dedup();
     }
-    if t.written("versions")
-        .and_then(|v| v.get_ref().as_array())
-        .is_some_and(|list| list.is_empty())
-    {
-        t.object(
+    if t.get("versions").and_then(|v| v.get_ref().as_array()).is_some_and(|list| list.is_empty()) {
+        t.error(
             "versions",
-            Complaint::new("no revision is left to speak", "name one, or remove the key for all"),
+            ValueError::new("no revision is left", "name one, or remove the key for all"),
         );
     }
     let versions = versions.unwrap_or(default.versions);
     let legacy_sse = t.read("legacy_sse", value::boolean).unwrap_or(default.legacy_sse);
     if legacy_sse {
-        check_pair(t, &versions, &server.path);
+        check_http_sse(t, &versions, &server.path);
     }
-    Protocol {
+    ProtocolConfig {
         versions,
         legacy_sse,
         resumable: t.read("resumable", value::boolean).unwrap_or(default.resumable),
@@ -245,133 +242,62 @@ pub(super) fn protocol(t: &Table<'_>, server: &Server) -> Protocol {
     }
 }
 
-/// Objects to what leaves the HTTP+SSE pair without a revision to speak or without a path of its own.
-fn check_pair(t: &Table<'_>, versions: &[String], path: &str) {
+/// Reports values that leave the HTTP+SSE transport without a revision or without a path of its
+/// own.
+fn check_http_sse(t: &TableReader<'_>, versions: &[String], path: &str) {
     let is_legacy =
         |text: &String| text.parse::<Revision>().is_ok_and(|one| one.era() == Era::Legacy);
-    // An empty list has been objected to already.
+    // An empty list has been reported already.
     if !versions.is_empty() && !versions.iter().any(is_legacy) {
-        let what = "no revision in `versions` is spoken over HTTP+SSE";
+        let what = "no revision in `versions` uses HTTP+SSE";
         let remedy = "add one before 2026-07-28 to `versions`, or remove this key";
-        t.object("legacy_sse", Complaint::new(what, remedy));
+        t.error("legacy_sse", ValueError::new(what, remedy));
     }
     if [STREAM_PATH, MESSAGES_PATH].contains(&path) {
         let what = format!("server.path is {path:?}, which is a path of HTTP+SSE");
-        t.object("legacy_sse", Complaint::new(what, "set another server.path, or remove this key"));
+        t.error("legacy_sse", ValueError::new(what, "set another server.path, or remove this key"));
     }
-}
-
-// === Naming ===
-
-/// How items are named towards clients.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Naming {
-    /// Whether names carry their upstream's prefix.
-    pub mode: NamingMode,
-    /// What stands between prefix and name; begins with `_`.
-    pub separator: String,
-    /// Characters that names may have; others are replaced.
-    pub characters: Characters,
-    /// The longest name, in bytes; longer ones are shortened.
-    pub max_length: usize,
-}
-
-impl Default for Naming {
-    fn default() -> Self {
-        Self {
-            mode: NamingMode::Always,
-            separator: "__".to_owned(),
-            characters: Characters::Portable,
-            max_length: 53,
-        }
-    }
-}
-
-/// Whether names carry their upstream's prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NamingMode {
-    /// They do, whatever the number of upstreams.
-    Always,
-    /// They do not; there is exactly one upstream.
-    None,
-}
-
-pub(super) fn naming(t: &Table<'_>, upstreams: &Upstreams) -> Naming {
-    let default = Naming::default();
-    let mode = t.read("mode", value::choice(&NAMING_MODES)).unwrap_or(default.mode);
-    let enabled_upstreams = upstreams.enabled;
-    if mode == NamingMode::None && enabled_upstreams != 1 {
-        let what =
-            format!("\"none\" is for exactly one upstream, and {enabled_upstreams} are enabled");
-        t.object(
-            "mode",
-            Complaint::new(what, "write \"always\", or set enabled = false on the others"),
-        );
-    }
-    let naming = Naming {
-        mode,
-        separator: t.read("separator", value::separator).unwrap_or(default.separator),
-        characters: t.read("characters", value::choice(&CHARACTERS)).unwrap_or(default.characters),
-        max_length: t.read("max_length", value::count(NAME_LENGTHS)).unwrap_or(default.max_length),
-    };
-    let prefixes = upstreams.outlines.iter().filter(|it| it.enabled && mode == NamingMode::Always);
-    let longest = prefixes.filter_map(|it| it.prefix.as_deref()).max_by_key(|it| it.len());
-    let needed = longest.map_or(0, |it| it.len() + naming.separator.len() + ALTERED_LENGTH);
-    if naming.max_length < needed {
-        let max_length = naming.max_length;
-        let longest = longest.unwrap_or_default();
-        let what = format!("{max_length} leaves no room for names behind the prefix {longest:?}");
-        let remedy = format!("write at least {needed}, or give that upstream a shorter prefix");
-        t.object("max_length", Complaint::new(what, remedy));
-    }
-    naming
 }
 
 // === Log ===
 
-/// What is logged, and how.
+/// Settings of the log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Log {
-    /// The least severe level that is logged.
+pub struct LogConfig {
+    /// Least severe level that is logged.
     pub level: tracing::Level,
-    /// What a line looks like.
+    /// Format of a line.
     pub format: LogFormat,
 }
 
-impl Default for Log {
+impl Default for LogConfig {
     fn default() -> Self {
         Self { level: tracing::Level::INFO, format: LogFormat::Auto }
     }
 }
 
-/// What a line of the log looks like.
+/// Format of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// Pretty on a terminal, JSON otherwise.
     Auto,
-    /// For people.
+    /// Text for people.
     Pretty,
-    /// For machines.
+    /// JSON for machines.
     Json,
 }
 
-pub(super) fn log(t: &Table<'_>) -> Log {
-    let default = Log::default();
-    Log {
+pub(super) fn read_log(t: &TableReader<'_>) -> LogConfig {
+    let default = LogConfig::default();
+    LogConfig {
         level: t.read("level", value::choice(&LOG_LEVELS)).unwrap_or(default.level),
         format: t.read("format", value::choice(&LOG_FORMATS)).unwrap_or(default.format),
     }
 }
 
-/// The revisions that can be served, newest first.
+/// Supported revisions, newest first.
 pub(super) const VERSIONS: [&str; 5] =
     ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-
-pub(super) const NAMING_MODES: [(&str, NamingMode); 2] =
-    [("always", NamingMode::Always), ("none", NamingMode::None)];
-
-pub(super) const CHARACTERS: [(&str, Characters); 2] =
-    [("portable", Characters::Portable), ("any", Characters::Any)];
 
 pub(super) const LOG_LEVELS: [(&str, tracing::Level); 5] = [
     ("error", tracing::Level::ERROR),
@@ -388,4 +314,3 @@ pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
 pub(super) const HEADERS: RangeInclusive<usize> = 16..=1_000;
 pub(super) const PER_CLIENT: RangeInclusive<usize> = 1..=100_000;
 pub(super) const PAGE_SIZES: RangeInclusive<usize> = 1..=10_000;
-pub(super) const NAME_LENGTHS: RangeInclusive<usize> = 32..=128;

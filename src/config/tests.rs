@@ -1,5 +1,5 @@
-//! What the office makes of sound files: defaults, inheritance, who may enter. In the folder beside it: the
-//! mistakes, each with its exact drawing, and the example's completeness.
+//! Tests of valid files: defaults, inheritance, access. The submodules test mistakes, each with its
+//! exact rendering, and the completeness of the example.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-fn parse(text: &str) -> Result<Config, Report> {
+fn parse(text: &str) -> Result<Config, ConfigReport> {
     Config::parse(text, Path::new("weir.toml"), &Options::default())
 }
 
@@ -24,7 +24,7 @@ fn config(text: &str) -> Config {
     parse(text).unwrap()
 }
 
-/// A folder with a configuration, and the variables that it may name.
+/// Folder with a configuration, and the variables that it may contain.
 struct Home {
     folder: tempfile::TempDir,
     options: Options,
@@ -54,16 +54,16 @@ impl Home {
         write_private(&path, text);
     }
 
-    fn load(&self) -> Result<Config, Report> {
+    fn load(&self) -> Result<Config, ConfigReport> {
         Config::load(&self.path("weir.toml"), &self.options)
     }
 
-    /// The report, named as from within the folder.
+    /// Returns the report, with paths relative to the folder.
     fn mistakes(&self) -> String {
         self.local(&self.load().unwrap_err().to_string())
     }
 
-    /// A line for each problem, named as from within the folder.
+    /// Returns a line for each problem, with paths relative to the folder.
     fn lines(&self) -> String {
         let problems = match self.load() {
             Ok(config) => config.warnings,
@@ -78,14 +78,14 @@ impl Home {
     }
 }
 
-/// Writes a file that nobody else may read.
+/// Writes a file that only its owner may read.
 fn write_private(path: &Path, text: impl AsRef<[u8]>) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-const HOUSE: &str = "[upstreams.house]\nprompts_dir = \"./prompts\"\n";
+const PROMPT_LIBRARY: &str = "[upstreams.guide]\nprompts_dir = \"./prompts\"\n";
 
 #[test]
 fn a_lazy_upstream_is_no_library_is_not_required_and_alone_has_an_idle_time() {
@@ -94,7 +94,7 @@ fn a_lazy_upstream_is_no_library_is_not_required_and_alone_has_an_idle_time() {
         [defaults]
         lazy = true
         timeouts.idle = "10m"
-        [upstreams.house]
+        [upstreams.guide]
         prompts_dir = "/p"
         required = true
         [upstreams.web]
@@ -105,17 +105,17 @@ fn a_lazy_upstream_is_no_library_is_not_required_and_alone_has_an_idle_time() {
         required = true
         "#,
     );
-    let told: Vec<_> = lazy.upstreams.iter().map(|it| (it.lazy, it.timeouts.idle)).collect();
-    assert_eq!(told, [(false, None), (true, Some(Duration::from_secs(600))), (false, None)]);
-    let told = |text: &str| {
+    let messages: Vec<_> = lazy.upstreams.iter().map(|it| (it.lazy, it.timeouts.idle)).collect();
+    assert_eq!(messages, [(false, None), (true, Some(Duration::from_secs(600))), (false, None)]);
+    let messages = |text: &str| {
         let home = Home::new(&[("weir.toml", text), ("p/a.md", "a")]);
         home.lines()
     };
-    insta::assert_snapshot!(told(
+    insta::assert_snapshot!(messages(
         r#"[defaults]
 lazy = true
 timeouts.idle = "0s"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 lazy = true
 [upstreams.web]
@@ -131,9 +131,9 @@ timeouts.idle = "10ms"
 "#
     ), @r#"
     weir.toml:3:17: defaults.timeouts.idle: zero never means unlimited (write the limit that you want, or remove the key for the default)
-    weir.toml:6:8: upstreams.house.lazy: has no effect on a prompts_dir, which is not spoken to (remove it)
-    weir.toml:9:12: upstreams.web.required: this upstream is lazy, and nobody knows of one that sleeps whether it can be up (remove required, or set lazy = false here)
-    weir.toml:13:17: upstreams.up.timeouts.idle: this upstream is not lazy: one that is kept up is not stopped (set lazy = true beside timeouts, or remove it)
+    weir.toml:6:8: upstreams.guide.lazy: has no effect on a prompts_dir, which has no connection (remove it)
+    weir.toml:9:12: upstreams.web.required: this upstream is lazy, and Weir cannot know whether a stopped server would start (remove required, or set lazy = false here)
+    weir.toml:13:17: upstreams.up.timeouts.idle: this upstream is not lazy, so it is never stopped when idle (set lazy = true beside timeouts, or remove it)
     weir.toml:16:17: upstreams.soon.timeouts.idle: this is less than a second (write at least "1s")
     "#);
 }
@@ -161,7 +161,7 @@ fn an_upstream_inherits_what_it_does_not_say() {
         list: Duration::from_secs(1),
         ..Timeouts::default()
     };
-    let limits = Limits {
+    let limits = UpstreamLimits {
         concurrency: 256,
         waiting: 128,
         wait: Duration::from_secs(1),
@@ -173,22 +173,22 @@ fn an_upstream_inherits_what_it_does_not_say() {
     assert_eq!((web.era, web.limits), (EraChoice::Legacy, limits));
     assert_eq!(web.timeouts, Timeouts { list: Duration::from_secs(2), ..timeouts });
     assert_eq!((child.era, child.timeouts), (EraChoice::Modern, timeouts));
-    assert_eq!(child.limits, Limits { concurrency: 7, ..limits });
+    assert_eq!(child.limits, UpstreamLimits { concurrency: 7, ..limits });
 }
 
 #[test]
 fn a_transport_is_found_out_unless_it_is_written() {
     let transport = |line: &str| {
         let text = format!("[upstreams.a]\nurl = \"http://h/\"\n{line}\n");
-        let Source::Http { transport, .. } = config(&text).upstreams[0].source else {
+        let SourceConfig::Http { transport, .. } = config(&text).upstreams[0].source else {
             panic!("a url")
         };
         transport
     };
     assert_eq!(transport(""), None);
     assert_eq!(transport("transport = \"auto\""), None);
-    assert_eq!(transport("transport = \"http\""), Some(Transport::Http));
-    assert_eq!(transport("transport = \"sse\""), Some(Transport::Sse));
+    assert_eq!(transport("transport = \"http\""), Some(HttpTransport::Http));
+    assert_eq!(transport("transport = \"sse\""), Some(HttpTransport::Sse));
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn concurrency_depends_on_the_kind_of_upstream_unless_it_is_written() {
 fn upstreams_keep_the_order_of_the_file_and_disabled_ones_are_left_out() {
     let config = config(
         r#"
-        [roles.guest]
+        [roles.staff]
         prompts.allow = ["off/*"]
         [upstreams.zebra]
         command = "x"
@@ -230,8 +230,8 @@ fn relative_folders_start_from_the_folder_of_the_file() {
     let config =
         Config::parse(text, Path::new("/etc/weir/weir.toml"), &Options::default()).unwrap();
     let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
-    assert_eq!(a.source, Source::Library { dir: "/etc/weir/./prompts".into() });
-    let Source::Process { command, cwd, .. } = &b.source else { panic!("a process") };
+    assert_eq!(a.source, SourceConfig::Library { dir: "/etc/weir/./prompts".into() });
+    let SourceConfig::Process { command, cwd, .. } = &b.source else { panic!("a process") };
     assert_eq!((command.as_str(), cwd.as_deref()), ("./x", Some(Path::new("/srv"))));
 }
 
@@ -250,7 +250,7 @@ fn a_secret_is_not_in_the_debug_output() {
     );
     assert!(!format!("{config:?}").contains("hunter2"));
     let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
-    let Source::Process { env, .. } = &a.source else { panic!("a process") };
+    let SourceConfig::Process { env, .. } = &a.source else { panic!("a process") };
     assert_eq!(
         env.iter().map(|(_, secret)| secret.expose()).collect::<Vec<_>>(),
         ["hunter2", "${Y}"]
@@ -263,14 +263,14 @@ fn a_secret_is_not_in_the_debug_output() {
 fn a_client_has_a_role_or_one_of_its_own() {
     let hash = |digit: &str| digit.repeat(64);
     let config = config(&format!(
-        "{HOUSE}[clients.zoe]\nkey_sha256 = [\"{}\", \"{}\"]\nrole = \"local\"\nexpires = 2000-03-01T01:00:00+01:00\n\
-         [clients.ci]\nkey_sha256 = [\"{}\"]\nprompts.allow = [\"house/*\"]\n",
+        "{PROMPT_LIBRARY}[clients.zoe]\nkey_sha256 = [\"{}\", \"{}\"]\nrole = \"local\"\nexpires = 2000-03-01T01:00:00+01:00\n\
+         [clients.ci]\nkey_sha256 = [\"{}\"]\nprompts.allow = [\"guide/*\"]\n",
         hash("a"),
         hash("B"),
         hash("c"),
     ));
     let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(951_868_800);
-    let client = |name: &str, key_sha256, role: &str, expires| Client {
+    let client = |name: &str, key_sha256, role: &str, expires| ClientConfig {
         name: name.to_owned(),
         key_sha256,
         role: role.to_owned(),
@@ -284,16 +284,16 @@ fn a_client_has_a_role_or_one_of_its_own() {
             client("ci", vec![[0xcc; 32]], "client:ci", None),
         ]
     );
-    let house = Patterns { allow: vec!["house/*".to_owned()], deny: Vec::new() };
-    assert_eq!(config.roles["client:ci"], Role { prompts: house, ..Role::default() });
-    assert_eq!(config.roles["local"], Role::everything());
+    let library = Patterns { allow: vec!["guide/*".to_owned()], deny: Vec::new() };
+    assert_eq!(config.roles["client:ci"], RoleConfig { prompts: library, ..RoleConfig::default() });
+    assert_eq!(config.roles["local"], RoleConfig::everything());
     assert!(!config.auth.anonymous);
 }
 
 #[test]
 fn a_role_that_is_written_allows_what_it_says_and_no_more() {
-    let config = config(&format!("{HOUSE}[roles.local]\ntools.allow = [\"*\"]\n"));
-    let only_tools = Role { tools: Patterns::everything(), ..Role::default() };
+    let config = config(&format!("{PROMPT_LIBRARY}[roles.local]\ntools.allow = [\"*\"]\n"));
+    let only_tools = RoleConfig { tools: Patterns::everything(), ..RoleConfig::default() };
     assert_eq!(config.roles.into_iter().collect::<Vec<_>>(), [("local".to_owned(), only_tools)]);
 }
 
@@ -308,7 +308,8 @@ fn a_pattern_of_an_upstream_is_added_and_one_of_the_same_name_replaces_the_gener
         guard.redact = { b = "z", c = "w" }
         "#,
     );
-    let pattern = |name: &str, text: &str| crate::guard::Pattern::new(name, text).expect(text);
+    let pattern =
+        |name: &str, text: &str| crate::guard::RedactionPattern::new(name, text).expect(text);
     let expected = [pattern("a", "x"), pattern("b", "z"), pattern("c", "w")];
     assert_eq!(config.upstreams[0].guard.redact, expected);
 }
@@ -316,7 +317,8 @@ fn a_pattern_of_an_upstream_is_added_and_one_of_the_same_name_replaces_the_gener
 #[test]
 fn who_needs_a_key_depends_on_the_address_and_the_clients() {
     let anonymous = |listen: &str, mode: &str, options: &Options| {
-        let text = format!("{HOUSE}[server]\nlisten = \"{listen}\"\n[auth]\nmode = \"{mode}\"\n");
+        let text =
+            format!("{PROMPT_LIBRARY}[server]\nlisten = \"{listen}\"\n[auth]\nmode = \"{mode}\"\n");
         Config::parse(&text, Path::new("weir.toml"), options)
             .ok()
             .map(|config| config.auth.anonymous)
@@ -334,9 +336,11 @@ fn who_needs_a_key_depends_on_the_address_and_the_clients() {
 #[test]
 fn the_host_of_the_public_url_is_allowed() {
     let hosts = |url: &str| {
-        config(&format!("{HOUSE}[server]\npublic_url = \"{url}\"\nallowed_hosts = [\"A.b\"]\n"))
-            .server
-            .allowed_hosts
+        config(&format!(
+            "{PROMPT_LIBRARY}[server]\npublic_url = \"{url}\"\nallowed_hosts = [\"A.b\"]\n"
+        ))
+        .server
+        .allowed_hosts
     };
     assert_eq!(hosts("https://Mcp.Example.com:443/x"), ["a.b", "mcp.example.com"]);
     assert_eq!(hosts("https://mcp.example.com:80"), ["a.b", "mcp.example.com:80"]);
@@ -344,17 +348,18 @@ fn the_host_of_the_public_url_is_allowed() {
 
 #[test]
 fn revisions_are_served_newest_first() {
-    let versions =
-        config(&format!("{HOUSE}[protocol]\nversions = [\"2024-11-05\", \"2026-07-28\"]\n"))
-            .protocol
-            .versions;
+    let versions = config(&format!(
+        "{PROMPT_LIBRARY}[protocol]\nversions = [\"2024-11-05\", \"2026-07-28\"]\n"
+    ))
+    .protocol
+    .versions;
     assert_eq!(versions, ["2026-07-28", "2024-11-05"]);
 }
 
 #[test]
 fn durations_and_sizes_are_read_with_their_units() {
     let server = |lines: &str| {
-        parse(&format!("[server]\n{lines}\n{HOUSE}")).ok().map(|config| config.server)
+        parse(&format!("[server]\n{lines}\n{PROMPT_LIBRARY}")).ok().map(|config| config.server)
     };
     let grace = |text: &str| {
         server(&format!("shutdown_grace = {text}")).map(|s| s.shutdown_grace.as_millis())

@@ -1,57 +1,58 @@
-//! `[server.tls]`: what the server is secured with, and which certificates its clients may show.
+//! `[server.tls]`: the server's certificate and key, and the CAs of client certificates.
 
-use crate::downstream::http::connection::tls::{Broken, Files, Key, Tls};
+use crate::downstream::http::connection::tls::{Tls, TlsFileError, TlsFiles, TlsKey};
 
-use super::Surroundings;
-use super::secrets::secret;
-use crate::config::reader::report::Complaint;
-use crate::config::reader::table_reader::{Parsed, Table, Value};
+use super::LoadContext;
+use super::secrets::read_secret;
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 
-/// Whether clients have to show a certificate, where a CA for them is named.
+/// Whether clients must present a certificate, if a CA for them is configured.
 pub(super) const CLIENT_CERTIFICATES: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
-/// Reads the table, and the files that it names where they are on disk; none if it is not written, or
-/// if something in it is wrong, which is told.
-pub(super) fn tls(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Option<Files> {
-    t.has("tls").then(|| t.table("tls", |t| files(t, surroundings)))?
+/// Reads the table, and with `on_disk` also checks the files that it names. Returns `None` if the
+/// table is missing or invalid, which is reported.
+pub(super) fn read_tls(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<TlsFiles> {
+    t.has("tls").then(|| t.table("tls", |t| files(t, context)))?
 }
 
-fn files(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Option<Files> {
-    let path = |key: &'static str| t.read(key, value::text).map(|path| t.folder(key).join(path));
+fn files(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<TlsFiles> {
+    let path =
+        |key: &'static str| t.read(key, value::text).map(|path| t.base_folder(key).join(path));
     let certificate = path("cert");
     let client_ca = path("client_ca");
     let client_required = t.read("client_certificates", value::choice(&CLIENT_CERTIFICATES));
-    let key = key(t, surroundings);
+    let key = key(t, context);
     for (name, what) in [("cert", "the server's certificate"), ("key", "its private key")] {
         if !t.has(name) {
             let what = format!("{name} is missing: {what}, in PEM");
-            t.object_to_all(Complaint::new(what, format!("add {name} = {}", example(name))));
+            t.table_error(ValueError::new(what, format!("add {name} = {}", example(name))));
         }
     }
     if t.has("client_certificates") && !t.has("client_ca") {
-        let what = "without client_ca no client is asked for a certificate";
-        t.object(
+        let what = "without client_ca Weir requests no client certificates";
+        t.error(
             "client_certificates",
-            Complaint::new(what, "name the CA of the clients, or remove it"),
+            ValueError::new(what, "name the CA of the clients, or remove it"),
         );
     }
-    let files = Files {
+    let files = TlsFiles {
         certificate: certificate?,
         key: key?,
         client_ca,
         client_required: client_required.unwrap_or_default(),
     };
-    if surroundings.on_disk
+    if context.on_disk
         && let Err(broken) = Tls::open(files.clone())
     {
         let at = match broken {
-            Broken::Certificate(_) => "cert",
-            Broken::Key(_) => "key",
-            Broken::ClientCa(_) => "client_ca",
+            TlsFileError::Certificate(_) => "cert",
+            TlsFileError::Key(_) => "key",
+            TlsFileError::ClientCa(_) => "client_ca",
         };
         let remedy = "name a file in PEM that Weir's user may read, and that fits the others";
-        t.object(at, Complaint::new(broken.to_string(), remedy));
+        t.error(at, ValueError::new(broken.to_string(), remedy));
     }
     Some(files)
 }
@@ -63,21 +64,20 @@ fn example(key: &str) -> &'static str {
     }
 }
 
-/// The key: a secret like others, but that one in a file is read again when the file changes.
-fn key(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Option<Key> {
-    let text = secret(t, "key", &surroundings.vault, true)?;
-    let file =
-        t.written("key").and_then(|v| v.get_ref().as_table()?.get("file")?.get_ref().as_str());
+/// Reads the private key: a secret, but a key in a file is read again when the file changes.
+fn key(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<TlsKey> {
+    let text = read_secret(t, "key", &context.resolver, true)?;
+    let file = t.get("key").and_then(|v| v.get_ref().as_table()?.get("file")?.get_ref().as_str());
     match file {
-        Some(file) => Some(Key::File(t.folder("key").join(file))),
-        None => Some(Key::Text(text)),
+        Some(file) => Some(TlsKey::File(t.base_folder("key").join(file))),
+        None => Some(TlsKey::Text(text)),
     }
 }
 
-/// A name that a certificate goes by: `dns:<name>`, `uri:<URI>` or `sha256:<hex>`.
-pub(super) fn name(v: &Value<'_>) -> Parsed<String> {
+/// Parses a name of a certificate: `dns:<name>`, `uri:<URI>` or `sha256:<hex>`.
+pub(super) fn parse_certificate_name(v: &SpannedValue<'_>) -> Parsed<String> {
     let text = value::string(v)?;
-    let bad = |what: &str, remedy: &str| Err(Complaint::new(what.to_owned(), remedy.to_owned()));
+    let bad = |what: &str, remedy: &str| Err(ValueError::new(what.to_owned(), remedy.to_owned()));
     match text.split_once(':') {
         Some(("dns", name)) if !name.is_empty() => Ok(format!("dns:{}", name.to_ascii_lowercase())),
         Some(("uri", uri)) if uri.contains(':') => Ok(text.to_owned()),
@@ -91,8 +91,9 @@ pub(super) fn name(v: &Value<'_>) -> Parsed<String> {
             }
         }
         _ => bad(
-            "a certificate does not go by this",
-            "write \"dns:<name>\" or \"uri:<URI>\" of its subjectAltName, or \"sha256:<its fingerprint>\"",
+            "this is not a name of a certificate",
+            "write \"dns:<name>\" or \"uri:<URI>\" of its subjectAltName, or \
+             \"sha256:<its fingerprint>\"",
         ),
     }
 }

@@ -1,20 +1,20 @@
-//! What `[defaults]` and an upstream's own table can both say: era, timeouts, retry, limits.
+//! Keys of both `[defaults]` and an upstream's own table: era, sharing, timeouts, retry, limits.
 //!
-//! Inheritance is an argument: each reader takes what holds unless the table says otherwise.
+//! Inheritance is a parameter: each reader gets the values for missing keys.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::reader::report::Complaint;
-use crate::config::reader::table_reader::{Parsed, Table, Value};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::upstream::health::breaker::Settings as Breaker;
-use crate::upstream::{Limits, OnDown, Retry, Timeouts};
+use crate::upstream::{OnDown, RetrySettings, Timeouts, UpstreamLimits};
 
-/// Which era an upstream speaks.
+/// Era of MCP that an upstream speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EraChoice {
-    /// Found out by asking.
+    /// Detected when connecting.
     Auto,
     /// 2026-07-28 or later.
     Modern,
@@ -22,29 +22,29 @@ pub enum EraChoice {
     Legacy,
 }
 
-/// Which clients share a connection.
+/// Sharing of connections between clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharingChoice {
-    /// All of them.
+    /// All clients share one.
     Shared,
-    /// None: each has its own.
+    /// Each client has its own.
     Client,
 }
 
-// === Tuning ===
+// === Defaults ===
 
-/// What `[defaults]` and an upstream's own table can both say.
+/// Values that both `[defaults]` and an upstream's own table can set.
 #[derive(Clone)]
-pub(super) struct Tuning {
+pub(super) struct UpstreamDefaults {
     pub(super) era: EraChoice,
     pub(super) sharing: SharingChoice,
     pub(super) lazy: bool,
     pub(super) timeouts: Timeouts,
-    pub(super) retry: Retry,
+    pub(super) retry: RetrySettings,
     pub(super) breaker: Breaker,
-    hides: bool,
+    hides_when_down: bool,
     pub(super) on_down_grace: Duration,
-    /// Depends on the kind of upstream unless it is written.
+    /// `None` means the default for the kind of upstream.
     concurrency: Option<usize>,
     pub(super) waiting: usize,
     pub(super) wait: Duration,
@@ -54,16 +54,16 @@ pub(super) struct Tuning {
     pub(super) max_list: usize,
 }
 
-impl Default for Tuning {
+impl Default for UpstreamDefaults {
     fn default() -> Self {
         Self {
             era: EraChoice::Auto,
             sharing: SharingChoice::Shared,
             lazy: false,
             timeouts: Timeouts::default(),
-            retry: Retry::default(),
+            retry: RetrySettings::default(),
             breaker: Breaker::default(),
-            hides: false,
+            hides_when_down: false,
             on_down_grace: Duration::from_secs(60),
             concurrency: None,
             waiting: 128,
@@ -76,22 +76,22 @@ impl Default for Tuning {
     }
 }
 
-impl Tuning {
-    /// What becomes of the lists while it is not connected.
+impl UpstreamDefaults {
+    /// Returns the handling of the lists while the upstream is not connected.
     pub(super) fn on_down(&self) -> OnDown {
-        match self.hides {
+        match self.hides_when_down {
             true => OnDown::Hide { after: self.on_down_grace },
             false => OnDown::Keep,
         }
     }
 
-    /// Fills in the default that depends on the kind of upstream.
-    pub(super) fn limits(&self, over_http: bool) -> Limits {
-        Limits {
+    /// Returns the limits, with the default concurrency of the kind of upstream.
+    pub(super) fn limits(&self, over_http: bool) -> UpstreamLimits {
+        UpstreamLimits {
             concurrency: self.concurrency.unwrap_or(if over_http {
-                HTTP_CONCURRENCY
+                DEFAULT_HTTP_CONCURRENCY
             } else {
-                CONCURRENCY
+                DEFAULT_CONCURRENCY
             }),
             waiting: self.waiting,
             wait: self.wait,
@@ -103,58 +103,65 @@ impl Tuning {
     }
 }
 
-/// Whose table it is.
+/// Owner of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum TableOwner {
     /// `[defaults]`.
     All,
-    /// A folder of prompts.
+    /// Upstream with a `prompts_dir`.
     Library,
-    /// A server.
+    /// Upstream MCP server.
     Server,
 }
 
-/// Reads what the table says; the rest is inherited. Nobody speaks to a folder, so what says how a server is
-/// spoken to has no place in a library's own table.
-pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, of: Of) -> Tuning {
-    let without_effect = |t: &Table<'_>, keys: &[&'static str]| {
-        for key in keys.iter().filter(|key| of == Of::Library && t.has(key)) {
-            let what = "has no effect on a prompts_dir, which is not spoken to";
-            t.object(key, Complaint::new(what, "remove it"));
+/// Reads a table; missing keys are inherited. A prompt library has no connection, so keys about the
+/// connection to a server are errors in its own table.
+pub(super) fn read_defaults(
+    t: &TableReader<'_>,
+    inherited: &UpstreamDefaults,
+    of: TableOwner,
+) -> UpstreamDefaults {
+    let without_effect = |t: &TableReader<'_>, keys: &[&'static str]| {
+        for key in keys.iter().filter(|key| of == TableOwner::Library && t.has(key)) {
+            let what = "has no effect on a prompts_dir, which has no connection";
+            t.error(key, ValueError::new(what, "remove it"));
         }
     };
     without_effect(t, &NOT_FOR_A_LIBRARY);
-    let mut tuning = inherited.clone();
-    tuning.era = t.read("era", value::choice(&ERAS)).unwrap_or(inherited.era);
-    tuning.sharing = t.read("sharing", value::choice(&SHARINGS)).unwrap_or(inherited.sharing);
-    tuning.lazy = t.read("lazy", value::boolean).unwrap_or(inherited.lazy);
-    tuning.timeouts = t.table("timeouts", |t| {
+    let mut defaults = inherited.clone();
+    defaults.era = t.read("era", value::choice(&ERAS)).unwrap_or(inherited.era);
+    defaults.sharing = t.read("sharing", value::choice(&SHARINGS)).unwrap_or(inherited.sharing);
+    defaults.lazy = t.read("lazy", value::boolean).unwrap_or(inherited.lazy);
+    defaults.timeouts = t.table("timeouts", |t| {
         without_effect(t, &TIMEOUTS_NOT_FOR_A_LIBRARY);
-        if of == Of::Server && !tuning.lazy && t.has("idle") {
-            let what = "this upstream is not lazy: one that is kept up is not stopped";
-            t.object("idle", Complaint::new(what, "set lazy = true beside timeouts, or remove it"));
+        if of == TableOwner::Server && !defaults.lazy && t.has("idle") {
+            let what = "this upstream is not lazy, so it is never stopped when idle";
+            t.error("idle", ValueError::new(what, "set lazy = true beside timeouts, or remove it"));
         }
         timeouts(t, &inherited.timeouts)
     });
-    tuning.retry = t.table("retry", |t| retry(t, &inherited.retry));
-    tuning.breaker = t.table("breaker", |t| breaker(t, &inherited.breaker));
-    tuning.hides = t.read("on_down", value::choice(&ON_DOWN)).unwrap_or(inherited.hides);
-    tuning.on_down_grace =
+    defaults.retry = t.table("retry", |t| retry(t, &inherited.retry));
+    defaults.breaker = t.table("breaker", |t| breaker(t, &inherited.breaker));
+    defaults.hides_when_down =
+        t.read("on_down", value::choice(&ON_DOWN)).unwrap_or(inherited.hides_when_down);
+    defaults.on_down_grace =
         t.read("on_down_grace", value::duration).unwrap_or(inherited.on_down_grace);
     t.table("limits", |t| {
         without_effect(t, &LIMITS_NOT_FOR_A_LIBRARY);
-        tuning.concurrency = t.read("concurrency", value::count(CALLS)).or(inherited.concurrency);
-        tuning.waiting = t.read("waiting", value::count(CALLS)).unwrap_or(inherited.waiting);
-        tuning.wait = t.read("wait", value::duration).unwrap_or(inherited.wait);
-        tuning.max_message = t.read("max_message", value::size).unwrap_or(inherited.max_message);
-        tuning.max_items = t.read("max_items", value::count(ITEMS)).unwrap_or(inherited.max_items);
-        tuning.max_pages = t.read("max_pages", value::count(PAGES)).unwrap_or(inherited.max_pages);
-        tuning.max_list = t.read("max_list", value::size).unwrap_or(inherited.max_list);
+        defaults.concurrency = t.read("concurrency", value::count(CALLS)).or(inherited.concurrency);
+        defaults.waiting = t.read("waiting", value::count(CALLS)).unwrap_or(inherited.waiting);
+        defaults.wait = t.read("wait", value::duration).unwrap_or(inherited.wait);
+        defaults.max_message = t.read("max_message", value::size).unwrap_or(inherited.max_message);
+        defaults.max_items =
+            t.read("max_items", value::count(ITEMS)).unwrap_or(inherited.max_items);
+        defaults.max_pages =
+            t.read("max_pages", value::count(PAGES)).unwrap_or(inherited.max_pages);
+        defaults.max_list = t.read("max_list", value::size).unwrap_or(inherited.max_list);
     });
-    tuning
+    defaults
 }
 
-fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
+fn timeouts(t: &TableReader<'_>, inherited: &Timeouts) -> Timeouts {
     let timeouts = Timeouts {
         connect: t.read("connect", value::duration).unwrap_or(inherited.connect),
         startup: t.read("startup", value::duration).unwrap_or(inherited.startup),
@@ -170,34 +177,39 @@ fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
         terminate: t.read("terminate", value::duration).unwrap_or(inherited.terminate),
     };
     if timeouts.call > timeouts.call_max {
-        object_to_order(t, ["call", "call_max"], timeouts.call_max, Timeouts::default().call_max);
+        report_wrong_order(
+            t,
+            ["call", "call_max"],
+            timeouts.call_max,
+            Timeouts::default().call_max,
+        );
     }
     timeouts
 }
 
-/// A server that is stopped at once would be started for each call.
-fn idle(value: &Value<'_>) -> Parsed<Duration> {
+/// Parses the idle time. With a shorter one the server would be started for each call.
+fn idle(value: &SpannedValue<'_>) -> Parsed<Duration> {
     let idle = value::duration(value)?;
-    match idle < SHORTEST_IDLE {
-        true => Err(Complaint::new("this is less than a second", "write at least \"1s\"")),
+    match idle < MIN_IDLE {
+        true => Err(ValueError::new("this is less than a second", "write at least \"1s\"")),
         false => Ok(idle),
     }
 }
 
-fn retry(t: &Table<'_>, inherited: &Retry) -> Retry {
-    let retry = Retry {
+fn retry(t: &TableReader<'_>, inherited: &RetrySettings) -> RetrySettings {
+    let retry = RetrySettings {
         backoff: t.read("backoff", value::duration).unwrap_or(inherited.backoff),
         max_backoff: t.read("max_backoff", value::duration).unwrap_or(inherited.max_backoff),
         jitter: t.read("jitter", value::boolean).unwrap_or(inherited.jitter),
     };
     if retry.backoff > retry.max_backoff {
-        let default = Retry::default().max_backoff;
-        object_to_order(t, ["backoff", "max_backoff"], retry.max_backoff, default);
+        let default = RetrySettings::default().max_backoff;
+        report_wrong_order(t, ["backoff", "max_backoff"], retry.max_backoff, default);
     }
     retry
 }
 
-fn breaker(t: &Table<'_>, inherited: &Breaker) -> Breaker {
+fn breaker(t: &TableReader<'_>, inherited: &Breaker) -> Breaker {
     let failures = t.read("failures", value::count(FAILURES));
     let breaker = Breaker {
         failures: failures.and_then(|it| it.try_into().ok()).unwrap_or(inherited.failures),
@@ -206,14 +218,15 @@ fn breaker(t: &Table<'_>, inherited: &Breaker) -> Breaker {
     };
     if breaker.cool_down > breaker.max_cool_down {
         let default = Breaker::default().max_cool_down;
-        object_to_order(t, ["cool_down", "max_cool_down"], breaker.max_cool_down, default);
+        report_wrong_order(t, ["cool_down", "max_cool_down"], breaker.max_cool_down, default);
     }
     breaker
 }
 
-/// Objects where the mistake is: where neither is written, both are inherited and the objection stands there.
-fn object_to_order(
-    t: &Table<'_>,
+/// Reports a wrong order of two durations at the key that this table sets. If it sets neither, both
+/// are inherited, and the error was reported there.
+fn report_wrong_order(
+    t: &TableReader<'_>,
     [less, more]: [&'static str; 2],
     limit: Duration,
     default: Duration,
@@ -223,19 +236,19 @@ fn object_to_order(
             true => {
                 format!("{less} is longer than {more}, which is {default:?} unless it is written")
             }
-            // Not repeated: it may have come out of a variable.
+            // The value is not repeated, because it may come from a variable.
             false => format!("{less} is longer than {more}"),
         };
-        t.object(key, Complaint::new(what, format!("shorten {less}, or lengthen {more}")));
+        t.error(key, ValueError::new(what, format!("shorten {less}, or lengthen {more}")));
     }
 }
 
-const SHORTEST_IDLE: Duration = Duration::from_secs(1);
+const MIN_IDLE: Duration = Duration::from_secs(1);
 
-/// Calls in flight towards a process or a library.
-pub(super) const CONCURRENCY: usize = 64;
-/// Calls in flight towards a server on the network, which usually is many processes.
-pub(super) const HTTP_CONCURRENCY: usize = 256;
+/// Default for calls in flight to a process or a prompt library.
+pub(super) const DEFAULT_CONCURRENCY: usize = 64;
+/// Default for calls in flight to a server on the network, which usually has many processes.
+pub(super) const DEFAULT_HTTP_CONCURRENCY: usize = 256;
 
 pub(super) const ERAS: [(&str, EraChoice); 3] =
     [("auto", EraChoice::Auto), ("modern", EraChoice::Modern), ("legacy", EraChoice::Legacy)];
@@ -243,7 +256,7 @@ pub(super) const ERAS: [(&str, EraChoice); 3] =
 pub(super) const SHARINGS: [(&str, SharingChoice); 2] =
     [("shared", SharingChoice::Shared), ("client", SharingChoice::Client)];
 
-/// Whether the lists are hidden.
+/// Values of `on_down`, each with whether the lists are hidden.
 pub(super) const ON_DOWN: [(&str, bool); 2] = [("keep", false), ("hide", true)];
 
 pub(super) const FAILURES: RangeInclusive<usize> = 1..=1_000;
@@ -251,7 +264,7 @@ pub(super) const CALLS: RangeInclusive<usize> = 1..=100_000;
 pub(super) const ITEMS: RangeInclusive<usize> = 1..=1_000_000;
 pub(super) const PAGES: RangeInclusive<usize> = 1..=100_000;
 
-/// What says how a server is spoken to.
+/// Keys about the connection to a server.
 pub(super) const NOT_FOR_A_LIBRARY: [&str; 4] = ["era", "sharing", "lazy", "breaker"];
 pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 7] =
     ["connect", "startup", "list", "gather", "idle", "stop", "terminate"];

@@ -1,9 +1,7 @@
-//! Several messages in one array: 2025-03-26 and before.
+//! JSON-RPC batches, in revisions 2025-03-26 and earlier.
 //!
-//! Promises: each message is answered as if it had come alone; together their answers are no larger
-//! than one may be.
-//!
-//! Knows nothing of: which wire a batch came on.
+//! Invariants: each message is handled as if it had been sent alone; all responses of a batch
+//! together are no larger than one response may be.
 
 use std::sync::Arc;
 
@@ -13,40 +11,40 @@ use futures::{FutureExt, StreamExt, stream};
 use hyper::StatusCode;
 use serde::de::IgnoredAny;
 
-use super::http::admission::unread;
-use super::in_flight::Calls;
-use super::legacy::{self, Peer};
-use super::response::{Answer, Refused, Text, Way};
+use super::in_flight::InFlightRequests;
+use super::legacy::{self, LegacyClient};
+use super::response::results::memory_exhausted;
+use super::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseMode};
 use super::{BATCH_WIDTH, MAX_BATCH};
-use crate::audit::Record;
-use crate::downstream::response::audit_events::recorded;
+use crate::audit::AuditEvent;
+use crate::downstream::response::audit_events::finish_event;
 use crate::downstream::response::results;
-use crate::gateway::Guest;
+use crate::gateway::ClientContext;
 use crate::json;
-use crate::jsonrpc::{self, Id, Invalid, Message, code};
+use crate::jsonrpc::{self, Id, InvalidMessage, Message, code};
 use crate::mcp::revision::Revision;
-use crate::memory_budget::{Allowance, Growing};
+use crate::memory_budget::{BufferLimit, GrowingReservation};
 
-/// Whether a text is an array and not an object.
+/// True if the text is an array and not an object.
 pub(super) fn is_batch(text: &[u8]) -> bool {
     text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-/// Reads the messages of a batch. One that is no message has its own error.
+/// Parses the messages of a batch. Each invalid message gets its own error.
 pub(super) fn read(
     revision: Revision,
     text: &Bytes,
-) -> Result<Vec<Result<Message, Invalid>>, Refused> {
+) -> Result<Vec<Result<Message, InvalidMessage>>, ErrorResponse> {
     if !revision.has_batches() {
-        return Err(removed());
+        return Err(batches_removed());
     }
     let Some(elements) = json::elements(text) else {
-        // The library that tells the place looks at no text inside of strings.
+        // The error comes from a library that does not look at text inside of strings.
         let error = serde_json::from_slice::<IgnoredAny>(text).err();
         let error = error.map_or_else(|| "not UTF-8".to_owned(), |error| error.to_string());
         return Err(refused(code::PARSE_ERROR, format!("not valid JSON: {error}")));
     };
-    // One more than allowed tells that there are too many: the others are not collected.
+    // One element more than allowed is enough to detect the excess: the others are not collected.
     let elements: Vec<_> = elements.take(MAX_BATCH + 1).collect();
     if elements.is_empty() || elements.len() > MAX_BATCH {
         let text = format!("a batch holds 1 to {MAX_BATCH} messages");
@@ -57,76 +55,85 @@ pub(super) fn read(
         .map(|element| Message::parse_within(element, json::MAX_DEPTH - 1))
         .collect();
     // Spec 2025-03-26, lifecycle: `initialize` MUST NOT be part of a batch.
-    let opens = messages
-        .iter()
-        .any(|message| matches!(message, Ok(Message::Request(r)) if &*r.method == legacy::OPENING));
+    let opens = messages.iter().any(
+        |message| matches!(message, Ok(Message::Request(r)) if &*r.method == legacy::INITIALIZE),
+    );
     if opens {
         return Err(refused(code::INVALID_REQUEST, "`initialize` must come alone".to_owned()));
     }
     Ok(messages)
 }
 
-/// Answers the messages of a batch, several at a time; `None` if nothing in it wants an answer.
-/// Progress of batched requests is not told. `fit` has the last word on the whole, which is what is recorded.
+/// Handles the messages of a batch, several at a time; `None` if no message needs a response.
+/// Batched requests send no progress notifications. `finish` decides on the complete response, and
+/// its result is what the audit log records.
 pub(super) fn serve(
-    guest: &Guest,
-    peer: &Peer,
-    calls: &Arc<Calls>,
-    messages: Vec<Result<Message, Invalid>>,
-    allowed: &Allowance,
-    fit: impl FnOnce(Bytes) -> Result<Bytes, Refused> + Send + 'static,
-) -> impl Future<Output = Option<Answer>> + Send + 'static {
-    guest.record().forget();
-    let mut open: Vec<BoxFuture<'static, Answered>> = Vec::new();
+    client: &ClientContext,
+    peer: &LegacyClient,
+    in_flight: &Arc<InFlightRequests>,
+    messages: Vec<Result<Message, InvalidMessage>>,
+    buffer_limit: &BufferLimit,
+    finish: impl FnOnce(Bytes) -> Result<Bytes, ErrorResponse> + Send + 'static,
+) -> impl Future<Output = Option<ClientResponse>> + Send + 'static {
+    client.record().discard();
+    let mut pending: Vec<BoxFuture<'static, BatchResponse>> = Vec::new();
     for message in messages {
         match message {
             Ok(Message::Request(request)) => {
                 let id = request.id.clone();
-                let guest = guest.recorded(held(guest));
-                let record = guest.record().clone();
-                let call = legacy::serve(&guest, peer, calls, request, allowed, Way::Batched);
-                open.push(async move { (Some(id), call.answer.await, record) }.boxed());
+                let client = client.with_record(child_event(client));
+                let record = client.record().clone();
+                let call = legacy::serve(
+                    &client,
+                    peer,
+                    in_flight,
+                    request,
+                    buffer_limit,
+                    ResponseMode::Batched,
+                );
+                pending.push(async move { (Some(id), call.response.await, record) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
                 if &*notification.method == "notifications/cancelled" {
-                    calls.cancel(&notification.params);
+                    in_flight.cancel(&notification.params);
                 }
             }
-            Ok(Message::Answer(answer)) => peer.questions.settle(answer),
+            Ok(Message::Response(response)) => peer.client_requests.complete(response),
             Err(invalid) => {
-                if let Some(answer) = invalid.as_answer() {
-                    peer.questions.settle(answer);
+                if let Some(response) = invalid.as_error_response() {
+                    peer.client_requests.complete(response);
                 }
-                let (record, answer) = (held(guest), Answer::from(invalid));
-                open.push(future::ready((None, Some(answer), record)).boxed());
+                let (record, response) = (child_event(client), ClientResponse::from(invalid));
+                pending.push(future::ready((None, Some(response), record)).boxed());
             }
         }
     }
-    let allowed = allowed.clone();
+    let buffer_limit = buffer_limit.clone();
     async move {
-        let max_reply = allowed.limit;
-        let mut growing = Growing::new(&allowed.budget);
-        let mut answers = stream::iter(open).buffer_unordered(BATCH_WIDTH);
+        let max_reply = buffer_limit.limit;
+        let mut reservation = GrowingReservation::new(&buffer_limit.budget);
+        let mut responses = stream::iter(pending).buffer_unordered(BATCH_WIDTH);
         let (mut all, mut records) = (Vec::new(), Vec::new());
-        while let Some((id, answer, record)) = answers.next().await {
-            let Some(answer) = answer else { continue };
-            let room = max_reply.saturating_sub(all.len());
-            let answer = match &answer.text {
-                Text::Whole(text)
-                    if text.len() <= room && growing.reach(all.len() + text.len()).is_err() =>
+        while let Some((id, response, record)) = responses.next().await {
+            let Some(response) = response else { continue };
+            let remaining = max_reply.saturating_sub(all.len());
+            let response = match &response.text {
+                ResponseBody::Whole(text)
+                    if text.len() <= remaining
+                        && reservation.grow_to(all.len() + text.len()).is_err() =>
                 {
-                    Answer::refused(id.as_ref(), &unread())
+                    ClientResponse::refused(id.as_ref(), &memory_exhausted())
                 }
-                // Its own status is no response's.
-                Text::Whole(text) if text.len() <= room => {
-                    Answer { status: StatusCode::OK, ..answer }
+                // The status of a single response does not apply to the batch.
+                ResponseBody::Whole(text) if text.len() <= remaining => {
+                    ClientResponse { status: StatusCode::OK, ..response }
                 }
                 _ => {
                     let refused = results::too_large("all upstreams together", max_reply);
-                    Answer::refused(id.as_ref(), &refused)
+                    ClientResponse::refused(id.as_ref(), &refused)
                 }
             };
-            let Text::Whole(text) = recorded(&record, answer).text else { continue };
+            let ResponseBody::Whole(text) = finish_event(&record, response).text else { continue };
             records.push(record);
             all.push(if all.is_empty() { b'[' } else { b',' });
             all.extend_from_slice(&text);
@@ -135,40 +142,40 @@ pub(super) fn serve(
             return None;
         }
         all.push(b']');
-        // From here on it counts as whatever keeps it says.
-        drop(growing);
-        let text = match fit(all.into()) {
+        // `finish` accounts for the memory from here on.
+        drop(reservation);
+        let text = match finish(all.into()) {
             Ok(text) => text,
             Err(refused) => {
                 for record in &records {
-                    recorded(record, Answer::refused(None, &refused));
+                    finish_event(record, ClientResponse::refused(None, &refused));
                 }
                 jsonrpc::write_error(None, &refused.error.to_bytes())
             }
         };
-        let text = Text::Whole(text);
-        Some(Answer { status: StatusCode::OK, retry_after: None, failure: None, text })
+        let text = ResponseBody::Whole(text);
+        Some(ClientResponse { status: StatusCode::OK, retry_after: None, failure: None, text })
     }
 }
 
-/// What one message of a batch came to: whose answer it is, the answer, and the record that it ends.
-type Answered = (Option<Id>, Option<Answer>, Record);
+/// Response to one message of a batch: the request id, the response, and the audit event it ends.
+type BatchResponse = (Option<Id>, Option<ClientResponse>, AuditEvent);
 
-/// The record of one message, which ends with what goes out of its answer.
-fn held(guest: &Guest) -> Record {
-    let record = guest.record().another();
-    record.hold(true);
+/// Returns an audit event for one message, which ends when the batch is written.
+fn child_event(client: &ClientContext) -> AuditEvent {
+    let record = client.record().begin_next();
+    record.defer_end(true);
     record
 }
 
-/// Batches do not exist in this revision.
-pub(super) fn removed() -> Refused {
+/// Error: batches do not exist in this revision.
+pub(super) fn batches_removed() -> ErrorResponse {
     let text = "batches were removed in revision 2025-06-18: send one message at a time";
     refused(code::INVALID_REQUEST, text.to_owned())
 }
 
-fn refused(code: i64, text: String) -> Refused {
-    Refused::new(StatusCode::BAD_REQUEST, code, text)
+fn refused(code: i64, text: String) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::BAD_REQUEST, code, text)
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
-//! Asking a legacy client: what its conversation has been asked and has not answered.
+//! Server-to-client requests (sampling, elicitation, roots) to a legacy client.
 //!
-//! A question goes out as a request on the stream of the call that it belongs to, under an id of its own.
-//! Its answer comes in whatever way messages come, and is given to it once: an answer that is late, that
-//! comes twice, or to a question that this conversation was never asked, is dropped.
+//! A request is sent on the stream of the call that it belongs to, under an id of its own. The
+//! response arrives like any other message and completes the request once. A response that is late,
+//! arrives twice, or answers no request of this session is dropped.
 //!
-//! Promises: a conversation has a bounded number of open questions; a question that is no longer open
-//! because its call has ended is taken back.
-//!
-//! Knows nothing of: which wire it is on, and what the question is about.
+//! Invariants: a session has a bounded number of open requests; a request whose call has ended is
+//! cancelled.
 
 use std::time::Duration;
 
@@ -16,95 +14,102 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
-use super::response::Refused;
-use crate::downstream::response::call_stream::{Beside, Say};
+use super::response::ErrorResponse;
+use crate::downstream::response::call_stream::{CallMessages, CallSender};
 use crate::downstream::response::results;
-use crate::gateway::Asked;
+use crate::gateway::SuspendedRequest;
 use crate::json::{self, Object};
-use crate::jsonrpc::pending::{Pending, Ticket};
-use crate::jsonrpc::{self, Answer, Id, Outcome, code};
-use crate::mcp::input_request::{Abilities, Answered, ELICITATION_ID, Question};
+use crate::jsonrpc::pending::{PendingReply, PendingRequests};
+use crate::jsonrpc::{self, Id, Response, ResponsePayload, code};
+use crate::mcp::input_request::{ClientFeatures, ELICITATION_ID, InputRequest, InputResponse};
 use crate::mcp::revision::Revision;
 use crate::secret;
 
-/// The open questions of one conversation. Cheap to clone.
+/// Open server-to-client requests of one session. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Questions {
-    open: Pending<Outcome, ()>,
-    /// Fires when the house closes: no more answers are taken.
+pub(super) struct ClientRequests {
+    open: PendingRequests<ResponsePayload, ()>,
+    /// Fires at shutdown: no more responses are accepted.
     stop: CancellationToken,
 }
 
-/// The way to ask a call's client.
+/// Sends the input requests of one call to its client.
 #[derive(Debug)]
-pub(super) struct Asking {
-    questions: Questions,
+pub(super) struct ClientRequester {
+    client_requests: ClientRequests,
     revision: Revision,
-    /// The call's own stream.
-    say: Say,
+    /// Sender for the call's stream.
+    sender: CallSender,
 }
 
-/// A question that is under way; dropped unanswered, it is taken back.
-struct Open<'a> {
-    ticket: Ticket<Outcome, ()>,
-    say: &'a Say,
+/// One open request; cancelled if it is dropped without a response.
+struct PendingClientRequest<'a> {
+    pending: PendingReply<ResponsePayload, ()>,
+    sender: &'a CallSender,
     stop: &'a CancellationToken,
 }
 
-impl Questions {
-    /// None yet. After `stop` nothing can be answered any more.
+impl ClientRequests {
+    /// Creates an empty table. After `stop` no response is accepted.
     pub(super) fn new(stop: CancellationToken) -> Self {
-        Self { open: Pending::default(), stop }
+        Self { open: PendingRequests::default(), stop }
     }
 
-    /// Takes what a client answered.
-    pub(super) fn settle(&self, answer: Answer) {
-        let Answer { id, outcome, .. } = answer;
-        if let Some(id) = id.as_ref().and_then(Id::minted) {
-            self.open.settle(id, outcome);
+    /// Completes the request that a client's response belongs to.
+    pub(super) fn complete(&self, response: Response) {
+        let Response { id, outcome, .. } = response;
+        if let Some(id) = id.as_ref().and_then(Id::as_local) {
+            self.open.complete(id, outcome);
         }
     }
 
-    fn open<'a>(&'a self, say: &'a Say) -> Result<Open<'a>, Refused> {
-        let ticket = match self.open.len() < MAX_OPEN {
+    fn register<'a>(
+        &'a self,
+        sender: &'a CallSender,
+    ) -> Result<PendingClientRequest<'a>, ErrorResponse> {
+        let pending = match self.open.len() < MAX_OPEN {
             true => self.open.open(()),
             false => None,
         };
-        let ticket = ticket.ok_or_else(|| results::too_busy(RETRY))?;
-        Ok(Open { ticket, say, stop: &self.stop })
+        let pending = pending.ok_or_else(|| results::too_busy(RETRY))?;
+        Ok(PendingClientRequest { pending, sender, stop: &self.stop })
     }
 }
 
-impl Asking {
-    /// Makes the way for a call, through what goes out beside its answer; `None` where its client can be
-    /// asked for nothing.
-    pub(super) fn open(
-        questions: &Questions,
+impl ClientRequester {
+    /// Creates the sender for a call, which uses the call's message stream; `None` if the client
+    /// has declared no feature that allows requests.
+    pub(super) fn for_call(
+        client_requests: &ClientRequests,
         revision: Revision,
-        abilities: Abilities,
-        beside: Beside,
-    ) -> (Option<Self>, Beside) {
-        if abilities == Abilities::default() {
-            return (None, beside);
+        features: ClientFeatures,
+        messages: CallMessages,
+    ) -> (Option<Self>, CallMessages) {
+        if features == ClientFeatures::default() {
+            return (None, messages);
         }
-        let (say, beside) = beside.with_said();
-        (Some(Self { questions: questions.clone(), revision, say }), beside)
+        let (sender, messages) = messages.with_sender();
+        (Some(Self { client_requests: client_requests.clone(), revision, sender }), messages)
     }
 
-    /// Asks what a call's upstream asks, all at a time, and brings each answer as it comes: the upstream may
-    /// need it before it does anything about the others, or asks more. Returns once no answers are wanted any
-    /// more, and takes back what has not been answered then; so does dropping the future.
-    pub(super) async fn ask(&self, asked: &mut Asked) -> Result<(), Refused> {
-        let mut answers = FuturesUnordered::new();
-        let mut new = asked.questions().to_vec();
+    /// Sends all input requests of a call's upstream at once and passes each response on as it
+    /// arrives: the upstream may need it before it continues with the others, or sends more
+    /// requests. Returns once the upstream wants no more responses, and cancels the requests that
+    /// are open then; so does dropping the future.
+    pub(super) async fn send_all(
+        &self,
+        suspended: &mut SuspendedRequest,
+    ) -> Result<(), ErrorResponse> {
+        let mut responses = FuturesUnordered::new();
+        let mut new = suspended.input_requests().to_vec();
         loop {
-            for question in new.drain(..) {
-                answers.push(self.put(question, self.questions.open(&self.say)?));
+            for request in new.drain(..) {
+                responses.push(self.send(request, self.client_requests.register(&self.sender)?));
             }
             tokio::select! {
                 biased;
-                Some(answered) = answers.next() => asked.give(answered),
-                more = asked.more() => match more {
+                Some(response) = responses.next() => suspended.submit(response),
+                more = suspended.next_input_requests() => match more {
                     Some(more) => new = more,
                     None => return Ok(()),
                 },
@@ -112,68 +117,70 @@ impl Asking {
         }
     }
 
-    async fn put(&self, question: Question, open: Open<'_>) -> Answered {
-        let outcome = open.ask(question.subject.method(), &self.dressed(&question)).await;
-        Answered { key: question.key, outcome }
+    async fn send(&self, request: InputRequest, open: PendingClientRequest<'_>) -> InputResponse {
+        let outcome = open.send(request.kind.method(), &self.params_for(&request)).await;
+        InputResponse { key: request.key, outcome }
     }
 
-    /// A question's parameters as this revision wants them.
-    fn dressed(&self, question: &Question) -> Bytes {
-        // Spec 2025-11-25, elicitation: one to visit a URL MUST have an id; later revisions have none.
-        if question.is_visit()
+    /// Returns the parameters of a request in the form that this revision requires.
+    fn params_for(&self, request: &InputRequest) -> Bytes {
+        // Spec 2025-11-25, elicitation: a URL elicitation MUST have an id; later revisions have
+        // none.
+        if request.is_url_elicitation()
             && self.revision == Revision::V2025_11_25
-            && !question.params.has(ELICITATION_ID)
+            && !request.params.has(ELICITATION_ID)
         {
-            let mut params = question.params.clone();
-            params.set(ELICITATION_ID, json::quote(&secret::unguessable()));
+            let mut params = request.params.clone();
+            params.set(ELICITATION_ID, json::quote(&secret::random_token()));
             return params.to_bytes();
         }
-        question.params.to_bytes()
+        request.params.to_bytes()
     }
 }
 
-impl Open<'_> {
-    async fn ask(mut self, method: &str, params: &[u8]) -> Outcome {
-        let request = jsonrpc::write_request(&Id::from(self.ticket.id()), method, params);
-        if self.say.send(request).await.is_err() {
-            // The call runs on without its stream (spec, transports), on which alone it could be asked.
-            return unanswered("the client's stream is lost, so it cannot be asked");
+impl PendingClientRequest<'_> {
+    async fn send(mut self, method: &str, params: &[u8]) -> ResponsePayload {
+        let request = jsonrpc::write_request(&Id::from(self.pending.id()), method, params);
+        if self.sender.send(request).await.is_err() {
+            // The call continues without its stream (spec, transports), which is the only way to
+            // send this request.
+            return error_response("the client's stream is lost, so the request cannot be sent");
         }
-        let answer = tokio::select! {
+        let response = tokio::select! {
             biased;
-            answer = &mut self.ticket => answer,
+            response = &mut self.pending => response,
             () = self.stop.cancelled() => None,
         };
-        match answer {
-            Some(Outcome::Result(result)) if !result.starts_with(b"{") => {
-                unanswered("the client answered with a result that is no object")
+        match response {
+            Some(ResponsePayload::Result(result)) if !result.starts_with(b"{") => {
+                error_response("the client's result is not an object")
             }
             Some(outcome) => outcome,
-            None => unanswered("no answers are taken from the client any more"),
+            None => error_response("shutting down: no more responses are accepted from the client"),
         }
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for PendingClientRequest<'_> {
     fn drop(&mut self) {
-        if !self.ticket.is_open() {
+        if !self.pending.is_open() {
             return;
         }
         let mut params = Object::new();
-        params.set("requestId", self.ticket.id().to_string());
-        params.set("reason", json::quote("the call that it was asked for has ended"));
+        params.set("requestId", self.pending.id().to_string());
+        params.set("reason", json::quote("the call that needed this request has ended"));
         let cancelled = jsonrpc::write_notification("notifications/cancelled", &params.to_bytes());
-        // Full or closed: then the question has not gone out either, or nobody is there to hear.
-        let _ = self.say.try_send(cancelled);
+        // If the queue is full or closed, the request was not sent either, or the client has gone.
+        let _ = self.sender.try_send(cancelled);
     }
 }
 
-/// What an upstream hears in the place of an answer that does not come.
-fn unanswered(text: &str) -> Outcome {
-    Outcome::Error(jsonrpc::Error::new(code::INTERNAL_ERROR, text).to_bytes())
+/// Error response for an upstream, in place of a client response that will not arrive.
+fn error_response(text: &str) -> ResponsePayload {
+    ResponsePayload::Error(jsonrpc::Error::new(code::INTERNAL_ERROR, text).to_bytes())
 }
 
-/// How many questions of one conversation may be open at a time.
+/// Largest number of open requests of one session.
 const MAX_OPEN: usize = 64;
-/// When a call that would ask more may be sent again.
+/// Delay after which a call that was refused because of the limit may be retried.
 const RETRY: Duration = Duration::from_secs(1);

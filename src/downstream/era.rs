@@ -1,18 +1,16 @@
-//! Which era a message is: decided here, once, and never asked again.
-//!
-//! Knows nothing of: what a message then means in its era.
+//! Protocol versions served, and the era of each message, decided once per message.
 
 use crate::json::Object;
 use crate::mcp::kind::{SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::meta;
 use crate::mcp::revision::{Era, Revision};
 
-/// The revisions that are served, newest first; never none.
+/// Supported revisions, newest first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions(Vec<Revision>);
 
 impl Versions {
-    /// Takes the revisions in any order; `None` if there are none.
+    /// Builds the list from revisions in any order; `None` if there are none.
     pub fn new(revisions: impl IntoIterator<Item = Revision>) -> Option<Self> {
         let mut revisions: Vec<_> = revisions.into_iter().collect();
         revisions.sort_unstable();
@@ -21,32 +19,32 @@ impl Versions {
         (!revisions.is_empty()).then_some(Self(revisions))
     }
 
-    /// Whether the revision is served.
+    /// True if the revision is supported.
     pub fn has(&self, revision: Revision) -> bool {
         self.0.contains(&revision)
     }
 
-    /// The newest revision with a handshake that is served.
+    /// Newest supported revision with a handshake.
     pub fn newest_legacy(&self) -> Option<Revision> {
         self.0.iter().copied().find(|revision| revision.era() == Era::Legacy)
     }
 
-    /// Whether a stateless revision is served.
+    /// True if a stateless revision is supported.
     pub fn has_modern(&self) -> bool {
         self.0.iter().any(|revision| revision.era() == Era::Modern)
     }
 
-    /// The revisions as a JSON array, newest first.
+    /// Supported revisions as a JSON array, newest first.
     ///
-    /// All of them, legacy ones included (spec 2026-07-28, versioning: "listing the versions it does
-    /// support", with 2025-11-25 in its example): a client that knows no modern revision of ours
-    /// learns here which `initialize` will do.
+    /// All of them, legacy ones included (spec 2026-07-28, versioning: "listing the versions it
+    /// does support", with 2025-11-25 in its example): a client that supports no modern revision of
+    /// Weir's learns here which `initialize` will work.
     pub(super) fn to_json(&self) -> String {
         let quoted: Vec<_> = self.0.iter().map(|revision| format!("\"{revision}\"")).collect();
         format!("[{}]", quoted.join(","))
     }
 
-    /// The revisions for a sentence.
+    /// Supported revisions as a comma-separated list.
     pub(super) fn to_text(&self) -> String {
         self.0.iter().map(|revision| revision.as_str()).collect::<Vec<_>>().join(", ")
     }
@@ -58,7 +56,7 @@ impl Default for Versions {
     }
 }
 
-/// The requests of either era beside lists and what is asked of items, and whether each is about an item.
+/// Methods other than lists and item requests, in either era, and whether each is about an item.
 pub const OTHER_METHODS: [(&str, bool); 7] = [
     ("initialize", false),
     ("ping", false),
@@ -69,15 +67,15 @@ pub const OTHER_METHODS: [(&str, bool); 7] = [
     (UNSUBSCRIBE, true),
 ];
 
-/// The era of a request, from its method, its parameters and its HTTP version header if it has one.
+/// Returns the era of a request, from its method, its parameters and its HTTP version header.
 pub(super) fn of_request(
     versions: &Versions,
     method: &str,
     params: &Object,
     header: Option<&str>,
 ) -> Era {
-    // With one era turned off there is nothing to decide; what belongs to the other one fails as it
-    // would with a server that has never heard of it.
+    // If one era is disabled there is nothing to decide: requests of that era fail as they would on
+    // a server that does not implement it.
     if !versions.has_modern() {
         return Era::Legacy;
     }
@@ -86,7 +84,7 @@ pub(super) fn of_request(
     }
     let by_method = matches!(method, "server/discover" | "subscriptions/listen");
     let by_header = method != "initialize" && is_modern_header(header);
-    // Last: it has to be read for that.
+    // `_meta` is checked last because it has to be parsed.
     let by_meta = || {
         params.get_object("_meta").is_some_and(|meta| {
             meta.has(meta::PROTOCOL_VERSION) || meta.has(meta::CLIENT_CAPABILITIES)
@@ -95,7 +93,7 @@ pub(super) fn of_request(
     if by_method || by_header || by_meta() { Era::Modern } else { Era::Legacy }
 }
 
-/// The era of what is no request: notifications and answers carry no version of their own.
+/// Returns the era of a notification or a response, which carry no version of their own.
 pub(super) fn of_other(versions: &Versions, header: Option<&str>) -> Era {
     if versions.newest_legacy().is_none() || versions.has_modern() && is_modern_header(header) {
         Era::Modern

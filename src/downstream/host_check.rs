@@ -1,10 +1,8 @@
-//! Host and Origin: whom a request is addressed to, and which page in a browser it comes from.
+//! Validation of Host and Origin: protection against DNS rebinding.
 //!
-//! Both are checked on every route, in every revision (spec, transports: against DNS rebinding). An
-//! authority is parsed and compared as a whole, never searched for a piece of text: what is not
-//! exactly `host` or `host:port` in plain characters is refused.
-//!
-//! Knows nothing of: paths, methods and credentials.
+//! Both are checked on every route, in every revision (spec, transports). An authority is parsed
+//! and compared as a whole, never searched for a substring: everything that is not exactly `host`
+//! or `host:port` in plain characters is refused.
 
 use std::net::Ipv6Addr;
 use std::str::FromStr;
@@ -14,58 +12,63 @@ use hyper::http::uri::Uri;
 
 use super::Settings;
 
-/// A host and perhaps a port, as in `example.com:8642` or `[::1]`.
+/// Host with an optional port, as in `example.com:8642` or `[::1]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Authority {
-    /// In lower case; an IPv6 address in its shortest form, in brackets.
+    /// Lower case; an IPv6 address in its shortest form, in brackets.
     host: Box<str>,
     port: Option<u16>,
 }
 
-/// A Host that is let in: with a port only on that port, without one on any.
+/// Accepted Host: with a port only on that port, without one on any port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedHost(Authority);
 
-/// An Origin: scheme, host and port.
+/// Origin: scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     scheme: Box<str>,
     authority: Authority,
 }
 
-/// A text is no host, or no origin.
+/// Invalid host or origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadOrigin(&'static str);
+pub struct InvalidOrigin(&'static str);
 
-/// Why a request is refused at the door; the text is fit for its sender.
+/// Reason to refuse a request; the text may be sent to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Stranger {
+pub(crate) enum HostRejection {
     #[error("this Host is not served here")]
     Host,
     #[error("this Origin is not allowed here")]
     Origin,
 }
 
-/// Refuses requests that are addressed to somebody else or come from a page that is not trusted.
-pub(crate) fn check(settings: &Settings, uri: &Uri, headers: &HeaderMap) -> Result<(), Stranger> {
-    let host = only(headers, &HOST).and_then(Authority::parse).ok_or(Stranger::Host)?;
+/// Refuses requests for another host and requests from pages of an untrusted origin.
+pub(crate) fn check(
+    settings: &Settings,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<(), HostRejection> {
+    let host =
+        single_value(headers, &HOST).and_then(Authority::parse).ok_or(HostRejection::Host)?;
     if !host_is_allowed(settings, &host) {
-        return Err(Stranger::Host);
+        return Err(HostRejection::Host);
     }
-    // An absolute target names a host too (RFC 9112, 3.2.2); two that differ are a trick.
+    // An absolute target contains a host as well (RFC 9112, 3.2.2); a different one is an attack.
     if let Some(target) = uri.authority()
         && Authority::parse(target.as_str()).as_ref() != Some(&host)
     {
-        return Err(Stranger::Host);
+        return Err(HostRejection::Host);
     }
     if !headers.contains_key(ORIGIN) {
         return Ok(());
     }
-    let origin = only(headers, &ORIGIN).and_then(|text| text.parse().ok());
+    let origin = single_value(headers, &ORIGIN).and_then(|text| text.parse().ok());
     match origin {
         Some(origin) if origin_is_allowed(settings, &origin) => Ok(()),
-        _ => Err(Stranger::Origin),
+        _ => Err(HostRejection::Origin),
     }
 }
 
@@ -82,8 +85,8 @@ fn origin_is_allowed(settings: &Settings, origin: &Origin) -> bool {
         || settings.loopback && is_page && origin.authority.is_loopback()
 }
 
-/// The only value of a header, in visible characters; `None` if there is another one or none.
-pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+/// Returns the single value of a header, in visible characters; `None` for several or none.
+pub(crate) fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
@@ -119,7 +122,8 @@ fn parse_port(digits: &str) -> Option<u16> {
     if is_plain { digits.parse().ok() } else { None }
 }
 
-/// A name or an IPv4 address: labels of letters, digits and hyphens. No trailing dot.
+/// Parses a name or an IPv4 address: labels of letters, digits, hyphens and underscores, without a
+/// trailing dot.
 fn parse_name(host: &str) -> Option<String> {
     let is_label = |label: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -130,20 +134,22 @@ fn parse_name(host: &str) -> Option<String> {
 }
 
 impl FromStr for AllowedHost {
-    type Err = BadOrigin;
+    type Err = InvalidOrigin;
 
-    fn from_str(text: &str) -> Result<Self, BadOrigin> {
+    fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
         let authority = Authority::parse(text);
-        authority.map(Self).ok_or(BadOrigin("a host is `name` or `name:port`, without a scheme"))
+        authority
+            .map(Self)
+            .ok_or(InvalidOrigin("a host is `name` or `name:port`, without a scheme"))
     }
 }
 
 impl FromStr for Origin {
-    type Err = BadOrigin;
+    type Err = InvalidOrigin;
 
-    fn from_str(text: &str) -> Result<Self, BadOrigin> {
-        const REFUSAL: BadOrigin =
-            BadOrigin("an origin is `scheme://host` or `scheme://host:port`");
+    fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
+        const REFUSAL: InvalidOrigin =
+            InvalidOrigin("an origin is `scheme://host` or `scheme://host:port`");
         let (scheme, authority) = text.split_once("://").ok_or(REFUSAL)?;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(plain) {
@@ -151,7 +157,7 @@ impl FromStr for Origin {
         }
         let scheme = scheme.to_ascii_lowercase();
         let mut authority = Authority::parse(authority).ok_or(REFUSAL)?;
-        // A browser leaves a scheme's own port out; who writes it means the same.
+        // A browser omits the default port of a scheme, so an explicit one is the same origin.
         let own_port = match scheme.as_str() {
             "http" => Some(80),
             "https" => Some(443),
@@ -164,7 +170,7 @@ impl FromStr for Origin {
     }
 }
 
-/// The longest host name (RFC 1035).
+/// Longest host name (RFC 1035).
 const MAX_NAME_BYTES: usize = 253;
 
 #[cfg(test)]
@@ -184,7 +190,7 @@ mod tests {
         }
     }
 
-    fn checked(loopback: bool, headers: &[(&'static str, &str)]) -> Result<(), Stranger> {
+    fn checked(loopback: bool, headers: &[(&'static str, &str)]) -> Result<(), HostRejection> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             let value = hyper::header::HeaderValue::from_bytes(value.as_bytes()).expect("a value");
@@ -239,7 +245,7 @@ mod tests {
         ] {
             for (loopback, expected) in [(true, on_loopback), (false, in_public)] {
                 let found = checked(loopback, &[("host", host)]);
-                let expected = if expected { Ok(()) } else { Err(Stranger::Host) };
+                let expected = if expected { Ok(()) } else { Err(HostRejection::Host) };
                 assert_eq!(found, expected, "{host:?} on loopback: {loopback}");
             }
         }
@@ -247,9 +253,9 @@ mod tests {
 
     #[test]
     fn exactly_one_host_is_needed() {
-        assert_eq!(checked(true, &[]), Err(Stranger::Host));
+        assert_eq!(checked(true, &[]), Err(HostRejection::Host));
         let twice = [("host", "localhost"), ("host", "localhost")];
-        assert_eq!(checked(true, &twice), Err(Stranger::Host));
+        assert_eq!(checked(true, &twice), Err(HostRejection::Host));
     }
 
     #[test]
@@ -257,7 +263,7 @@ mod tests {
         let headers = HeaderMap::from_iter([(HOST, "localhost".parse().expect("a value"))]);
         let check = |uri: &'static str| check(&settings(true), &Uri::from_static(uri), &headers);
         assert_eq!(check("http://localhost/mcp"), Ok(()));
-        assert_eq!(check("http://evil.com/mcp"), Err(Stranger::Host));
+        assert_eq!(check("http://evil.com/mcp"), Err(HostRejection::Host));
     }
 
     #[test]
@@ -290,12 +296,12 @@ mod tests {
         ] {
             for (loopback, expected) in [(true, on_loopback), (false, in_public)] {
                 let found = checked(loopback, &[("host", "mcp.example.com"), ("origin", origin)]);
-                let expected = if expected { Ok(()) } else { Err(Stranger::Origin) };
+                let expected = if expected { Ok(()) } else { Err(HostRejection::Origin) };
                 assert_eq!(found, expected, "{origin:?} on loopback: {loopback}");
             }
         }
         let twice =
             [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://localhost")];
-        assert_eq!(checked(true, &twice), Err(Stranger::Origin));
+        assert_eq!(checked(true, &twice), Err(HostRejection::Origin));
     }
 }

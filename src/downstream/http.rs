@@ -1,9 +1,7 @@
-//! The HTTP wire: connections, their limits in time, and their end.
+//! HTTP transport: connections, their time limits, and their shutdown.
 //!
-//! Promises: a connection that does nothing is closed after a bounded time in every phase of its life;
-//! when the house closes, what is under way is finished and nothing new begins.
-//!
-//! Knows nothing of: what is said on a connection; see `endpoint`.
+//! Invariants: an inactive connection is closed after a bounded time in every phase; at shutdown,
+//! requests in progress are finished and no new one begins. Requests are handled in `handler`.
 
 pub(super) mod admission;
 mod audit_event;
@@ -36,114 +34,121 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::Doors;
-pub use crate::downstream::http::connection::listener::{Socket, accept_loop};
-use crate::downstream::http::connection::timed_io::{Phases, Wire};
+use super::ServerStateCell;
+pub use crate::downstream::http::connection::listener::{ListenSocket, accept_loop};
+use crate::downstream::http::connection::timed_io::{ConnectionPhases, TimedIo};
 use crate::downstream::http::connection::tls::Tls;
 pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};
 use crate::metrics::Gauge;
 use crate::policy::Certificate;
-pub use http_sse::{MESSAGES_PATH, STREAM_PATH};
-pub use oauth_metadata::Protection;
-pub use routes::Route;
+pub use oauth_metadata::ProtectedResource;
+pub use routes::HttpRoute;
+pub use routes::{MESSAGES_PATH, STREAM_PATH};
 
-/// What is known of a connection's other end.
+/// Remote end of a connection.
 #[derive(Debug, Clone)]
-struct Connection {
+struct ClientConnection {
     peer: Option<SocketAddr>,
-    /// What the client has proven to hold.
+    /// Verified client certificate.
     certificate: Option<Arc<Certificate>>,
 }
 
-impl Connection {
-    /// Whether the client's certificate is not valid any more: no further request is served.
-    fn has_expired(&self) -> bool {
-        !Certificate::holds(self.certificate.as_ref(), SystemTime::now())
+impl ClientConnection {
+    /// True if the client's certificate has expired: no further request is served.
+    fn is_expired(&self) -> bool {
+        !Certificate::is_valid(self.certificate.as_ref(), SystemTime::now())
     }
 }
 
-/// Serves one connection until either side ends it. When the house closes, the request that is under
-/// way is finished first.
-pub async fn serve_connection<S>(doors: Arc<Doors>, io: S, peer: Option<SocketAddr>)
+/// Serves one connection until either side closes it. At shutdown, the request in progress is
+/// finished first.
+pub async fn serve_connection<S>(state_cell: Arc<ServerStateCell>, io: S, peer: Option<SocketAddr>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    serve(doors, io, Connection { peer, certificate: None }).await;
+    serve(state_cell, io, ClientConnection { peer, certificate: None }).await;
 }
 
-/// Serves a connection once hands are shaken.
-pub(super) async fn serve_secured<S>(doors: Arc<Doors>, tls: &Tls, io: S, peer: SocketAddr)
-where
+/// Performs the TLS handshake and serves the connection.
+pub(super) async fn serve_tls<S>(
+    state_cell: Arc<ServerStateCell>,
+    tls: &Tls,
+    io: S,
+    peer: SocketAddr,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (stop, patience, handshake) = {
-        let door = doors.now();
-        let timeouts = &door.settings.timeouts;
-        let handshake = Arc::new(Phases::new(timeouts, door.budget()));
-        door.connections.add(&handshake);
-        (door.stop.clone(), timeouts.handshake, handshake)
+    let (stop, handshake_timeout, handshake) = {
+        let state = state_cell.now();
+        let timeouts = &state.settings.timeouts;
+        let handshake = Arc::new(ConnectionPhases::new(timeouts, state.budget()));
+        state.connections.add(&handshake);
+        (state.stop.clone(), timeouts.handshake, handshake)
     };
-    let mut accepting = std::pin::pin!(tls.accept(io, patience));
+    let mut accepting = std::pin::pin!(tls.accept(io, handshake_timeout));
     let accepted = tokio::select! {
         biased;
         accepted = accepting.as_mut() => accepted,
-        () = handshake.over() => return,
-        () = stop.cancelled() => match timeout(LAST_CALL, accepting).await {
+        () = handshake.evicted() => return,
+        () = stop.cancelled() => match timeout(SHUTDOWN_GRACE, accepting).await {
             Ok(accepted) => accepted,
             Err(_) => return,
         },
     };
     match accepted {
         Ok((stream, certificate)) => {
-            serve(doors, stream, Connection { peer: Some(peer), certificate }).await;
+            serve(state_cell, stream, ClientConnection { peer: Some(peer), certificate }).await;
         }
         Err(error) => {
-            debug!(%peer, %error, "a TLS handshake failed");
-            audit_event::refused_handshake(&doors.now(), peer);
+            debug!(%peer, %error, "TLS handshake failed");
+            audit_event::refused_handshake(&state_cell.now(), peer);
         }
     }
 }
 
-async fn serve<S>(doors: Arc<Doors>, io: S, from: Connection)
+async fn serve<S>(state_cell: Arc<ServerStateCell>, io: S, remote: ClientConnection)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (peer, certificate) = (from.peer, from.certificate.clone());
-    // What a connection is made with; who held the door would hold its configuration for as long.
-    let (wire, builder, stop, _open) = {
-        let door = doors.now();
-        let open = Gauge::enter(&door.gateway.meters().connections);
+    let (peer, certificate) = (remote.peer, remote.certificate.clone());
+    // Values that the connection needs. Keeping the state itself would keep its configuration in
+    // memory as long as the connection.
+    let (timed_io, builder, stop, _open) = {
+        let state = state_cell.now();
+        let open = Gauge::enter(&state.gateway.metrics().connections);
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(door.settings.max_head.max(LEAST_HEAD_BYTES));
-        // Where a number is said, hyper makes room for so many with each request.
-        if door.settings.max_headers != USUAL_HEADERS {
-            builder.max_headers(door.settings.max_headers);
+        builder.max_buf_size(state.settings.max_head.max(MIN_BUFFER_BYTES));
+        // With an explicit limit, hyper allocates space for that many headers with each request.
+        if state.settings.max_headers != DEFAULT_MAX_HEADERS {
+            builder.max_headers(state.settings.max_headers);
         }
-        let wire = Wire::new(io, &door.settings.timeouts, door.budget());
-        door.connections.add(wire.phases());
-        (wire, builder, door.stop.clone(), open)
+        let timed_io = TimedIo::new(io, &state.settings.timeouts, state.budget());
+        state.connections.add(timed_io.phases());
+        (timed_io, builder, state.stop.clone(), open)
     };
     let service = service_fn(|request: Request<Incoming>| {
-        let gone = wire.clone().gone().boxed();
-        let (doors, from) = (Arc::clone(&doors), from.clone());
-        let busy = wire.busy(request.body().size_hint().exact());
-        // Boxed: hyper keeps room for it for as long as the connection lives, and what a request takes is a
-        // hundred times what an idle stream needs of it.
-        handler::answer(doors, from, request, busy, gone).map(Ok::<_, Infallible>).boxed()
+        let gone = timed_io.clone().disconnected().boxed();
+        let (state_cell, remote) = (Arc::clone(&state_cell), remote.clone());
+        let in_progress = timed_io.begin_request(request.body().size_hint().exact());
+        // Boxed: hyper stores the future inline for the lifetime of the connection, and a request's
+        // future is a hundred times larger than what an idle stream needs.
+        handler::handle(state_cell, remote, request, in_progress, gone)
+            .map(Ok::<_, Infallible>)
+            .boxed()
     });
-    let connection = builder.serve_connection(TokioIo::new(wire.clone()), service);
+    let connection = builder.serve_connection(TokioIo::new(timed_io.clone()), service);
     let ended = {
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
             biased;
             ended = connection.as_mut() => ended,
-            () = wire.clone().idle_too_long() => Ok(()),
-            () = last_call(stop.cancelled(), &wire) => {
+            () = timed_io.clone().idle_timeout_elapsed() => Ok(()),
+            () = wait_to_close(stop.cancelled(), &timed_io) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
-            // Requests that are running are answered; streams of changes end by themselves.
-            () = last_call(Certificate::expired(certificate.as_ref()), &wire) => {
+            // Requests in progress are answered; notification streams end by themselves.
+            () = wait_to_close(Certificate::expired(certificate.as_ref()), &timed_io) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -151,38 +156,38 @@ where
     };
     match ended {
         Ok(()) => {
-            let patience = match wire.phases().is_over() {
-                // Nothing was said that it would have to hear.
+            let linger = match timed_io.phases().is_evicted() {
+                // Nothing was sent that the client has to receive.
                 true => Duration::ZERO,
-                false if stop.is_cancelled() => LAST_SEE_OFF,
-                false => SEE_OFF,
+                false if stop.is_cancelled() => SHUTDOWN_LINGER,
+                false => LINGER,
             };
-            wire.see_off(patience).await;
+            timed_io.lingering_close(linger).await;
         }
-        Err(error) => debug!(?peer, %error, "a connection broke"),
+        Err(error) => debug!(?peer, %error, "connection failed"),
     }
 }
 
-/// Waits until the connection is to be closed, and until nobody is about to ask anything on it: either somebody
-/// has, and the answer will be the last, or nobody does for a moment.
-async fn last_call<S>(closing: impl Future<Output = ()>, wire: &Wire<S>) {
+/// Waits until the connection is to be closed, and then until a request is in progress, whose
+/// response will be the last, or until none has begun for a moment.
+async fn wait_to_close<S>(closing: impl Future<Output = ()>, timed_io: &TimedIo<S>) {
     closing.await;
-    let mut moment = std::pin::pin!(tokio::time::sleep(LAST_CALL));
-    // Polled with the connection, which wakes its task with each byte.
-    poll_fn(|cx| match wire.is_busy() {
+    let mut moment = std::pin::pin!(tokio::time::sleep(SHUTDOWN_GRACE));
+    // Polled together with the connection, whose task is woken by each byte.
+    poll_fn(|cx| match timed_io.is_busy() {
         true => Poll::Ready(()),
         false => moment.as_mut().poll(cx),
     })
     .await;
 }
 
-/// So many header fields hyper takes where nobody says a number.
-const USUAL_HEADERS: usize = 100;
-/// hyper reads no less ahead.
-const LEAST_HEAD_BYTES: usize = 8 * 1024;
-/// How long a connection that nobody asks anything on stays open when the house closes: what its client was sending at
-/// that moment is refused in words instead of being cut off.
-const LAST_CALL: Duration = Duration::from_millis(300);
-/// How long a client that has been told that its connection ends may take to hear of it; less when the house closes.
-const SEE_OFF: Duration = Duration::from_secs(1);
-const LAST_SEE_OFF: Duration = Duration::from_millis(200);
+/// Default number of header fields in hyper.
+const DEFAULT_MAX_HEADERS: usize = 100;
+/// Smallest read buffer of hyper.
+const MIN_BUFFER_BYTES: usize = 8 * 1024;
+/// Time that a connection without a request stays open at shutdown: a request that its client is
+/// sending at that moment is refused with an error instead of being cut off.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(300);
+/// Time for a client to read the last response before the connection is closed; less at shutdown.
+const LINGER: Duration = Duration::from_secs(1);
+const SHUTDOWN_LINGER: Duration = Duration::from_millis(200);

@@ -1,9 +1,7 @@
-//! The modern dialect, as a server: 2026-07-28. Its sibling is `legacy`, function by function.
+//! Server side of the modern era: revision 2026-07-28. Mirrors `legacy` function by function.
 //!
-//! A request carries its own context, which [`open`] reads and checks against the headers; [`serve`]
-//! answers it. There is no state between two requests.
-//!
-//! Knows nothing of: connections, and which wire it is on.
+//! Each request carries its own context, which [`validate`] parses and compares with the headers;
+//! [`serve`] handles it. There is no state between two requests.
 
 pub(crate) mod headers;
 mod input;
@@ -14,89 +12,88 @@ use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
 
 use super::era::Versions;
-use super::request_meta::{self, Owned};
-use super::response::{Answer, Call, Refused, Way};
-use crate::downstream::limits::stream_limit::Streams;
-use crate::downstream::response::audit_events::concluded;
-use crate::downstream::response::call_stream::Beside;
+use super::request_meta::{self, RequestMeta};
+use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
+use crate::downstream::limits::stream_limit::StreamLimiter;
+use crate::downstream::response::audit_events::finish_request;
+use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
-use crate::gateway::{End, Fault, Guest, Round};
+use crate::gateway::{ClientContext, Error, RequestStatus, RoundTrip};
 use crate::json::{self, Object};
 use crate::jsonrpc::{Id, Request, code};
 use crate::mcp;
-use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
+use crate::mcp::call::{
+    CallContext, ItemRequest, Method, Payload, ResponseOutcome, UpstreamResponse,
+};
 use crate::mcp::capabilities::{Capabilities, Tasks};
-use crate::mcp::definition::downgrade::Form;
-use crate::mcp::input_request::Abilities;
+use crate::mcp::definition::downgrade::DefinitionForm;
+use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
-use crate::memory_budget::Allowance;
+use crate::memory_budget::BufferLimit;
 use crate::policy::limits::Permit;
 use crate::upstream;
-pub(super) use listening::Listening;
+pub(super) use listening::ListenSubscription;
 
-/// What a request becomes.
-#[allow(clippy::large_enum_variant, reason = "it is made and taken apart once a request")]
-pub(super) enum Exchange {
-    /// An answer on its way.
-    Call(Call),
-    /// A stream of changes.
-    Listening(Listening),
+/// Response or stream of a request.
+#[allow(clippy::large_enum_variant, reason = "created and destructured once per request")]
+pub(super) enum ResponseKind {
+    Unary(ResponseFuture),
+    Stream(ListenSubscription),
 }
 
-/// A request whose context has been read and found good.
+/// Request whose context has been validated.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct ValidatedRequest {
     request: Request,
     revision: Revision,
-    owned: Owned,
+    meta: RequestMeta,
     capabilities: Object,
-    /// The `Mcp-Param-*` headers, where the wire has any headers.
+    /// `Mcp-Param-*` headers, over HTTP.
     param_headers: Option<HeaderMap>,
 }
 
-impl Opened {
-    /// The request's id.
+impl ValidatedRequest {
     pub(super) fn id(&self) -> &Id {
         &self.request.id
     }
 }
 
-/// Reads a request's context and compares it with the headers, where the wire has any.
-pub(super) fn open(
+/// Parses a request's context and, over HTTP, compares it with the headers.
+pub(super) fn validate(
     mut request: Request,
     headers: Option<&HeaderMap>,
     versions: &Versions,
-) -> Result<Opened, (Id, Refused)> {
-    let opened = read_context(&mut request, headers, versions);
-    match opened {
-        Ok((revision, owned, capabilities)) => {
+) -> Result<ValidatedRequest, (Id, ErrorResponse)> {
+    let validated = read_context(&mut request, headers, versions);
+    match validated {
+        Ok((revision, meta, capabilities)) => {
             let param_headers = headers.map(headers::params);
-            Ok(Opened { request, revision, owned, capabilities, param_headers })
+            Ok(ValidatedRequest { request, revision, meta, capabilities, param_headers })
         }
         Err(refused) => Err((request.id, refused)),
     }
 }
 
-/// The order is that of the specification's own dependence: without a version in the body there is
-/// nothing to compare the header with, and in a version that we do not know the other headers may
-/// mean something else.
+/// Parses the context. The order follows the specification's dependencies: without a version in the
+/// body there is nothing to compare the header with, and in an unsupported version the other
+/// headers may have another meaning.
 fn read_context(
     request: &mut Request,
     headers: Option<&HeaderMap>,
     versions: &Versions,
-) -> Result<(Revision, Owned, Object), Refused> {
-    let bad = |text: &str| Refused::new(StatusCode::BAD_REQUEST, code::INVALID_PARAMS, text);
-    let owned = request_meta::take(&mut request.params)
-        .map_err(|request_meta::BadMeta(text)| bad(&text))?;
+) -> Result<(Revision, RequestMeta, Object), ErrorResponse> {
+    let bad = |text: &str| ErrorResponse::new(StatusCode::BAD_REQUEST, code::INVALID_PARAMS, text);
+    let meta = request_meta::take(&mut request.params)
+        .map_err(|request_meta::InvalidMeta(text)| bad(&text))?;
     // Spec, `_meta`: a request without a required field MUST be rejected with -32602 and 400.
-    let version = owned.version.as_ref().and_then(string).ok_or_else(|| {
+    let version = meta.version.as_ref().and_then(decode_text).ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/protocolVersion`, a string")
     })?;
-    let capabilities = owned.capabilities.clone().ok_or_else(|| {
+    let capabilities = meta.capabilities.clone().ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/clientCapabilities`, an object")
     })?;
-    let capabilities = Object::parse_again(capabilities)
+    let capabilities = Object::parse_trusted(capabilities)
         .map_err(|malformed| bad(&malformed.in_member(mcp::meta::CLIENT_CAPABILITIES)))?;
     if let Some(headers) = headers {
         headers::check_version(headers, &version)?;
@@ -106,77 +103,79 @@ fn read_context(
         .ok()
         .filter(|revision: &Revision| revision.era() == Era::Modern && versions.has(*revision));
     let revision = revision.ok_or_else(|| unsupported_version(versions, &version))?;
-    owned.logs().map_err(|request_meta::BadMeta(text)| bad(&text))?;
+    meta.logs().map_err(|request_meta::InvalidMeta(text)| bad(&text))?;
     if let Some(headers) = headers {
         headers::check_method(headers, &request.method)?;
         let member = Method::of(&request.method).and_then(Method::header_member);
-        // What is no string fails as a parameter, below.
+        // A value that is no string fails as a parameter later.
         if let Some(subject) = member.and_then(|member| request.params.get_string(member)) {
             headers::check_name(headers, &subject)?;
         }
     }
-    Ok((revision, owned, capabilities))
+    Ok((revision, meta, capabilities))
 }
 
-/// Tells who Weir is and what can be asked, for who wants to know before asking.
-fn discover(guest: &Guest, id: &Id, versions: &Versions) -> Answer {
+/// Handles `server/discover`.
+fn discover(client: &ClientContext, id: &Id, versions: &Versions) -> ClientResponse {
     let mut result = Object::new();
     result.set("resultType", COMPLETE);
     result.set("supportedVersions", versions.to_json());
-    let view = guest.view();
+    let view = client.view();
     // This revision has tasks as an extension only.
     let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
     result.set("capabilities", results::capabilities(&capabilities).to_bytes());
     results::set_instructions(&mut result, &view);
-    // What can be asked changes with what the client may see and which upstreams are there.
+    // Capabilities change with the client's view and with the available upstreams.
     result.set("ttlMs", "0");
     result.set("cacheScope", PRIVATE);
     result.set("_meta", own_meta().to_bytes());
-    Answer::object(id, &result)
+    ClientResponse::object(id, &result)
 }
 
-/// Starts to answer a request.
+/// Starts a request.
 pub(super) fn serve(
-    guest: &Guest,
-    opened: Opened,
+    client: &ClientContext,
+    validated: ValidatedRequest,
     versions: &Versions,
-    streams: &Streams,
-    allowed: &Allowance,
-    way: Way,
-) -> Exchange {
-    let Opened { request, revision, owned, capabilities, param_headers } = opened;
+    streams: &StreamLimiter,
+    allowed: &BufferLimit,
+    mode: ResponseMode,
+) -> ResponseKind {
+    let ValidatedRequest { request, revision, meta, capabilities, param_headers } = validated;
     let Request { id, method, params, bytes } = request;
-    let record = guest.record().clone();
-    record.asks(revision, &method, &params);
-    record.took(bytes);
-    let timing = guest.timing(&method);
-    let begin = || guest.admit_at_once(&method).map_err(|fault| refuse(&fault));
+    let record = client.record().clone();
+    record.set_request(revision, &method, &params);
+    record.set_bytes_in(bytes);
+    let timing = client.timing(&method);
+    let admit = || client.try_admit(&method).map_err(|fault| refuse(&fault));
     if &*method == "server/discover" {
-        let (begun, guest, versions) = (begin(), guest.clone(), versions.clone());
-        let answer = async move {
-            let answer = match begun {
+        let (admitted, client, versions) = (admit(), client.clone(), versions.clone());
+        let response = async move {
+            let response = match admitted {
                 Ok(_permit) => {
-                    guest.settle().await;
-                    discover(&guest, &id, &versions)
+                    client.wait_for_startup().await;
+                    discover(&client, &id, &versions)
                 }
-                Err(refused) => Answer::refused(Some(&id), &refused),
+                Err(refused) => ClientResponse::refused(Some(&id), &refused),
             };
-            Some(concluded(&record, timing, answer))
+            Some(finish_request(&record, timing, response))
         };
-        return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
+        let (response, messages) = (response.boxed(), CallMessages::default());
+        return ResponseKind::Unary(ResponseFuture { response, messages });
     }
     if &*method == listening::LISTEN {
-        let listening = begin().and_then(|permit| {
-            listening::listen(guest, permit, &id, &params, revision, &capabilities, streams)
+        let listening = admit().and_then(|permit| {
+            listening::listen(client, permit, &id, &params, revision, &capabilities, streams)
         });
         return match listening {
             Ok(listening) => {
-                timing.end(End::Good);
-                Exchange::Listening(listening)
+                timing.end(RequestStatus::Success);
+                ResponseKind::Stream(listening)
             }
             Err(refused) => {
-                let answer = concluded(&record, timing, Answer::refused(Some(&id), &refused));
-                Exchange::Call(Call::answered(answer))
+                let response = ClientResponse::refused(Some(&id), &refused);
+                let response = finish_request(&record, timing, response);
+                ResponseKind::Unary(ResponseFuture::ready(response))
             }
         };
     }
@@ -188,73 +187,72 @@ pub(super) fn serve(
             "`initialize` does not exist in revision {revision}; versions served: {}",
             versions.to_text()
         );
-        let refused = begin().err().unwrap_or(refused);
-        let answer = concluded(&record, timing, Answer::refused(Some(&id), &refused));
-        return Exchange::Call(Call::answered(answer));
+        let error = admit().err().unwrap_or(refused);
+        let response = finish_request(&record, timing, ClientResponse::refused(Some(&id), &error));
+        return ResponseKind::Unary(ResponseFuture::ready(response));
     }
-    // Read when the request was opened.
-    let logs = owned.logs().unwrap_or_default();
-    let (notes, beside) = Beside::notes(owned.progress_token, logs, None, &allowed.budget);
-    let caller = Caller {
+    // Validated when the request was parsed.
+    let logs = meta.logs().unwrap_or_default();
+    let (notes, messages) = CallMessages::open(meta.progress_token, logs, None, &allowed.budget);
+    let context = CallContext {
         revision,
-        info: owned.info.filter(|info| info.starts_with(b"{")),
-        abilities: Abilities::read(&capabilities),
+        info: meta.info.filter(|info| info.starts_with(b"{")),
+        features: ClientFeatures::read(&capabilities),
         capabilities: capabilities.to_bytes(),
-        client: guest.client(),
-        notes,
+        client: client.client_handle(),
+        notifications: notes,
         param_headers,
     };
-    let (guest, allowed) = (guest.clone(), allowed.clone());
+    let (client, allowed) = (client.clone(), allowed.clone());
     let work = async move {
-        let answer = match guest.admit(revision, &method, &params).await {
+        let response = match client.admit(revision, &method, &params).await {
             Ok(permit) => {
                 let capabilities = &capabilities;
-                answer(&guest, &permit, caller, capabilities, &id, &method, params, &allowed)
+                handle(&client, &permit, context, capabilities, &id, &method, params, &allowed)
                     .await
-                    .map(|answer| answer.holding(permit))
+                    .map(|response| response.holding(permit))
             }
             Err(fault) => Err(refuse(&fault)),
         };
-        let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        let answer = match way {
-            Way::Alone => answer,
-            Way::Shared | Way::Batched => answer.whole(&id, &allowed).await,
+        let response = response.unwrap_or_else(|error| ClientResponse::refused(Some(&id), &error));
+        let response = match mode {
+            ResponseMode::OwnStream => response,
+            ResponseMode::SharedStream | ResponseMode::Batched => {
+                response.whole(&id, &allowed).await
+            }
         };
-        Some(concluded(&record, timing, answer))
+        Some(finish_request(&record, timing, response))
     };
-    Exchange::Call(Call { answer: work.boxed(), beside })
+    ResponseKind::Unary(ResponseFuture { response: work.boxed(), messages })
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each is a part of one request, which is told apart here"
-)]
-async fn answer(
-    guest: &Guest,
+#[expect(clippy::too_many_arguments, reason = "the parts of one request, dispatched here")]
+async fn handle(
+    client: &ClientContext,
     permit: &Permit,
-    caller: Caller,
+    context: CallContext,
     capabilities: &Object,
     id: &Id,
     method: &str,
     params: Object,
-    allowed: &Allowance,
-) -> Result<Answer, Refused> {
+    allowed: &BufferLimit,
+) -> Result<ClientResponse, ErrorResponse> {
     if let Some(kind) = Kind::of_list_method(method) {
-        return list(guest, permit, id, kind, &params).await;
+        return list(client, permit, id, kind, &params).await;
     }
     match Method::of(method) {
-        // What is not declared is not there.
-        Some(Method::Complete) if !guest.view().capabilities().completions => {}
-        Some(method) if method.is_about_a_task() && !guest.view().capabilities().has_tasks() => {}
+        // Methods of undeclared capabilities do not exist.
+        Some(Method::Complete) if !client.view().capabilities().completions => {}
+        Some(method) if method.is_task_method() && !client.view().capabilities().has_tasks() => {}
         Some(Method::TaskResult) => {}
         // SEP-2663, protocol errors: a MUST.
         Some(method)
-            if method.is_about_a_task() && !Capabilities::read(capabilities).has_tasks() =>
+            if method.is_task_method() && !Capabilities::read(capabilities).has_tasks() =>
         {
             return Err(input::undeclared_tasks());
         }
         Some(method) => {
-            return ask(guest, permit, caller, capabilities, id, method, params, allowed).await;
+            return call(client, permit, context, capabilities, id, method, params, allowed).await;
         }
         None => {}
     }
@@ -262,14 +260,14 @@ async fn answer(
 }
 
 async fn list(
-    guest: &Guest,
+    client: &ClientContext,
     permit: &Permit,
     id: &Id,
     kind: Kind,
     params: &Object,
-) -> Result<Answer, Refused> {
+) -> Result<ClientResponse, ErrorResponse> {
     let cursor = results::cursor(params)?;
-    let page = guest.list(permit, kind, cursor.as_deref(), Form::Newest).await;
+    let page = client.list(permit, kind, cursor.as_deref(), DefinitionForm::Newest).await;
     let page = page.map_err(|fault| refuse(&fault))?;
     let mut result = results::page(kind, &page);
     result.set("resultType", COMPLETE);
@@ -278,68 +276,71 @@ async fn list(
     let mut meta = own_meta();
     results::set_partial(&mut meta, &page.partial);
     result.set("_meta", meta.to_bytes());
-    Ok(Answer::list(id, &result))
+    Ok(ClientResponse::list(id, &result))
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
-async fn ask(
-    guest: &Guest,
+async fn call(
+    client: &ClientContext,
     permit: &Permit,
-    mut caller: Caller,
+    mut context: CallContext,
     capabilities: &Object,
     id: &Id,
     method: Method,
     params: Object,
-    allowed: &Allowance,
-) -> Result<Answer, Refused> {
-    let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
-    if let (Method::CallTool, Some(headers)) = (method, &mut caller.param_headers) {
-        let target = guest.find(&ask, caller.revision).await.map_err(|fault| refuse(&fault))?;
-        if let Some(mirror) = &target.mirror {
-            headers::check_params(headers, mirror, &ask.params)?;
+    allowed: &BufferLimit,
+) -> Result<ClientResponse, ErrorResponse> {
+    let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
+    if let (Method::CallTool, Some(headers)) = (method, &mut context.param_headers) {
+        let target =
+            client.find(&request, context.revision).await.map_err(|fault| refuse(&fault))?;
+        if let Some(mirror) = &target.param_headers {
+            headers::check_params(headers, mirror, &request.params)?;
         }
     }
-    let key = ask.key.clone();
-    let round = guest.ask_in_rounds(permit, ask, caller).await.map_err(|fault| refuse(&fault))?;
-    let reply = match round {
-        Round::Replied(reply) => reply,
-        Round::Asks { questions, state } => {
-            return Ok(Answer::result(id, &input::required(&questions, Some(&state))));
+    let key = request.key.clone();
+    let round = client.call_with_round_trips(permit, request, context).await;
+    let upstream_response = match round.map_err(|fault| refuse(&fault))? {
+        RoundTrip::Response(upstream_response) => upstream_response,
+        RoundTrip::InputRequired { input_requests: questions, state } => {
+            return Ok(ClientResponse::result(id, &input::required(&questions, Some(&state))));
         }
     };
-    if results::says_no_such_resource(guest, method, &key, &reply) {
-        return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
+    if results::says_no_such_resource(client, method, &key, &upstream_response) {
+        return Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key }));
     }
-    // Spec, caching: what depends on who asks is private, whatever the upstream may think.
-    let is_private = method == Method::ReadResource && !guest.is_public();
-    self::reply(id, method, capabilities, reply, allowed, is_private).await
+    // Spec, caching: a client-dependent result is private, whatever the upstream declares.
+    let is_private = method == Method::ReadResource && !client.is_public();
+    from_upstream(id, method, capabilities, upstream_response, allowed, is_private).await
 }
 
-/// Puts an upstream's reply as a modern server would have.
-async fn reply(
+/// Builds the response from an upstream's response, in the form of this era.
+async fn from_upstream(
     id: &Id,
     method: Method,
     capabilities: &Object,
-    reply: Reply,
-    allowed: &Allowance,
+    upstream_response: UpstreamResponse,
+    allowed: &BufferLimit,
     is_private: bool,
-) -> Result<Answer, Refused> {
-    let body = match reply.outcome {
-        Outcome::Error(object) => return Ok(error(id, method, capabilities, object)),
-        Outcome::Result(body) => body,
+) -> Result<ClientResponse, ErrorResponse> {
+    let body = match upstream_response.outcome {
+        ResponseOutcome::Error(object) => return Ok(error(id, method, capabilities, object)),
+        ResponseOutcome::Result(body) => body,
     };
-    // A large result of the same era passes unread.
-    if let (Era::Modern, Body::Arriving(_), false) = (reply.era, &body, is_private) {
-        return Ok(Answer::passing(id, body));
+    // A large result of the same era is passed on without being parsed.
+    if let (Era::Modern, Payload::Streaming(_), false) = (upstream_response.era, &body, is_private)
+    {
+        return Ok(ClientResponse::forwarded(id, body));
     }
-    let result = body.read(allowed).await.map_err(|why| results::uncollected(&why))?;
-    let mut object = result.map_err(|_| results::broken("the upstream's result cannot be read"))?;
+    let result = body.read(allowed).await.map_err(|why| results::collect_error(&why))?;
+    let mut object =
+        result.map_err(|_| results::internal_error("the upstream's result is invalid"))?;
     if method == Method::GetTask {
-        // SEP-2663: what a task waits for is asked as in any other reply.
-        input::check(&object, Abilities::read(capabilities))?;
+        // SEP-2663: input that a task waits for is requested as in any other response.
+        input::check(&object, ClientFeatures::read(capabilities))?;
     }
     match object.get("resultType") {
-        // Spec, caching: the hints are a must.
+        // Spec, caching: the hints are a MUST.
         Some(COMPLETE) if method == Method::ReadResource && !has_hints(&object, is_private) => {
             if !object.has("ttlMs") {
                 object.set("ttlMs", "0");
@@ -347,29 +348,29 @@ async fn reply(
             if is_private || !object.has("cacheScope") {
                 object.set("cacheScope", PRIVATE);
             }
-            return Ok(Answer::object(id, &object));
+            return Ok(ClientResponse::object(id, &object));
         }
-        Some(COMPLETE) if reply.era == Era::Modern => {
-            return Ok(Answer::object(id, &object));
+        Some(COMPLETE) if upstream_response.era == Era::Modern => {
+            return Ok(ClientResponse::object(id, &object));
         }
-        Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
-            input::check(&object, Abilities::read(capabilities))?;
-            return Ok(Answer::object(id, &object));
+        Some(INPUT_REQUIRED) if upstream_response.era == Era::Modern => {
+            input::check(&object, ClientFeatures::read(capabilities))?;
+            return Ok(ClientResponse::object(id, &object));
         }
         Some(COMPLETE) | None => {}
-        // Spec, result type: a type is valid by an extension that both sides know; which one it is
-        // from cannot be told from here.
+        // Spec, result type: a type is valid if both sides know its extension; the extension cannot
+        // be derived from the type here.
         Some(_) if declares_extensions(capabilities) => {
-            return Ok(Answer::object(id, &object));
+            return Ok(ClientResponse::object(id, &object));
         }
         Some(_) => {
-            return Err(results::broken(
-                "the upstream's result is of a type that is not known here",
+            return Err(results::internal_error(
+                "the upstream's result has an unknown `resultType`",
             ));
         }
     }
     object.set("resultType", COMPLETE);
-    if reply.era == Era::Legacy {
+    if upstream_response.era == Era::Legacy {
         if method == Method::ReadResource {
             object.set("ttlMs", "0");
             object.set("cacheScope", PRIVATE);
@@ -378,16 +379,16 @@ async fn reply(
             object.set("_meta", meta.to_bytes());
         }
     }
-    Ok(Answer::object(id, &object))
+    Ok(ClientResponse::object(id, &object))
 }
 
-/// Passes an upstream's error on, but for codes that this revision must not see.
+/// Passes an upstream's error on, except for codes that this revision must not see.
 ///
-/// -32601 is no 404 here: that is the answer to a method which Weir does not implement (spec, Streamable
-/// HTTP, protocol version header), and to ask an upstream it had to.
-fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Answer {
+/// -32601 does not become 404: that status means that Weir does not implement the method (spec,
+/// Streamable HTTP, protocol version header), and this request was forwarded.
+fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> ClientResponse {
     let Ok(mut object) = Object::parse_within(error.clone(), usize::MAX) else {
-        return Answer::error(Some(id), StatusCode::OK, &error);
+        return ClientResponse::error(Some(id), StatusCode::OK, &error);
     };
     let changed = |object: &mut Object, code: i64| {
         object.set("code", code.to_string());
@@ -398,63 +399,63 @@ fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Answer
         Some(mcp::code::RESOURCE_NOT_FOUND) => {
             (StatusCode::OK, changed(&mut object, code::INVALID_PARAMS))
         }
-        // About headers and a version that were Weir's own, not this client's.
+        // These errors are about Weir's own headers and version, not the client's.
         Some(mcp::code::HEADER_MISMATCH | mcp::code::UNSUPPORTED_PROTOCOL_VERSION) => {
             object.take("data");
             (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR))
         }
-        // What this revision has in its place.
-        Some(mcp::code::URL_ELICITATION_REQUIRED) if !Abilities::read(capabilities).url => {
-            object.set("data", input::required_capabilities(Abilities::URL));
+        // This revision has an error about capabilities instead.
+        Some(mcp::code::URL_ELICITATION_REQUIRED) if !ClientFeatures::read(capabilities).url => {
+            object.set("data", input::required_capabilities(ClientFeatures::URL));
             (StatusCode::BAD_REQUEST, changed(&mut object, mcp::code::MISSING_CLIENT_CAPABILITY))
         }
-        Some(mcp::code::URL_ELICITATION_REQUIRED) => match input::visits(&object) {
-            // Without a state: whoever has visited them asks anew.
-            Some(visits) if method != Method::Complete => {
-                return Answer::result(id, &input::required(&visits, None));
+        Some(mcp::code::URL_ELICITATION_REQUIRED) => match input::url_elicitations(&object) {
+            // Without `requestState`: after visiting the URLs the client sends the request again.
+            Some(elicitations) if method != Method::Complete => {
+                return ClientResponse::result(id, &input::required(&elicitations, None));
             }
             _ => (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR)),
         },
         _ => (StatusCode::OK, error),
     };
-    Answer::error(Some(id), status, &error)
+    ClientResponse::error(Some(id), status, &error)
 }
 
-/// Puts a fault of the gateway's.
-pub(super) fn refuse(fault: &Fault) -> Refused {
+/// Builds the error response for an error of the gateway.
+pub(super) fn refuse(fault: &Error) -> ErrorResponse {
     match fault {
-        Fault::Request(text) => invalid_params(text),
-        Fault::NoSuchItem { kind: Kind::Resource, key } => {
+        Error::Request(text) => invalid_params(text),
+        Error::NoSuchItem { kind: Kind::Resource, key } => {
             results::no_such_resource(code::INVALID_PARAMS, key)
         }
-        Fault::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
+        Error::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
             invalid_params(&format!("Unknown {kind}: {key}"))
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
-        Fault::NoSuchTask => invalid_params("Task not found"),
-        Fault::TaskIdTooLong { upstream } => results::task_id_too_long(upstream),
-        Fault::TooBusy { retry_after } => results::too_busy(*retry_after),
-        Fault::Unrecorded => results::unrecorded(),
-        Fault::TooManyWaiting => results::too_many_waiting(),
-        Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
+        Error::NoSuchTask => invalid_params("Task not found"),
+        Error::TaskIdTooLong { upstream } => results::task_id_too_long(upstream),
+        Error::TooBusy { retry_after } => results::too_busy(*retry_after),
+        Error::AuditUnavailable => results::unrecorded(),
+        Error::TooManySuspended => results::too_many_waiting(),
+        Error::Upstream { cause: upstream::Error::UndeclaredFeature(lacking), .. } => {
             input::undeclared(*lacking)
         }
-        Fault::Upstream { upstream, cause } => results::upstream_failed(upstream, cause),
-        Fault::Refused { upstream, found } => results::refused(upstream, found),
+        Error::Upstream { upstream, cause } => results::upstream_failed(upstream, cause),
+        Error::Refused { upstream, found } => results::guard_refused(upstream, found),
     }
 }
 
-fn invalid_params(text: &str) -> Refused {
-    Refused::new(StatusCode::OK, code::INVALID_PARAMS, text)
+fn invalid_params(text: &str) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::OK, code::INVALID_PARAMS, text)
 }
 
-fn unsupported_version(versions: &Versions, requested: &str) -> Refused {
+fn unsupported_version(versions: &Versions, requested: &str) -> ErrorResponse {
     let mut data = Object::new();
     data.set("supported", versions.to_json());
     data.set("requested", json::quote(requested));
     let unsupported = mcp::code::UNSUPPORTED_PROTOCOL_VERSION;
     let mut refused =
-        Refused::new(StatusCode::BAD_REQUEST, unsupported, "Unsupported protocol version");
+        ErrorResponse::new(StatusCode::BAD_REQUEST, unsupported, "Unsupported protocol version");
     refused.error.data = Some(data.to_bytes());
     refused
 }
@@ -465,7 +466,7 @@ fn own_meta() -> Object {
     meta
 }
 
-/// A result's `_meta` with who answers in it; `None` if there is one that cannot hold it.
+/// Returns a result's `_meta` with Weir's server info; `None` if the existing `_meta` is no object.
 fn with_own_info(result: &Object) -> Option<Object> {
     if !result.has("_meta") {
         return Some(own_meta());
@@ -475,7 +476,7 @@ fn with_own_info(result: &Object) -> Option<Object> {
     Some(meta)
 }
 
-/// Whether a result says how long, and as what, it may be kept.
+/// True if a result has caching hints that may be passed on.
 fn has_hints(result: &Object, is_private: bool) -> bool {
     let scope = result.get("cacheScope");
     result.has("ttlMs") && scope.is_some_and(|scope| scope == PRIVATE || !is_private)
@@ -485,7 +486,7 @@ fn declares_extensions(capabilities: &Object) -> bool {
     capabilities.get_object("extensions").is_some_and(|extensions| !extensions.is_empty())
 }
 
-fn string(raw: &Bytes) -> Option<String> {
+fn decode_text(raw: &Bytes) -> Option<String> {
     let text = std::str::from_utf8(raw).ok()?;
     json::decode_string(text).map(|text| text.into_owned())
 }
@@ -497,13 +498,13 @@ const PRIVATE: &str = "\"private\"";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::downstream::response::Text;
+    use crate::downstream::response::ResponseBody;
     use crate::guard::Findings;
     use futures::{StreamExt, stream};
     use std::time::Duration;
 
-    fn text(answer: Answer) -> String {
-        match answer.text.into_whole() {
+    fn text(response: ClientResponse) -> String {
+        match response.text.into_whole() {
             Some(text) => String::from_utf8_lossy(&text).into_owned(),
             None => "arriving".to_owned(),
         }
@@ -516,30 +517,30 @@ mod tests {
     #[test]
     fn every_fault_has_its_code() {
         let hub = || "hub".parse().expect("a name");
-        let missing = |kind| Fault::NoSuchItem { kind, key: "x".into() };
-        let busy = Fault::TooBusy { retry_after: Duration::from_millis(1_200) };
+        let missing = |kind| Error::NoSuchItem { kind, key: "x".into() };
+        let busy = Error::TooBusy { retry_after: Duration::from_millis(1_200) };
         let down = crate::upstream::Error::Unavailable("why".into());
         for (fault, status, code, message) in [
-            (Fault::Request("Invalid cursor".into()), 200, -32602, "Invalid cursor"),
+            (Error::Request("Invalid cursor".into()), 200, -32602, "Invalid cursor"),
             (missing(Kind::Prompt), 200, -32602, "Unknown prompt: x"),
             (missing(Kind::Tool), 200, -32602, "Unknown tool: x"),
             (missing(Kind::Template), 200, -32602, "Unknown resource template: x"),
             (missing(Kind::Resource), 200, -32602, "Resource not found"),
             (busy, 429, 4290, "too many requests: try again in 1200 ms"),
             (
-                Fault::Upstream { upstream: hub(), cause: down },
+                Error::Upstream { upstream: hub(), cause: down },
                 200,
                 5030,
                 "upstream hub is unavailable; the request was not carried out; try again later",
             ),
             (
-                Fault::Refused {
+                Error::Refused {
                     upstream: hub(),
                     found: Findings { hidden: Some('\u{1b}'), ..Findings::default() },
                 },
                 200,
                 -32603,
-                "the reply of upstream hub is refused here: hidden text, <U+001B>",
+                "the response of upstream hub was refused by the guard: hidden text, <U+001B>",
             ),
         ] {
             let refused = refuse(&fault);
@@ -564,10 +565,10 @@ mod tests {
         ] {
             let sent = format!(r#"{{"code":{code},"message":"m"}}"#);
             let method = Method::CallTool;
-            let answer = error(&Id::from(1), method, &object(capabilities), sent.into());
-            assert_eq!(answer.status.as_u16(), status, "{code}");
+            let response = error(&Id::from(1), method, &object(capabilities), sent.into());
+            assert_eq!(response.status.as_u16(), status, "{code}");
             let expected = format!(r#""error":{{"code":{expected},"message":"m""#);
-            assert!(text(answer).contains(&expected), "{code}");
+            assert!(text(response).contains(&expected), "{code}");
         }
     }
 
@@ -575,19 +576,20 @@ mod tests {
         era: Era,
         method: Method,
         capabilities: &str,
-        body: Body,
+        body: Payload,
     ) -> Result<String, i64> {
-        let reply = Reply { era, scope: None, outcome: Outcome::Result(body) };
-        let answer = super::reply(
+        let upstream_response =
+            UpstreamResponse { era, scope: None, outcome: ResponseOutcome::Result(body) };
+        let response = super::from_upstream(
             &Id::from(1),
             method,
             &object(capabilities),
-            reply,
-            &Allowance::alone(1_000),
+            upstream_response,
+            &BufferLimit::without_budget(1_000),
             false,
         )
         .await;
-        answer.map(text).map_err(|refused| refused.error.code)
+        response.map(text).map_err(|refused| refused.error.code)
     }
 
     #[tokio::test]
@@ -602,7 +604,7 @@ mod tests {
             (r#"{"resultType":7}"#, "{}", false),
             ("7", "{}", false),
         ] {
-            let body = Body::Whole(result.into());
+            let body = Payload::Complete(result.into());
             let found = replied(Era::Modern, Method::CallTool, capabilities, body).await;
             let whole = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
             assert_eq!(found, if passes { Ok(whole) } else { Err(-32603) }, "{result}");
@@ -627,7 +629,7 @@ mod tests {
                 ),
             ),
         ] {
-            let body = Body::Whole(result.into());
+            let body = Payload::Complete(result.into());
             let found = replied(Era::Legacy, method, "{}", body).await;
             assert_eq!(found, Ok(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#)));
         }
@@ -637,19 +639,21 @@ mod tests {
     async fn what_depends_on_who_reads_it_is_private() {
         let text = r#"{"resultType":"complete","ttlMs":9,"cacheScope":"public","contents":[]}"#;
         for is_private in [false, true] {
-            let outcome = Outcome::Result(Body::Whole(text.into()));
-            let reply = Reply { era: Era::Modern, scope: None, outcome };
+            let outcome = ResponseOutcome::Result(Payload::Complete(text.into()));
+            let upstream_response = UpstreamResponse { era: Era::Modern, scope: None, outcome };
             let method = Method::ReadResource;
-            let answer = super::reply(
+            let response = super::from_upstream(
                 &Id::from(1),
                 method,
                 &object("{}"),
-                reply,
-                &Allowance::alone(1_000),
+                upstream_response,
+                &BufferLimit::without_budget(1_000),
                 is_private,
             )
             .await;
-            let Ok(Answer { text: Text::Whole(found), .. }) = answer else { panic!("an answer") };
+            let Ok(ClientResponse { text: ResponseBody::Whole(found), .. }) = response else {
+                panic!("an answer")
+            };
             let scope = if is_private { "private" } else { "public" };
             let expected = text.replace("public", scope);
             assert_eq!(found, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#));
@@ -662,7 +666,7 @@ mod tests {
             let pieces =
                 std::iter::once("{\"a\":\"").chain(std::iter::repeat_n("xxxxxxxxxx", pieces));
             let pieces = pieces.chain(["\"}"]).map(|piece| Ok(Bytes::from(piece)));
-            Body::Arriving(stream::iter(pieces.collect::<Vec<_>>()).boxed())
+            Payload::Streaming(stream::iter(pieces.collect::<Vec<_>>()).boxed())
         };
         let passed = replied(Era::Modern, Method::CallTool, "{}", arriving(1_000)).await;
         assert_eq!(passed.as_deref(), Ok("arriving"));

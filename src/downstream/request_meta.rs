@@ -1,52 +1,52 @@
-//! What Weir owns in a request's `_meta`: taken out at the door, everything else travels on.
-//!
-//! Knows nothing of: which of it an era requires.
+//! Members of a request's `_meta` that Weir consumes. All other members are forwarded.
 
 use bytes::Bytes;
 
 use crate::json::Object;
 use crate::jsonrpc::Id;
-use crate::mcp::log_level::{Level, Wanted};
+use crate::mcp::log_level::{LogLevel, LogLevelSetting};
 use crate::mcp::{meta, trace_context};
 
-/// The owned members, raw.
+/// Consumed members, as raw JSON.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Owned {
-    /// The token under which the client wants to hear of progress.
+pub(super) struct RequestMeta {
+    /// Token that the client expects progress notifications under.
     pub(super) progress_token: Option<Id>,
     pub(super) version: Option<Bytes>,
     pub(super) info: Option<Bytes>,
     pub(super) capabilities: Option<Bytes>,
-    /// The least severe log message that the client wants to hear of.
+    /// Minimum level of the log messages that the client wants.
     pub(super) log_level: Option<Bytes>,
 }
 
-/// `_meta` is not what it must be; the text is fit for the client.
+/// Invalid `_meta`; the text may be sent to the client.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct BadMeta(pub(super) String);
+pub(super) struct InvalidMeta(pub(super) String);
 
-impl Owned {
-    /// Which log messages the request's client wants.
-    pub(super) fn logs(&self) -> Result<Wanted, BadMeta> {
-        let Some(raw) = &self.log_level else { return Ok(Wanted::nothing()) };
-        // Spec 2026-07-28, logging: what is no level SHOULD be refused.
-        let level = std::str::from_utf8(raw).ok().and_then(Level::parse);
+impl RequestMeta {
+    /// Returns the log level that the client has requested.
+    pub(super) fn logs(&self) -> Result<LogLevelSetting, InvalidMeta> {
+        let Some(raw) = &self.log_level else { return Ok(LogLevelSetting::disabled()) };
+        // Spec 2026-07-28, logging: an invalid level SHOULD be refused.
+        let level = std::str::from_utf8(raw).ok().and_then(LogLevel::parse);
         let text = "`io.modelcontextprotocol/logLevel` must be a level, such as \"info\"";
-        level.map(Wanted::from).ok_or(BadMeta(text.into()))
+        level.map(LogLevelSetting::at_least).ok_or(InvalidMeta(text.into()))
     }
 }
 
-/// Takes what Weir owns out of `params`, and a trace context that is not well-formed. A `_meta` that held nothing else
-/// goes with it; one that held nothing of either stays as it came.
-pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
+/// Removes the members that Weir consumes from `params`, and a trace context that is not
+/// well-formed. An emptied `_meta` is removed as well; a `_meta` without any of these members keeps
+/// its bytes.
+pub(super) fn take(params: &mut Object) -> Result<RequestMeta, InvalidMeta> {
     let Some(meta) = params.take_object("_meta") else {
-        return Ok(Owned::default());
+        return Ok(RequestMeta::default());
     };
-    let mut rest = meta.map_err(|malformed| BadMeta(malformed.in_member("_meta")))?;
+    let mut rest = meta.map_err(|malformed| InvalidMeta(malformed.in_member("_meta")))?;
     // Spec, progress: tokens are strings or integers, like ids.
     let progress_token = rest.take(meta::PROGRESS_TOKEN).map(Id::read).transpose();
-    let progress_token = progress_token.map_err(|bad| BadMeta(bad.in_member("progressToken")))?;
-    let owned = Owned {
+    let progress_token =
+        progress_token.map_err(|bad| InvalidMeta(bad.in_member("progressToken")))?;
+    let members = RequestMeta {
         progress_token,
         version: rest.take(meta::PROTOCOL_VERSION),
         info: rest.take(meta::CLIENT_INFO),
@@ -54,39 +54,39 @@ pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
         log_level: rest.take(meta::LOG_LEVEL),
     };
     let has_malformed = trace_context::take_malformed(&mut rest);
-    if owned == Owned::default() && !has_malformed {
-        return Ok(owned);
+    if members == RequestMeta::default() && !has_malformed {
+        return Ok(members);
     }
     if rest.is_empty() {
         params.take("_meta");
     } else {
         params.set("_meta", rest.to_bytes());
     }
-    Ok(owned)
+    Ok(members)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn taken(text: &'static str) -> (Result<Owned, BadMeta>, Bytes) {
+    fn taken(text: &'static str) -> (Result<RequestMeta, InvalidMeta>, Bytes) {
         let mut params = Object::parse(text).expect("an object");
-        let owned = take(&mut params);
-        (owned, params.to_bytes())
+        let members = take(&mut params);
+        (members, params.to_bytes())
     }
 
     #[test]
     fn what_weir_owns_is_taken_and_the_rest_stays() {
-        let (owned, rest) = taken(
+        let (members, rest) = taken(
             r#"{"name":"x","_meta":{"progressToken":"t","io.modelcontextprotocol/protocolVersion":"v","io.modelcontextprotocol/logLevel":7,"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},"n":1e400}"#,
         );
-        let expected = Owned {
+        let expected = RequestMeta {
             progress_token: Id::parse("\"t\"".into()),
             version: Some("\"v\"".into()),
             log_level: Some("7".into()),
-            ..Owned::default()
+            ..RequestMeta::default()
         };
-        assert_eq!(owned, Ok(expected));
+        assert_eq!(members, Ok(expected));
         assert_eq!(
             rest,
             r#"{"name":"x","_meta":{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},"n":1e400}"#
@@ -97,23 +97,26 @@ mod tests {
     fn an_emptied_meta_goes_and_a_foreign_one_keeps_its_bytes() {
         assert_eq!(taken(r#"{"a":1,"_meta":{"progressToken":7}}"#).1, r#"{"a":1}"#);
         let foreign = r#"{ "_meta" : { "com.example/x" : 1.0 } }"#;
-        assert_eq!(taken(foreign), (Ok(Owned::default()), foreign.into()));
-        assert_eq!(taken("{}"), (Ok(Owned::default()), "{}".into()));
+        assert_eq!(taken(foreign), (Ok(RequestMeta::default()), foreign.into()));
+        assert_eq!(taken("{}"), (Ok(RequestMeta::default()), "{}".into()));
         let malformed = r#"{"a":1,"_meta":{"traceparent":"00-1","tracestate":"a=1"}}"#;
-        assert_eq!(taken(malformed), (Ok(Owned::default()), r#"{"a":1}"#.into()));
+        assert_eq!(taken(malformed), (Ok(RequestMeta::default()), r#"{"a":1}"#.into()));
     }
 
     #[test]
     fn what_is_no_meta_is_told() {
-        assert_eq!(taken(r#"{"_meta":[]}"#).0, Err(BadMeta("`_meta` must be an object".into())));
+        assert_eq!(
+            taken(r#"{"_meta":[]}"#).0,
+            Err(InvalidMeta("`_meta` must be an object".into()))
+        );
         for token in [r#"{"_meta":{"progressToken":1.5}}"#, r#"{"_meta":{"progressToken":null}}"#] {
-            let expected = BadMeta("`progressToken` must be a string or an integer".into());
+            let expected = InvalidMeta("`progressToken` must be a string or an integer".into());
             assert_eq!(taken(token).0, Err(expected), "{token}");
         }
-        let twice = BadMeta("`_meta`: member \"a\" stands twice".into());
+        let twice = InvalidMeta("`_meta`: member \"a\" occurs twice".into());
         assert_eq!(taken(r#"{"_meta":{"a":1,"a":2}}"#).0, Err(twice));
         let long = format!(r#"{{"_meta":{{"progressToken":"{}"}}}}"#, "x".repeat(2_000)).leak();
-        let expected = BadMeta("`progressToken` must have at most 1024 bytes".into());
+        let expected = InvalidMeta("`progressToken` must have at most 1024 bytes".into());
         assert_eq!(taken(long).0, Err(expected));
     }
 }

@@ -1,9 +1,7 @@
-//! What a dialect says to a request: an answer on its way, and how a wire is to put it.
+//! Response to a client's request, as a dialect produces it and a transport writes it.
 //!
-//! An [`Answer`] is a whole JSON-RPC message, or one whose payload still arrives from its upstream. The
-//! HTTP status beside it means nothing to the other wire.
-//!
-//! Knows nothing of: eras, and which wire carries it.
+//! A [`ClientResponse`] is a complete JSON-RPC message, or one whose payload is still arriving from
+//! its upstream. Its HTTP status is ignored by the stdio transport.
 
 pub(crate) mod audit_events;
 pub(crate) mod call_stream;
@@ -19,164 +17,176 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use hyper::StatusCode;
 
-use crate::downstream::response::call_stream::Beside;
+use crate::downstream::response::call_stream::CallMessages;
 use crate::json::Object;
 use crate::jsonrpc::{self, Id};
-use crate::mcp::call::{Body, Broken};
-use crate::memory_budget::{Allowance, SMALL_BYTES};
+use crate::mcp::call::{Payload, PayloadBroken};
+use crate::memory_budget::{BufferLimit, SMALL_BYTES};
 use crate::policy::limits::Permit;
 
-/// A JSON-RPC answer.
-pub(super) struct Answer {
+/// JSON-RPC response.
+pub(super) struct ClientResponse {
     pub(super) status: StatusCode,
-    /// When the client may try again.
+    /// Delay after which the client may retry.
     pub(super) retry_after: Option<Duration>,
-    /// What kind of error it is, if it is one.
-    pub(super) failure: Option<Failure>,
-    pub(super) text: Text,
+    /// Origin and code of the error, if it is one.
+    pub(super) failure: Option<ErrorOrigin>,
+    pub(super) text: ResponseBody,
 }
 
-/// Whose error an answer is, and its code.
+/// Origin of an error response, with its JSON-RPC code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
-    Own(i64),
-    Upstreams(Option<i64>),
+pub(super) enum ErrorOrigin {
+    Gateway(i64),
+    Upstream(Option<i64>),
 }
 
-/// The answer as JSON text on one line.
-pub(super) enum Text {
-    /// All of it.
+/// Response as JSON text on one line.
+pub(super) enum ResponseBody {
+    /// Complete.
     Whole(Bytes),
-    /// All of it in parts, of which a large one is not its own and is not copied.
+    /// Complete, in parts: a large shared part is not copied.
     Parts([Bytes; 3]),
-    /// What stands before the result, and the result as it arrives; a `}` ends the answer.
-    Arriving(Bytes, BoxStream<'static, Result<Bytes, Broken>>),
+    /// Text before the result, and the result as it arrives; a `}` ends the response.
+    Arriving(Bytes, BoxStream<'static, Result<Bytes, PayloadBroken>>),
 }
 
-/// A text, and what is given back once nobody has it any more.
-struct Held {
+/// Text, with a permit that is released when the text is dropped.
+struct TextWithPermit {
     text: Bytes,
     _permit: Permit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for TextWithPermit {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
 }
 
-/// How an answer goes out.
+/// Delivery of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// On a response of its own: a large result passes piece by piece.
-    Alone,
-    /// On a stream that many share: a result is held until it is whole, or its pieces would hold up the
-    /// others.
-    Shared,
-    /// As one of several in an array: it is held, and nothing goes out beside it.
+pub(super) enum ResponseMode {
+    /// On an HTTP response of its own: a large result is streamed.
+    OwnStream,
+    /// On a stream shared with other responses: the result is buffered, because streaming it would
+    /// block the others.
+    SharedStream,
+    /// As one of several in a batch: buffered, and without notifications or requests to the client.
     Batched,
 }
 
-/// An error of Weir's own making, as an era puts it.
+/// Error of the gateway itself, in the form of one era.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct ErrorResponse {
     pub(super) error: jsonrpc::Error,
     pub(super) status: StatusCode,
     pub(super) retry_after: Option<Duration>,
 }
 
-/// A request that is being worked on.
-pub(super) struct Call {
-    /// `None` if the client has cancelled it: then nothing is sent.
-    pub(super) answer: BoxFuture<'static, Option<Answer>>,
-    /// What goes out on the same stream meanwhile.
-    pub(super) beside: Beside,
+/// Request in progress.
+pub(super) struct ResponseFuture {
+    /// Resolves to `None` if the client has cancelled the request: then nothing is sent.
+    pub(super) response: BoxFuture<'static, Option<ClientResponse>>,
+    /// Messages for the same stream before the response.
+    pub(super) messages: CallMessages,
 }
 
-impl Answer {
-    /// A result.
+impl ClientResponse {
+    /// Creates a response from a result.
     pub(super) fn result(id: &Id, result: &[u8]) -> Self {
-        Self::good(Text::Whole(jsonrpc::write_result(id, result)))
+        Self::good(ResponseBody::Whole(jsonrpc::write_result(id, result)))
     }
 
-    fn good(text: Text) -> Self {
+    fn good(text: ResponseBody) -> Self {
         Self { status: StatusCode::OK, retry_after: None, failure: None, text }
     }
 
-    /// A result that is this object.
+    /// Creates a response from a result object.
     pub(super) fn object(id: &Id, result: &Object) -> Self {
-        Self::good(Text::Whole(jsonrpc::write_object(id, result)))
+        Self::good(ResponseBody::Whole(jsonrpc::write_object(id, result)))
     }
 
-    /// A result that is this object, most of which is a list that is kept as it is sent, on one line.
+    /// Creates a response from a result object that mostly consists of one list. The list is shared
+    /// with the cache and written as it is, on one line.
     pub(super) fn list(id: &Id, result: &Object) -> Self {
-        let is_large = result.written_bytes() >= SMALL_BYTES;
+        let is_large = result.written_len() >= SMALL_BYTES;
         let parts =
             is_large.then(|| jsonrpc::write_object_around(id, result, SMALL_BYTES)).flatten();
-        parts.map_or_else(|| Self::object(id, result), |parts| Self::good(Text::Parts(parts)))
+        parts.map_or_else(
+            || Self::object(id, result),
+            |parts| Self::good(ResponseBody::Parts(parts)),
+        )
     }
 
-    /// A result that passes as its upstream sent it, held or still arriving.
-    pub(super) fn passing(id: &Id, body: Body) -> Self {
+    /// Creates a response from an upstream's result, buffered or still arriving, without changes.
+    pub(super) fn forwarded(id: &Id, body: Payload) -> Self {
         match body {
-            Body::Read(result) => Self::object(id, &result),
-            Body::Whole(result) => Self::result(id, &result),
-            Body::Arriving(pieces) => Self::good(Text::Arriving(jsonrpc::result_head(id), pieces)),
+            Payload::Parsed(result) => Self::object(id, &result),
+            Payload::Complete(result) => Self::result(id, &result),
+            Payload::Streaming(pieces) => {
+                Self::good(ResponseBody::Arriving(jsonrpc::response_prefix(id), pieces))
+            }
         }
     }
 
-    /// The answer with all of its text; an error if that breaks off or cannot be held.
-    pub(super) async fn whole(self, id: &Id, allowed: &Allowance) -> Self {
+    /// Buffers the whole response; an error if the stream breaks or the buffer limit is reached.
+    pub(super) async fn whole(self, id: &Id, allowed: &BufferLimit) -> Self {
         let Self { status, retry_after, failure, text } = self;
         let collected = match text {
-            Text::Whole(text) => Ok(text),
-            Text::Parts(parts) => Ok(parts.concat().into()),
-            arriving @ Text::Arriving(..) => {
-                Body::Arriving(arriving.into_pieces()).collect(allowed).await
+            ResponseBody::Whole(text) => Ok(text),
+            ResponseBody::Parts(parts) => Ok(parts.concat().into()),
+            arriving @ ResponseBody::Arriving(..) => {
+                Payload::Streaming(arriving.into_pieces()).collect(allowed).await
             }
         };
         match collected {
-            Ok(text) => Self { status, retry_after, failure, text: Text::Whole(text) },
-            Err(why) => Self::refused(Some(id), &results::uncollected(&why)),
+            Ok(text) => Self { status, retry_after, failure, text: ResponseBody::Whole(text) },
+            Err(why) => Self::refused(Some(id), &results::collect_error(&why)),
         }
     }
 
-    /// The answer, which holds the request's permit until it has gone out.
+    /// Keeps the rate limiter's permit until the response is written.
     pub(super) fn holding(self, permit: Permit) -> Self {
-        if !permit.holds_places() {
+        if !permit.holds_slots() {
             return self;
         }
         let text = match self.text {
-            Text::Whole(text) => Text::Whole(Bytes::from_owner(Held { text, _permit: permit })),
-            Text::Parts([head, middle, text]) => {
-                Text::Parts([head, middle, Bytes::from_owner(Held { text, _permit: permit })])
+            ResponseBody::Whole(text) => {
+                ResponseBody::Whole(Bytes::from_owner(TextWithPermit { text, _permit: permit }))
             }
-            Text::Arriving(head, pieces) => Text::Arriving(head, holding(permit, pieces)),
+            ResponseBody::Parts([head, middle, text]) => ResponseBody::Parts([
+                head,
+                middle,
+                Bytes::from_owner(TextWithPermit { text, _permit: permit }),
+            ]),
+            ResponseBody::Arriving(head, pieces) => {
+                ResponseBody::Arriving(head, holding(permit, pieces))
+            }
         };
         Self { text, ..self }
     }
 
-    /// An upstream's error object.
+    /// Creates a response from an upstream's error object.
     pub(super) fn error(id: Option<&Id>, status: StatusCode, error: &[u8]) -> Self {
         let object = Object::parse_within(Bytes::copy_from_slice(error), usize::MAX).ok();
         let code = object.as_ref().and_then(results::code_of);
-        let text = Text::Whole(jsonrpc::write_error(id, error));
-        Self { status, retry_after: None, failure: Some(Failure::Upstreams(code)), text }
+        let text = ResponseBody::Whole(jsonrpc::write_error(id, error));
+        Self { status, retry_after: None, failure: Some(ErrorOrigin::Upstream(code)), text }
     }
 
-    /// An error of Weir's own.
-    pub(super) fn refused(id: Option<&Id>, refused: &Refused) -> Self {
-        let text = Text::Whole(jsonrpc::write_error(id, &refused.error.to_bytes()));
-        let failure = Some(Failure::Own(refused.error.code));
+    /// Creates a response from an error of the gateway.
+    pub(super) fn refused(id: Option<&Id>, refused: &ErrorResponse) -> Self {
+        let text = ResponseBody::Whole(jsonrpc::write_error(id, &refused.error.to_bytes()));
+        let failure = Some(ErrorOrigin::Gateway(refused.error.code));
         Self { status: refused.status, retry_after: refused.retry_after, failure, text }
     }
 }
 
-/// The pieces, with which something is held until they have ended or nobody wants more of them.
+/// Keeps a value alive until the stream ends or is dropped.
 pub(super) fn holding(
     what: impl Send + 'static,
-    pieces: BoxStream<'static, Result<Bytes, Broken>>,
-) -> BoxStream<'static, Result<Bytes, Broken>> {
+    pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
+) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {
     let mut held = Some(what);
     let end = stream::poll_fn(move |_| {
         drop(held.take());
@@ -185,24 +195,25 @@ pub(super) fn holding(
     pieces.chain(end).boxed()
 }
 
-impl Refused {
-    /// An error without more.
+impl ErrorResponse {
+    /// Creates an error without data.
     pub(super) fn new(status: StatusCode, code: i64, message: impl Into<String>) -> Self {
         Self { error: jsonrpc::Error::new(code, message), status, retry_after: None }
     }
 }
 
-impl From<jsonrpc::Invalid> for Answer {
-    fn from(invalid: jsonrpc::Invalid) -> Self {
-        let refused = Refused::new(StatusCode::BAD_REQUEST, invalid.code, invalid.reason);
-        // The id of an answer is one of Weir's: among the client's own it may be that of an open request.
-        let id = invalid.id.as_ref().filter(|_| invalid.looks != jsonrpc::Looks::Answer);
+impl From<jsonrpc::InvalidMessage> for ClientResponse {
+    fn from(invalid: jsonrpc::InvalidMessage) -> Self {
+        let refused = ErrorResponse::new(StatusCode::BAD_REQUEST, invalid.code, invalid.reason);
+        // The id of an invalid response belongs to Weir: it could equal the id of an open request
+        // of the client.
+        let id = invalid.id.as_ref().filter(|_| invalid.shape != jsonrpc::MessageShape::Response);
         Self::refused(id, &refused)
     }
 }
 
-impl Text {
-    /// How many bytes it has, if that is known.
+impl ResponseBody {
+    /// Length in bytes, if it is known.
     pub(super) fn len(&self) -> Option<u64> {
         match self {
             Self::Whole(text) => Some(text.len() as u64),
@@ -211,7 +222,7 @@ impl Text {
         }
     }
 
-    /// All of the text; `None` if it still arrives.
+    /// Returns the whole text; `None` if it is still arriving.
     pub(super) fn into_whole(self) -> Option<Bytes> {
         match self {
             Self::Whole(text) => Some(text),
@@ -220,8 +231,8 @@ impl Text {
         }
     }
 
-    /// The text piece by piece.
-    pub(super) fn into_pieces(self) -> BoxStream<'static, Result<Bytes, Broken>> {
+    /// Returns the text as a stream of pieces.
+    pub(super) fn into_pieces(self) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {
         let one = |piece: Bytes| stream::once(future::ready(Ok(piece)));
         match self {
             Self::Whole(text) => one(text).boxed(),
@@ -233,24 +244,28 @@ impl Text {
     }
 }
 
-impl Call {
-    /// The same call, of which a panic is no more than an internal error: nothing of it is shown.
-    pub(super) fn surviving(self, id: Option<Id>) -> Self {
-        let Self { answer, beside } = self;
-        let answer = async move {
-            // Whatever it has left behind is dropped with it, and no lock stays poisoned: all are taken regardless.
-            let survived = AssertUnwindSafe(answer).catch_unwind().await;
+impl ResponseFuture {
+    /// Turns a panic of the request into an internal error, without any details of it.
+    pub(super) fn catch_panics(self, id: Option<Id>) -> Self {
+        let Self { response, messages } = self;
+        let response = async move {
+            // Unwinding drops everything the future owns, and no lock stays poisoned: all lock
+            // helpers ignore poisoning.
+            let survived = AssertUnwindSafe(response).catch_unwind().await;
             survived.unwrap_or_else(|_| {
-                tracing::error!("a request ended with a panic: this is a bug of Weir's");
-                Some(Answer::refused(id.as_ref(), &results::broken("internal error")))
+                tracing::error!("request handler panicked: this is a bug in Weir");
+                Some(ClientResponse::refused(
+                    id.as_ref(),
+                    &results::internal_error("internal error"),
+                ))
             })
         };
-        Self { answer: answer.boxed(), beside }
+        Self { response: response.boxed(), messages }
     }
 
-    /// A request that is answered already.
-    pub(super) fn answered(answer: Answer) -> Self {
-        Self { answer: future::ready(Some(answer)).boxed(), beside: Beside::default() }
+    /// Creates a request that has its response already.
+    pub(super) fn ready(response: ClientResponse) -> Self {
+        Self { response: future::ready(Some(response)).boxed(), messages: CallMessages::default() }
     }
 }
 
@@ -260,21 +275,22 @@ mod tests {
 
     #[tokio::test]
     async fn f90_a_panic_ends_its_request_with_an_internal_error_and_nothing_else() {
-        let budget = crate::memory_budget::Budget::new(1 << 20);
+        let budget = crate::memory_budget::MemoryBudget::new(1 << 20);
         for _ in 0..10_000 {
-            let mut held = budget.hold();
+            let mut held = budget.start_reservation();
             held.grow(100).expect("room");
-            let answer = async move {
+            let response = async move {
                 let _held = held;
                 std::panic::resume_unwind(Box::new("injected"))
             };
-            let call = Call { answer: answer.boxed(), beside: Beside::default() };
-            let answer = call.surviving(Some(Id::from(7))).answer.await.expect("an answer");
-            assert_eq!(answer.failure, Some(Failure::Own(-32603)));
-            let Text::Whole(text) = answer.text else { panic!("it is whole") };
+            let call =
+                ResponseFuture { response: response.boxed(), messages: CallMessages::default() };
+            let response = call.catch_panics(Some(Id::from(7))).response.await.expect("an answer");
+            assert_eq!(response.failure, Some(ErrorOrigin::Gateway(-32603)));
+            let ResponseBody::Whole(text) = response.text else { panic!("it is whole") };
             let text = String::from_utf8_lossy(&text).into_owned();
             assert!(text.contains(r#""id":7"#) && !text.contains("injected"), "{text}");
         }
-        assert_eq!(budget.held(), 0);
+        assert_eq!(budget.reserved_bytes(), 0);
     }
 }

@@ -1,10 +1,9 @@
-//! The doors over all configurations: under each there is one [`Door`], which is replaced whole.
+//! The current [`ServerState`], replaced as a whole on a configuration reload.
 //!
-//! Promises: a request is served at one door from its head to its end, and so under one configuration. When a door is
-//! replaced, sessions, streams and calls go on at the next; the sessions of whoever would not be let in there are over,
-//! but for the calls that are under way in them.
-//!
-//! Knows nothing of: what is different between two configurations.
+//! Invariants: a request is served under one `ServerState` from its head to its end, and so under
+//! one configuration. After a reload, sessions, streams and calls continue under the next state.
+//! Sessions of clients that would no longer be authenticated end, but calls in progress in them are
+//! finished.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,51 +12,53 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Door, Settings};
-use crate::gateway::{Gateway, Generation};
+use super::{ServerState, Settings};
+use crate::gateway::{ConfigSnapshot, Gateway};
 
-/// Where connections find the door that holds.
-pub struct Doors {
-    current: watch::Sender<Arc<Door>>,
+/// Holder of the current [`ServerState`].
+pub struct ServerStateCell {
+    current: watch::Sender<Arc<ServerState>>,
 }
 
-impl Doors {
-    /// Makes the front doors of `gateway`. Nothing runs yet.
+impl ServerStateCell {
+    /// Creates the downstream side of `gateway`. Nothing runs yet.
     pub fn new(
         gateway: Arc<Gateway>,
         settings: Settings,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let door = Door::new(gateway, settings, tasks, stop);
-        Arc::new(Self { current: watch::Sender::new(Arc::new(door)) })
+        let state = ServerState::new(gateway, settings, tasks, stop);
+        Arc::new(Self { current: watch::Sender::new(Arc::new(state)) })
     }
 
-    /// The door that holds at this moment.
-    pub fn now(&self) -> Arc<Door> {
+    /// Returns the current state.
+    pub fn now(&self) -> Arc<ServerState> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// The same as it changes.
-    pub(super) fn watch(&self) -> watch::Receiver<Arc<Door>> {
+    /// Returns a receiver that is notified on every replacement.
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<ServerState>> {
         self.current.subscribe()
     }
 
-    /// Tells that somebody else serves at the same address. A connection that is open when the house closes is then
-    /// served once more instead of being refused; its client finds the other one when it connects again.
-    pub fn succeed(&self) {
-        self.now().is_succeeded.store(true, Ordering::Release);
+    /// Records that another process serves the same address. A connection that is open during
+    /// shutdown is then served once more instead of being refused; its client reaches the other
+    /// process when it connects again.
+    pub fn set_has_successor(&self) {
+        self.now().has_successor.store(true, Ordering::Release);
     }
 
-    /// Puts a door with other settings in the place of the one that holds, leading to `generation`. Where requests are
-    /// recorded stays as it is.
-    pub fn replace(&self, generation: Arc<Generation>, settings: Settings) {
-        let next = Arc::new(self.now().then(generation, settings));
+    /// Replaces the current state by one with other settings and another configuration snapshot.
+    /// The audit log stays the same.
+    pub fn replace(&self, config: Arc<ConfigSnapshot>, settings: Settings) {
+        let next = Arc::new(self.now().with_settings(config, settings));
         self.current.send_replace(next);
     }
 
-    /// Ends the sessions of those who would not be let in any more, but for the calls that are under way in them.
-    pub fn retire_unwelcome(&self) {
-        self.now().sessions.retire_unwelcome();
+    /// Ends the sessions of clients that would no longer be authenticated, but not the calls in
+    /// progress in them.
+    pub fn end_unauthorized_sessions(&self) {
+        self.now().sessions.end_unauthorized();
     }
 }

@@ -1,12 +1,11 @@
-//! Legacy sessions over HTTP: who is in which, and until when.
+//! Legacy sessions over HTTP: ids, owners and lifetimes.
 //!
-//! Promises: an id is 256 random bits, good only with the credentials of the principal that opened it;
-//! unknown, ended and somebody else's look the same. A principal has a bounded number of them, of which
-//! the one that has been idle longest goes first; one with a call or a stream open is not idle. The end
-//! of a session cancels its calls and closes its stream. A session of the HTTP+SSE pair, whose life is its
-//! stream's, has a [`Seat`] among them.
-//!
-//! Knows nothing of: HTTP, and what is said in a session.
+//! Invariants: an id has 256 random bits and is valid only with the credentials of the principal
+//! that opened it; an unknown id, an ended one and one of another principal look the same. A
+//! principal has a bounded number of sessions; the one that has been idle longest is evicted first,
+//! and a session with an open call or stream is not idle. The end of a session cancels its calls
+//! and closes its stream. A session of the HTTP+SSE transport, which lives as long as its stream,
+//! counts through a [`SessionPermit`].
 
 pub(crate) mod event_store;
 
@@ -19,92 +18,92 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::in_flight::Calls;
-use super::legacy::Peer;
+use super::in_flight::InFlightRequests;
+use super::legacy::LegacyClient;
 use crate::audit::SessionMark;
-use crate::downstream::session::event_store::Tracks;
-use crate::gateway::{Guest, Listen, Standing};
-use crate::metrics::{Gauge, Histogram, Present};
+use crate::downstream::session::event_store::EventStore;
+use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications};
+use crate::metrics::{Gauge, GaugeGuard, Histogram};
 use crate::policy::Principal;
 use crate::secret;
 
-/// The header that names a session.
+/// Header with the session id.
 pub(super) const HEADER: &str = "mcp-session-id";
 
-/// All sessions.
+/// Table of all sessions.
 pub(super) struct Sessions {
     by_id: DashMap<Box<str>, Arc<Session>>,
-    by_principal: Arc<DashMap<Principal, Own>>,
-    /// In milliseconds.
+    by_principal: Arc<DashMap<Principal, PrincipalSessions>>,
+    /// Idle timeout in milliseconds.
     ttl: AtomicU64,
-    /// How many a client may have.
+    /// Limit per client.
     limit: AtomicUsize,
-    /// How long sessions last.
-    lives: Arc<Histogram>,
-    /// The primary streams, among others.
+    /// Durations of ended sessions.
+    durations: Arc<Histogram>,
+    /// Gauge of open streams.
     streams: Arc<Gauge>,
 }
 
-/// What a principal has.
+/// Sessions of one principal.
 #[derive(Default)]
-struct Own {
+struct PrincipalSessions {
     sessions: Vec<Arc<Session>>,
-    seats: usize,
+    external: usize,
 }
 
 /// One session.
 pub(super) struct Session {
     pub(super) id: Box<str>,
-    /// What the audit log tells of it.
+    /// Session mark for the audit log.
     pub(super) mark: SessionMark,
     principal: Principal,
-    /// With what it was last used.
-    standing: Mutex<Standing>,
-    /// Its client.
-    pub(super) peer: Peer,
-    /// Its open requests.
-    pub(super) calls: Arc<Calls>,
-    /// Its event streams, where they can be taken up again.
-    pub(super) tracks: Arc<Tracks>,
+    /// Identity that the session was last used with.
+    identity: Mutex<ClientIdentity>,
+    /// Client of the session.
+    pub(super) peer: LegacyClient,
+    /// Requests in progress.
+    pub(super) in_flight: Arc<InFlightRequests>,
+    /// Event streams, if they can be resumed.
+    pub(super) event_store: Arc<EventStore>,
     end: CancellationToken,
-    /// What the client has been told of changes; whoever holds it is the primary stream.
-    listen: Arc<tokio::sync::Mutex<Listen>>,
-    /// Ends the stream that is primary now.
+    /// Notifications for the client; the standalone stream holds the lock.
+    notifications: Arc<tokio::sync::Mutex<ClientNotifications>>,
+    /// Token that ends the current standalone stream.
     replaced: Mutex<CancellationToken>,
-    usage: Mutex<Usage>,
-    begun: Instant,
-    lives: Arc<Histogram>,
+    usage: Mutex<SessionUsage>,
+    opened_at: Instant,
+    durations: Arc<Histogram>,
     streams: Arc<Gauge>,
 }
 
 #[derive(Debug)]
-struct Usage {
-    /// Requests and streams that are open.
+struct SessionUsage {
+    /// Open requests and streams.
     active: usize,
     idle_since: Instant,
 }
 
-/// Holds a session open while something runs in it.
-pub(super) struct InUse(Arc<Session>);
+/// Keeps a session from being idle while something runs in it.
+pub(super) struct SessionGuard(Arc<Session>);
 
-/// The primary stream of a session: the only one that changes go out on.
-pub(super) struct Primary {
-    pub(super) listen: OwnedMutexGuard<Listen>,
-    /// Fires when a newer stream takes over or the session ends.
+/// Standalone stream of a session: the only one that notifications of changes are sent on.
+pub(super) struct StandaloneStream {
+    pub(super) notifications: OwnedMutexGuard<ClientNotifications>,
+    /// Fires when a newer stream replaces this one or the session ends.
     pub(super) over: CancellationToken,
-    _open: Present,
-    in_use: InUse,
+    _open: GaugeGuard,
+    in_use: SessionGuard,
 }
 
-/// A place among the sessions of a principal, for one that is kept elsewhere; it returns when dropped.
-pub(super) struct Seat {
-    by_principal: Arc<DashMap<Principal, Own>>,
+/// Counts a session that is stored elsewhere against its principal's limit. Released on drop.
+pub(super) struct SessionPermit {
+    by_principal: Arc<DashMap<Principal, PrincipalSessions>>,
     principal: Principal,
 }
 
-/// Every session of this principal is busy.
+/// The principal has reached its limit, and all of its sessions are in use.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooMany;
+pub(super) struct SessionLimit;
 
 impl Sessions {
     pub(super) fn new(ttl: Duration, limit: usize) -> Self {
@@ -113,26 +112,26 @@ impl Sessions {
             by_principal: Arc::default(),
             ttl: 0.into(),
             limit: limit.into(),
-            lives: Arc::default(),
+            durations: Arc::default(),
             streams: Arc::default(),
         };
-        sessions.keep_for(ttl);
+        sessions.set_ttl(ttl);
         sessions
     }
 
-    /// The same; there is counted how long they last, and how many primary streams are open.
-    pub(super) fn counted(self, lives: &Arc<Histogram>, streams: &Arc<Gauge>) -> Self {
-        Self { lives: Arc::clone(lives), streams: Arc::clone(streams), ..self }
+    /// Records session durations and open streams in these metrics.
+    pub(super) fn with_metrics(self, durations: &Arc<Histogram>, streams: &Arc<Gauge>) -> Self {
+        Self { durations: Arc::clone(durations), streams: Arc::clone(streams), ..self }
     }
 
-    /// How long a session may be idle from now on.
-    pub(super) fn keep_for(&self, ttl: Duration) {
+    /// Sets the idle timeout.
+    pub(super) fn set_ttl(&self, ttl: Duration) {
         let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.ttl.store(millis, Ordering::Relaxed);
     }
 
-    /// How many a client may have from now on. Who has more keeps them.
-    pub(super) fn limit(&self, limit: usize) {
+    /// Sets the limit per client. A client that exceeds it already keeps its sessions.
+    pub(super) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
@@ -144,68 +143,79 @@ impl Sessions {
         self.by_id.len()
     }
 
-    /// Opens a session, and ends the principal's longest idle one if it has too many.
+    /// Opens a session; evicts the principal's longest idle one if the limit is reached.
     pub(super) fn open(
         &self,
-        guest: &Guest,
-        peer: Peer,
-        listen: Listen,
-    ) -> Result<Arc<Session>, TooMany> {
-        let (id, principal) = (new_id(), guest.principal());
+        client: &ClientContext,
+        peer: LegacyClient,
+        notifications: ClientNotifications,
+    ) -> Result<Arc<Session>, SessionLimit> {
+        let (id, principal) = (new_id(), client.principal());
         let end = peer.client.gone.clone();
         let session = Arc::new(Session {
             mark: SessionMark::of(&id),
             id: id.clone(),
             principal: principal.clone(),
-            standing: Mutex::new(guest.standing()),
+            identity: Mutex::new(client.identity()),
             peer,
-            calls: Calls::new(end.clone()),
-            tracks: Arc::default(),
+            in_flight: InFlightRequests::new(end.clone()),
+            event_store: Arc::default(),
             replaced: Mutex::new(end.child_token()),
             end,
-            listen: Arc::new(tokio::sync::Mutex::new(listen)),
-            usage: Mutex::new(Usage { active: 0, idle_since: Instant::now() }),
-            begun: Instant::now(),
-            lives: Arc::clone(&self.lives),
+            notifications: Arc::new(tokio::sync::Mutex::new(notifications)),
+            usage: Mutex::new(SessionUsage { active: 0, idle_since: Instant::now() }),
+            opened_at: Instant::now(),
+            durations: Arc::clone(&self.durations),
             streams: Arc::clone(&self.streams),
         });
-        let mut own = self.by_principal.entry(principal.clone()).or_default();
-        self.make_room(principal, &mut own)?;
-        own.sessions.push(Arc::clone(&session));
+        let mut owned = self.by_principal.entry(principal.clone()).or_default();
+        self.evict_if_full(principal, &mut owned)?;
+        owned.sessions.push(Arc::clone(&session));
         self.by_id.insert(id, Arc::clone(&session));
         Ok(session)
     }
 
-    /// Takes a place for a session that is never idle, and ends the longest idle one if there are too
-    /// many.
-    pub(super) fn seat(&self, principal: &Principal) -> Result<Seat, TooMany> {
-        let mut own = self.by_principal.entry(principal.clone()).or_default();
-        self.make_room(principal, &mut own)?;
-        own.seats += 1;
-        Ok(Seat { by_principal: Arc::clone(&self.by_principal), principal: principal.clone() })
+    /// Counts a session that is never idle; evicts the longest idle one if the limit is reached.
+    pub(super) fn count_external(
+        &self,
+        principal: &Principal,
+    ) -> Result<SessionPermit, SessionLimit> {
+        let mut owned = self.by_principal.entry(principal.clone()).or_default();
+        self.evict_if_full(principal, &mut owned)?;
+        owned.external += 1;
+        Ok(SessionPermit {
+            by_principal: Arc::clone(&self.by_principal),
+            principal: principal.clone(),
+        })
     }
 
-    fn make_room(&self, principal: &Principal, own: &mut Own) -> Result<(), TooMany> {
-        if own.sessions.len() + own.seats >= principal.share(self.limit.load(Ordering::Relaxed)) {
-            let evicted = own.sessions.swap_remove(longest_idle(&own.sessions)?);
+    fn evict_if_full(
+        &self,
+        principal: &Principal,
+        owned: &mut PrincipalSessions,
+    ) -> Result<(), SessionLimit> {
+        if owned.sessions.len() + owned.external
+            >= principal.share(self.limit.load(Ordering::Relaxed))
+        {
+            let evicted = owned.sessions.swap_remove(longest_idle(&owned.sessions)?);
             self.by_id.remove(&evicted.id);
             evicted.close();
         }
         Ok(())
     }
 
-    /// Finds a principal's session and keeps it from being idle.
-    pub(super) fn find(&self, guest: &Guest, id: &str) -> Option<InUse> {
+    /// Finds a principal's session and marks it as in use.
+    pub(super) fn find(&self, client: &ClientContext, id: &str) -> Option<SessionGuard> {
         let session = Arc::clone(&*self.by_id.get(id)?);
-        if session.principal != *guest.principal() {
+        if session.principal != *client.principal() {
             return None;
         }
         if session.is_idle_for(self.ttl()) {
             self.end(&session);
             return None;
         }
-        *session.standing() = guest.standing();
-        Some(InUse::new(session))
+        *session.identity() = client.identity();
+        Some(SessionGuard::new(session))
     }
 
     /// Ends a session.
@@ -214,11 +224,12 @@ impl Sessions {
         session.close();
     }
 
-    /// Ends the sessions of those who would not be let in any more, but for the calls that are under way in them.
-    pub(super) fn retire_unwelcome(&self) {
+    /// Ends the sessions of clients that would no longer be authenticated, but not the calls in
+    /// progress in them.
+    pub(super) fn end_unauthorized(&self) {
         // Collected first: ending takes locks that the iteration holds.
         let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-        for session in all.iter().filter(|session| !session.standing().is_good()) {
+        for session in all.iter().filter(|session| !session.identity().is_valid()) {
             self.forget(session);
             session.replaced().cancel();
             session.peer.subscriptions.end();
@@ -227,13 +238,13 @@ impl Sessions {
 
     fn forget(&self, session: &Session) {
         self.by_id.remove(&session.id);
-        if let Some(mut own) = self.by_principal.get_mut(&session.principal) {
-            own.sessions.retain(|other| other.id != session.id);
+        if let Some(mut owned) = self.by_principal.get_mut(&session.principal) {
+            owned.sessions.retain(|other| other.id != session.id);
         }
-        self.by_principal.remove_if(&session.principal, |_, own| own.is_empty());
+        self.by_principal.remove_if(&session.principal, |_, owned| owned.is_empty());
     }
 
-    /// Ends sessions that nobody came back to. Ends itself only when `stop` fires.
+    /// Ends idle sessions periodically, until `stop` fires.
     pub(super) async fn sweep(&self, stop: &CancellationToken) {
         loop {
             tokio::select! {
@@ -246,45 +257,45 @@ impl Sessions {
             for session in idle.iter().filter(|session| session.is_idle_for(self.ttl())) {
                 self.end(session);
             }
-            idle.iter().for_each(|session| session.tracks.expire());
+            idle.iter().for_each(|session| session.event_store.expire());
         }
     }
 }
 
-/// An id that nobody can guess.
+/// Returns a random session id.
 pub(super) fn new_id() -> Box<str> {
-    secret::unguessable()
+    secret::random_token()
 }
 
-fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, TooMany> {
+fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, SessionLimit> {
     let idle = sessions.iter().enumerate().filter_map(|(at, session)| {
         let usage = session.usage();
         (usage.active == 0).then_some((usage.idle_since, at))
     });
-    idle.min().map(|(_, at)| at).ok_or(TooMany)
+    idle.min().map(|(_, at)| at).ok_or(SessionLimit)
 }
 
-impl Own {
+impl PrincipalSessions {
     fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.seats == 0
+        self.sessions.is_empty() && self.external == 0
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
-        if let Some(mut own) = self.by_principal.get_mut(&self.principal) {
-            own.seats -= 1;
+        if let Some(mut owned) = self.by_principal.get_mut(&self.principal) {
+            owned.external -= 1;
         }
-        self.by_principal.remove_if(&self.principal, |_, own| own.is_empty());
+        self.by_principal.remove_if(&self.principal, |_, owned| owned.is_empty());
     }
 }
 
 impl Session {
-    /// Cancels what is under way, and lets go of what the client has subscribed to even if a stream of it is
-    /// not read any more.
+    /// Cancels the calls in progress and ends the resource subscriptions, even if one of the
+    /// session's streams is not read any more.
     fn close(&self) {
         if !self.end.is_cancelled() {
-            self.lives.observe(self.begun.elapsed());
+            self.durations.observe(self.opened_at.elapsed());
         }
         self.end.cancel();
         self.peer.subscriptions.end();
@@ -295,44 +306,44 @@ impl Session {
         usage.active == 0 && usage.idle_since.elapsed() >= time
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn identity(&self) -> MutexGuard<'_, ClientIdentity> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn replaced(&self) -> MutexGuard<'_, CancellationToken> {
         self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn usage(&self) -> MutexGuard<'_, Usage> {
+    fn usage(&self) -> MutexGuard<'_, SessionUsage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl InUse {
+impl SessionGuard {
     fn new(session: Arc<Session>) -> Self {
         session.usage().active += 1;
         Self(session)
     }
 
-    /// The same session, in use once more.
-    pub(super) fn again(&self) -> Self {
+    /// Returns a second guard of the session.
+    pub(super) fn clone_guard(&self) -> Self {
         Self::new(Arc::clone(&self.0))
     }
 
-    /// Takes over as the primary stream. The newest stream wins: the older one may belong to a
-    /// connection that is gone without anybody having noticed, and would hold its client off for
-    /// minutes. What the older one has told is not told again, and what it has not told is not lost.
-    pub(super) async fn become_primary(self, guest: &Guest) -> Primary {
+    /// Replaces the standalone stream. The newest stream wins: the older one may belong to a
+    /// connection that was lost without notice, and would block its client for minutes.
+    /// Notifications that the older stream has sent are not repeated, and the others are not lost.
+    pub(super) async fn into_standalone(self, client: &ClientContext) -> StandaloneStream {
         let over = self.0.end.child_token();
         std::mem::replace(&mut *self.0.replaced(), over.clone()).cancel();
-        let mut listen = Arc::clone(&self.0.listen).lock_owned().await;
-        listen.goes_on_as(guest);
+        let mut notifications = Arc::clone(&self.0.notifications).lock_owned().await;
+        notifications.switch_client(client);
         let _open = Gauge::enter(&self.0.streams);
-        Primary { listen, over, _open, in_use: self }
+        StandaloneStream { notifications, over, _open, in_use: self }
     }
 }
 
-impl std::ops::Deref for Primary {
+impl std::ops::Deref for StandaloneStream {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -340,7 +351,7 @@ impl std::ops::Deref for Primary {
     }
 }
 
-impl std::ops::Deref for InUse {
+impl std::ops::Deref for SessionGuard {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -348,7 +359,7 @@ impl std::ops::Deref for InUse {
     }
 }
 
-impl Drop for InUse {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         let mut usage = self.0.usage();
         usage.active -= 1;
@@ -356,5 +367,5 @@ impl Drop for InUse {
     }
 }
 
-/// How often idle sessions are looked for.
+/// Interval of the sweep for idle sessions.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);

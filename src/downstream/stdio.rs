@@ -1,10 +1,9 @@
-//! The stdio wire: one client, lines in both directions, both eras at once.
+//! Stdio transport: one client, newline-delimited messages in both directions, both eras at once.
 //!
-//! Promises: nothing but protocol goes out, one message a line; each request is a task of its own that
-//! its client can cancel by its id; the end of the input cancels what is left. The reader waits for the
-//! writer for a bounded time: a client that asks on and on and reads nothing is hung up on.
-//!
-//! Knows nothing of: processes and their streams; tests speak through memory.
+//! Invariants: only protocol messages are written, one per line; each request runs in a task of its
+//! own that its client can cancel by id; the end of the input cancels the remaining requests. The
+//! reader waits for the writer for a bounded time: a client that sends without reading is
+//! disconnected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,40 +14,44 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::in_flight::OpenCall;
-use super::modern::{Exchange, Listening};
-use super::response::{Answer, Call, Way};
-use super::stream_session::Conversation;
-use super::{Doors, batch, era, legacy, modern};
-use crate::audit::Wire;
-use crate::downstream::limits::concurrency::Turn;
-use crate::downstream::response::audit_events::recorded;
+use super::in_flight::InFlightGuard;
+use super::modern::{ListenSubscription, ResponseKind};
+use super::response::{ClientResponse, ResponseFuture, ResponseMode};
+use super::stream_session::StreamSession;
+use super::{ServerStateCell, batch, era, legacy, modern};
+use crate::audit::TransportKind;
+use crate::downstream::limits::concurrency::ConcurrencyPermit;
+use crate::downstream::response::audit_events::finish_event;
 use crate::downstream::response::results;
 use crate::fairness::Workload;
-use crate::gateway::Guest;
+use crate::gateway::ClientContext;
 use crate::jsonrpc::{Message, Request};
-use crate::line_codec::{Line, Lines};
+use crate::line_codec::{DecodedLine, LineDecoder};
 use crate::mcp::revision::Era;
 
-/// Serves the client at the other end of `input` and `output` until it closes its side or the house
-/// closes.
-pub async fn serve<R, W>(doors: Arc<Doors>, guest: Guest, mut input: R, output: W)
-where
+/// Serves the client on `input` and `output` until it closes its side or the gateway shuts down.
+pub async fn serve<R, W>(
+    state_cell: Arc<ServerStateCell>,
+    client: ClientContext,
+    mut input: R,
+    output: W,
+) where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    // Its client has started us this very moment and will learn once what can be asked here.
-    guest.settle().await;
-    let door = doors.now();
-    let stop = door.stop.clone();
+    // The client has just started this process and fetches the lists only once.
+    client.wait_for_startup().await;
+    let state = state_cell.now();
+    let stop = state.stop.clone();
     let end = CancellationToken::new();
-    let (queue, lines) = mpsc::channel(QUEUE);
-    let writer = door.tasks.spawn(write(output, lines, end.clone()));
-    let guest = guest.recorded(door.settings.audit.conversation(Wire::Stdio, None));
-    let talk = Conversation::new(&doors, door, guest, queue, end.clone(), HINT, ROOM);
-    let mut client = Client { talk, end: end.clone() };
-    let lines = Lines::new(client.talk.door.settings.max_body);
-    let mut lines = lines.counted(client.talk.door.budget());
+    let (queue, lines) = mpsc::channel(MAX_QUEUED_LINES);
+    let writer = state.tasks.spawn(write(output, lines, end.clone()));
+    let client = client.with_record(state.settings.audit.begin_session(TransportKind::Stdio, None));
+    let session =
+        StreamSession::new(&state_cell, state, client, queue, end.clone(), HINT, MAX_QUEUED_BYTES);
+    let mut connection = StdioConnection { session, end: end.clone() };
+    let lines = LineDecoder::new(connection.session.state.settings.max_body);
+    let mut lines = lines.with_budget(connection.session.state.budget());
     let mut workload = Workload::default();
     'reading: loop {
         workload.add(0);
@@ -56,10 +59,10 @@ where
         while let Some(line) = lines.next_line() {
             workload.add(0);
             workload.yield_if_due().await;
-            if !client.talk.follow() {
+            if !connection.session.apply_new_config() {
                 break 'reading;
             }
-            client.take(line).await;
+            connection.handle_line(line).await;
             if end.is_cancelled() {
                 break 'reading;
             }
@@ -68,172 +71,184 @@ where
             biased;
             () = end.cancelled() => break,
             () = stop.cancelled() => break,
-            () = client.talk.replaced() => match client.talk.follow() {
-                true => continue,
-                false => break,
-            },
+            () = connection.session.config_changed() => {
+                match connection.session.apply_new_config() {
+                    true => continue,
+                    false => break,
+                }
+            }
             read = input.read_buf(lines.buffer()) => read,
         };
         match read {
             Ok(0) => {
                 if let Some(line) = lines.last_line() {
-                    client.take(line).await;
+                    connection.handle_line(line).await;
                 }
                 break;
             }
             Ok(_) => {}
             Err(error) => {
-                debug!(%error, "the client's input broke");
+                debug!(%error, "client input failed");
                 break;
             }
         }
     }
-    let is_over = client.talk.is_over;
+    let is_over = connection.session.is_over;
     if is_over {
-        warn!("the client would not be let in any more: its conversation is over");
+        warn!("client no longer authenticated, session ended");
     }
-    let hang_up = writer.abort_handle();
+    let abort_handle = writer.abort_handle();
     let closing = async {
-        client.talk.close().await;
-        // All senders are gone: the writer ends behind the last line.
+        connection.session.close().await;
+        // All senders are dropped, so the writer ends after the last line.
         if let Err(error) = writer.await {
-            debug!(%error, "the writer ended early");
+            debug!(%error, "writer task failed");
         }
     };
     if is_over || stop.is_cancelled() {
-        // What is under way is finished; the house itself knows how long it waits for that.
+        // Calls in progress are finished; the shutdown timeout bounds the wait.
         closing.await;
-    } else if tokio::time::timeout(LAST_WORDS, closing).await.is_err() {
-        // A client that has closed its side and does not read either.
-        hang_up.abort();
+    } else if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
+        // The client has closed its side and does not read either.
+        abort_handle.abort();
     }
 }
 
-/// The client and what it has open.
-struct Client {
-    /// The legacy conversation; on one channel requests of both eras share its ids, its queue, its tasks.
-    talk: Conversation,
+/// One stdio connection.
+struct StdioConnection {
+    /// The legacy session. Requests of both eras share its ids, its queue and its tasks.
+    session: StreamSession,
     end: CancellationToken,
 }
 
-impl Client {
-    async fn take(&mut self, line: Line) {
+impl StdioConnection {
+    async fn handle_line(&mut self, line: DecodedLine) {
         let text = match line {
-            Line::Whole(text) => text,
-            Line::TooLong(_) => {
-                let limit = self.talk.door.settings.max_body;
+            DecodedLine::Whole(text) => text,
+            DecodedLine::TooLong(_) => {
+                let limit = self.session.state.settings.max_body;
                 let refused = results::too_large("the client", limit);
-                return self.say(self.talk.unread(Answer::refused(None, &refused))).await;
+                return self
+                    .send(self.session.record_invalid(ClientResponse::refused(None, &refused)))
+                    .await;
             }
-            Line::NoRoom(_) => {
-                let refused = results::full();
-                return self.say(self.talk.unread(Answer::refused(None, &refused))).await;
+            DecodedLine::BudgetExhausted(_) => {
+                let refused = results::memory_scarce();
+                return self
+                    .send(self.session.record_invalid(ClientResponse::refused(None, &refused)))
+                    .await;
             }
         };
         if batch::is_batch(&text) {
-            return self.take_batch(&text).await;
+            return self.handle_batch(&text).await;
         }
         match Message::parse(text) {
-            Ok(Message::Request(request)) => self.take_request(request).await,
-            Ok(Message::Notification(notification)) => self.talk.take_notification(&notification),
-            Ok(Message::Answer(answer)) => self.talk.take_answer(answer),
+            Ok(Message::Request(request)) => self.handle_request(request).await,
+            Ok(Message::Notification(notification)) => {
+                self.session.handle_notification(&notification)
+            }
+            Ok(Message::Response(response)) => self.session.handle_response(response),
             Err(invalid) => {
-                if let Some(answer) = invalid.as_answer() {
-                    self.talk.take_answer(answer);
+                if let Some(response) = invalid.as_error_response() {
+                    self.session.handle_response(response);
                 }
-                self.say(self.talk.unread(Answer::from(invalid))).await;
+                self.send(self.session.record_invalid(ClientResponse::from(invalid))).await;
             }
         }
     }
 
-    async fn take_request(&mut self, request: Request) {
-        let turn = match self.talk.turn() {
-            Ok(turn) => turn,
+    async fn handle_request(&mut self, request: Request) {
+        let permit = match self.session.request_permit() {
+            Ok(permit) => permit,
             Err(refused) => {
-                let answer = self.talk.busy_answer(&request, &refused);
-                return self.say(self.talk.answered(&request, answer)).await;
+                let response = self.session.overloaded_response(&request, &refused);
+                return self.send(self.session.record_response(&request, response)).await;
             }
         };
-        let versions = &self.talk.door.settings.versions;
+        let versions = &self.session.state.settings.versions;
         match era::of_request(versions, &request.method, &request.params, None) {
-            Era::Modern => self.take_modern(request, turn).await,
+            Era::Modern => self.handle_modern(request, permit).await,
             Era::Legacy => {
-                if let Some((answer, _)) = self.talk.take_request(request, turn) {
-                    self.say(answer).await;
+                if let Some((response, _)) = self.session.handle_request(request, permit) {
+                    self.send(response).await;
                 }
             }
         }
     }
 
-    async fn take_modern(&mut self, request: Request, turn: Turn) {
-        let Conversation { door, calls, outgoing, .. } = &self.talk;
-        let settings = &door.settings;
-        let guest = self.talk.guest();
-        let record = guest.record();
-        record.of_method(&request.method);
-        let refuse = |id, refused| recorded(record, Answer::refused(Some(id), refused));
-        let opened = match modern::open(request, None, &settings.versions) {
-            Ok(opened) => opened,
-            Err((id, refused)) => return self.say(refuse(&id, &refused)).await,
+    async fn handle_modern(&mut self, request: Request, permit: ConcurrencyPermit) {
+        let StreamSession { state, in_flight, outgoing, .. } = &self.session;
+        let settings = &state.settings;
+        let client = self.session.client_for_message();
+        let record = client.record();
+        record.set_method(&request.method);
+        let refuse = |id, refused| finish_event(record, ClientResponse::refused(Some(id), refused));
+        let validated = match modern::validate(request, None, &settings.versions) {
+            Ok(validated) => validated,
+            Err((id, refused)) => return self.send(refuse(&id, &refused)).await,
         };
-        let id = opened.id().clone();
-        let Some(open) = calls.open(&id) else {
-            return self.say(refuse(&id, &legacy::id_in_use())).await;
+        let id = validated.id().clone();
+        let Some(guard) = in_flight.open(&id) else {
+            return self.send(refuse(&id, &legacy::id_in_use())).await;
         };
-        let (versions, allowed) = (&settings.versions, &settings.held);
-        // Held: a piece at a time would hold up everybody else's lines.
-        let way = Way::Shared;
-        match modern::serve(&guest, opened, versions, &door.streams, allowed, way) {
-            Exchange::Call(Call { answer, beside }) => {
-                let answer = async move { open.run(answer).await.flatten() };
-                let call = Call { answer: Box::pin(answer), beside };
-                outgoing.answer(id, call, record.clone(), turn);
+        let (versions, allowed) = (&settings.versions, &settings.buffer_limit);
+        // Buffered: streaming one response piece by piece would block all other lines.
+        let mode = ResponseMode::SharedStream;
+        match modern::serve(&client, validated, versions, &state.streams, allowed, mode) {
+            ResponseKind::Unary(ResponseFuture { response, messages }) => {
+                let response = async move { guard.run(response).await.flatten() };
+                let call = ResponseFuture { response: Box::pin(response), messages };
+                outgoing.spawn_call(id, call, record.clone(), permit);
             }
-            // How many of these there are is another bound's to say.
-            Exchange::Listening(listening) => {
-                let listening = listen(listening, open, outgoing.queue.clone(), door.stop.clone());
+            // The stream limiter bounds these, not the concurrency limit.
+            ResponseKind::Stream(listening) => {
+                let listening =
+                    listen(listening, guard, outgoing.queue.clone(), state.stop.clone());
                 outgoing.tasks.spawn(listening);
             }
         }
     }
 
-    async fn take_batch(&mut self, text: &Bytes) {
-        if let Err(refused) = self.talk.take_batch(text) {
-            self.say(self.talk.unread(Answer::refused(None, &refused))).await;
+    async fn handle_batch(&mut self, text: &Bytes) {
+        if let Err(refused) = self.session.handle_batch(text) {
+            self.send(self.session.record_invalid(ClientResponse::refused(None, &refused))).await;
         }
     }
 
-    /// Answers at once. A full queue is waited for, since a client may well read more slowly than it
-    /// sends; not for long, since one that sends without reading is nobody to wait for.
-    async fn say(&self, answer: Answer) {
-        let (queue, patience) = (&self.talk.outgoing.queue, self.talk.door.settings.timeouts.write);
-        if let Some(text) = answer.text.into_whole()
-            && queue.send_timeout(text, patience).await.is_err()
+    /// Writes a response immediately. A full queue is waited for, because a client may read more
+    /// slowly than it sends; the wait is bounded, because a client that sends without reading never
+    /// frees it.
+    async fn send(&self, response: ClientResponse) {
+        let (queue, timeout) =
+            (&self.session.outgoing.queue, self.session.state.settings.timeouts.write);
+        if let Some(text) = response.text.into_whole()
+            && queue.send_timeout(text, timeout).await.is_err()
         {
-            debug!("the client does not read what it is answered");
+            debug!("client does not read responses, disconnecting it");
             self.end.cancel();
         }
     }
 }
 
-/// Tells a modern client of the changes that it asked for, until it cancels or the house closes.
+/// Sends a modern client the notifications it subscribed to, until it cancels or the gateway shuts
+/// down.
 async fn listen(
-    mut listening: Listening,
-    open: OpenCall,
+    mut listening: ListenSubscription,
+    guard: InFlightGuard,
     queue: mpsc::Sender<Bytes>,
     stop: CancellationToken,
 ) {
     loop {
         let line = tokio::select! {
             biased;
-            () = open.cancelled().cancelled() => return,
+            () = guard.cancelled().cancelled() => return,
             () = stop.cancelled() => {
                 let _ = queue.send(listening.cancelled()).await;
                 return;
             }
             change = listening.next() => match change {
                 Some(change) => change,
-                // Its client would not be let in any more.
+                // The client would no longer be authenticated.
                 None => {
                     let _ = queue.send(listening.cancelled()).await;
                     return;
@@ -246,7 +261,7 @@ async fn listen(
     }
 }
 
-/// Writes lines until nobody has any more. A client that takes none is gone, and `end` says so.
+/// Writes lines until all senders are dropped. If the client reads none, `end` is cancelled.
 async fn write<W: AsyncWrite + Unpin>(
     mut output: W,
     mut lines: mpsc::Receiver<Bytes>,
@@ -260,17 +275,17 @@ async fn write<W: AsyncWrite + Unpin>(
             output.flush().await
         };
         if let Err(error) = written.await {
-            debug!(%error, "the client's output broke");
+            debug!(%error, "client output failed");
             return;
         }
     }
 }
 
-/// How long the last answers have to be written once the client has closed its side.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How many lines wait for the writer before those who have more wait too.
-const QUEUE: usize = 256;
-/// How many bytes of answers may wait: there is one client, and it is on this machine.
-const ROOM: usize = usize::MAX;
-/// What a client that asks something before it has opened a conversation can do.
+/// Time to write the last responses once the client has closed its side.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Lines queued for the writer; senders wait when it is full.
+const MAX_QUEUED_LINES: usize = 256;
+/// Byte limit of queued responses: unlimited, because there is one client, on this machine.
+const MAX_QUEUED_BYTES: usize = usize::MAX;
+/// Hint for a client that sends a request before it has initialized.
 const HINT: &str = "send `initialize` first, or the `_meta` of revision 2026-07-28";

@@ -1,11 +1,9 @@
-//! A legacy conversation in which everything for the client goes out on one stream: over lines, or as the
-//! events of the HTTP+SSE pair.
+//! Legacy session in which everything for the client is written to one stream: stdio lines, or the
+//! events of the HTTP+SSE transport.
 //!
-//! Promises: each request is a task of its own that its client can cancel by its id; its notes and questions
-//! go before its answer; whoever takes a message never waits for what goes out. The end of the conversation ends
-//! all of its tasks.
-//!
-//! Knows nothing of: how messages come, and what carries those that go out.
+//! Invariants: each request runs in a task of its own that its client can cancel by id; its
+//! notifications and its requests to the client are written before its response; receiving a
+//! message never waits for the output. The end of the session ends all of its tasks.
 
 use std::sync::Arc;
 
@@ -15,122 +13,137 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::client_requests::Questions;
-use super::http::admission::unread;
-use super::in_flight::Calls;
-use super::legacy::{self, Peer};
-use super::response::{Answer, Call, Refused, Text, Way};
+use super::client_requests::ClientRequests;
+use super::in_flight::InFlightRequests;
+use super::legacy::{self, LegacyClient};
+use super::response::results::memory_exhausted;
+use super::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseFuture, ResponseMode};
 use super::session::new_id;
-use super::{Door, Doors, batch};
-use crate::audit::Record;
-use crate::downstream::limits::concurrency::{Busy, Turn};
-use crate::downstream::response::audit_events::recorded;
+use super::{ServerState, ServerStateCell, batch};
+use crate::audit::AuditEvent;
+use crate::downstream::limits::concurrency::{ConcurrencyPermit, Overloaded};
+use crate::downstream::response::audit_events::finish_event;
 use crate::downstream::response::results;
-use crate::gateway::{Guest, Listen};
+use crate::gateway::{ClientContext, ClientNotifications};
 use crate::json::Object;
 use crate::jsonrpc::{self, Id, Notification, Request};
-use crate::mcp::call::Client;
-use crate::memory_budget::{Allowance, Budget, NoRoom};
-use crate::request_scope::Trail;
+use crate::mcp::call::ClientHandle;
+use crate::memory_budget::{BudgetExhausted, BufferLimit, MemoryBudget};
+use crate::request_scope::RequestScope;
 
-/// A client's conversation, whether it has been opened yet or not.
-pub(super) struct Conversation {
-    pub(super) guest: Guest,
-    pub(super) door: Arc<Door>,
-    doors: watch::Receiver<Arc<Door>>,
-    /// Whether its client would not be let in any more.
+/// Session of one client, initialized or not.
+pub(super) struct StreamSession {
+    pub(super) client: ClientContext,
+    pub(super) state: Arc<ServerState>,
+    state_watch: watch::Receiver<Arc<ServerState>>,
+    /// True once the client would no longer be authenticated.
     pub(super) is_over: bool,
-    /// Open requests, by the client's ids.
-    pub(super) calls: Arc<Calls>,
-    pub(super) outgoing: Outgoing,
-    /// What a client that has not opened it yet is told to do.
+    /// Requests in progress, by the client's ids.
+    pub(super) in_flight: Arc<InFlightRequests>,
+    pub(super) outgoing: OutboundQueue,
+    /// Hint for a client that has not initialized the session yet.
     hint: &'static str,
-    /// What the client has been asked: ids go on even if it opens the conversation again.
-    questions: Questions,
-    opened: Option<Opened>,
+    /// Open server-to-client requests. Their ids continue even if the client initializes again.
+    client_requests: ClientRequests,
+    initialized: Option<InitializedSession>,
     end: CancellationToken,
 }
 
-/// What `initialize` opened.
-struct Opened {
-    peer: Peer,
-    /// Until the client says that it is initialized: what it has seen by then.
-    listen: Option<Listen>,
+/// State of an initialized session.
+struct InitializedSession {
+    peer: LegacyClient,
+    /// Notifications; `None` once the client has sent `notifications/initialized` and they are
+    /// sent.
+    notifications: Option<ClientNotifications>,
     end: CancellationToken,
 }
 
-/// The way out, and the tasks that use it.
-pub(super) struct Outgoing {
-    /// Messages on one line each; a task waits here while the client does not read.
+/// Outbound queue, and the tasks that write to it.
+pub(super) struct OutboundQueue {
+    /// Messages of one line each; a task waits here while the client does not read.
     pub(super) queue: mpsc::Sender<Bytes>,
     pub(super) tasks: TaskTracker,
-    allowed: Allowance,
-    /// Bytes of answers that may wait to go out; whatever has no room is answered with an error.
-    room: Room,
+    buffer_limit: BufferLimit,
+    /// Byte limit of queued responses; a response that exceeds it is replaced by an error.
+    queue_budget: QueueBudget,
 }
 
-/// How much may wait to go out: in this conversation, and in all of them.
+/// Byte limits of queued responses: of this session, and of all clients together.
 #[derive(Clone)]
-struct Room {
-    own: Arc<Semaphore>,
-    budget: Budget,
+struct QueueBudget {
+    session_bytes: Arc<Semaphore>,
+    budget: MemoryBudget,
 }
 
-/// An answer that waits to go out, and the room that it takes until then.
-struct Waiting {
+/// Queued response, with the bytes that it reserves until it is written.
+struct QueuedMessage {
     text: Bytes,
     _room: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Waiting {
+impl AsRef<[u8]> for QueuedMessage {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
 }
 
-impl Conversation {
-    /// A conversation that nobody has opened, whose answers may be no more than `room` bytes while they
-    /// wait to go out. When `end` fires its requests are cancelled.
+impl StreamSession {
+    /// Creates a session that is not initialized, with at most `max_queued_bytes` of queued
+    /// responses. When `end` fires its requests are cancelled.
     pub(super) fn new(
-        doors: &Doors,
-        door: Arc<Door>,
-        guest: Guest,
+        state_cell: &ServerStateCell,
+        state: Arc<ServerState>,
+        client: ClientContext,
         queue: mpsc::Sender<Bytes>,
         end: CancellationToken,
         hint: &'static str,
-        room: usize,
+        max_queued_bytes: usize,
     ) -> Self {
-        let allowed = door.settings.held.clone();
-        let own = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
-        let room = Room { own, budget: allowed.budget.clone() };
-        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), allowed, room };
-        let (calls, questions) = (Calls::new(end.clone()), Questions::new(door.stop.clone()));
-        let mut doors = doors.watch();
-        match Arc::ptr_eq(&doors.borrow(), &door) && guest.is_under(&door.generation) {
-            true => doors.mark_unchanged(),
-            false => doors.mark_changed(),
+        let buffer_limit = state.settings.buffer_limit.clone();
+        let session_bytes = Arc::new(Semaphore::new(max_queued_bytes.min(Semaphore::MAX_PERMITS)));
+        let queue_budget = QueueBudget { session_bytes, budget: buffer_limit.budget.clone() };
+        let outgoing =
+            OutboundQueue { queue, tasks: TaskTracker::new(), buffer_limit, queue_budget };
+        let (in_flight, client_requests) =
+            (InFlightRequests::new(end.clone()), ClientRequests::new(state.stop.clone()));
+        let mut state_watch = state_cell.watch();
+        match Arc::ptr_eq(&state_watch.borrow(), &state) && client.is_under(&state.config) {
+            true => state_watch.mark_unchanged(),
+            false => state_watch.mark_changed(),
         }
-        let (is_over, opened) = (false, None);
-        Self { guest, door, doors, is_over, calls, outgoing, hint, questions, opened, end }
+        let (is_over, initialized) = (false, None);
+        Self {
+            client,
+            state,
+            state_watch,
+            is_over,
+            in_flight,
+            outgoing,
+            hint,
+            client_requests,
+            initialized,
+            end,
+        }
     }
 
-    /// Waits until another configuration holds. Cancel-safe.
-    pub(super) async fn replaced(&mut self) {
-        if self.doors.changed().await.is_err() {
+    /// Waits for a configuration reload. Cancel-safe.
+    pub(super) async fn config_changed(&mut self) {
+        if self.state_watch.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-        self.doors.mark_changed();
+        self.state_watch.mark_changed();
     }
 
-    /// Goes over to the configuration that holds; false if its client would not be let in there. What is under way
-    /// is answered even so.
-    pub(super) fn follow(&mut self) -> bool {
-        if self.doors.has_changed().unwrap_or(false) {
-            let door = Arc::clone(&self.doors.borrow_and_update());
-            match self.guest.again(&door.generation) {
-                Ok(guest) => (self.guest, self.door) = (guest, door),
+    /// Switches to the current configuration; false if the client would not be authenticated under
+    /// it. Requests in progress are still answered.
+    pub(super) fn apply_new_config(&mut self) -> bool {
+        if self.state_watch.has_changed().unwrap_or(false) {
+            let state = Arc::clone(&self.state_watch.borrow_and_update());
+            match self.client.reauthenticate(&state.config) {
+                Ok(client) => (self.client, self.state) = (client, state),
                 Err(refusal) => {
-                    debug!(client = %self.guest.principal().name, %refusal, "a conversation is over");
+                    let client = &self.client.principal().name;
+                    debug!(%client, %refusal, "client no longer authenticated, session ended");
                     self.is_over = true;
                 }
             }
@@ -138,146 +151,173 @@ impl Conversation {
         !self.is_over
     }
 
-    /// Whether `initialize` has been answered.
-    pub(super) fn is_open(&self) -> bool {
-        self.opened.is_some()
+    /// True if `initialize` has succeeded.
+    pub(super) fn is_initialized(&self) -> bool {
+        self.initialized.is_some()
     }
 
-    /// The right to have a request answered here, or to wait for that; it is kept until its answer has found a place
-    /// in the queue, since a client that does not read its answers has them under way.
-    pub(super) fn turn(&self) -> Result<Turn, Refused> {
-        let turn = self.door.turns.begin(self.guest.principal());
-        turn.map_err(|Busy { retry_after }| results::too_busy(retry_after))
+    /// Returns a permit for one request, or a slot in the wait queue. It is released once the
+    /// response is queued, because a client that does not read its responses still occupies it.
+    pub(super) fn request_permit(&self) -> Result<ConcurrencyPermit, ErrorResponse> {
+        let permit = self.state.concurrency.enqueue(self.client.principal());
+        permit.map_err(|Overloaded { retry_after }| results::too_busy(retry_after))
     }
 
-    /// What a request is answered with for which there is no turn: it is refused, but for a ping, whose answer takes
-    /// no work. Its record is the caller's to make.
-    pub(super) fn busy_answer(&self, request: &Request, refused: &Refused) -> Answer {
-        let is_ping = self.is_open() && &*request.method == "ping";
+    /// Returns the response to a request that gets no permit: an error, or the result of a ping,
+    /// which takes no work. The caller records the audit event.
+    pub(super) fn overloaded_response(
+        &self,
+        request: &Request,
+        refused: &ErrorResponse,
+    ) -> ClientResponse {
+        let is_ping = self.is_initialized() && &*request.method == "ping";
         match is_ping {
-            true => Answer::result(&request.id, b"{}"),
-            false => Answer::refused(Some(&request.id), refused),
+            true => ClientResponse::result(&request.id, b"{}"),
+            false => ClientResponse::refused(Some(&request.id), refused),
         }
     }
 
-    /// The client, for a message whose record begins here.
-    pub(super) fn guest(&self) -> Guest {
-        self.guest.recorded(self.guest.record().another())
+    /// Returns the client context with a new audit event, for one message.
+    pub(super) fn client_for_message(&self) -> ClientContext {
+        self.client.with_record(self.client.record().begin_next())
     }
 
-    /// The answer to a request that is there at once, and with it the whole of its record.
-    pub(super) fn answered(&self, request: &Request, answer: Answer) -> Answer {
-        let record = self.guest.record().another();
-        record.of_method(&request.method);
-        record.took(request.bytes);
-        if let Some(opened) = &self.opened {
-            record.speaks(opened.peer.revision);
+    /// Records a request that is answered immediately, from start to end, and returns its response.
+    pub(super) fn record_response(
+        &self,
+        request: &Request,
+        response: ClientResponse,
+    ) -> ClientResponse {
+        let record = self.client.record().begin_next();
+        record.set_method(&request.method);
+        record.set_bytes_in(request.bytes);
+        if let Some(initialized) = &self.initialized {
+            record.set_revision(initialized.peer.revision);
         }
-        recorded(&record, answer)
+        finish_event(&record, response)
     }
 
-    /// The answer to what is no request.
-    pub(super) fn unread(&self, answer: Answer) -> Answer {
-        recorded(&self.guest.record().another(), answer)
+    /// Records a message that is no request, and returns its response.
+    pub(super) fn record_invalid(&self, response: ClientResponse) -> ClientResponse {
+        finish_event(&self.client.record().begin_next(), response)
     }
 
-    /// Starts to answer a request when its turn has come, or returns the answer that is there at once.
-    pub(super) fn take_request(&mut self, request: Request, turn: Turn) -> Option<(Answer, Turn)> {
-        if &*request.method == legacy::OPENING {
-            let answer = self.initialize(&request);
-            return Some((self.answered(&request, answer), turn));
+    /// Starts a request once it has its permit, or returns its immediate response.
+    pub(super) fn handle_request(
+        &mut self,
+        request: Request,
+        permit: ConcurrencyPermit,
+    ) -> Option<(ClientResponse, ConcurrencyPermit)> {
+        if &*request.method == legacy::INITIALIZE {
+            let response = self.initialize(&request);
+            return Some((self.record_response(&request, response), permit));
         }
-        let Some(opened) = &self.opened else {
-            let answer = legacy::unopened(&self.guest, &request, self.hint);
-            return Some((self.answered(&request, answer), turn));
+        let Some(initialized) = &self.initialized else {
+            let response = legacy::handle_uninitialized(&self.client, &request, self.hint);
+            return Some((self.record_response(&request, response), permit));
         };
         let id = request.id.clone();
-        let allowed = &self.door.settings.held;
-        let (guest, peer) = (self.guest(), &opened.peer);
-        let record = guest.record().clone();
-        record.hold(true);
-        let call = legacy::serve(&guest, peer, &self.calls, request, allowed, Way::Shared);
-        self.outgoing.answer(id, call, record, turn);
+        let buffer_limit = &self.state.settings.buffer_limit;
+        let (client, peer) = (self.client_for_message(), &initialized.peer);
+        let record = client.record().clone();
+        record.defer_end(true);
+        let call = legacy::serve(
+            &client,
+            peer,
+            &self.in_flight,
+            request,
+            buffer_limit,
+            ResponseMode::SharedStream,
+        );
+        self.outgoing.spawn_call(id, call, record, permit);
         None
     }
 
-    fn initialize(&mut self, request: &Request) -> Answer {
-        let client = Client::new(&new_id(), self.end.child_token());
-        let versions = &self.door.settings.versions;
-        let questions = self.questions.clone();
-        match legacy::initialize(&self.guest, versions, &request.params, client, questions) {
+    fn initialize(&mut self, request: &Request) -> ClientResponse {
+        let handle = ClientHandle::new(&new_id(), self.end.child_token());
+        let versions = &self.state.settings.versions;
+        let client_requests = self.client_requests.clone();
+        match legacy::initialize(&self.client, versions, &request.params, handle, client_requests) {
             Ok((peer, result)) => {
-                // Opening again begins anew.
-                if let Some(old) = self.opened.take() {
+                // A second `initialize` replaces the first session.
+                if let Some(old) = self.initialized.take() {
                     old.end.cancel();
                 }
-                let listen = self.guest.listen(&peer.subscriptions, peer.revision);
-                let listen = Some(listen.with_visits(&peer.client.visits));
+                let notifications = self.client.listen(&peer.subscriptions, peer.revision);
+                let notifications = Some(
+                    notifications
+                        .with_elicitation_completions(&peer.client.elicitation_completions),
+                );
                 let end = peer.client.gone.clone();
-                self.opened = Some(Opened { peer, listen, end });
-                Answer::result(&request.id, &result)
+                self.initialized = Some(InitializedSession { peer, notifications, end });
+                ClientResponse::result(&request.id, &result)
             }
-            Err(refused) => Answer::refused(Some(&request.id), &refused),
+            Err(refused) => ClientResponse::refused(Some(&request.id), &refused),
         }
     }
 
-    /// Does what a notification asks for.
-    pub(super) fn take_notification(&mut self, notification: &Notification) {
+    /// Handles a notification.
+    pub(super) fn handle_notification(&mut self, notification: &Notification) {
         match &*notification.method {
-            "notifications/cancelled" => self.calls.cancel(&notification.params),
+            "notifications/cancelled" => self.in_flight.cancel(&notification.params),
             "notifications/initialized" => {
-                let opened = self.opened.as_mut();
-                let opened = opened.and_then(|opened| Some((opened.listen.take()?, &opened.end)));
-                if let Some((listen, end)) = opened {
-                    let telling = tell_changes(listen, end.clone(), self.outgoing.queue.clone());
-                    self.outgoing.tasks.spawn(telling);
+                let initialized = self.initialized.as_mut();
+                let initialized = initialized.and_then(|initialized| {
+                    Some((initialized.notifications.take()?, &initialized.end))
+                });
+                if let Some((notifications, end)) = initialized {
+                    let sending =
+                        send_notifications(notifications, end.clone(), self.outgoing.queue.clone());
+                    self.outgoing.tasks.spawn(sending);
                 }
             }
             _ => {}
         }
     }
 
-    /// Takes what the client answers to a question.
-    pub(super) fn take_answer(&self, answer: jsonrpc::Answer) {
-        if let Some(Opened { peer, .. }) = &self.opened {
-            peer.questions.settle(answer);
+    /// Handles a client's response to a server-to-client request.
+    pub(super) fn handle_response(&self, response: jsonrpc::Response) {
+        if let Some(InitializedSession { peer, .. }) = &self.initialized {
+            peer.client_requests.complete(response);
         }
     }
 
-    /// Starts to answer a batch, in the revisions that have them.
-    pub(super) fn take_batch(&self, text: &Bytes) -> Result<(), Refused> {
-        let Some(Opened { peer, .. }) = &self.opened else {
-            return Err(batch::removed());
+    /// Starts a batch, in the revisions that have them.
+    pub(super) fn handle_batch(&self, text: &Bytes) -> Result<(), ErrorResponse> {
+        let Some(InitializedSession { peer, .. }) = &self.initialized else {
+            return Err(batch::batches_removed());
         };
         let messages = batch::read(peer.revision, text)?;
-        let mut turn = self.turn()?;
-        let allowed = &self.door.settings.held;
-        let (queue, room) = (self.outgoing.queue.clone(), self.outgoing.room.clone());
-        let fit = move |text| with_room(&room, text);
-        let answers = batch::serve(&self.guest, peer, &self.calls, messages, allowed, fit);
+        let mut permit = self.request_permit()?;
+        let buffer_limit = &self.state.settings.buffer_limit;
+        let (queue, queue_budget) =
+            (self.outgoing.queue.clone(), self.outgoing.queue_budget.clone());
+        let finish = move |text| reserve(&queue_budget, text);
+        let responses =
+            batch::serve(&self.client, peer, &self.in_flight, messages, buffer_limit, finish);
         self.outgoing.tasks.spawn(async move {
-            let answer = match turn.come().await {
-                Ok(()) => answers.await,
-                Err(Busy { retry_after }) => {
-                    Some(Answer::refused(None, &results::too_busy(retry_after)))
+            let response = match permit.acquire().await {
+                Ok(()) => responses.await,
+                Err(Overloaded { retry_after }) => {
+                    Some(ClientResponse::refused(None, &results::too_busy(retry_after)))
                 }
             };
-            if let Some(text) = answer.and_then(|answer| answer.text.into_whole()) {
-                // Fails only when the stream is gone, and the client with it.
+            if let Some(text) = response.and_then(|response| response.text.into_whole()) {
+                // Fails only if the stream is closed, and the client gone.
                 let _ = queue.send(text).await;
             }
         });
         Ok(())
     }
 
-    /// Ends everything that is open; when the house closes, or the client would not be let in any more, only what
-    /// tells of changes: calls that are under way are answered first.
+    /// Ends the session and all of its requests. At shutdown, or if the client would no longer be
+    /// authenticated, only the notifications end: calls in progress are finished first.
     pub(super) async fn close(self) {
-        if !self.is_over && !self.door.stop.is_cancelled() {
+        if !self.is_over && !self.state.stop.is_cancelled() {
             self.end.cancel();
         }
-        if let Some(opened) = self.opened {
-            opened.end.cancel();
+        if let Some(initialized) = self.initialized {
+            initialized.end.cancel();
         }
         self.outgoing.tasks.close();
         self.outgoing.tasks.wait().await;
@@ -285,39 +325,47 @@ impl Conversation {
     }
 }
 
-impl Outgoing {
-    /// Sends an answer if there is room for it now, and tells whether there was.
-    pub(super) fn try_say(&self, answer: &Answer) -> bool {
-        match &answer.text {
-            Text::Whole(text) => self.queue.try_send(text.clone()).is_ok(),
-            Text::Parts(_) | Text::Arriving(..) => false,
+impl OutboundQueue {
+    /// Queues a response if there is room now; false if there is none.
+    pub(super) fn try_send(&self, response: &ClientResponse) -> bool {
+        match &response.text {
+            ResponseBody::Whole(text) => self.queue.try_send(text.clone()).is_ok(),
+            ResponseBody::Parts(_) | ResponseBody::Arriving(..) => false,
         }
     }
 
-    /// Sends a call's progress and then its answer, on a task of its own, when its turn has come. The record is that of
-    /// the call.
-    pub(super) fn answer(&self, id: Id, call: Call, record: Record, turn: Turn) {
-        let (queue, room) = (self.queue.clone(), self.room.clone());
-        let call = call.surviving(Some(id.clone()));
-        let trail = Trail::begin();
-        record.trailed(trail.number());
-        let (allowed, answering) = (self.allowed.clone(), (id, call, record));
-        self.tasks.spawn(trail.walk(answer(answering, turn, queue, allowed, room)));
+    /// Runs a call in a task of its own once it has its permit: queues its notifications and then
+    /// its response. `record` is the call's audit event.
+    pub(super) fn spawn_call(
+        &self,
+        id: Id,
+        call: ResponseFuture,
+        record: AuditEvent,
+        permit: ConcurrencyPermit,
+    ) {
+        let (queue, queue_budget) = (self.queue.clone(), self.queue_budget.clone());
+        let call = call.catch_panics(Some(id.clone()));
+        let scope = RequestScope::begin();
+        record.set_request_number(scope.number());
+        let (buffer_limit, answering) = (self.buffer_limit.clone(), (id, call, record));
+        self.tasks.spawn(scope.run(run_call(answering, permit, queue, buffer_limit, queue_budget)));
     }
 }
 
-async fn answer(
-    (id, call, record): (Id, Call, Record),
-    mut turn: Turn,
+async fn run_call(
+    (id, call, record): (Id, ResponseFuture, AuditEvent),
+    mut permit: ConcurrencyPermit,
     queue: mpsc::Sender<Bytes>,
-    allowed: Allowance,
-    room: Room,
+    buffer_limit: BufferLimit,
+    queue_budget: QueueBudget,
 ) {
-    let Call { mut answer, mut beside } = call;
-    if let Err(Busy { retry_after }) = turn.come().await {
-        let refused =
-            recorded(&record, Answer::refused(Some(&id), &results::too_busy(retry_after)));
-        drop((answer, record));
+    let ResponseFuture { mut response, mut messages } = call;
+    if let Err(Overloaded { retry_after }) = permit.acquire().await {
+        let refused = finish_event(
+            &record,
+            ClientResponse::refused(Some(&id), &results::too_busy(retry_after)),
+        );
+        drop((response, record));
         if let Some(text) = refused.text.into_whole() {
             let _ = queue.send(text).await;
         }
@@ -326,18 +374,19 @@ async fn answer(
     let done = loop {
         tokio::select! {
             biased;
-            done = &mut answer => break done,
-            message = beside.next() => if queue.send(message).await.is_err() {
+            done = &mut response => break done,
+            message = messages.next() => if queue.send(message).await.is_err() {
                 return;
             },
         }
     };
-    let rest = beside.rest(done.is_some());
+    let rest = messages.rest(done.is_some());
     let text = match done {
-        // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
-        Some(done) => done.whole(&id, &allowed).await.text.into_whole().map(|text| {
-            with_room(&room, text).unwrap_or_else(|refused| {
-                recorded(&record, Answer::refused(Some(&id), &refused));
+        // Buffered already by the dialect, so that a cancellation still reaches it while it
+        // arrives.
+        Some(done) => done.whole(&id, &buffer_limit).await.text.into_whole().map(|text| {
+            reserve(&queue_budget, text).unwrap_or_else(|refused| {
+                finish_event(&record, ClientResponse::refused(Some(&id), &refused));
                 jsonrpc::write_error(Some(&id), &refused.error.to_bytes())
             })
         }),
@@ -351,35 +400,39 @@ async fn answer(
     }
 }
 
-/// An answer for which there is room until it has gone out, or an error in its place: whoever asks for much
-/// and reads nothing must not have it held here.
-fn with_room(room: &Room, text: Bytes) -> Result<Bytes, Refused> {
-    let text = room.budget.keep(text).map_err(|NoRoom| unread())?;
-    if text.len() <= ALWAYS_BYTES {
+/// Reserves bytes for a response until it is written, or returns an error in its place: a client
+/// that requests much and reads nothing must not fill the memory.
+fn reserve(queue_budget: &QueueBudget, text: Bytes) -> Result<Bytes, ErrorResponse> {
+    let text = queue_budget.budget.charge(text).map_err(|BudgetExhausted| memory_exhausted())?;
+    if text.len() <= UNRESERVED_BYTES {
         return Ok(text);
     }
     let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
-    match Arc::clone(&room.own).try_acquire_many_owned(size) {
-        Ok(permit) => Ok(Bytes::from_owner(Waiting { text, _room: permit })),
-        Err(_) => Err(unread()),
+    match Arc::clone(&queue_budget.session_bytes).try_acquire_many_owned(size) {
+        Ok(permit) => Ok(Bytes::from_owner(QueuedMessage { text, _room: permit })),
+        Err(_) => Err(memory_exhausted()),
     }
 }
 
-/// An answer for which there always is room: there are only so many.
-const ALWAYS_BYTES: usize = 64 * 1024;
+/// Responses up to this size need no reservation in the session: their number is bounded.
+const UNRESERVED_BYTES: usize = 64 * 1024;
 
-/// Tells of changes until the conversation ends. While the queue is full nothing gathers here: what
-/// changes meanwhile is one notice.
-async fn tell_changes(mut listen: Listen, end: CancellationToken, queue: mpsc::Sender<Bytes>) {
+/// Sends notifications until the session ends. While the queue is full, further changes coalesce in
+/// the notification source.
+async fn send_notifications(
+    mut notifications: ClientNotifications,
+    end: CancellationToken,
+    queue: mpsc::Sender<Bytes>,
+) {
     loop {
-        let news = tokio::select! {
+        let notification = tokio::select! {
             biased;
             () = end.cancelled() => return,
-            news = listen.next() => news,
+            notification = notifications.next() => notification,
         };
-        // Without news its client would not be let in any more, and the conversation ends.
-        let Some(news) = news else { return };
-        if queue.send(results::news(&news, Object::new())).await.is_err() {
+        // `None` means that the client would no longer be authenticated; the session ends.
+        let Some(notification) = notification else { return };
+        if queue.send(results::change_notification(&notification, Object::new())).await.is_err() {
             return;
         }
     }

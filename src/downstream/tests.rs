@@ -1,7 +1,7 @@
-//! The front doors as a whole: raw bytes in, raw bytes out, over streams in memory.
+//! Tests of the downstream side as a whole: bytes in, bytes out, over streams in memory.
 //!
-//! Behind them stands the real house with two upstreams that are scripts: `old` speaks 2025-11-25 and
-//! `new` speaks 2026-07-28, both as processes whose streams are in memory too.
+//! The gateway is real, with two scripted upstreams: `old` speaks 2025-11-25 and `new` speaks
+//! 2026-07-28, both as processes whose streams are in memory too.
 
 #![expect(clippy::disallowed_types, reason = "a test reads whatever came back")]
 
@@ -22,48 +22,48 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::http::serve_connection;
-use super::{Doors, Settings};
-use crate::catalog::{self, Catalog, Outlet};
-use crate::gateway::{Gateway, Sentries};
+use super::{ServerStateCell, Settings};
+use crate::catalog::{self, Catalog, ExportRules};
+use crate::gateway::{Gateway, Inspectors};
 use crate::mcp::name::{Naming, UpstreamName};
-use crate::mcp::pattern::Rules;
+use crate::mcp::pattern::AllowDeny;
 use crate::policy::role::Role;
-use crate::policy::{self, Policy, keys::Key};
+use crate::policy::{self, Policy, keys::ApiKey};
 use crate::sha256::sha256;
-use crate::upstream::connect::Stream;
-use crate::upstream::{self, Limits, Retry, Source, Timeouts, Upstream};
+use crate::upstream::connect::ByteStream;
+use crate::upstream::{self, RetrySettings, Timeouts, Upstream, UpstreamLimits, UpstreamSource};
 use script::{Script, command};
 
-/// The house, and a way to its doors.
-struct World {
-    door: Arc<Doors>,
+/// A running gateway, and a way to connect to it.
+struct TestGateway {
+    state_cell: Arc<ServerStateCell>,
     script: Arc<Script>,
     stop: CancellationToken,
 }
 
-impl World {
+impl TestGateway {
     async fn start() -> Self {
         Self::with(Settings::default()).await
     }
 
     async fn with(settings: Settings) -> Self {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        // The doors close first, while the house behind them is still there.
+        // The downstream side shuts down first, while the gateway is still running.
         let behind = CancellationToken::new();
         let script = Arc::new(Script::default());
-        let shared = settings.held.budget.clone();
+        let shared = settings.buffer_limit.budget.clone();
         let names: [UpstreamName; 2] = ["new", "old"].map(|name| name.parse().expect("a name"));
-        let outlets = names.clone().map(|name| Outlet {
+        let exports = names.clone().map(|name| ExportRules {
             prefix: name.clone(),
             name,
-            prompts: Rules::everything(),
-            tools: Rules::everything(),
-            resources: Rules::everything(),
+            prompts: AllowDeny::everything(),
+            tools: AllowDeny::everything(),
+            resources: AllowDeny::everything(),
             rename: Vec::new(),
         });
         let catalog = Catalog::new(catalog::Settings {
             naming: Naming::default(),
-            outlets: outlets.to_vec(),
+            exports: exports.to_vec(),
             page_items: 200,
             page_bytes: 1_000_000,
             instructions: true,
@@ -77,26 +77,34 @@ impl World {
             policy(),
             catalog,
             upstreams.to_vec(),
-            Sentries::default(),
+            Inspectors::default(),
             &tasks,
             &behind,
         );
-        gateway.listed().await;
-        Self { door: Doors::new(gateway, settings, tasks, stop.clone()), script, stop }
+        gateway.wait_until_listed().await;
+        Self {
+            state_cell: ServerStateCell::new(gateway, settings, tasks, stop.clone()),
+            script,
+            stop,
+        }
     }
 
     /// Opens an HTTP connection.
-    fn connect(&self) -> Client {
+    fn connect(&self) -> TestClient {
         let (ours, theirs) = duplex(1024 * 1024);
-        self.door.now().tasks.spawn(serve_connection(Arc::clone(&self.door), theirs, None));
-        Client { io: Box::new(ours), read: Vec::new() }
+        self.state_cell.now().tasks.spawn(serve_connection(
+            Arc::clone(&self.state_cell),
+            theirs,
+            None,
+        ));
+        TestClient { io: Box::new(ours), read: Vec::new() }
     }
 }
 
 fn policy() -> Policy {
     let nothing_secret = Role {
-        tools: Rules::new(&["*"], &["*/secret"]),
-        resources: Rules::new(&["*"], &["*secret*"]),
+        tools: AllowDeny::new(&["*"], &["*/secret"]),
+        resources: AllowDeny::new(&["*"], &["*secret*"]),
         ..Role::everything()
     };
     Policy::new(policy::Settings {
@@ -105,7 +113,7 @@ fn policy() -> Policy {
             ("local".to_owned(), Role::everything()),
             ("guest".to_owned(), nothing_secret),
         ]),
-        keys: vec![Key {
+        keys: vec![ApiKey {
             client: "ann".into(),
             role: "guest".into(),
             sha256: vec![sha256("ann-key")],
@@ -118,7 +126,7 @@ fn policy() -> Policy {
 fn upstream_settings(name: UpstreamName) -> upstream::Settings {
     let second = Duration::from_secs(1);
     upstream::Settings {
-        source: Source::Process(command(name.as_str())),
+        source: UpstreamSource::Process(command(name.as_str())),
         name,
         era: None,
         sharing: upstream::Sharing::Shared,
@@ -134,8 +142,8 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
             stop: 2 * second,
             terminate: 3 * second,
         },
-        retry: Retry { backoff: second, max_backoff: 30 * second, jitter: false },
-        limits: Limits {
+        retry: RetrySettings { backoff: second, max_backoff: 30 * second, jitter: false },
+        limits: UpstreamLimits {
             concurrency: 64,
             waiting: 128,
             wait: second,
@@ -148,30 +156,30 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
         lazy: false,
         breaker: crate::upstream::health::breaker::Settings::default(),
         on_down: crate::upstream::OnDown::Keep,
-        kept_in: None,
+        list_cache_dir: None,
     }
 }
 
-/// One end of a conversation in memory.
-struct Client {
-    io: Box<dyn Stream>,
+/// Client end of a connection in memory.
+struct TestClient {
+    io: Box<dyn ByteStream>,
     read: Vec<u8>,
 }
 
-/// A response, read to its end.
+/// An HTTP response, read to its end.
 #[derive(Debug)]
-struct Response {
+struct TestResponse {
     status: u16,
     headers: String,
     body: String,
 }
 
-impl Client {
+impl TestClient {
     async fn write(&mut self, bytes: impl AsRef<[u8]>) {
         self.io.write_all(bytes.as_ref()).await.expect("the other side reads");
     }
 
-    /// Reads until `text` has come; returns everything up to its end.
+    /// Reads until `text` has arrived; returns everything up to its end.
     async fn read_to(&mut self, text: &str) -> String {
         loop {
             let found = self.read.windows(text.len()).position(|part| part == text.as_bytes());
@@ -188,26 +196,26 @@ impl Client {
         }
     }
 
-    /// Whether the other side closes without another byte.
+    /// True if the other side closes without another byte.
     async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         let ended = self.io.read_to_end(&mut rest).await.is_ok();
         ended && self.read.is_empty() && rest.is_empty()
     }
 
-    async fn head(&mut self) -> Response {
+    async fn head(&mut self) -> TestResponse {
         let headers = self.read_to("\r\n\r\n").await;
         let status = headers.get(9..12).and_then(|code| code.parse().ok()).expect("a status");
-        Response { status, headers, body: String::new() }
+        TestResponse { status, headers, body: String::new() }
     }
 
     /// Sends a request and reads its response.
-    async fn ask(&mut self, request: impl AsRef<[u8]>) -> Response {
+    async fn ask(&mut self, request: impl AsRef<[u8]>) -> TestResponse {
         self.write(request).await;
         self.response().await
     }
 
-    async fn response(&mut self) -> Response {
+    async fn response(&mut self) -> TestResponse {
         let mut response = self.head().await;
         if let Some(length) = response.header("content-length") {
             let length: usize = length.parse().expect("a number");
@@ -242,21 +250,21 @@ impl Client {
         }
     }
 
-    /// The JSON of the next event.
+    /// Returns the JSON of the next event.
     async fn event(&mut self) -> Value {
         self.read_to("data: ").await;
         let data = self.read_to("\n\n").await;
         serde_json::from_str(data.trim()).expect("JSON")
     }
 
-    /// The JSON of the next line.
+    /// Returns the JSON of the next line.
     async fn line(&mut self) -> Value {
         let line = self.read_to("\n").await;
         serde_json::from_str(&line).expect("JSON")
     }
 }
 
-impl Response {
+impl TestResponse {
     fn header(&self, name: &str) -> Option<&str> {
         let lines = self.headers.lines();
         let mut fields = lines.filter_map(|line| line.split_once(": "));
@@ -267,7 +275,7 @@ impl Response {
         serde_json::from_str(&self.body).expect(&self.body)
     }
 
-    /// The status and the code of the error.
+    /// Returns the status and the error code.
     fn refusal(&self) -> (u16, i64) {
         (self.status, self.json()["error"]["code"].as_i64().expect("an error"))
     }

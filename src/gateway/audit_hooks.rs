@@ -1,110 +1,111 @@
-//! What the gateway learns about a request, told to its record.
-//!
-//! Knows nothing of: how a record is written, and how requests end.
+//! Audit hooks: the facts that the gateway adds to the audit event of a request.
 
 use std::sync::Arc;
 
-use super::{Fault, Guest, Reason};
-use crate::audit::{Decision, Record};
-use crate::catalog::Target;
+use super::{ClientContext, Error, RefusalReason};
+use crate::audit::{AuditDecision, AuditEvent};
+use crate::catalog::AuthorizedItem;
 use crate::json::Object;
-use crate::mcp::call::{Ask, Method};
+use crate::mcp::call::{ItemRequest, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::Revision;
 use crate::policy::Principal;
 use crate::request_scope;
 
-impl Guest {
-    /// The same guest, for one request or one conversation whose record this is.
-    pub fn recorded(&self, record: Record) -> Self {
+impl ClientContext {
+    /// This client with the audit event of one request or session.
+    pub fn with_record(&self, record: AuditEvent) -> Self {
         let Principal { name, role, application } = &self.principal;
-        record.by(name, role, application.as_ref());
-        request_scope::leave(|known| known.client = Some(Arc::clone(name)));
+        record.set_client(name, role, application.as_ref());
+        request_scope::record(|known| known.client = Some(Arc::clone(name)));
         Self { record, ..self.clone() }
     }
 
-    /// The record of what is asked in this guest's name.
-    pub fn record(&self) -> &Record {
+    /// The audit event of the client's request.
+    pub fn record(&self) -> &AuditEvent {
         &self.record
     }
 
-    /// Makes sure that there is room for the record, where it is a must. Before anything is done.
-    pub(super) async fn reserve(&self) -> Result<(), Fault> {
-        self.record.reserve().await.map_err(|_| self.unrecorded())
+    /// Reserves a place in the audit queue if auditing is mandatory, before anything is done.
+    pub(super) async fn reserve(&self) -> Result<(), Error> {
+        self.record.reserve().await.map_err(|_| self.audit_unavailable())
     }
 
-    /// The same without waiting.
-    pub(super) fn reserve_at_once(&self) -> Result<(), Fault> {
-        self.record.reserve_at_once().map_err(|_| self.unrecorded())
+    /// Reserves a place in the audit queue without waiting.
+    pub(super) fn reserve_at_once(&self) -> Result<(), Error> {
+        self.record.try_reserve().map_err(|_| self.audit_unavailable())
     }
 
-    /// Something is about to go to an upstream; where it must be recorded, it is now.
-    pub(super) async fn record_sending(&self) -> Result<(), Fault> {
-        self.record.admit().await.map_err(|_| self.unrecorded())
+    /// Records that a request is about to be sent to an upstream; waits for it if auditing is
+    /// mandatory.
+    pub(super) async fn record_sending(&self) -> Result<(), Error> {
+        self.record.admit().await.map_err(|_| self.audit_unavailable())
     }
 
-    fn unrecorded(&self) -> Fault {
-        self.gateway.meters.refused(Reason::Audit);
-        Fault::Unrecorded
+    fn audit_unavailable(&self) -> Error {
+        self.gateway.metrics.refused(RefusalReason::Audit);
+        Error::AuditUnavailable
     }
 
-    /// What is asked for, before anybody looks whether it is there.
-    pub(super) fn record_asked(&self, method: &str, params: &Object) {
+    /// Records the requested item before it is resolved.
+    pub(super) fn record_requested(&self, method: &str, params: &Object) {
         if !self.record.is_on() {
             return;
         }
-        let asked = match method {
+        let item = match method {
             SUBSCRIBE | UNSUBSCRIBE => {
                 params.get_string("uri").map(|uri| (Kind::Resource, uri.into()))
             }
-            method => Method::of(method).and_then(|method| Ask::item(method, params).ok()),
+            method => Method::of(method).and_then(|method| ItemRequest::item(method, params).ok()),
         };
-        if let Some((kind, key)) = asked {
-            self.record.about(kind);
-            self.record.named(&key);
+        if let Some((kind, key)) = item {
+            self.record.set_kind(kind);
+            self.record.set_public_name(&key);
         }
     }
 
-    /// A limit is reached, by its number in the configuration.
-    pub(super) fn record_limited(&self, target: Option<&Target>, limit: usize) {
+    /// Records a rejection by a limit, given by its index in the configuration.
+    pub(super) fn record_limited(&self, target: Option<&AuthorizedItem>, limit: usize) {
         if self.record.is_on() {
             target.into_iter().for_each(|target| self.record_found(target));
-            self.record.refused_by(&format!("limits[{limit}]"));
+            self.record.set_refused_by(&format!("limits[{limit}]"));
         }
     }
 
-    /// Whoever sees all that there is under the guest's own configuration.
+    /// A client without restrictions under this client's configuration.
     fn as_operator(&self) -> Self {
-        self.gateway.enter_as_operator_under(&self.generation)
+        self.gateway.operator_under(&self.config)
     }
 
-    pub(super) fn record_found(&self, target: &Target) {
-        request_scope::leave(|known| known.upstream = Some(target.upstream.shared()));
+    pub(super) fn record_found(&self, target: &AuthorizedItem) {
+        request_scope::record(|known| known.upstream = Some(target.upstream.shared()));
         if !self.record.is_on() {
             return;
         }
         let (upstream, own) = (&target.upstream, &*target.own);
-        let role = self.generation.policy.role(&self.principal);
+        let role = self.config.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own, target.is_listed());
         let rule = rule.map(|pattern| pattern.as_str());
         let item = (target.kind, &*target.key);
-        self.record.decided(item, Decision::Allowed, Some((upstream, own)), rule);
+        self.record.set_decision(item, AuditDecision::Allowed, Some((upstream, own)), rule);
     }
 
-    /// The client learns no more than that there is no such item; the operator, whether there is.
-    pub(super) fn record_missing(&self, ask: &Ask, revision: Revision) {
-        let item = (ask.kind, &*ask.key);
-        let meters = &self.gateway.meters;
-        let role = self.generation.policy.role(&self.principal);
-        let hidden = (!role.allows_everything()).then(|| self.as_operator().resolve(ask, revision));
-        let Some(target) = hidden.flatten() else {
-            meters.refused(Reason::Unknown);
-            return self.record.decided(item, Decision::Unknown, None, None);
+    /// Records that an item was not found. The client learns only that; the audit event says
+    /// whether the item exists.
+    pub(super) fn record_missing(&self, request: &ItemRequest, revision: Revision) {
+        let item = (request.kind, &*request.key);
+        let metrics = &self.gateway.metrics;
+        let role = self.config.policy.role(&self.principal);
+        let existing =
+            (!role.allows_everything()).then(|| self.as_operator().resolve(request, revision));
+        let Some(target) = existing.flatten() else {
+            metrics.refused(RefusalReason::Unknown);
+            return self.record.set_decision(item, AuditDecision::Unknown, None, None);
         };
-        meters.refused(Reason::Denied);
+        metrics.refused(RefusalReason::Denied);
         let (upstream, own) = (&target.upstream, &*target.own);
         let rule = role.rule(target.kind, upstream, own, target.is_listed());
         let rule = rule.map(|pattern| pattern.as_str());
-        self.record.decided(item, Decision::Denied, Some((upstream, own)), rule);
+        self.record.set_decision(item, AuditDecision::Denied, Some((upstream, own)), rule);
     }
 }

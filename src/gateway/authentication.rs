@@ -1,9 +1,8 @@
-//! Letting guests in, and letting them in again when another configuration holds.
+//! Authentication of clients, and re-authentication under a new configuration.
 //!
-//! Promises: every guest comes in here. Who stays for longer than a request is judged again under each configuration,
-//! by what it was let in with: what is no longer good lets nobody in.
-//!
-//! Knows nothing of: what guests do.
+//! Invariants: every [`ClientContext`] is created here. A client that stays for longer than a
+//! request is authenticated again under each configuration, with its original credential; one that
+//! is no longer valid is rejected.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,195 +10,240 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-use super::config_snapshot::Generation;
-use super::{Gateway, Guest};
-use crate::audit::Record;
-use crate::catalog::{Filter, View};
+use super::config_snapshot::ConfigSnapshot;
+use super::{ClientContext, Gateway};
+use crate::audit::AuditEvent;
+use crate::catalog::{Filter, RoleView};
+use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
+use crate::mcp::pattern::AllowDeny;
+use crate::mcp::uri::CanonicalUri;
 use crate::policy::role::Role;
-use crate::policy::{Arrival, Certificate, Pass, Principal, Refusal};
+use crate::policy::{AuthAttempt, AuthError, Certificate, Principal, VerifiedCredential};
 
-/// How a guest came in.
+/// Method by which a client was authenticated.
 #[derive(Debug, Clone)]
-pub(super) enum Way {
-    /// With what it has shown at a door.
-    Shown(Pass),
-    /// By its name.
+pub(super) enum AuthMethod {
+    /// By the credential that it presented to the server.
+    Credential(VerifiedCredential),
+    /// By the name of a configured client, for local commands.
     Named,
-    /// From this machine, under a role, or under the one that the configuration gives to who comes so.
-    Locally(Option<Arc<str>>),
-    /// With the program and its configuration in hand.
-    AsOperator,
+    /// By running on this machine, with a role, or with the configuration's role for local clients.
+    Local(Option<Arc<str>>),
+    /// By access to the program and its configuration.
+    Operator,
 }
 
-/// A guest apart from any configuration: who it is, how it came in, and what it saw last.
+/// Identity of a client, independent of the configuration, for re-authentication.
 #[derive(Clone)]
-pub(crate) struct Standing {
+pub(crate) struct ClientIdentity {
     pub(super) gateway: Arc<Gateway>,
-    /// The configuration that it saw last.
+    /// Number of the configuration that it was authenticated under last.
     number: u64,
     pub(super) principal: Principal,
-    way: Way,
-    origin: Origin,
-    view: watch::Receiver<Arc<View>>,
+    auth_method: AuthMethod,
+    origin: ConnectionOrigin,
+    view: watch::Receiver<Arc<RoleView>>,
 }
 
-/// Connection that a guest came in by.
+/// Properties of a client's connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Origin {
-    /// Where it comes from, if it comes over a network.
+pub(super) struct ConnectionOrigin {
+    /// Remote address, if it comes over a network.
     pub(super) from: Option<IpAddr>,
     /// The client certificate that secures it. It need not be what identifies the client.
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 
 impl Gateway {
-    /// Lets a client in, before a byte of its request is read.
-    pub async fn enter(self: &Arc<Self>, arrival: Arrival<'_>) -> Result<Guest, Refusal> {
-        self.enter_under(&self.now(), arrival).await
-    }
-
-    /// The same under a configuration.
-    pub async fn enter_under(
+    /// Authenticates a client, before its request body is read.
+    pub async fn authenticate(
         self: &Arc<Self>,
-        generation: &Arc<Generation>,
-        arrival: Arrival<'_>,
-    ) -> Result<Guest, Refusal> {
-        let (principal, pass) = generation.policy.enter(arrival, SystemTime::now()).await?;
-        let origin = Origin { from: arrival.from, certificate: arrival.certificate.cloned() };
-        Ok(self.guest(generation, principal, Way::Shown(pass), origin))
+        attempt: AuthAttempt<'_>,
+    ) -> Result<ClientContext, AuthError> {
+        self.authenticate_under(&self.config(), attempt).await
     }
 
-    /// Lets in a client by its name, for whoever holds the program and its configuration.
-    pub fn enter_as(self: &Arc<Self>, client: &str) -> Option<Guest> {
-        let now = self.now();
-        Some(self.guest(&now, now.policy.principal(client)?, Way::Named, Origin::default()))
+    /// Authenticates a client under a given configuration.
+    pub async fn authenticate_under(
+        self: &Arc<Self>,
+        config: &Arc<ConfigSnapshot>,
+        attempt: AuthAttempt<'_>,
+    ) -> Result<ClientContext, AuthError> {
+        let (principal, pass) = config.policy.authenticate(attempt, SystemTime::now()).await?;
+        let origin =
+            ConnectionOrigin { from: attempt.from, certificate: attempt.certificate.cloned() };
+        Ok(self.create_context(config, principal, AuthMethod::Credential(pass), origin))
     }
 
-    /// Lets in the client at the other end of `weir stdio`, under a role.
-    pub fn enter_locally(self: &Arc<Self>, role: &str) -> Guest {
-        let now = self.now();
-        let role = (*role != **now.policy.local_role()).then(|| role.into());
-        let principal = locally(&now, role.as_ref());
-        self.guest(&now, principal, Way::Locally(role), Origin::default())
+    /// The context of a configured client by its name, for local commands.
+    pub fn named_client(self: &Arc<Self>, client: &str) -> Option<ClientContext> {
+        let config = self.config();
+        Some(self.create_context(
+            &config,
+            config.policy.principal(client)?,
+            AuthMethod::Named,
+            ConnectionOrigin::default(),
+        ))
     }
 
-    /// Lets in whoever holds the program and its configuration: nothing is hidden.
-    pub fn enter_as_operator(self: &Arc<Self>) -> Guest {
-        self.enter_as_operator_under(&self.now())
+    /// The context of the client at the other end of `weir stdio`, with a role.
+    pub fn local_client(self: &Arc<Self>, role: &str) -> ClientContext {
+        let config = self.config();
+        let role = (*role != **config.policy.local_role()).then(|| role.into());
+        let principal = local_principal(&config, role.as_ref());
+        self.create_context(
+            &config,
+            principal,
+            AuthMethod::Local(role),
+            ConnectionOrigin::default(),
+        )
     }
 
-    pub(super) fn enter_as_operator_under(self: &Arc<Self>, generation: &Arc<Generation>) -> Guest {
+    /// The context of the operator, from which nothing is hidden.
+    pub fn operator(self: &Arc<Self>) -> ClientContext {
+        self.operator_under(&self.config())
+    }
+
+    pub(super) fn operator_under(self: &Arc<Self>, config: &Arc<ConfigSnapshot>) -> ClientContext {
         // No role of the configuration can have this name.
         let principal = Principal::new("operator", "*");
-        self.guest(generation, principal, Way::AsOperator, Origin::default())
+        self.create_context(config, principal, AuthMethod::Operator, ConnectionOrigin::default())
     }
 
-    fn guest(
+    fn create_context(
         self: &Arc<Self>,
-        generation: &Arc<Generation>,
+        config: &Arc<ConfigSnapshot>,
         principal: Principal,
-        way: Way,
-        origin: Origin,
-    ) -> Guest {
-        let policy = &generation.policy;
-        let anonymous = match way {
-            Way::Shown(Pass::Nothing) | Way::AsOperator => true,
-            Way::Locally(_) => policy.is_open(),
-            Way::Shown(_) | Way::Named => false,
+        auth_method: AuthMethod,
+        origin: ConnectionOrigin,
+    ) -> ClientContext {
+        let policy = &config.policy;
+        let anonymous = match auth_method {
+            AuthMethod::Credential(VerifiedCredential::Nothing) | AuthMethod::Operator => true,
+            AuthMethod::Local(_) => policy.allows_anonymous(),
+            AuthMethod::Credential(_) | AuthMethod::Named => false,
         };
-        let is_limited = !matches!(way, Way::AsOperator);
+        let is_limited = !matches!(auth_method, AuthMethod::Operator);
         let (role, name) = match is_limited {
             true => policy.role_and_view(&principal),
             false => (Role::everything().into(), Arc::clone(&principal.role)),
         };
         let public = anonymous && role.allows_everything();
         let filter: Arc<dyn Filter> = role;
-        let view = generation.catalog.view(&name, &filter);
-        Guest {
+        let view = config.catalog.view(&name, &filter);
+        ClientContext {
             gateway: Arc::clone(self),
-            generation: Arc::clone(generation),
+            config: Arc::clone(config),
             principal,
-            way,
+            auth_method,
             origin,
             view,
             public,
             is_limited,
-            record: Record::off(),
+            record: AuditEvent::off(),
         }
     }
 }
 
-impl Guest {
-    /// The guest apart from the configuration under which it entered.
-    pub(crate) fn standing(&self) -> Standing {
-        Standing {
+impl ClientContext {
+    /// The client's identity without the configuration.
+    pub(crate) fn identity(&self) -> ClientIdentity {
+        ClientIdentity {
             gateway: Arc::clone(&self.gateway),
-            number: self.generation.number,
+            number: self.config.number,
             principal: self.principal.clone(),
-            way: self.way.clone(),
+            auth_method: self.auth_method.clone(),
             origin: self.origin.clone(),
             view: self.view.clone(),
         }
     }
 
-    /// Whether it is this configuration under which the guest entered.
-    pub(crate) fn is_under(&self, generation: &Arc<Generation>) -> bool {
-        Arc::ptr_eq(&self.generation, generation)
+    /// Whether the client was authenticated under this configuration.
+    pub(crate) fn is_under(&self, config: &Arc<ConfigSnapshot>) -> bool {
+        Arc::ptr_eq(&self.config, config)
     }
 
-    /// The client certificate of the guest's connection, if it has one.
+    /// The client certificate of the connection, if it has one.
     pub(crate) fn certificate(&self) -> Option<&Arc<Certificate>> {
         self.origin.certificate.as_ref()
     }
 
-    /// The same guest under this configuration, if it may still come in.
-    pub(crate) fn again(&self, generation: &Arc<Generation>) -> Result<Self, Refusal> {
-        let guest = self.standing().enter(generation)?;
-        Ok(guest.recorded(self.record.clone()))
+    /// Authenticates the client again, under this configuration.
+    pub(crate) fn reauthenticate(&self, config: &Arc<ConfigSnapshot>) -> Result<Self, AuthError> {
+        let client = self.identity().authenticate(config)?;
+        Ok(client.with_record(self.record.clone()))
     }
 }
 
-impl Standing {
-    /// Lets the guest in under a configuration, whatever it may use there; or no more.
-    pub(super) fn enter(&self, generation: &Arc<Generation>) -> Result<Guest, Refusal> {
-        let principal = self.principal_under(generation)?;
-        Ok(self.gateway.guest(generation, principal, self.way.clone(), self.origin.clone()))
+impl ClientIdentity {
+    /// Authenticates the client under a configuration, with whatever that allows it.
+    pub(super) fn authenticate(
+        &self,
+        config: &Arc<ConfigSnapshot>,
+    ) -> Result<ClientContext, AuthError> {
+        let principal = self.principal_under(config)?;
+        Ok(self.gateway.create_context(
+            config,
+            principal,
+            self.auth_method.clone(),
+            self.origin.clone(),
+        ))
     }
 
-    /// Waits until the client certificate of the guest's connection is not valid any more; for ever if it has none.
+    /// Waits until the client certificate of the connection has expired; forever if it has none.
     pub(super) async fn expired(&self) {
         Certificate::expired(self.origin.certificate.as_ref()).await;
     }
 
-    /// Whether the guest may come in under the configuration that holds now.
-    pub(crate) fn is_good(&self) -> bool {
-        self.principal_under(&self.gateway.now()).is_ok()
+    /// Whether the client is still valid under the current configuration.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.principal_under(&self.gateway.config()).is_ok()
     }
 
-    /// What the guest sees now; nothing if it may not come in any more.
-    pub(super) fn view(&self) -> Option<Arc<View>> {
-        let now = self.gateway.now();
-        if now.number <= self.number {
+    /// The client's current view; `None` if it is no longer valid.
+    pub(super) fn view(&self) -> Option<Arc<RoleView>> {
+        let config = self.gateway.config();
+        if config.number <= self.number {
             return Some(Arc::clone(&self.view.borrow()));
         }
-        Some(self.enter(&now).ok()?.view())
+        Some(self.authenticate(&config).ok()?.view())
     }
 
-    fn principal_under(&self, generation: &Generation) -> Result<Principal, Refusal> {
-        let (policy, now) = (&generation.policy, SystemTime::now());
-        if !Certificate::holds(self.origin.certificate.as_ref(), now) {
-            return Err(Refusal::Certificate);
+    fn principal_under(&self, config: &ConfigSnapshot) -> Result<Principal, AuthError> {
+        let (policy, now) = (&config.policy, SystemTime::now());
+        if !Certificate::is_valid(self.origin.certificate.as_ref(), now) {
+            return Err(AuthError::Certificate);
         }
-        match &self.way {
-            Way::Shown(pass) => policy.again(pass, &self.principal, now),
-            Way::Named => policy.principal(&self.principal.name).ok_or(Refusal::Unknown),
-            Way::Locally(Some(role)) if !policy.has_role(role) => Err(Refusal::Unknown),
-            Way::Locally(role) => Ok(locally(generation, role.as_ref())),
-            Way::AsOperator => Ok(self.principal.clone()),
+        match &self.auth_method {
+            AuthMethod::Credential(pass) => policy.reauthenticate(pass, &self.principal, now),
+            AuthMethod::Named => policy.principal(&self.principal.name).ok_or(AuthError::Unknown),
+            AuthMethod::Local(Some(role)) if !policy.has_role(role) => Err(AuthError::Unknown),
+            AuthMethod::Local(role) => Ok(local_principal(config, role.as_ref())),
+            AuthMethod::Operator => Ok(self.principal.clone()),
         }
     }
 }
 
-fn locally(generation: &Generation, role: Option<&Arc<str>>) -> Principal {
-    Principal::new("local", Arc::clone(role.unwrap_or(generation.policy.local_role())))
+fn local_principal(config: &ConfigSnapshot, role: Option<&Arc<str>>) -> Principal {
+    Principal::new("local", Arc::clone(role.unwrap_or(config.policy.local_role())))
+}
+
+/// Lets the catalog use the policy's roles.
+impl Filter for Role {
+    fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
+        Role::allows(self, kind, upstream, own)
+    }
+
+    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
+        Role::allows_uri(self, upstream, uri)
+    }
+
+    fn resources(&self) -> &AllowDeny {
+        &self.resources
+    }
+
+    fn reaches(&self, upstream: &UpstreamName) -> bool {
+        Role::reaches(self, upstream)
+    }
 }

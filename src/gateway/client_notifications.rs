@@ -1,7 +1,8 @@
-//! Waiting for changes of what a guest can see, of what it has subscribed to, and for the end of visits.
+//! Notifications for one client: changed lists, updated resources, task statuses and completed
+//! elicitations.
 //!
-//! There is no subscriber list and no queue: a listener looks at its view whenever that changes. A
-//! change that a client cannot see never wakes it, and a burst is one notice.
+//! There is no subscriber list and no queue: the stream compares its view whenever that changes. A
+//! change that the client cannot see never wakes it, and a burst becomes one notification.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,66 +11,67 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Generation, Guest, Standing, Subscriptions};
-use crate::catalog::View;
-use crate::mcp::definition::downgrade::Form;
-use crate::mcp::elicitation_complete::Visits;
-use crate::mcp::kind::Topic;
+use super::{ClientContext, ClientIdentity, ConfigSnapshot, Subscriptions};
+use crate::catalog::RoleView;
+use crate::mcp::definition::downgrade::DefinitionForm;
+use crate::mcp::elicitation_complete::ElicitationCompletions;
+use crate::mcp::kind::ListTopic;
 
-/// The least time between two notices of a topic to one client.
+/// Minimum time between two notifications of a topic to one client.
 const SPACING: Duration = Duration::from_secs(1);
 
-/// Something that a guest has to be told.
+/// A notification for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum ClientNotification {
     /// The lists of this topic have changed.
-    Lists(Topic),
-    /// The resource of this URI has.
+    Lists(ListTopic),
+    /// The resource with this URI was updated.
     Updated(Arc<str>),
-    /// A task has, which stands here as it is now.
+    /// The status of a task has changed: the `params` of the notification.
     Task(Bytes),
-    /// A visit is done with: the `params` that say which.
-    Visited(Bytes),
+    /// A URL elicitation is complete: the `params` of the notification.
+    ElicitationComplete(Bytes),
 }
 
-/// A guest's open ear. It stays open under the next configuration, as long as the guest would be let in again.
-pub struct Listen {
-    standing: Standing,
-    generations: watch::Receiver<Arc<Generation>>,
-    /// The configuration whose view is watched.
+/// Stream of notifications for one client. Survives a reload if the client still authenticates.
+pub struct ClientNotifications {
+    identity: ClientIdentity,
+    configs: watch::Receiver<Arc<ConfigSnapshot>>,
+    /// Number of the configuration whose view is watched.
     number: u64,
     subscriptions: Arc<Subscriptions>,
-    visits: Visits,
-    view: watch::Receiver<Arc<View>>,
-    /// In which form its client sees lists.
-    form: Form,
-    /// The view as it was looked at last.
-    seen: Arc<View>,
-    /// For each topic whether it has changed since the client was last told, be it there and back: the client may have
-    /// listed in between.
+    elicitations: ElicitationCompletions,
+    view: watch::Receiver<Arc<RoleView>>,
+    /// The form in which its client sees lists.
+    form: DefinitionForm,
+    /// The view at the last comparison.
+    seen: Arc<RoleView>,
+    /// Per topic: whether it has changed since the last notification, even if it changed back: the
+    /// client may have listed in between.
     has_changed: [bool; 3],
-    /// When the client may be told again.
+    /// Per topic: the earliest time of the next notification.
     next_at: [Instant; 3],
 }
 
-impl Listen {
+impl ClientNotifications {
     pub(super) fn new(
-        guest: &Guest,
-        form: Form,
+        client: &ClientContext,
+        form: DefinitionForm,
         subscriptions: Arc<Subscriptions>,
         now: Instant,
     ) -> Self {
-        let generations = guest.gateway.current.subscribe();
-        let (standing, number, mut view) =
-            (guest.standing(), guest.generation.number, guest.view.clone());
+        let configs = client.gateway.current.subscribe();
+        let (identity, number, mut view) =
+            (client.identity(), client.config.number, client.view.clone());
         let seen = Arc::clone(&view.borrow_and_update());
-        let (visits, has_changed, next_at) = (Visits::default(), [false; 3], [now; 3]);
+        let (elicitations, has_changed, next_at) =
+            (ElicitationCompletions::default(), [false; 3], [now; 3]);
         Self {
-            standing,
-            generations,
+            identity,
+            configs,
             number,
             subscriptions,
-            visits,
+            elicitations,
             view,
             form,
             seen,
@@ -78,32 +80,34 @@ impl Listen {
         }
     }
 
-    /// Tells of these visits, too.
-    pub fn with_visits(self, visits: &Visits) -> Self {
-        Self { visits: visits.clone(), ..self }
+    /// Also yields these completed elicitations.
+    pub fn with_elicitation_completions(self, elicitations: &ElicitationCompletions) -> Self {
+        Self { elicitations: elicitations.clone(), ..self }
     }
 
-    /// Takes the place of the guest that listened before, of the same client: what was told stays told.
-    pub fn goes_on_as(&mut self, guest: &Guest) {
-        self.standing = guest.standing();
-        self.look_under(guest);
+    /// Continues with a new context of the same client, without repeating notifications.
+    pub fn switch_client(&mut self, client: &ClientContext) {
+        self.identity = client.identity();
+        self.use_config_of(client);
     }
 
-    /// The next topic whose lists have changed since this guest was last told, or the next resource that has; each at
-    /// most once a second. Ends when the guest would not be let in any more. Cancel-safe: what is returned counts as told.
-    pub async fn next(&mut self) -> Option<News> {
+    /// Waits for the next notification; at most one per second for each topic and resource. `None`
+    /// when the client is no longer authenticated. Cancel-safe: a returned notification counts as
+    /// sent.
+    pub async fn next(&mut self) -> Option<ClientNotification> {
         loop {
-            let now = Arc::clone(&self.generations.borrow_and_update());
-            // A guest may have entered under one that has not come here yet.
-            if now.number > self.number {
-                let guest = self.standing.enter(&now).ok()?;
-                self.look_under(&guest);
+            let config = Arc::clone(&self.configs.borrow_and_update());
+            // The client may have been authenticated under a configuration that is newer than
+            // `config`.
+            if config.number > self.number {
+                let client = self.identity.authenticate(&config).ok()?;
+                self.use_config_of(&client);
             }
-            drop(now);
-            self.look();
+            drop(config);
+            self.detect_changes();
             let now = Instant::now();
             let mut wake_at: Option<Instant> = None;
-            for topic in Topic::ALL {
+            for topic in ListTopic::ALL {
                 let at = topic.index();
                 if !self.has_changed[at] {
                     continue;
@@ -111,7 +115,7 @@ impl Listen {
                 if self.next_at[at] <= now {
                     self.has_changed[at] = false;
                     self.next_at[at] = now + SPACING;
-                    return Some(News::Lists(topic));
+                    return Some(ClientNotification::Lists(topic));
                 }
                 wake_at =
                     Some(wake_at.map_or(self.next_at[at], |other| other.min(self.next_at[at])));
@@ -123,36 +127,36 @@ impl Listen {
                 }
             };
             tokio::select! {
-                // First: nothing is told that another configuration forbids.
+                // Checked first, so that nothing is sent that a newer configuration forbids.
                 biased;
-                replaced = self.generations.changed() => if replaced.is_err() {
-                    // The house is gone, and nothing changes any more.
+                replaced = self.configs.changed() => if replaced.is_err() {
+                    // The gateway is gone; no change will follow.
                     std::future::pending::<()>().await;
                 },
-                () = self.standing.expired() => return None,
-                // Its catalog may be gone: then there is another configuration, or will be.
+                () = self.identity.expired() => return None,
+                // If the catalog is gone, there is a newer configuration, or will be soon.
                 Ok(()) = self.view.changed() => {}
                 () = spaced => {}
-                uri = self.subscriptions.next() => return Some(News::Updated(uri)),
-                task = self.subscriptions.tasks().next() => return Some(News::Task(task)),
-                params = self.visits.next() => return Some(News::Visited(params)),
+                uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
+                task = self.subscriptions.tasks().next() => return Some(ClientNotification::Task(task)),
+                params = self.elicitations.next() => return Some(ClientNotification::ElicitationComplete(params)),
             }
         }
     }
 
-    /// Notes what has changed since the last look.
-    fn look(&mut self) {
+    /// Marks the topics that have changed since the last comparison.
+    fn detect_changes(&mut self) {
         let current = Arc::clone(&self.view.borrow_and_update());
-        for topic in Topic::ALL {
+        for topic in ListTopic::ALL {
             let differs = current.differs(&self.seen, topic, self.form);
             self.has_changed[topic.index()] |= differs;
         }
         self.seen = current;
     }
 
-    fn look_under(&mut self, guest: &Guest) {
-        self.number = guest.generation.number;
-        self.view = guest.view.clone();
-        self.subscriptions.look_with(guest);
+    fn use_config_of(&mut self, client: &ClientContext) {
+        self.number = client.config.number;
+        self.view = client.view.clone();
+        self.subscriptions.update_view(client);
     }
 }

@@ -1,11 +1,11 @@
-//! All that a configuration decides, in one piece: it is replaced whole, and a request is served under the one that
-//! it entered under.
+//! Configuration snapshot: everything that one configuration decides. A reload replaces it as a
+//! whole, and a request is processed under the snapshot that it was authenticated under.
 //!
-//! Promises: what was listed under the one before is shown under the next from its first moment, as far as that lets
-//! it out and it is the same server; no list is ever empty for want of asking that server. An upstream that is in both
-//! is not touched.
+//! Invariants: lists that were read under the previous configuration are published under the next
+//! one from the beginning, as far as its rules allow and the server is the same, so no list becomes
+//! empty by a reload. An upstream that is in both configurations is not restarted.
 //!
-//! Knows nothing of: files, and what is different between two configurations.
+//! Decision: docs/decisions/0019-reload.md
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,149 +13,161 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Sentries};
+use super::{Gateway, Inspectors};
 use crate::catalog::Catalog;
-use crate::gateway::lists::last_lists::Held;
-use crate::gateway::lists::list_refresher::Refresh;
+use crate::gateway::lists::last_lists::LastLists;
+use crate::gateway::lists::list_refresher::{ListRefresher, ListTarget};
 use crate::mcp::name::UpstreamName;
 use crate::policy::Policy;
-use crate::upstream::{Source, Upstream};
+use crate::upstream::{Upstream, UpstreamSource};
 
-/// The house under one configuration.
-pub struct Generation {
-    /// Counts configurations.
+/// Immutable state of the gateway for one configuration.
+pub struct ConfigSnapshot {
+    /// Sequence number of the configuration.
     pub(super) number: u64,
     pub(super) policy: Policy,
     pub(super) catalog: Arc<Catalog>,
-    pub(super) sentries: Arc<Sentries>,
-    members: BTreeMap<UpstreamName, Member>,
+    pub(super) inspectors: Arc<Inspectors>,
+    entries: BTreeMap<UpstreamName, UpstreamEntry>,
 }
 
-/// What a configuration brings.
-pub struct Parts {
-    /// Who may enter, and use what.
+/// Components of a snapshot.
+pub struct SnapshotParts {
+    /// Authentication and access rules.
     pub policy: Policy,
-    /// Nothing has been listed in it.
+    /// The catalog, without lists.
     pub catalog: Catalog,
-    /// One for each outlet of the catalog. Those that go on are the same as before.
+    /// One for each export of the catalog. Unchanged upstreams are the same as before.
     pub upstreams: Vec<Upstream>,
-    /// Who looks at what passes.
-    pub sentries: Sentries,
+    /// Content checks.
+    pub inspectors: Inspectors,
 }
 
-/// An upstream, and what was last listed of it.
-struct Member {
+/// An upstream with its last lists.
+struct UpstreamEntry {
     upstream: Upstream,
-    held: Arc<Held>,
+    last_lists: Arc<LastLists>,
 }
 
-impl Generation {
-    /// Puts a generation together, after `before` if there was one: what is known of its upstreams is published.
-    pub(super) fn new(parts: Parts, before: Option<&Self>) -> Self {
-        let Parts { policy, catalog, upstreams, sentries } = parts;
-        let (catalog, sentries) = (Arc::new(catalog), Arc::new(sentries));
-        let member = |upstream: Upstream| {
+impl ConfigSnapshot {
+    /// Creates a snapshot after `before`, if there is one, and publishes the known lists of its
+    /// upstreams.
+    pub(super) fn new(parts: SnapshotParts, before: Option<&Self>) -> Self {
+        let SnapshotParts { policy, catalog, upstreams, inspectors } = parts;
+        let (catalog, inspectors) = (Arc::new(catalog), Arc::new(inspectors));
+        let entry = |upstream: Upstream| {
             let name = upstream.name().clone();
-            let was = before.and_then(|before| before.members.get(&name));
-            let held = match was {
-                Some(was) if was.upstream.is(&upstream) => Arc::clone(&was.held),
-                // Until it has been listed itself, what the one before it has listed stands for it. It need not be
-                // the same account there: a token that is renewed must not empty a list.
-                Some(was) if is_same_server(&was.upstream, &upstream) => {
-                    Arc::new(Held::clone(&was.held))
+            let previous = before.and_then(|before| before.entries.get(&name));
+            let last_lists = match previous {
+                Some(previous) if previous.upstream.is_same(&upstream) => {
+                    Arc::clone(&previous.last_lists)
                 }
-                // What another server of this name has listed is not its own.
+                // Until the new upstream has been listed, the lists of the old one are used. The
+                // account may differ: a renewed token must not empty a list.
+                Some(previous) if is_same_server(&previous.upstream, &upstream) => {
+                    Arc::new(LastLists::clone(&previous.last_lists))
+                }
+                // The lists of another server with this name are not used.
                 Some(_) | None => Arc::default(),
             };
-            held.publish(&name, &catalog, &sentries);
-            (name, Member { upstream, held })
+            last_lists.publish(&name, &catalog, &inspectors);
+            (name, UpstreamEntry { upstream, last_lists })
         };
-        let members = upstreams.into_iter().map(member).collect();
+        let entries = upstreams.into_iter().map(entry).collect();
         let number = before.map_or(0, |before| before.number) + 1;
-        Self { number, policy, catalog, sentries, members }
+        Self { number, policy, catalog, inspectors, entries }
     }
 
-    /// Who owns an item of the catalog.
+    /// The upstream with this name, which owns an item of the catalog.
     pub(super) fn upstream(&self, name: &UpstreamName) -> &Upstream {
-        &self.members[name].upstream
+        &self.entries[name].upstream
     }
 
-    /// The upstreams, in the order of their names: what is done for each happens in an order that can be told.
+    /// The upstreams in the order of their names, so that work on all of them is deterministic.
     pub(super) fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
-        self.members.values().map(|member| &member.upstream)
+        self.entries.values().map(|entry| &entry.upstream)
     }
 
-    /// Whether this upstream is left out of the lists, since it has been away for too long.
+    /// Whether this upstream is hidden from the lists because it has been down for too long.
     pub(super) fn is_hidden(&self, name: &UpstreamName) -> bool {
-        self.members.get(name).is_some_and(|member| member.held.lock().is_hidden)
+        self.entries.get(name).is_some_and(|entry| entry.last_lists.lock().is_hidden)
     }
 
-    /// Whether this upstream, and not another one of its name, is one of them.
+    /// Whether the snapshot has this upstream, and not another one with the same name.
     pub(super) fn has(&self, upstream: &Upstream) -> bool {
-        self.members.get(upstream.name()).is_some_and(|member| member.upstream.is(upstream))
+        self.entries.get(upstream.name()).is_some_and(|entry| entry.upstream.is_same(upstream))
+    }
+}
+
+impl ListTarget for ConfigSnapshot {
+    fn target_for(&self, upstream: &Upstream) -> Option<(Arc<Catalog>, Arc<Inspectors>)> {
+        self.has(upstream).then(|| (Arc::clone(&self.catalog), Arc::clone(&self.inspectors)))
     }
 }
 
 impl Gateway {
-    /// What holds at this moment.
-    pub fn now(&self) -> Arc<Generation> {
+    /// The current configuration.
+    pub fn config(&self) -> Arc<ConfigSnapshot> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// The policy that holds at this moment, and who looks at what passes, for whoever makes the next.
-    pub fn rules<R>(&self, read: impl FnOnce(&Policy, &Catalog, &Sentries) -> R) -> R {
-        let now = self.now();
-        read(&now.policy, &now.catalog, &now.sentries)
+    /// Calls `read` with the current policy, catalog and inspectors, from which the next ones are
+    /// built.
+    pub fn rules<R>(&self, read: impl FnOnce(&Policy, &Catalog, &Inspectors) -> R) -> R {
+        let config = self.config();
+        read(&config.policy, &config.catalog, &config.inspectors)
     }
 
-    /// Makes the next generation. Nobody meets it before [`Gateway::replace`].
-    pub fn prepare(&self, parts: Parts) -> Arc<Generation> {
-        Arc::new(Generation::new(parts, Some(&self.now())))
+    /// Creates the next configuration. It takes effect with [`Gateway::replace`].
+    pub fn prepare(&self, parts: SnapshotParts) -> Arc<ConfigSnapshot> {
+        Arc::new(ConfigSnapshot::new(parts, Some(&self.config())))
     }
 
-    /// Puts a generation in the place of the one that holds: whoever enters from now on enters under it. Upstreams that
-    /// are not in it any more are stopped when nobody has anything under way there, after `grace` at the latest.
-    pub fn replace(&self, next: Arc<Generation>, grace: Duration) {
+    /// Makes a configuration the current one: clients are authenticated under it from now on.
+    /// Removed upstreams are stopped when they have no request in flight, after `grace` at the
+    /// latest.
+    pub fn replace(&self, next: Arc<ConfigSnapshot>, grace: Duration) {
         let before = self.current.send_replace(Arc::clone(&next));
-        for member in next.members.values().filter(|member| !before.has(&member.upstream)) {
-            self.keep_fresh(&next, member);
+        for entry in next.entries.values().filter(|entry| !before.has(&entry.upstream)) {
+            self.spawn_refresher(&next, entry);
         }
-        before.policy.retire(&next.policy);
-        for gone in before.upstreams().filter(|upstream| !next.has(upstream)) {
-            self.tasks.spawn(stop_after(gone.stop(), grace));
+        before.policy.stop_removed_providers(&next.policy);
+        for removed in before.upstreams().filter(|upstream| !next.has(upstream)) {
+            self.tasks.spawn(stop_after(removed.stop_token(), grace));
         }
     }
 
-    /// Starts the tasks of the first generation.
-    pub(super) fn begin(&self) {
-        let now = self.now();
-        now.members.values().for_each(|member| self.keep_fresh(&now, member));
+    /// Starts the tasks of the first configuration.
+    pub(super) fn spawn_refreshers(&self) {
+        let config = self.config();
+        config.entries.values().for_each(|entry| self.spawn_refresher(&config, entry));
     }
 
-    fn keep_fresh(&self, generation: &Generation, member: &Member) {
-        let Member { upstream, held } = member;
-        let settled = self.first_list.wait_for(upstream.name());
-        let generations = self.current.subscribe();
-        let held = Arc::clone(held);
-        let refresh = Refresh::new(upstream.clone(), generation, generations, held, settled);
-        self.tasks.spawn(refresh.run(self.stop.clone()));
+    fn spawn_refresher(&self, config: &ConfigSnapshot, entry: &UpstreamEntry) {
+        let UpstreamEntry { upstream, last_lists } = entry;
+        let pending = self.startup.add(upstream.name());
+        let configs = self.current.subscribe();
+        let last_lists = Arc::clone(last_lists);
+        let target = (Arc::clone(&config.catalog), Arc::clone(&config.inspectors));
+        let refresher = ListRefresher::new(upstream.clone(), target, configs, last_lists, pending);
+        self.tasks.spawn(refresher.run(self.stop.clone()));
     }
 }
 
-/// Whether two upstreams are one server, as whomever it is asked: the same program in the same folder, the same URL, or
-/// the same folder of prompts.
+/// Whether two upstreams are the same server, whatever account is used: the same program in the
+/// same folder, the same URL, or the same folder of prompts.
 fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
     match (&one.settings().source, &other.settings().source) {
-        (Source::Library { dir }, Source::Library { dir: other }) => dir == other,
-        (Source::Process(one), Source::Process(other)) => {
+        (UpstreamSource::Library { dir }, UpstreamSource::Library { dir: other }) => dir == other,
+        (UpstreamSource::Process(one), UpstreamSource::Process(other)) => {
             (&one.program, &one.args, &one.cwd) == (&other.program, &other.args, &other.cwd)
         }
-        (Source::Http { url, .. }, Source::Http { url: other, .. }) => url == other,
+        (UpstreamSource::Http { url, .. }, UpstreamSource::Http { url: other, .. }) => url == other,
         _ => false,
     }
 }
 
-/// Stops an upstream that has not stopped by itself in time.
+/// Stops an upstream that has not stopped by itself within `grace`.
 async fn stop_after(stop: CancellationToken, grace: Duration) {
     tokio::select! {
         biased;

@@ -1,65 +1,116 @@
-//! Why the gateway itself could not produce a reply, sorted by who has to act.
+//! Errors of the gateway, by who has to act.
 //!
-//! Codes and HTTP statuses are not decided here: each dialect turns a fault into its own, in one
+//! JSON-RPC codes and HTTP statuses are not decided here: each dialect maps the errors in one
 //! exhaustive `match`.
 
 use std::time::Duration;
 
-use crate::guard::Findings;
+use crate::audit::AuditEvent;
+use crate::guard::{Findings, InspectionError};
+use crate::mcp::call::CollectError;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::memory_budget::BufferError;
 use crate::upstream;
 
-/// A failure of Weir's own making or telling. An upstream's error object is none: it is a reply.
+/// Failure of a request. An error object of an upstream is not a failure: it is a response.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
-    /// The client sent something that no server should accept; the text is fit for it.
+pub enum Error {
+    /// The request is invalid; the text is for the client.
     #[error("{0}")]
     Request(String),
-    /// Unknown, or known and not allowed; the two are indistinguishable on purpose.
+    /// Unknown or not allowed; the two are indistinguishable on purpose.
     #[error("no such {kind}")]
     NoSuchItem {
-        /// What was looked for.
+        /// The requested kind.
         kind: Kind,
-        /// Under which name or URI, as the client wrote it.
+        /// The requested name or URI, as the client wrote it.
         key: Box<str>,
     },
-    /// No task has this handle, or none of this client's.
+    /// No task of this client has this handle.
     #[error("no such task")]
     NoSuchTask,
-    /// The call has begun a task that no handle can lead to: the upstream's id of it is too long.
+    /// The call has begun a task whose id is too long for a handle.
     #[error("the id of a task of upstream {upstream} is too long")]
     TaskIdTooLong {
-        /// Whose task.
+        /// The upstream of the task.
         upstream: UpstreamName,
     },
-    /// A limit is reached, or there is no place; nothing was done, and the client may try again later.
+    /// A limit is reached; nothing was done, and the client may retry later.
     #[error("too busy")]
     TooBusy {
-        /// After this time.
+        /// Time until a retry makes sense.
         retry_after: Duration,
     },
-    /// Everything has to be recorded, and this cannot be: nothing was done.
+    /// Auditing is mandatory and not possible; nothing was done.
     #[error("the request cannot be recorded")]
-    Unrecorded,
-    /// The call had to wait for its client's answers, and too many do already; it was cancelled.
-    #[error("too many calls wait for answers")]
-    TooManyWaiting,
-    /// An upstream broke, is down, or broke the protocol. The operator acts.
+    AuditUnavailable,
+    /// Too many calls wait for input of their clients; this call was cancelled.
+    #[error("too many calls wait for client input")]
+    TooManySuspended,
+    /// An upstream failed, is down, or violated the protocol. The operator has to act.
     #[error("upstream {upstream}")]
     Upstream {
-        /// Which.
+        /// The failed upstream.
         upstream: UpstreamName,
-        /// How.
+        /// The failure.
         #[source]
         cause: upstream::Error,
     },
-    /// An upstream's reply is not passed on, by the operator's rules.
-    #[error("a reply of upstream {upstream} is refused: {found}")]
+    /// The guard rejects an upstream's response.
+    #[error("response of upstream {upstream} rejected: {found}")]
     Refused {
-        /// Whose reply.
+        /// The upstream of the response.
         upstream: UpstreamName,
-        /// What is wrong with it.
+        /// The guard's findings.
         found: Findings,
     },
 }
+
+/// Error for a response that is not forwarded.
+pub(super) fn rejected_response(
+    upstream: &UpstreamName,
+    reason: InspectionError,
+    record: &AuditEvent,
+) -> Error {
+    match reason {
+        InspectionError::Refused(found) => {
+            record.set_refused_by(GUARD);
+            Error::Refused { upstream: upstream.clone(), found }
+        }
+        InspectionError::Uncollected(why) => upstream_error(
+            upstream,
+            match why {
+                CollectError::Broken(broken) => upstream::Error::ConnectionLost(broken.0),
+                CollectError::NotBuffered(BufferError::TooLarge(limit)) => {
+                    upstream::Error::TooLarge(limit)
+                }
+                CollectError::NotBuffered(BufferError::BudgetExhausted) => {
+                    upstream::Error::MemoryExhausted
+                }
+            },
+        ),
+    }
+}
+
+/// Logs why a call failed; the client's error says only who has to act.
+pub(super) fn upstream_error(upstream: &UpstreamName, cause: upstream::Error) -> Error {
+    match &cause {
+        // These causes are logged elsewhere or repeat for many calls.
+        upstream::Error::Unavailable(_)
+        | upstream::Error::Busy { .. }
+        | upstream::Error::NoSuchTask => {
+            tracing::debug!(%upstream, %cause, "upstream call failed");
+        }
+        _ => tracing::warn!(%upstream, %cause, "upstream call failed"),
+    }
+    match cause {
+        upstream::Error::Busy { retry_after } => Error::TooBusy { retry_after },
+        upstream::Error::TooManyInputRequests => Error::TooManySuspended,
+        upstream::Error::NoSuchTask => Error::NoSuchTask,
+        cause => Error::Upstream { upstream: upstream.clone(), cause },
+    }
+}
+
+/// Rule name in audit events for rejections by the guard.
+pub(super) const GUARD: &str = "guard";

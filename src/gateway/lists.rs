@@ -1,6 +1,8 @@
-//! Lists of the upstreams: when they are read again, the last ones in memory, and the cache on disk.
+//! Lists of the upstreams: when they are read again, the last ones in memory, and the cache on
+//! disk.
 
 pub(crate) mod last_lists;
 pub(crate) mod list_cache;
 pub(crate) mod list_refresher;
+mod refresh_schedule;
 pub(crate) mod stable_list;

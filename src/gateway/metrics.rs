@@ -1,9 +1,8 @@
-//! What the whole house counts: requests by method and outcome, refusals by reason, limits that were hit.
+//! Metrics of the process: requests by method and status, rejections by reason, hits of limits.
 //!
-//! Promises: counting a request takes no memory and no lock, whatever its client sends; there are as many numbers as
-//! there are methods and codes, and never more. Only what is refused by a limit takes a lock, for one map operation.
-//!
-//! Knows nothing of: who reads the numbers, and in what form.
+//! Invariants: counting a request allocates no memory and takes no lock, whatever its client sends;
+//! the number of time series is bounded by methods and codes. Only a rejection by a limit takes a
+//! lock, for one map label.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,37 +10,37 @@ use std::time::SystemTime;
 
 use tokio::time::Instant;
 
-use super::Guest;
+use super::ClientContext;
 use crate::jsonrpc::code;
 use crate::mcp;
 use crate::mcp::call::Method;
-use crate::mcp::method_label::Operation;
-use crate::metrics::{Counter, Durations, Gauge, Histogram};
+use crate::mcp::method_label::MethodLabel;
+use crate::metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
 use crate::upstream::call::call_metrics;
 use crate::upstream::health::status_report::CallEnd;
-use crate::upstream::{self, Called};
+use crate::upstream::{self, CallOutcome};
 
-/// The numbers of one house.
+/// Metrics of one gateway.
 #[derive(Debug, Default)]
-pub struct Meters {
-    requests: Box<[[Histogram; ENDS]; Operation::COUNT]>,
+pub struct GatewayMetrics {
+    requests: Box<[[Histogram; STATUSES]; MethodLabel::COUNT]>,
     calls: Box<[[Histogram; CallEnd::ALL.len()]; Method::ALL.len()]>,
-    refusals: [Counter; Reason::ALL.len()],
-    limits: Mutex<BTreeMap<usize, Hit>>,
-    /// Connections that are open.
+    refusals: [Counter; RefusalReason::ALL.len()],
+    limits: Mutex<BTreeMap<usize, LimitHits>>,
+    /// Open connections.
     pub connections: Arc<Gauge>,
-    /// Streams that stay open to tell of changes.
+    /// Open streams for notifications.
     pub streams: Arc<Gauge>,
-    /// How long sessions lasted that are over.
+    /// Durations of ended sessions.
     pub sessions: Arc<Histogram>,
 }
 
-/// Why something was not done.
+/// Reason for a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// The request is addressed to somebody else, or comes from a page that is not trusted.
+pub enum RefusalReason {
+    /// The `Host` or `Origin` of the request is not trusted.
     Host,
-    /// The credentials are missing or not good.
+    /// The credentials are missing or invalid.
     Auth,
     /// A limit is reached.
     Limit,
@@ -49,18 +48,18 @@ pub enum Reason {
     Denied,
     /// There is no such item.
     Unknown,
-    /// The guard objects to it.
+    /// The guard rejects the request.
     Guard,
-    /// An upstream has as many calls as it takes, or a client as many streams or sessions as it may have.
+    /// An upstream has its maximum of calls, or a client its maximum of streams or sessions.
     Overload,
-    /// The request must be recorded, and cannot be.
+    /// Auditing is mandatory and not possible.
     Audit,
-    /// The house is closing.
+    /// The process is stopping.
     Stopping,
 }
 
-impl Reason {
-    /// All there are.
+impl RefusalReason {
+    /// All reasons.
     pub const ALL: [Self; 9] = [
         Self::Host,
         Self::Auth,
@@ -73,8 +72,8 @@ impl Reason {
         Self::Stopping,
     ];
 
-    /// The reason in one word.
-    pub fn word(self) -> &'static str {
+    /// Label of the reason in metrics.
+    pub fn label(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Auth => "auth",
@@ -89,117 +88,119 @@ impl Reason {
     }
 }
 
-/// How often a limit has refused a request, and when it last did.
+/// Rejections by one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hit {
-    /// How often.
+pub struct LimitHits {
+    /// Number of rejections.
     pub count: u64,
-    /// When it last did.
+    /// Time of the last rejection.
     pub last: SystemTime,
 }
 
-/// How a request ended.
+/// Status of an ended request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// With a result.
-    Good,
-    /// With an error of this code; of one that cannot be read without.
+pub enum RequestStatus {
+    /// A result.
+    Success,
+    /// An error with this code; `None` if the code is unreadable.
     Error(Option<i64>),
-    /// Nobody waited any more.
+    /// Cancelled by the client or its disconnection.
     Cancelled,
 }
 
-/// A request that is being counted. Dropped before its end, it was cancelled.
+/// Timer of a request. Dropped before its end, it counts as cancelled.
 #[derive(Debug)]
-pub struct Timing {
-    meters: Arc<Meters>,
-    operation: Operation,
+pub struct RequestTimer {
+    metrics: Arc<GatewayMetrics>,
+    label: MethodLabel,
     began: Instant,
     is_over: bool,
 }
 
-impl Timing {
-    /// The request is over.
-    pub fn end(mut self, end: End) {
+impl RequestTimer {
+    /// Counts the request with its status.
+    pub fn end(mut self, end: RequestStatus) {
         self.count(end);
     }
 
-    fn count(&mut self, end: End) {
+    fn count(&mut self, end: RequestStatus) {
         if !std::mem::replace(&mut self.is_over, true) {
             let took = self.began.elapsed();
-            self.meters.requests[self.operation.index()][place(end)].observe(took);
+            self.metrics.requests[self.label.index()][status_index(end)].observe(took);
         }
     }
 }
 
-impl Drop for Timing {
+impl Drop for RequestTimer {
     fn drop(&mut self) {
-        self.count(End::Cancelled);
+        self.count(RequestStatus::Cancelled);
     }
 }
 
-/// A call that is being counted among all; its upstream counts its own. Dropped before its end, it was cancelled.
-pub(super) struct Calling<'m> {
-    all: &'m Meters,
+/// Timer of a call to any upstream; each upstream also counts its own calls. Dropped before its
+/// end, it counts as cancelled.
+pub(super) struct CallTimer<'m> {
+    all: &'m GatewayMetrics,
     method: Method,
     began: Instant,
     end: CallEnd,
 }
 
-impl Calling<'_> {
-    /// The call is over.
-    pub(super) fn end(mut self, called: &Result<Called, upstream::Error>) {
+impl CallTimer<'_> {
+    /// Counts the call with its outcome.
+    pub(super) fn end(mut self, called: &Result<CallOutcome, upstream::Error>) {
         self.end = call_metrics::end_of(called);
         if self.end == CallEnd::Busy {
-            self.all.refused(Reason::Overload);
+            self.all.refused(RefusalReason::Overload);
         }
     }
 }
 
-impl Drop for Calling<'_> {
+impl Drop for CallTimer<'_> {
     fn drop(&mut self) {
         self.all.calls[self.method as usize][self.end as usize].observe(self.began.elapsed());
     }
 }
 
-impl Meters {
-    /// Begins to count a request.
-    pub fn begin(self: &Arc<Self>, method: &str) -> Timing {
-        let (meters, operation) = (Arc::clone(self), Operation::of(method));
-        Timing { meters, operation, began: Instant::now(), is_over: false }
+impl GatewayMetrics {
+    /// Starts the timer of a request.
+    pub fn begin(self: &Arc<Self>, method: &str) -> RequestTimer {
+        let (metrics, label) = (Arc::clone(self), MethodLabel::of(method));
+        RequestTimer { metrics, label, began: Instant::now(), is_over: false }
     }
 
-    /// Begins to count a call to an upstream.
-    pub(super) fn begin_call(&self, method: Method) -> Calling<'_> {
+    /// Starts the timer of a call to an upstream.
+    pub(super) fn begin_call(&self, method: Method) -> CallTimer<'_> {
         let (began, end) = (Instant::now(), CallEnd::Cancelled);
-        Calling { all: self, method, began, end }
+        CallTimer { all: self, method, began, end }
     }
 
-    /// Counts something that was not done.
-    pub fn refused(&self, reason: Reason) {
-        self.refusals[reason as usize].count();
+    /// Counts a rejection.
+    pub fn refused(&self, reason: RefusalReason) {
+        self.refusals[reason as usize].increment();
     }
 
-    /// Counts a request that a limit refused, by its number in the configuration.
+    /// Counts a rejection by a limit, given by its index in the configuration.
     pub fn limited(&self, limit: usize) {
-        self.refused(Reason::Limit);
+        self.refused(RefusalReason::Limit);
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        let hit = limits.entry(limit).or_insert(Hit { count: 0, last: SystemTime::UNIX_EPOCH });
+        let hit =
+            limits.entry(limit).or_insert(LimitHits { count: 0, last: SystemTime::UNIX_EPOCH });
         (hit.count, hit.last) = (hit.count + 1, SystemTime::now());
     }
 
-    /// The requests, by method and by what kind of failure they ended with; only what has happened.
-    pub fn requests(&self) -> impl Iterator<Item = (Operation, Option<&'static str>, Durations)> {
-        let each =
-            Operation::all().flat_map(|operation| (0..ENDS).map(move |end| (operation, end)));
-        let read = each.map(|(operation, end)| {
-            (operation, error_type(end), self.requests[operation.index()][end].read())
-        });
+    /// Requests by method and error type, without empty series.
+    pub fn requests(
+        &self,
+    ) -> impl Iterator<Item = (MethodLabel, Option<&'static str>, HistogramSnapshot)> {
+        let each = MethodLabel::all().flat_map(|label| (0..STATUSES).map(move |end| (label, end)));
+        let read = each
+            .map(|(label, end)| (label, error_type(end), self.requests[label.index()][end].read()));
         read.filter(|(.., durations)| durations.count() > 0)
     }
 
-    /// The calls to all upstreams, in the same way.
-    pub fn calls(&self) -> impl Iterator<Item = (Method, CallEnd, Durations)> {
+    /// Calls to all upstreams by method and end, without empty series.
+    pub fn calls(&self) -> impl Iterator<Item = (Method, CallEnd, HistogramSnapshot)> {
         let each = Method::ALL
             .into_iter()
             .flat_map(|method| CallEnd::ALL.into_iter().map(move |end| (method, end)));
@@ -208,25 +209,25 @@ impl Meters {
         read.filter(|(.., durations)| durations.count() > 0)
     }
 
-    /// How often something was not done, by reason.
-    pub fn refusals(&self) -> impl Iterator<Item = (Reason, u64)> {
-        Reason::ALL.into_iter().map(|reason| (reason, self.refusals[reason as usize].read()))
+    /// Number of rejections by reason.
+    pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
+        RefusalReason::ALL.into_iter().map(|reason| (reason, self.refusals[reason as usize].read()))
     }
 
-    /// The limits that have refused anything, by their numbers in the configuration.
-    pub fn limits(&self) -> BTreeMap<usize, Hit> {
+    /// Limits with rejections, by their indexes in the configuration.
+    pub fn limits(&self) -> BTreeMap<usize, LimitHits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Guest {
-    /// Begins to count a request of this guest's.
-    pub fn timing(&self, method: &str) -> Timing {
-        self.gateway.meters.begin(method)
+impl ClientContext {
+    /// Starts the timer of a request of this client.
+    pub fn timing(&self, method: &str) -> RequestTimer {
+        self.gateway.metrics.begin(method)
     }
 }
 
-/// The codes that are told apart, as the semantic conventions want `error.type`: by their text.
+/// Codes with a series of their own, with their text for `error.type` of the semantic conventions.
 const CODES: [(i64, &str); 15] = [
     (code::INVALID_PARAMS, "-32602"),
     (code::METHOD_NOT_FOUND, "-32601"),
@@ -245,24 +246,24 @@ const CODES: [(i64, &str); 15] = [
     (5130, "5130"),
 ];
 
-/// A result, each code, every other code, and cancelled.
-const ENDS: usize = CODES.len() + 3;
+/// Number of statuses: success, each code, every other code, and cancelled.
+const STATUSES: usize = CODES.len() + 3;
 
-fn place(end: End) -> usize {
+fn status_index(end: RequestStatus) -> usize {
     match end {
-        End::Good => 0,
-        End::Error(code) => {
+        RequestStatus::Success => 0,
+        RequestStatus::Error(code) => {
             let known = CODES.iter().position(|(known, _)| Some(*known) == code);
             1 + known.unwrap_or(CODES.len())
         }
-        End::Cancelled => ENDS - 1,
+        RequestStatus::Cancelled => STATUSES - 1,
     }
 }
 
-fn error_type(place: usize) -> Option<&'static str> {
-    match place {
+fn error_type(index: usize) -> Option<&'static str> {
+    match index {
         0 => None,
-        at if at == ENDS - 1 => Some("cancelled"),
+        at if at == STATUSES - 1 => Some("cancelled"),
         at => Some(CODES.get(at - 1).map_or("_OTHER", |(_, text)| text)),
     }
 }
@@ -275,32 +276,34 @@ mod tests {
     fn every_code_has_its_own_text_and_others_are_one() {
         for (code, text) in CODES {
             assert_eq!(code.to_string(), text);
-            assert_eq!(error_type(place(End::Error(Some(code)))), Some(text));
+            assert_eq!(error_type(status_index(RequestStatus::Error(Some(code)))), Some(text));
         }
         for code in [None, Some(0), Some(i64::MIN)] {
-            assert_eq!(error_type(place(End::Error(code))), Some("_OTHER"));
+            assert_eq!(error_type(status_index(RequestStatus::Error(code))), Some("_OTHER"));
         }
-        assert_eq!(error_type(place(End::Good)), None);
-        assert_eq!(error_type(place(End::Cancelled)), Some("cancelled"));
-        assert!(Reason::ALL.into_iter().enumerate().all(|(at, reason)| reason as usize == at));
+        assert_eq!(error_type(status_index(RequestStatus::Success)), None);
+        assert_eq!(error_type(status_index(RequestStatus::Cancelled)), Some("cancelled"));
+        assert!(
+            RefusalReason::ALL.into_iter().enumerate().all(|(at, reason)| reason as usize == at)
+        );
     }
 
     #[test]
     fn a_request_is_counted_once_and_one_that_nobody_ends_was_cancelled() {
-        let meters = Arc::new(Meters::default());
-        meters.begin("tools/list").end(End::Good);
-        drop(meters.begin("tools/list"));
+        let metrics = Arc::new(GatewayMetrics::default());
+        metrics.begin("tools/list").end(RequestStatus::Success);
+        drop(metrics.begin("tools/list"));
         for number in 0..10_000 {
-            meters.begin(&format!("x/{number}")).end(End::Error(Some(number)));
+            metrics.begin(&format!("x/{number}")).end(RequestStatus::Error(Some(number)));
         }
-        let told: Vec<_> = meters
+        let series: Vec<_> = metrics
             .requests()
-            .map(|(operation, error, took)| (operation.name(), error, took.count()))
+            .map(|(label, error, took)| (label.name(), error, took.count()))
             .collect();
         let other = 10_000 - 4;
-        assert_eq!(told[..2], [("tools/list", None, 1), ("tools/list", Some("cancelled"), 1)]);
+        assert_eq!(series[..2], [("tools/list", None, 1), ("tools/list", Some("cancelled"), 1)]);
         // A few of the numbers are codes of our own.
-        assert_eq!(told.last(), Some(&("other", Some("_OTHER"), other - 1)));
-        assert_eq!(told.len(), 2 + 5 + 1);
+        assert_eq!(series.last(), Some(&("other", Some("_OTHER"), other - 1)));
+        assert_eq!(series.len(), 2 + 5 + 1);
     }
 }

@@ -1,126 +1,130 @@
-//! Asks of a client that has no conversation: what is asked back is a reply, and the answers come with the
-//! ask when it is sent again.
+//! Multi round-trip requests of modern clients: input requests are part of a response, and the
+//! client's responses come with the request when it is sent again.
 //!
-//! Between two of the modern era that is the upstream's own affair, and passes untouched. A call to a
-//! legacy upstream waits in the parking meanwhile.
+//! A modern upstream handles the rounds itself, and they pass unchanged. A call to a legacy
+//! upstream is suspended between the rounds.
 //!
-//! Promises: the policy runs on every round; a state that is not good is refused before anything is sent, in the
-//! same words whatever is wrong with it.
+//! Invariants: the policy is checked in every round; an invalid state is rejected before anything
+//! is sent, with the same error whatever is wrong with it.
 //!
-//! Knows nothing of: how a reply that asks is written.
+//! Decision: docs/decisions/0009-mid-call-input.md
 
 use std::borrow::Cow;
 
-use super::{Asked, Fault, Guest, Went};
-use crate::gateway::suspended::table::{Full, Request};
+use super::error::upstream_error;
+use super::{ClientContext, Error, RequestOutcome, SuspendedRequest};
+use crate::gateway::suspended::table::{RequestKey, TableFull};
 use crate::json::{self, Object};
 use crate::jsonrpc;
-use crate::mcp::call::{Ask, Caller, Method, Reply};
-use crate::mcp::input_request::{Answered, INPUT_RESPONSES, Question, REQUEST_STATE};
+use crate::mcp::call::{CallContext, ItemRequest, Method, UpstreamResponse};
+use crate::mcp::input_request::{INPUT_RESPONSES, InputRequest, InputResponse, REQUEST_STATE};
 use crate::mcp::revision::Era;
 use crate::policy::limits::Permit;
-use crate::upstream::{self, Status, Upstream};
+use crate::upstream::{self, ConnectionStatus, Upstream};
 
-/// How a round went.
+/// Outcome of one round trip.
 #[derive(Debug)]
-pub enum Round {
-    /// It was answered.
-    Replied(Reply),
-    /// Its upstream wants to know something first; the answers are to come with this state.
-    Asks {
-        /// What has to be answered; each key once.
-        questions: Vec<Question>,
-        /// Good once.
+pub enum RoundTrip {
+    /// The upstream's response.
+    Response(UpstreamResponse),
+    /// The upstream needs input of the client first; the client sends it with this state.
+    InputRequired {
+        /// The open input requests; each key once.
+        input_requests: Vec<InputRequest>,
+        /// Opaque `requestState`; can be redeemed exactly once.
         state: Box<str>,
     },
 }
 
-/// What makes an ask a further round.
+/// The members that make a request a further round.
 struct Retry {
     state: Box<str>,
     responses: Object,
 }
 
-impl Guest {
-    /// Sends an ask to the upstream that owns the item, or goes on with one that waits for the answers that
-    /// this one brings. Dropping the future cancels the call.
-    pub async fn ask_in_rounds(
+impl ClientContext {
+    /// Sends a request to the upstream that owns the item, or resumes the suspended call that waits
+    /// for this request's input responses. Dropping the future cancels the call.
+    pub async fn call_with_round_trips(
         &self,
         _: &Permit,
-        mut ask: Ask,
-        caller: Caller,
-    ) -> Result<Round, Fault> {
-        if ask.method.is_about_a_task() {
-            return rounds_over(self.ask_about_task(ask, caller).await?);
+        mut request: ItemRequest,
+        caller: CallContext,
+    ) -> Result<RoundTrip, Error> {
+        if request.method.is_task_method() {
+            return final_response(self.call_task_method(request, caller).await?);
         }
-        let target = self.find(&ask, caller.revision).await?;
-        let upstream = self.generation.upstream(&target.upstream);
-        // Which era it speaks is known once it is there.
-        let _awake = upstream.awake().await;
+        let target = self.find(&request, caller.revision).await?;
+        let upstream = self.config.upstream(&target.upstream);
+        // The upstream's era is known once it is connected.
+        let _awake = upstream.start_and_keep_alive().await;
         let era = era_of(upstream);
-        // Spec 2026-07-28, multi round-trip requests: there are no rounds but in these three.
-        let has_rounds = ask.method != Method::Complete;
-        let parking = &self.gateway.parking;
+        // Spec 2026-07-28, multi round-trip requests: only the other three methods have rounds.
+        let has_rounds = request.method != Method::Complete;
+        let suspended = &self.gateway.suspended;
         if era == Some(Era::Modern) || !has_rounds {
-            // The answers to what a server has asked here reach no other that has the item by now.
-            if state_of(&ask.params).is_some_and(|state| parking.has_made(&state)) {
+            // Input responses for a legacy server must not reach another server that has taken over
+            // the item's name.
+            if state_of(&request.params).is_some_and(|state| suspended.issued_here(&state)) {
                 return Err(bad_state());
             }
-            return rounds_over(self.send(&target, ask, caller).await?);
+            return final_response(self.send(&target, request, caller).await?);
         }
-        let retry = Retry::take(&mut ask.params)?;
-        let request = Request::of(&ask);
-        parking.forget(&self.principal, Asked::is_given_up);
-        let went = match retry {
-            None => self.send(&target, ask, caller).await?,
+        let retry = Retry::take(&mut request.params)?;
+        let request_key = RequestKey::of(&request);
+        suspended.remove_if(&self.principal, SuspendedRequest::is_given_up);
+        let outcome = match retry {
+            None => self.send(&target, request, caller).await?,
             Some(Retry { state, responses }) => {
-                // Whose state it is cannot be told of an upstream that is not there.
-                if era.is_none() && !parking.knows(&state) {
-                    let cause = upstream::Error::Unavailable("it is not there".into());
-                    return Err(super::upstream_error(&target.upstream, cause));
+                // While the upstream is not connected, an unknown state may be its own.
+                if era.is_none() && !suspended.contains(&state) {
+                    let cause = upstream::Error::Unavailable("it is not connected".into());
+                    return Err(upstream_error(&target.upstream, cause));
                 }
-                let read = |asked: &Asked| match *asked.upstream() == target.upstream {
-                    true => answers(asked.questions(), &responses),
+                let read = |call: &SuspendedRequest| match *call.upstream() == target.upstream {
+                    true => input_responses(call.input_requests(), &responses),
                     false => Err(bad_state()),
                 };
-                // First, so that nothing is taken whose answers cannot be recorded.
-                if parking.waits_for(&self.principal, &request, &state) {
+                // Recorded before the state is redeemed, so that it stays valid if auditing fails.
+                if suspended.can_take(&self.principal, &request_key, &state) {
                     self.record_sending().await?;
                 }
-                let taken = parking.take(&self.principal, &request, &state, read);
-                let (asked, answers) = taken.ok_or_else(bad_state)??;
-                asked.recorded(&self.record).answer(answers, caller).await?
+                let taken = suspended.take(&self.principal, &request_key, &state, read);
+                let (call, responses) = taken.ok_or_else(bad_state)??;
+                call.with_record(&self.record).resume(responses, caller).await?
             }
         };
-        match went {
-            Went::Replied(reply) => Ok(Round::Replied(reply)),
-            Went::Asks(asked) => {
-                let questions = asked.questions().to_vec();
-                // What was given up for this one leaves its place to it.
-                parking.forget(&self.principal, Asked::is_given_up);
-                let state = parking.park(&self.principal, request, asked);
-                let state = state.map_err(|Full| Fault::TooManyWaiting)?;
-                Ok(Round::Asks { questions, state })
+        match outcome {
+            RequestOutcome::Response(response) => Ok(RoundTrip::Response(response)),
+            RequestOutcome::InputRequired(call) => {
+                let input_requests = call.input_requests().to_vec();
+                // A call that was cancelled in favor of this one frees its place.
+                suspended.remove_if(&self.principal, SuspendedRequest::is_given_up);
+                let state = suspended.insert(&self.principal, request_key, call);
+                let state = state.map_err(|TableFull| Error::TooManySuspended)?;
+                Ok(RoundTrip::InputRequired { input_requests, state })
             }
         }
     }
 }
 
-/// What came of an ask that has no further rounds.
-fn rounds_over(went: Went) -> Result<Round, Fault> {
-    match went {
-        Went::Replied(reply) => Ok(Round::Replied(reply)),
-        Went::Asks(asked) => Err(Fault::Upstream {
-            upstream: asked.upstream().clone(),
-            cause: upstream::Error::Protocol("it asks where it must not".into()),
+/// Outcome of a request that cannot have further rounds.
+fn final_response(outcome: RequestOutcome) -> Result<RoundTrip, Error> {
+    match outcome {
+        RequestOutcome::Response(response) => Ok(RoundTrip::Response(response)),
+        RequestOutcome::InputRequired(call) => Err(Error::Upstream {
+            upstream: call.upstream().clone(),
+            cause: upstream::Error::Protocol(
+                "it requests input in a method without input requests".into(),
+            ),
         }),
     }
 }
 
 impl Retry {
-    /// Takes what belongs to a retry out of `params`; `None` without a state: then the ask is a new one,
-    /// whatever answers it brings.
-    fn take(params: &mut Object) -> Result<Option<Self>, Fault> {
+    /// Removes the members of a retry from `params`; `None` without a state: then the request is a
+    /// new one, even if it has input responses.
+    fn take(params: &mut Object) -> Result<Option<Self>, Error> {
         let (state, responses) = (params.take(REQUEST_STATE), params.take(INPUT_RESPONSES));
         let Some(state) = state else { return Ok(None) };
         let state = std::str::from_utf8(&state).ok().and_then(json::decode_string);
@@ -137,51 +141,55 @@ impl Retry {
     }
 }
 
-/// The answers to `questions`. What was not asked is ignored; what is missing will be asked again (spec, multi
-/// round-trip requests, error handling).
-fn answers(questions: &[Question], responses: &Object) -> Result<Vec<Answered>, Fault> {
-    let answered = questions.iter().filter_map(|question| {
-        let response = responses.get_bytes(&question.key)?;
+/// The responses to `input_requests`. Unexpected ones are ignored; missing ones will be requested
+/// again (spec, multi round-trip requests, error handling).
+fn input_responses(
+    input_requests: &[InputRequest],
+    responses: &Object,
+) -> Result<Vec<InputResponse>, Error> {
+    let found = input_requests.iter().filter_map(|request| {
+        let response = responses.get_bytes(&request.key)?;
         Some(match response.starts_with(b"{") {
             true => {
-                let outcome = jsonrpc::Outcome::Result(response);
-                Ok(Answered { key: question.key.clone(), outcome })
+                let outcome = jsonrpc::ResponsePayload::Result(response);
+                Ok(InputResponse { key: request.key.clone(), outcome })
             }
             false => Err(bad("each of `inputResponses` must be an object")),
         })
     });
-    answered.collect()
+    found.collect()
 }
 
-/// The state that an ask brings, if it is one.
+/// The `requestState` of a request, if it has one.
 pub(super) fn state_of(params: &Object) -> Option<Cow<'_, str>> {
     params.get_string(REQUEST_STATE)
 }
 
-/// What is spoken with an upstream; `None` while it is not there.
+/// The era of an upstream; `None` while it is not connected.
 fn era_of(upstream: &Upstream) -> Option<Era> {
     match &*upstream.status().borrow() {
-        Status::Up(about) => Some(about.era()),
+        ConnectionStatus::Up(about) => Some(about.era()),
         _ => None,
     }
 }
 
-fn bad(text: impl Into<String>) -> Fault {
-    Fault::Request(text.into())
+fn bad(text: impl Into<String>) -> Error {
+    Error::Request(text.into())
 }
 
-/// One text for all that can be wrong with a state.
-fn bad_state() -> Fault {
-    bad("`requestState` is not good, or not any more: send the request without it to begin anew")
+/// Error for every invalid state, without the reason, so that the client learns nothing from it.
+fn bad_state() -> Error {
+    bad("`requestState` is unknown, expired or already used: \
+         send the request without it to start over")
 }
 
-/// The longest state that is looked up: those that are made here are much shorter.
+/// The longest state that is looked up; states issued here are much shorter.
 const MAX_STATE_BYTES: usize = 4 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::input_request::Subject;
+    use crate::mcp::input_request::InputKind;
 
     fn object(text: &'static str) -> Object {
         Object::parse(text).expect(text)
@@ -216,16 +224,16 @@ mod tests {
 
     #[test]
     fn answers_are_those_to_what_was_asked() {
-        let questions = ["a", "b"].map(|key| Question {
+        let input_requests = ["a", "b"].map(|key| InputRequest {
             key: key.into(),
-            subject: Subject::Roots,
+            kind: InputKind::Roots,
             params: Object::new(),
         });
         let answers = |text| {
-            let answers = super::answers(&questions, &object(text)).ok()?;
-            let text = |answered: Answered| match answered.outcome {
-                jsonrpc::Outcome::Result(result) => format!("{}={result:?}", answered.key),
-                jsonrpc::Outcome::Error(_) => "error".into(),
+            let answers = super::input_responses(&input_requests, &object(text)).ok()?;
+            let text = |answered: InputResponse| match answered.outcome {
+                jsonrpc::ResponsePayload::Result(result) => format!("{}={result:?}", answered.key),
+                jsonrpc::ResponsePayload::Error(_) => "error".into(),
             };
             Some(answers.into_iter().map(text).collect::<Vec<_>>().join(" "))
         };

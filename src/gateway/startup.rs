@@ -1,8 +1,8 @@
-//! The first list waits a moment for upstreams that are still starting.
+//! Startup barrier: the first list requests wait briefly for upstreams that are still starting.
 //!
-//! Many clients list once and ignore `list_changed`; without the wait, one that comes right after the
-//! start would see nothing for as long as it lives. An upstream that takes longer delays nobody: the
-//! moment is counted from the start of the program, not from the request.
+//! Many clients list once and ignore `list_changed`; without the wait, a client that connects right
+//! after the start would see empty lists for its whole life. An upstream that takes longer does not
+//! delay requests: the wait is limited from the start of the program, not from the request.
 
 use std::time::Duration;
 
@@ -11,59 +11,59 @@ use tokio::time::Instant;
 
 use crate::mcp::name::UpstreamName;
 
-/// How long after the start lists wait for upstreams.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time after the start during which lists wait for upstreams.
+const STARTUP_WAIT: Duration = Duration::from_secs(2);
 
-/// Knows which upstreams have neither been listed nor failed yet.
+/// Set of upstreams that have neither been listed nor failed yet.
 #[derive(Debug)]
-pub(super) struct FirstList {
-    unsettled: watch::Sender<Vec<UpstreamName>>,
+pub(super) struct StartupBarrier {
+    pending: watch::Sender<Vec<UpstreamName>>,
     until: Instant,
 }
 
-/// One upstream's part in it; dropped or settled, it is not waited for any more.
+/// Guard of one pending upstream; when it is dropped, the barrier no longer waits for the upstream.
 #[derive(Debug)]
-pub(super) struct Unsettled {
+pub(super) struct PendingUpstream {
     name: UpstreamName,
-    unsettled: watch::Sender<Vec<UpstreamName>>,
+    pending: watch::Sender<Vec<UpstreamName>>,
 }
 
-impl FirstList {
-    /// Waits for nobody yet.
+impl StartupBarrier {
+    /// Creates a barrier without upstreams.
     pub(super) fn new() -> Self {
-        Self { unsettled: watch::Sender::default(), until: Instant::now() + PATIENCE }
+        Self { pending: watch::Sender::default(), until: Instant::now() + STARTUP_WAIT }
     }
 
-    /// Waits for this one, too, as long as its part is held.
-    pub(super) fn wait_for(&self, name: &UpstreamName) -> Unsettled {
-        self.unsettled.send_modify(|unsettled| unsettled.push(name.clone()));
-        Unsettled { name: name.clone(), unsettled: self.unsettled.clone() }
+    /// Adds an upstream until the returned guard is dropped.
+    pub(super) fn add(&self, name: &UpstreamName) -> PendingUpstream {
+        self.pending.send_modify(|pending| pending.push(name.clone()));
+        PendingUpstream { name: name.clone(), pending: self.pending.clone() }
     }
 
-    /// Waits until every upstream has settled, but not past the first moment.
-    pub(super) async fn soon(&self) {
-        if !self.unsettled.borrow().is_empty() {
-            // Too late is fine: then the list is partial and says so.
-            let _ = tokio::time::timeout_at(self.until, self.all()).await;
+    /// Waits until no upstream is pending, at most until the end of the startup period.
+    pub(super) async fn wait_for_startup(&self) {
+        if !self.pending.borrow().is_empty() {
+            // A timeout is acceptable: the list is then partial and says so.
+            let _ = tokio::time::timeout_at(self.until, self.wait_for_all()).await;
         }
     }
 
-    /// Waits until every upstream has settled.
-    pub(super) async fn all(&self) {
-        let mut unsettled = self.unsettled.subscribe();
-        // Cannot fail: `self` holds a sender.
-        let _ = unsettled.wait_for(Vec::is_empty).await;
+    /// Waits until no upstream is pending.
+    pub(super) async fn wait_for_all(&self) {
+        let mut pending = self.pending.subscribe();
+        // Cannot fail because `self` owns a sender.
+        let _ = pending.wait_for(Vec::is_empty).await;
     }
 
-    /// Who is waited for.
-    pub(super) fn unsettled(&self) -> Vec<UpstreamName> {
-        self.unsettled.borrow().clone()
+    /// The pending upstreams.
+    pub(super) fn pending(&self) -> Vec<UpstreamName> {
+        self.pending.borrow().clone()
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for PendingUpstream {
     fn drop(&mut self) {
-        self.unsettled.send_modify(|unsettled| unsettled.retain(|name| *name != self.name));
+        self.pending.send_modify(|pending| pending.retain(|name| *name != self.name));
     }
 }
 
@@ -74,25 +74,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_waits_for_the_last_upstream_but_no_longer_than_a_moment() {
         let start = Instant::now();
-        let first_list = FirstList::new();
-        let [one, other] =
-            ["one", "other"].map(|name| first_list.wait_for(&name.parse().expect(name)));
+        let startup = StartupBarrier::new();
+        let [one, other] = ["one", "other"].map(|name| startup.add(&name.parse().expect(name)));
         drop(one);
-        assert_eq!(first_list.unsettled(), ["other".parse().expect("a name")]);
-        first_list.soon().await;
-        assert_eq!(start.elapsed(), PATIENCE);
-        first_list.soon().await;
-        assert_eq!(start.elapsed(), PATIENCE);
+        assert_eq!(startup.pending(), ["other".parse().expect("a name")]);
+        startup.wait_for_startup().await;
+        assert_eq!(start.elapsed(), STARTUP_WAIT);
+        startup.wait_for_startup().await;
+        assert_eq!(start.elapsed(), STARTUP_WAIT);
         drop(other);
-        first_list.all().await;
+        startup.wait_for_all().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_once_all_have_settled() {
         let start = Instant::now();
-        let first_list = FirstList::new();
-        drop(first_list.wait_for(&"one".parse().expect("a name")));
-        first_list.soon().await;
+        let startup = StartupBarrier::new();
+        drop(startup.add(&"one".parse().expect("a name")));
+        startup.wait_for_startup().await;
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 }

@@ -1,10 +1,9 @@
-//! What one client wants to hear of single resources.
+//! Subscriptions of one client to resources and tasks.
 //!
-//! Promises: a client hears of a resource only if it has subscribed to it, or to what it is a part of, and
-//! its own view resolves it at that moment, to the upstream that says so. What is held is let go of when
-//! this is dropped or ended; what has to be told is a bounded set, however long nobody asks for it.
-//!
-//! Knows nothing of: how clients subscribe and are told.
+//! Invariants: a client is notified of a resource only if it has subscribed to it, or to a resource
+//! that contains it, and its own view resolves the URI at that moment, to the upstream that sent
+//! the notification. Dropping or ending the set releases the subscriptions at the upstreams;
+//! pending updates are a bounded set, however long the client does not read.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,82 +12,86 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{Fault, Guest, upstream_error};
-use crate::catalog::View;
+use super::error::upstream_error;
+use super::{ClientContext, Error};
+use crate::catalog::RoleView;
 use crate::json::Object;
-use crate::mcp::call::{Ask, Method};
+use crate::mcp::call::{ItemRequest, Method};
 use crate::mcp::kind::Kind;
-use crate::mcp::resource_updates::{Changed, Dirty, with_parents};
+use crate::mcp::resource_updates::{PendingResourceUpdates, ResourceUpdate, with_parents};
 use crate::mcp::revision::Revision;
-use crate::mcp::task::TaskNews;
+use crate::mcp::task::TaskStatusQueue;
 use crate::policy::limits::Permit;
 use crate::upstream::{self, Subscription};
 
-/// How many resources one client, or one listen of it, may subscribe to.
+/// Maximum number of resources that one client, or one listen request of it, may subscribe to.
 pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 
-/// The resources that a client wants to hear of, and those of which it has yet to be told.
+/// The resources and tasks that a client is subscribed to, with the pending updates.
 pub struct Subscriptions {
-    /// What its client sees, under whatever configuration it was looked at last.
-    view: Mutex<watch::Receiver<Arc<View>>>,
-    dirty: Dirty,
-    tasks: TaskNews,
-    held: Mutex<Held>,
+    /// The client's view under the latest configuration that it was checked with.
+    view: Mutex<watch::Receiver<Arc<RoleView>>>,
+    updates: PendingResourceUpdates,
+    tasks: TaskStatusQueue,
+    table: Mutex<SubscriptionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    uris: HashMap<Box<str>, Slot>,
+struct SubscriptionTable {
+    uris: HashMap<Box<str>, UriSubscription>,
     tasks: Vec<Subscription>,
     is_over: bool,
 }
 
-/// What is held of a URI.
+/// Subscription to one URI.
 #[derive(Debug, Default)]
-struct Slot {
+struct UriSubscription {
     subscription: Option<Subscription>,
-    /// How many requests wait for the upstream to agree.
+    /// Number of requests that wait for the upstream's response.
     waiting: usize,
 }
 
-/// How an attempt to subscribe ended.
+/// Outcome of a subscribe request.
 #[derive(Debug)]
-pub enum Subscribed {
-    /// The client will hear of changes.
-    Agreed,
-    /// The upstream does not tell of changes, with the error object that it gave, if it gave one.
+pub enum SubscribeOutcome {
+    /// The client will be notified of changes.
+    Accepted,
+    /// The upstream refuses, with its error object if it sent one.
     Refused(Option<Bytes>),
 }
 
-impl Guest {
-    /// An empty set of subscriptions, for one client, which hears of its tasks through `tasks`.
-    pub fn subscriptions(&self, tasks: &TaskNews) -> Arc<Subscriptions> {
-        let (dirty, tasks) = (Dirty::default(), tasks.clone());
+impl ClientContext {
+    /// Creates an empty set of subscriptions for one client; `tasks` has its task notifications.
+    pub fn subscriptions(&self, tasks: &TaskStatusQueue) -> Arc<Subscriptions> {
+        let (updates, tasks) = (PendingResourceUpdates::default(), tasks.clone());
         let view = Mutex::new(self.view.clone());
-        Arc::new(Subscriptions { view, dirty, tasks, held: Mutex::default() })
+        Arc::new(Subscriptions { view, updates, tasks, table: Mutex::default() })
     }
 
-    /// Subscribes to a resource that the guest may read; twice is once. Dropping the future leaves things as
-    /// they were.
+    /// Subscribes to a resource that the client may read; idempotent. Dropping the future changes
+    /// nothing.
     pub async fn subscribe(
         &self,
         _: &Permit,
         subscriptions: &Subscriptions,
         uri: &str,
-    ) -> Result<Subscribed, Fault> {
+    ) -> Result<SubscribeOutcome, Error> {
         let method = Method::ReadResource;
-        let ask = Ask { method, kind: Kind::Resource, key: uri.into(), params: Object::new() };
+        let request =
+            ItemRequest { method, kind: Kind::Resource, key: uri.into(), params: Object::new() };
         // Resources are the same in every revision.
-        let target = self.find(&ask, Revision::NEWEST).await?;
-        let Some(place) = subscriptions.reserve(uri)? else { return Ok(Subscribed::Agreed) };
+        let target = self.find(&request, Revision::NEWEST).await?;
+        let Some(reservation) = subscriptions.reserve(uri)? else {
+            return Ok(SubscribeOutcome::Accepted);
+        };
         self.record_sending().await?;
-        let owner = self.generation.upstream(&target.upstream);
-        match owner.subscribe(&target.own, &subscriptions.dirty, &self.owner()).await {
-            Ok(upstream::Subscribed::Held(subscription)) => {
-                place.fill(subscription);
-                Ok(Subscribed::Agreed)
+        let owner = self.config.upstream(&target.upstream);
+        match owner.subscribe(&target.own, &subscriptions.updates, &self.quota_owner()).await {
+            Ok(upstream::Subscribed::Accepted(subscription)) => {
+                reservation.complete(subscription);
+                Ok(SubscribeOutcome::Accepted)
             }
-            Ok(upstream::Subscribed::Refused(error)) => Ok(Subscribed::Refused(error)),
+            Ok(upstream::Subscribed::Refused(error)) => Ok(SubscribeOutcome::Refused(error)),
             Err(cause) => Err(upstream_error(&target.upstream, cause)),
         }
     }
@@ -96,65 +99,66 @@ impl Guest {
 
 impl fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.lock().uris.len();
-        f.debug_struct("Subscriptions").field("held", &held).finish_non_exhaustive()
+        let uris = self.lock().uris.len();
+        f.debug_struct("Subscriptions").field("uris", &uris).finish_non_exhaustive()
     }
 }
 
 impl Subscriptions {
-    /// Ends a subscription, if there is one.
+    /// Removes a subscription, if there is one.
     pub fn unsubscribe(&self, uri: &str) {
-        let gone = self.lock().uris.remove(uri);
-        drop(gone);
+        let removed = self.lock().uris.remove(uri);
+        drop(removed);
     }
 
-    /// Ends all of them, for good.
+    /// Removes all subscriptions; no new ones are accepted afterwards.
     pub fn end(&self) {
-        let gone = {
-            let mut held = self.lock();
-            held.is_over = true;
-            (std::mem::take(&mut held.uris), std::mem::take(&mut held.tasks))
+        let removed = {
+            let mut table = self.lock();
+            table.is_over = true;
+            (std::mem::take(&mut table.uris), std::mem::take(&mut table.tasks))
         };
-        drop(gone);
+        drop(removed);
     }
 
-    /// Takes another view of the client's, under another configuration. What leads to nobody in it is let go of.
-    pub(super) fn look_with(&self, guest: &Guest) {
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = guest.view.clone();
-        let view = guest.view();
-        let gone: Vec<_> = {
+    /// Switches to the client's view under another configuration. Subscriptions that it does not
+    /// resolve are removed.
+    pub(super) fn update_view(&self, client: &ClientContext) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = client.view.clone();
+        let view = client.view();
+        let removed: Vec<_> = {
             let uris = &mut self.lock().uris;
-            uris.extract_if(|uri, slot| {
-                slot.subscription.is_some() && view.resolve_uri(uri).is_none()
+            uris.extract_if(|uri, entry| {
+                entry.subscription.is_some() && view.resolve_uri(uri).is_none()
             })
             .collect()
         };
-        drop(gone);
+        drop(removed);
     }
 
-    fn view(&self) -> Arc<View> {
+    fn view(&self) -> Arc<RoleView> {
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&view.borrow())
     }
 
-    /// What the client has yet to be told of its tasks.
-    pub fn tasks(&self) -> &TaskNews {
+    /// Pending task notifications of the client.
+    pub fn tasks(&self) -> &TaskStatusQueue {
         &self.tasks
     }
 
-    /// Keeps a task's subscription until the end.
-    pub(super) fn hold_task(&self, subscription: Subscription) {
-        let mut held = self.lock();
-        if !held.is_over {
-            held.tasks.push(subscription);
+    /// Stores a subscription to a task until the set ends.
+    pub(super) fn add_task(&self, subscription: Subscription) {
+        let mut table = self.lock();
+        if !table.is_over {
+            table.tasks.push(subscription);
         }
     }
 
-    /// The next resource that has changed since the client was last told of it. Never ends. Cancel-safe. For
-    /// one reader at a time.
+    /// Waits for the next updated resource that the client is to be notified of. Never ends.
+    /// Cancel-safe. For one reader at a time.
     pub async fn next(&self) -> Arc<str> {
         loop {
-            let Changed { upstream, uri } = self.dirty.next().await;
+            let ResourceUpdate { upstream, uri } = self.updates.next().await;
             let target = self.view().resolve_uri(&uri);
             let may_read = target.is_some_and(|target| target.upstream == upstream);
             if may_read && self.covers(&uri) {
@@ -164,62 +168,62 @@ impl Subscriptions {
     }
 
     fn covers(&self, uri: &str) -> bool {
-        let held = self.lock();
-        with_parents(uri).any(|uri| held.uris.contains_key(uri))
+        let table = self.lock();
+        with_parents(uri).any(|uri| table.uris.contains_key(uri))
     }
 
-    /// Takes a place for a URI; `None` if it is held already.
-    fn reserve<'a>(&'a self, uri: &'a str) -> Result<Option<Place<'a>>, Fault> {
-        let mut held = self.lock();
-        if held.is_over {
-            return Err(Fault::Request("the session has ended".into()));
+    /// Reserves a URI; `None` if there is a subscription already.
+    fn reserve<'a>(&'a self, uri: &'a str) -> Result<Option<SubscriptionReservation<'a>>, Error> {
+        let mut table = self.lock();
+        if table.is_over {
+            return Err(Error::Request("the session has ended".into()));
         }
-        if !held.uris.contains_key(uri) && held.uris.len() >= MAX_SUBSCRIPTIONS {
+        if !table.uris.contains_key(uri) && table.uris.len() >= MAX_SUBSCRIPTIONS {
             let text = format!(
                 "no more than {MAX_SUBSCRIPTIONS} resources can be subscribed to at a time: \
                  unsubscribe from some first"
             );
-            return Err(Fault::Request(text));
+            return Err(Error::Request(text));
         }
-        let slot = held.uris.entry(uri.into()).or_default();
-        if slot.subscription.is_some() {
+        let entry = table.uris.entry(uri.into()).or_default();
+        if entry.subscription.is_some() {
             return Ok(None);
         }
-        slot.waiting += 1;
-        Ok(Some(Place { subscriptions: self, uri }))
+        entry.waiting += 1;
+        Ok(Some(SubscriptionReservation { subscriptions: self, uri }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SubscriptionTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place that waits for its subscription. Dropped without one it is free again.
-struct Place<'a> {
+/// Reservation of a URI until the upstream has accepted. Dropped before, it is released.
+struct SubscriptionReservation<'a> {
     subscriptions: &'a Subscriptions,
     uri: &'a str,
 }
 
-impl Place<'_> {
-    /// Puts the subscription in its place, unless the client has unsubscribed meanwhile.
-    fn fill(self, subscription: Subscription) {
-        let mut held = self.subscriptions.lock();
-        let superfluous = match held.uris.get_mut(self.uri) {
-            Some(slot) => slot.subscription.replace(subscription),
+impl SubscriptionReservation<'_> {
+    /// Stores the subscription, unless the client has unsubscribed meanwhile.
+    fn complete(self, subscription: Subscription) {
+        let mut table = self.subscriptions.lock();
+        let replaced = match table.uris.get_mut(self.uri) {
+            Some(entry) => entry.subscription.replace(subscription),
             None => Some(subscription),
         };
-        drop(held);
-        drop(superfluous);
+        drop(table);
+        drop(replaced);
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for SubscriptionReservation<'_> {
     fn drop(&mut self) {
-        let mut held = self.subscriptions.lock();
-        let Some(slot) = held.uris.get_mut(self.uri) else { return };
-        slot.waiting = slot.waiting.saturating_sub(1);
-        if slot.waiting == 0 && slot.subscription.is_none() {
-            held.uris.remove(self.uri);
+        let mut table = self.subscriptions.lock();
+        let Some(entry) = table.uris.get_mut(self.uri) else { return };
+        entry.waiting = entry.waiting.saturating_sub(1);
+        if entry.waiting == 0 && entry.subscription.is_none() {
+            table.uris.remove(self.uri);
         }
     }
 }

@@ -1,133 +1,149 @@
-//! A call that waits for its client's answers.
-//!
-//! Knows nothing of: how a client is asked.
+//! Suspended request: a call whose upstream waits for input of the client.
 
 pub(crate) mod table;
 
-use super::task_handles::Dressing;
-use super::{Fault, unfit, upstream_error};
-use crate::audit::Record;
-use crate::guard::{Findings, Watch};
-use crate::mcp::call::{Caller, Reply};
-use crate::mcp::input_request::{Answered, Question};
+use super::Error;
+use super::error::{rejected_response, upstream_error};
+use super::task_handles::TaskIdRewriter;
+use crate::audit::AuditEvent;
+use crate::guard::{Findings, ResponseInspector};
+use crate::mcp::call::{CallContext, UpstreamResponse};
+use crate::mcp::input_request::{InputRequest, InputResponse};
 use crate::mcp::name::UpstreamName;
-use crate::memory_budget::Allowance;
-use crate::upstream::{Asks, Called};
+use crate::memory_budget::BufferLimit;
+use crate::upstream::{CallOutcome, SuspendedCall};
 
-/// How an ask went on.
+/// Outcome of a client's request.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "it is made and taken apart once a call")]
-pub enum Went {
-    /// It was answered.
-    Replied(Reply),
-    /// Its upstream wants to know something first.
-    Asks(Asked),
+#[allow(clippy::large_enum_variant, reason = "one value per call, matched at once")]
+pub enum RequestOutcome {
+    /// The upstream's response.
+    Response(UpstreamResponse),
+    /// The upstream needs input of the client first.
+    InputRequired(SuspendedRequest),
 }
 
-/// A call whose upstream wants to know something from the client. Dropping it cancels the call.
+/// Call whose upstream needs input of the client. Dropping it cancels the call.
 #[derive(Debug)]
-pub struct Asked {
+pub struct SuspendedRequest {
     upstream: UpstreamName,
-    /// Where somebody looks at the reply.
-    watch: Option<Box<Watched>>,
-    /// Where the call may name a task.
-    dressing: Option<Dressing>,
-    questions: Vec<Question>,
-    asks: Asks,
+    /// Checks of the response, if any are configured.
+    checks: Option<Box<ResponseChecks>>,
+    /// Rewriter of task ids, if the call may name a task.
+    rewriter: Option<TaskIdRewriter>,
+    input_requests: Vec<InputRequest>,
+    call: SuspendedCall,
 }
 
-/// Who looks at the reply, where it is told what was found, and how much the reply may have.
-type Watched = (Watch, Record, Allowance);
+/// Inspector of the response, audit event for its findings, and limit of the response's size.
+type ResponseChecks = (ResponseInspector, AuditEvent, BufferLimit);
 
-impl Went {
+impl RequestOutcome {
     pub(super) async fn of(
         upstream: &UpstreamName,
-        watch: Option<Box<Watched>>,
-        dressing: Option<Dressing>,
-        called: Called,
-    ) -> Result<Self, Fault> {
-        let reply = match called {
-            Called::Replied(reply) => reply,
-            Called::Asks(asks) => {
-                let questions = dressed(dressing.as_ref(), asks.questions().to_vec());
+        checks: Option<Box<ResponseChecks>>,
+        rewriter: Option<TaskIdRewriter>,
+        outcome: CallOutcome,
+    ) -> Result<Self, Error> {
+        let response = match outcome {
+            CallOutcome::Response(response) => response,
+            CallOutcome::InputRequired(call) => {
+                let input_requests = rewritten(rewriter.as_ref(), call.input_requests().to_vec());
                 let upstream = upstream.clone();
-                return Ok(Self::Asks(Asked { upstream, watch, dressing, questions, asks }));
+                return Ok(Self::InputRequired(SuspendedRequest {
+                    upstream,
+                    checks,
+                    rewriter,
+                    input_requests,
+                    call,
+                }));
             }
         };
-        let reply = match watch {
-            Some(watched) => {
-                let (watch, record, allowed) = *watched;
-                let flagged = record.clone();
-                let tell = move |found: Findings| flagged.flagged(found.count());
-                let looked = watch.look(reply, &allowed, tell).await;
-                looked.map_err(|why| unfit(upstream, why, &record))?
+        let response = match checks {
+            Some(checks) => {
+                let (inspector, record, limit) = *checks;
+                let audit_event = record.clone();
+                let on_findings = move |found: Findings| audit_event.add_findings(found.count());
+                let inspected = inspector.inspect(response, &limit, on_findings).await;
+                inspected.map_err(|why| rejected_response(upstream, why, &record))?
             }
-            None => reply,
+            None => response,
         };
-        Ok(Self::Replied(match dressing {
-            Some(dressing) => dressing.dress(reply)?,
-            None => reply,
+        Ok(Self::Response(match rewriter {
+            Some(rewriter) => rewriter.rewrite_response(response)?,
+            None => response,
         }))
     }
 }
 
-impl Asked {
-    /// Who asks.
+impl SuspendedRequest {
+    /// The upstream of the call.
     pub fn upstream(&self) -> &UpstreamName {
         &self.upstream
     }
 
-    /// Whether the call was given up for a later one of its client.
+    /// Whether the call was cancelled in favor of a later one of its client.
     pub(super) fn is_given_up(&self) -> bool {
-        self.asks.is_given_up()
+        self.call.is_given_up()
     }
 
-    /// What has to be answered; each key once.
-    pub fn questions(&self) -> &[Question] {
-        &self.questions
+    /// The open input requests; each key once.
+    pub fn input_requests(&self) -> &[InputRequest] {
+        &self.input_requests
     }
 
-    /// Waits for further questions; `None` once no answers are wanted any more: [`Asked::answer`] without any
-    /// then tells why. Cancel-safe.
-    pub async fn more(&mut self) -> Option<Vec<Question>> {
-        let questions = self.asks.more().await?;
-        Some(dressed(self.dressing.as_ref(), questions))
+    /// Waits for further input requests; `None` when no more responses are needed:
+    /// [`SuspendedRequest::resume`] without responses then returns the outcome. Cancel-safe.
+    pub async fn next_input_requests(&mut self) -> Option<Vec<InputRequest>> {
+        let input_requests = self.call.next_input_requests().await?;
+        Some(rewritten(self.rewriter.as_ref(), input_requests))
     }
 
-    /// Brings one answer ahead of the others.
-    pub fn give(&self, answered: Answered) {
-        self.asks.give(match &self.dressing {
-            Some(dressing) => dressing.undress(answered),
-            None => answered,
+    /// Submits one response ahead of the others.
+    pub fn submit(&self, response: InputResponse) {
+        self.call.submit(match &self.rewriter {
+            Some(rewriter) => rewriter.restore_input_response(response),
+            None => response,
         });
     }
 
-    /// The call, as what this other request goes on with.
-    pub(super) fn recorded(mut self, record: &Record) -> Self {
-        if let Some(watched) = &mut self.watch {
-            watched.1 = record.clone();
+    /// Continues the call with the audit event of another request.
+    pub(super) fn with_record(mut self, record: &AuditEvent) -> Self {
+        if let Some(checks) = &mut self.checks {
+            checks.1 = record.clone();
         }
         self
     }
 
-    /// Goes on with the answers; those that are missing will be asked for again.
-    pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
-        let Self { upstream, watch, dressing, asks, .. } = self;
-        let answers = match &dressing {
-            Some(dressing) => answers.into_iter().map(|it| dressing.undress(it)).collect(),
-            None => answers,
+    /// Resumes the call with the responses; missing ones will be requested again.
+    pub async fn resume(
+        self,
+        responses: Vec<InputResponse>,
+        caller: CallContext,
+    ) -> Result<RequestOutcome, Error> {
+        let Self { upstream, checks, rewriter, call, .. } = self;
+        let responses = match &rewriter {
+            Some(rewriter) => {
+                responses.into_iter().map(|it| rewriter.restore_input_response(it)).collect()
+            }
+            None => responses,
         };
-        match asks.answer(answers, caller).await {
-            Ok(called) => Went::of(&upstream, watch, dressing, called).await,
+        match call.resume(responses, caller).await {
+            Ok(outcome) => RequestOutcome::of(&upstream, checks, rewriter, outcome).await,
             Err(cause) => Err(upstream_error(&upstream, cause)),
         }
     }
 }
 
-/// Questions with the names that the client knows its tasks by.
-fn dressed(dressing: Option<&Dressing>, questions: Vec<Question>) -> Vec<Question> {
-    match dressing {
-        Some(dressing) => questions.into_iter().map(|it| dressing.dress_question(it)).collect(),
-        None => questions,
+/// Replaces the upstream's task ids in input requests by the client's handles.
+fn rewritten(
+    rewriter: Option<&TaskIdRewriter>,
+    input_requests: Vec<InputRequest>,
+) -> Vec<InputRequest> {
+    match rewriter {
+        Some(rewriter) => {
+            input_requests.into_iter().map(|it| rewriter.rewrite_input_request(it)).collect()
+        }
+        None => input_requests,
     }
 }

@@ -1,16 +1,18 @@
-//! Handles of tasks: an upstream's own id for work that goes on, in a form that leads back to it.
+//! Task handles: task ids of upstreams, sealed for one principal.
 //!
-//! A handle is sealed: it holds the upstream, its process or session in which the task began, the tool that the task
-//! is of, the era, and the upstream's id, and opens only for the principal that it was given to. There is no table to
-//! fill, so tasks may be as many and live as long as their upstreams like.
+//! A handle is encrypted and authenticated (AEAD). It contains the upstream, the process or session
+//! of the upstream in which the task began, the tool, the era and the upstream's id, and opens only
+//! for the principal that received it. There is no table, so the number and lifetime of tasks is up
+//! to the upstreams.
 //!
-//! Promises: a task has one handle for its principal, wherever it is named. A handle is made from nothing but the
-//! result that begins a task for the client's own call; an id that stands anywhere else is replaced by the handle with
-//! which the client's request named the task, or not at all. Nobody can guess a handle, read one, or
-//! use somebody else's; whoever may not call the tool any more can neither ask about its tasks nor hear of
-//! them. Handles are good for the life of the process, and no longer than the upstream's process or session.
+//! Invariants: a task has one handle per principal. A handle is created only from the result that
+//! begins a task for the client's own call; an id anywhere else is replaced by the handle with
+//! which the client's request named the task, or not at all. A client cannot guess or read a
+//! handle, or use that of another principal; a client that may no longer call the tool can neither
+//! send requests about its tasks nor receive their notifications. Handles are valid for the life of
+//! the process, and no longer than the upstream's process or session.
 //!
-//! Knows nothing of: what a task is, and how it is doing.
+//! Decision: docs/decisions/0010-tasks.md
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,49 +22,49 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::{Fault, Guest, Standing, Subscriptions};
-use crate::catalog::Target;
+use super::{ClientContext, ClientIdentity, Error, Subscriptions};
+use crate::catalog::AuthorizedItem;
 use crate::json::{self, Object};
-use crate::mcp::call::{Body, Call, Method, Outcome, Reply};
-use crate::mcp::input_request::{Answered, Question};
+use crate::mcp::call::{Method, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse};
+use crate::mcp::input_request::{InputRequest, InputResponse};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{
-    FollowedTask, MAX_TASK_ID_BYTES, Naming, TASK_ID, TaskOwner, TaskScope, related, rename,
+    FollowedTask, MAX_TASK_ID_BYTES, TASK_ID, TaskIdMapper, TaskOwner, TaskScope, related, rename,
     rename_related, restore_related,
 };
 use crate::policy::Principal;
 use crate::{jsonrpc, upstream};
 
-/// The longest handle that is looked at, in characters.
+/// The longest handle that is opened, in characters.
 const MAX_HANDLE: usize = 4 * 1024;
 
-/// What handles are sealed with.
-pub(super) struct Handles {
+/// Seals and opens task handles.
+pub(super) struct TaskHandleCodec {
     key: LessSafeKey,
-    /// What nonces are made with, from what is sealed: so what is the same is sealed into the same, and
-    /// nothing else under the same nonce.
+    /// Key by which the nonce is derived from the sealed content: equal contents have equal
+    /// handles, and no two contents share a nonce.
     nonces: hmac::Key,
 }
 
-/// What a handle leads to.
+/// Content of a handle.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Task {
-    /// Whose it is.
+pub(super) struct TaskRef {
+    /// The upstream that owns the task.
     pub(super) upstream: Box<str>,
-    /// Where the upstream's id means it.
+    /// The process, session or server in which the upstream's id is valid.
     pub(super) scope: TaskScope,
     /// The tool's public name.
     pub(super) tool: Box<str>,
-    /// The era in which it was begun: the two know tasks of different shapes.
+    /// The era in which the task began: tasks of the two eras differ.
     pub(super) era: Era,
     /// The upstream's own id.
     pub(super) own: Box<str>,
 }
 
-impl Handles {
-    /// Handles of this process.
+impl TaskHandleCodec {
+    /// Creates a codec with random keys.
     pub(super) fn new() -> Self {
         let mut keys = [0; 64];
         getrandom::fill(&mut keys).expect("the system has random numbers");
@@ -71,8 +73,8 @@ impl Handles {
         Self { key: LessSafeKey::new(key), nonces: hmac::Key::new(hmac::HMAC_SHA256, nonces) }
     }
 
-    /// The handle of a task; `None` where the upstream's id is too long for one.
-    fn seal(&self, principal: &Principal, task: &Task) -> Option<String> {
+    /// Seals a task into a handle; `None` if the upstream's id is too long.
+    fn seal(&self, principal: &Principal, task: &TaskRef) -> Option<String> {
         if task.own.len() > MAX_TASK_ID_BYTES {
             return None;
         }
@@ -89,8 +91,8 @@ impl Handles {
         (handle.len() <= MAX_HANDLE).then_some(handle)
     }
 
-    /// What this principal's handle leads to; `None` if it is not one, or somebody else's.
-    pub(super) fn open(&self, principal: &Principal, handle: &str) -> Option<Task> {
+    /// Opens a handle of this principal; `None` if it is invalid or belongs to another principal.
+    pub(super) fn open(&self, principal: &Principal, handle: &str) -> Option<TaskRef> {
         if handle.len() > MAX_HANDLE {
             return None;
         }
@@ -99,12 +101,13 @@ impl Handles {
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut sealed = sealed.to_vec();
         let aad = Aad::from(principal.name.as_bytes());
-        Task::read(self.key.open_in_place(nonce, aad, &mut sealed).ok()?)
+        TaskRef::read(self.key.open_in_place(nonce, aad, &mut sealed).ok()?)
     }
 }
 
-impl Task {
-    /// The task as bytes: its era, its scope, its upstream and its tool, each behind its length, and the upstream's id.
+impl TaskRef {
+    /// The task as bytes: its era, its scope, its upstream and its tool, each after its length, and
+    /// the upstream's id.
     fn write(&self) -> Option<Vec<u8>> {
         let era = match self.era {
             Era::Legacy => 0,
@@ -134,91 +137,110 @@ impl Task {
     }
 }
 
-/// A text behind its length, and what follows it.
+/// Splits off a text that follows its length.
 fn split_text(bytes: &[u8]) -> Option<(Box<str>, &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (text, rest) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
     Some((std::str::from_utf8(text).ok()?.into(), rest))
 }
 
-/// Whose tasks may be named beside a call and in its reply, and of which tool.
+/// Rewrites task ids in the messages of one call: upstream ids to handles and back.
 #[derive(Clone)]
-pub(super) struct Dressing {
-    pub(super) handles: Arc<Handles>,
-    /// Whose tasks they are.
-    pub(super) standing: Standing,
-    /// Who answers.
+pub(super) struct TaskIdRewriter {
+    codec: Arc<TaskHandleCodec>,
+    /// The client that owns the tasks.
+    pub(super) identity: ClientIdentity,
+    /// The upstream of the call.
     pub(super) upstream: UpstreamName,
     /// The tool's public name.
     pub(super) tool: Box<str>,
-    /// The client's era: a task of the other one means nothing to it.
+    /// The client's era: a task of the other era is unusable for it.
     pub(super) era: Era,
     /// Whether the call can begin a task.
-    begins_one: bool,
+    begins_task: bool,
     /// The tasks that the client's request has named.
-    named: Vec<Named>,
+    named: Vec<NamedTask>,
 }
 
-/// A task that the client knows already.
+/// A task that the client's request has named.
 #[derive(Clone)]
-struct Named {
+struct NamedTask {
     own: Box<str>,
     handle: Box<str>,
 }
 
-impl Dressing {
-    /// How this call's client names the tasks of a tool. `about` is the handle of the task that the call is about.
-    pub(super) fn new(guest: &Guest, target: &Target, call: &Call, about: Option<&str>) -> Self {
+impl TaskIdRewriter {
+    /// Creates the rewriter of a call. `about` is the handle of the task that the call is about.
+    pub(super) fn new(
+        client: &ClientContext,
+        target: &AuthorizedItem,
+        call: &UpstreamRequest,
+        about: Option<&str>,
+    ) -> Self {
         let revision = call.caller.revision;
         let can_begin = match revision.era() {
-            // Spec 2025-11-25, tasks: only who asks for a task gets one.
+            // Spec 2025-11-25, tasks: only a request with `task` begins one.
             Era::Legacy => revision == Revision::V2025_11_25 && call.params.has("task"),
             Era::Modern => true,
         };
-        let begins_one = can_begin && call.method == Method::CallTool;
-        let named = about.map(|handle| Named { own: call.subject.clone(), handle: handle.into() });
+        let begins_task = can_begin && call.method == Method::CallTool;
+        let named =
+            about.map(|handle| NamedTask { own: call.subject.clone(), handle: handle.into() });
         let named = named.into_iter().collect();
         let (upstream, tool, era) = (&target.upstream, &target.key, revision.era());
-        Self { begins_one, named, ..guest.names(upstream, tool, era) }
+        Self { begins_task, named, ..client.task_id_rewriter(upstream, tool, era) }
     }
 
-    /// Lets a call say to which task it is related, if that is one of the client's at this upstream, which began where
-    /// everything else began that the call names. What else it says of that is taken out.
-    pub(super) fn relate(&mut self, call: &mut Call) {
+    /// Replaces the handle of the related task in a call by the upstream's id, if it is a task of
+    /// the client at this upstream and in the same scope as the other task that the call names.
+    /// Otherwise the relation is removed.
+    pub(super) fn rewrite_related_task(&mut self, call: &mut UpstreamRequest) {
         let task = related(&call.params).and_then(|handle| {
-            let task = self.handles.open(&self.standing.principal, &handle)?;
+            let task = self.codec.open(&self.identity.principal, &handle)?;
             let is_here = *task.upstream == *self.upstream.as_str() && task.era == self.era;
             let is_same = call.scope.is_none_or(|scope| scope == task.scope);
             (is_here && is_same).then_some((task, handle))
         });
-        if let Some((Task { own, scope, .. }, handle)) = task {
+        if let Some((TaskRef { own, scope, .. }, handle)) = task {
             call.scope = Some(scope);
-            self.named.push(Named { own, handle });
+            self.named.push(NamedTask { own, handle });
         }
         restore_related(&mut call.params, self);
     }
 
-    /// Puts a handle wherever a reply names a task of its client's: in a task itself, in what announces a new one, and
-    /// in a result's relation to one. A reply that still arrives is too large to be any of these but a
-    /// result, and passes as it is.
-    pub(super) fn dress(mut self, reply: Reply) -> Result<Reply, Fault> {
-        let Reply { era, scope, outcome: Outcome::Result(Body::Read(mut result)) } = reply else {
-            return Ok(reply);
+    /// Replaces task ids in a response by handles: in a task, in the announcement of a new task,
+    /// and in the relation of a result to a task. A streaming response names no task, because the
+    /// session collects responses that may, and passes unchanged.
+    pub(super) fn rewrite_response(
+        mut self,
+        response: UpstreamResponse,
+    ) -> Result<UpstreamResponse, Error> {
+        let UpstreamResponse {
+            era,
+            scope,
+            outcome: ResponseOutcome::Result(Payload::Parsed(mut result)),
+        } = response
+        else {
+            return Ok(response);
         };
         if era == self.era {
-            if let Some(scope) = scope.filter(|_| self.begins_one) {
-                self.begin_in(&mut result, scope)?;
+            if let Some(scope) = scope.filter(|_| self.begins_task) {
+                self.replace_new_task_id(&mut result, scope)?;
             }
-            if !self.begins_one {
-                rename_all(&mut result, &self);
+            if !self.begins_task {
+                rewrite_task_ids(&mut result, &self);
             }
             rename_related(&mut result, &self);
         }
-        Ok(Reply { era, scope, outcome: Outcome::Result(Body::Read(result)) })
+        Ok(UpstreamResponse {
+            era,
+            scope,
+            outcome: ResponseOutcome::Result(Payload::Parsed(result)),
+        })
     }
 
-    /// Puts a new handle in place of the id of the task that the call has begun, if it has.
-    fn begin_in(&mut self, result: &mut Object, scope: TaskScope) -> Result<(), Fault> {
+    /// Replaces the id of the task that the call has begun, if any, by a new handle.
+    fn replace_new_task_id(&mut self, result: &mut Object, scope: TaskScope) -> Result<(), Error> {
         let begun = match self.era {
             Era::Legacy => result.get_object("task"),
             Era::Modern => {
@@ -230,48 +252,50 @@ impl Dressing {
         let Some(own) = task.get_string(TASK_ID).map(Box::<str>::from) else {
             return Ok(());
         };
-        let Some(handle) = self.begin(scope, &own) else {
+        let Some(handle) = self.new_handle(scope, &own) else {
             let upstream = self.upstream.clone();
-            tracing::warn!(%upstream, bytes = own.len(), "the id of a new task is too long");
-            return Err(Fault::TaskIdTooLong { upstream });
+            let bytes = own.len();
+            tracing::warn!(%upstream, bytes, "task id of the upstream is too long for a handle");
+            return Err(Error::TaskIdTooLong { upstream });
         };
         task.set(TASK_ID, json::quote(&handle));
         match self.era {
             Era::Legacy => result.set("task", task.to_bytes()),
             Era::Modern => *result = task,
         }
-        self.named.push(Named { own, handle: handle.into() });
+        self.named.push(NamedTask { own, handle: handle.into() });
         Ok(())
     }
 
-    /// A question as its client is to see it.
-    pub(super) fn dress_question(&self, mut question: Question) -> Question {
-        rename_related(&mut question.params, self);
-        question
+    /// Replaces task ids in an input request by handles.
+    pub(super) fn rewrite_input_request(&self, mut request: InputRequest) -> InputRequest {
+        rename_related(&mut request.params, self);
+        request
     }
 
-    /// An answer as the upstream is to see it.
-    pub(super) fn undress(&self, answered: Answered) -> Answered {
-        let Answered { key, outcome: jsonrpc::Outcome::Result(text) } = answered else {
-            return answered;
+    /// Replaces handles in an input response by the upstream's ids.
+    pub(super) fn restore_input_response(&self, response: InputResponse) -> InputResponse {
+        let InputResponse { key, outcome: jsonrpc::ResponsePayload::Result(text) } = response
+        else {
+            return response;
         };
         let restored =
             |mut result: Object| restore_related(&mut result, self).then(|| result.to_bytes());
-        let object = Object::parse_again(text.clone()).ok();
+        let object = Object::parse_trusted(text.clone()).ok();
         let text = object.and_then(restored).unwrap_or(text);
-        Answered { key, outcome: jsonrpc::Outcome::Result(text) }
+        InputResponse { key, outcome: jsonrpc::ResponsePayload::Result(text) }
     }
 }
 
-impl Naming for Dressing {
+impl TaskIdMapper for TaskIdRewriter {
     fn era(&self) -> Era {
         self.era
     }
 
-    fn begin(&self, scope: TaskScope, own: &str) -> Option<String> {
+    fn new_handle(&self, scope: TaskScope, own: &str) -> Option<String> {
         let (upstream, tool) = (self.upstream.as_str().into(), self.tool.clone());
-        let task = Task { upstream, scope, tool, era: self.era, own: own.into() };
-        self.handles.seal(&self.standing.principal, &task)
+        let task = TaskRef { upstream, scope, tool, era: self.era, own: own.into() };
+        self.codec.seal(&self.identity.principal, &task)
     }
 
     fn handle(&self, own: &str) -> Option<&str> {
@@ -283,20 +307,20 @@ impl Naming for Dressing {
     }
 
     fn is_reachable(&self) -> bool {
-        let target = self.standing.view().and_then(|it| it.resolve(Kind::Tool, &self.tool));
-        // The name may have gone to another upstream since.
+        let target = self.identity.view().and_then(|it| it.resolve(Kind::Tool, &self.tool));
+        // Another upstream may have taken over the name since.
         target.is_some_and(|target| target.upstream == self.upstream)
     }
 }
 
-impl fmt::Debug for Dressing {
+impl fmt::Debug for TaskIdRewriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dressing").field("tool", &self.tool).finish_non_exhaustive()
+        f.debug_struct("TaskIdRewriter").field("tool", &self.tool).finish_non_exhaustive()
     }
 }
 
-/// Puts handles in place of the ids that the reply to a question about a task has.
-fn rename_all(result: &mut Object, names: &dyn Naming) {
+/// Replaces the task ids in the response to a request about a task by handles.
+fn rewrite_task_ids(result: &mut Object, names: &dyn TaskIdMapper) {
     rename(result, names);
     if let Some(mut task) = result.get_object("task") {
         rename(&mut task, names);
@@ -304,54 +328,58 @@ fn rename_all(result: &mut Object, names: &dyn Naming) {
     }
 }
 
-// === What a guest does with them ===
+// === Tasks of a client ===
 
-impl Guest {
-    /// How this guest names the tasks of a tool.
-    fn names(&self, upstream: &UpstreamName, tool: &str, era: Era) -> Dressing {
-        Dressing {
-            handles: Arc::clone(&self.gateway.handles),
-            standing: self.standing(),
+impl ClientContext {
+    /// The rewriter of task ids of a tool for this client.
+    fn task_id_rewriter(&self, upstream: &UpstreamName, tool: &str, era: Era) -> TaskIdRewriter {
+        TaskIdRewriter {
+            codec: Arc::clone(&self.gateway.task_handles),
+            identity: self.identity(),
             upstream: upstream.clone(),
             tool: tool.into(),
             era,
-            begins_one: false,
+            begins_task: false,
             named: Vec::new(),
         }
     }
 
-    /// What one of the guest's handles leads to, in this era. Whoever may not call the tool (any more) has no
-    /// such task.
-    pub(super) fn open_task(&self, handle: &str, era: Era) -> Option<(Task, Arc<Target>)> {
-        let task = self.gateway.handles.open(&self.principal, handle)?;
+    /// Opens one of the client's handles, in this era. A client that may not (or no longer) call
+    /// the tool has no such task.
+    pub(super) fn open_task(
+        &self,
+        handle: &str,
+        era: Era,
+    ) -> Option<(TaskRef, Arc<AuthorizedItem>)> {
+        let task = self.gateway.task_handles.open(&self.principal, handle)?;
         let target = self.view().resolve(Kind::Tool, &task.tool)?;
-        // The name may have gone to another upstream since.
+        // Another upstream may have taken over the name since.
         let is_here = task.era == era && target.upstream.as_str() == &*task.upstream;
         is_here.then_some((task, target))
     }
 
-    /// Listens for what becomes of a task that the guest knows by this handle. Tells whether its upstream
-    /// agrees; dropping the future leaves things as they were.
+    /// Subscribes to status notifications of the task with this handle. Returns whether the
+    /// upstream accepts; dropping the future changes nothing.
     pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
-        self.settle().await;
-        self.record.named(handle);
+        self.wait_for_startup().await;
+        self.record.set_public_name(handle);
         let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
         self.record_found(&target);
         if self.record_sending().await.is_err() {
             return false;
         }
-        let names = Arc::new(self.names(&target.upstream, &target.key, task.era));
-        let owner = TaskOwner::new(names, subscriptions.tasks());
+        let rewriter = Arc::new(self.task_id_rewriter(&target.upstream, &target.key, task.era));
+        let owner = TaskOwner::new(rewriter, subscriptions.tasks());
         let followed = FollowedTask { owner, scope: task.scope, handle: handle.into() };
-        let upstream = self.generation.upstream(&target.upstream);
-        match upstream.follow_task(&task.own, followed, &self.owner()).await {
-            Ok(upstream::Subscribed::Held(subscription)) => {
-                subscriptions.hold_task(subscription);
+        let upstream = self.config.upstream(&target.upstream);
+        match upstream.follow_task(&task.own, followed, &self.quota_owner()).await {
+            Ok(upstream::Subscribed::Accepted(subscription)) => {
+                subscriptions.add_task(subscription);
                 true
             }
             Ok(upstream::Subscribed::Refused(_)) => false,
             Err(cause) => {
-                tracing::debug!(upstream = %target.upstream, %cause, "a task cannot be followed");
+                tracing::debug!(upstream = %target.upstream, %cause, "task subscription failed");
                 false
             }
         }
@@ -367,8 +395,8 @@ mod tests {
         Principal::new(name, "local")
     }
 
-    fn task() -> Task {
-        Task {
+    fn task() -> TaskRef {
+        TaskRef {
             upstream: "hub".into(),
             scope: TaskScope::of_server("hub"),
             tool: "hub__\"x\"".into(),
@@ -379,17 +407,18 @@ mod tests {
 
     #[test]
     fn a_handle_opens_for_whom_it_was_given_to_and_for_nobody_else() {
-        let (handles, alice) = (Handles::new(), principal("alice"));
-        let seal =
-            |principal: &Principal, task: Task| handles.seal(principal, &task).expect("a handle");
+        let (handles, alice) = (TaskHandleCodec::new(), principal("alice"));
+        let seal = |principal: &Principal, task: TaskRef| {
+            handles.seal(principal, &task).expect("a handle")
+        };
         let handle = seal(&alice, task());
         assert_eq!(handles.open(&alice, &handle), Some(task()));
         assert_eq!(seal(&alice, task()), handle, "a task has one handle");
         assert_ne!(seal(&principal("bob"), task()), handle);
-        assert_ne!(seal(&alice, Task { own: "t,2".into(), ..task() }), handle);
-        assert_ne!(seal(&alice, Task { scope: TaskScope::unique(), ..task() }), handle);
+        assert_ne!(seal(&alice, TaskRef { own: "t,2".into(), ..task() }), handle);
+        assert_ne!(seal(&alice, TaskRef { scope: TaskScope::unique(), ..task() }), handle);
         assert_eq!(handles.open(&principal("bob"), &handle), None);
-        assert_eq!(Handles::new().open(&alice, &handle), None, "of another process");
+        assert_eq!(TaskHandleCodec::new().open(&alice, &handle), None, "of another process");
         for bad in ["", "x", "t,1", &handle[1..], &handle[..handle.len() - 1]] {
             assert_eq!(handles.open(&alice, bad), None, "{bad}");
         }
@@ -398,16 +427,16 @@ mod tests {
 
     #[test]
     fn an_id_is_sealed_up_to_its_bound_and_no_further() {
-        let (handles, alice) = (Handles::new(), principal("alice"));
+        let (handles, alice) = (TaskHandleCodec::new(), principal("alice"));
         // Characters that JSON would escape, and a name as long as they get.
-        let of = |bytes| Task { own: "\u{1}".repeat(bytes).into(), ..task() };
+        let of = |bytes| TaskRef { own: "\u{1}".repeat(bytes).into(), ..task() };
         let longest = of(MAX_TASK_ID_BYTES);
         let handle = handles.seal(&alice, &longest).expect("a handle");
         assert_eq!(handles.open(&alice, &handle), Some(longest));
         assert_eq!(handles.seal(&alice, &of(MAX_TASK_ID_BYTES + 1)), None);
-        let named = Task { tool: "x".repeat(MAX_HANDLE).into(), ..task() };
+        let named = TaskRef { tool: "x".repeat(MAX_HANDLE).into(), ..task() };
         assert_eq!(handles.seal(&alice, &named), None, "it could not be opened");
-        let named = Task { tool: "x".repeat(1 << 16).into(), ..task() };
+        let named = TaskRef { tool: "x".repeat(1 << 16).into(), ..task() };
         assert_eq!(handles.seal(&alice, &named), None);
     }
 
@@ -429,7 +458,7 @@ mod tests {
             ),
         ] {
             let mut result = Object::parse(text).expect(text);
-            rename_all(&mut result, &names);
+            rewrite_task_ids(&mut result, &names);
             assert_eq!(result.to_bytes(), expected.unwrap_or(text));
         }
     }

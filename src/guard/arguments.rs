@@ -1,38 +1,37 @@
-//! A prompt's arguments, before its upstream is asked.
+//! Checks of a prompt's arguments, before the request goes to its upstream.
 //!
-//! Spec, prompts, security considerations: implementations MUST carefully validate all prompt inputs. A tool's arguments
-//! have a JSON schema, which is its upstream's to hold.
-//!
-//! Knows nothing of: who asks.
+//! Spec, prompts, security considerations: implementations MUST carefully validate all prompt
+//! inputs. The arguments of a tool have a JSON schema, which the tool's upstream enforces.
 
-use super::{ArgumentCheck, Rules};
-use crate::json::{self, Malformed, Object};
-use crate::mcp::definition::arguments::Declared;
+use super::{ArgumentCheck, GuardRules};
+use crate::json::{self, Object, ParseError};
+use crate::mcp::definition::arguments::PromptArguments;
 
-/// What is wrong with a prompt's arguments; the text is fit for the client.
+/// Defect of a prompt's arguments, as a text for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadArguments {
-    /// Spec: a map of strings.
+    /// Spec: the arguments are a map of strings.
     #[error("{}", .0.in_member("arguments"))]
-    NoObject(Malformed),
-    /// One that has to be there is not.
+    NoObject(ParseError),
+    /// A required argument is missing.
     #[error("missing required argument {0:?}")]
     Missing(Box<str>),
     /// Spec: the values are strings.
     #[error("argument {0:?} must be a string")]
     NoString(Box<str>),
-    /// Longer than is taken.
+    /// The argument exceeds the size limit.
     #[error("argument {0:?} has more than {1} bytes")]
     TooLarge(Box<str>, usize),
-    /// The prompt has no such argument.
+    /// The prompt has no argument of this name.
     #[error("unknown argument {0:?}")]
     Unknown(Box<str>),
 }
 
-/// Holds the arguments in `params` to what the prompt declares; `None` where that could not be read.
+/// Checks the arguments in `params` against the prompt's declaration, which is `None` if it could
+/// not be read.
 pub(super) fn check(
-    rules: &Rules,
-    declared: Option<&Declared>,
+    rules: &GuardRules,
+    declared: Option<&PromptArguments>,
     params: &Object,
 ) -> Result<(), BadArguments> {
     if rules.arguments == ArgumentCheck::Off {
@@ -40,11 +39,11 @@ pub(super) fn check(
     }
     let arguments = match params.get_bytes("arguments") {
         None => Object::new(),
-        // Some clients write what they do not have as null.
+        // Some clients send null for missing arguments.
         Some(null) if *null == *b"null" => Object::new(),
-        Some(text) => Object::parse_again(text).map_err(BadArguments::NoObject)?,
+        Some(text) => Object::parse_trusted(text).map_err(BadArguments::NoObject)?,
     };
-    let mut required = declared.into_iter().flat_map(Declared::required);
+    let mut required = declared.into_iter().flat_map(PromptArguments::required);
     if let Some(name) = required.find(|name| !arguments.has(name)) {
         return Err(BadArguments::Missing(name.into()));
     }
@@ -52,7 +51,7 @@ pub(super) fn check(
         let raw = std::str::from_utf8(&raw).unwrap_or_default();
         let value = raw.starts_with('"').then_some(raw);
         let value = value.ok_or_else(|| BadArguments::NoString(short(name)))?;
-        // Escapes only make a text longer: most are short enough as they stand.
+        // Escapes only make a text longer, so most values are short enough without decoding.
         let limit = rules.max_argument;
         if value.len() > limit && json::decode_string(value).is_none_or(|it| it.len() > limit) {
             return Err(BadArguments::TooLarge(short(name), limit));
@@ -66,7 +65,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A client's own word, as much of it as is shown back.
+/// Returns the beginning of a client's text, for an error message.
 fn short(name: &str) -> Box<str> {
     name.chars().take(MAX_SHOWN_CHARS).collect::<String>().into()
 }
@@ -81,8 +80,8 @@ mod tests {
         r#"{"name":"p","arguments":[{"name":"need","required":true},{"name":"may"}]}"#;
 
     fn checked(setting: ArgumentCheck, params: &'static str) -> String {
-        let rules = Rules { arguments: setting, max_argument: 4, ..Rules::default() };
-        let declared = Declared::read(&Object::parse(PROMPT).expect("a prompt"));
+        let rules = GuardRules { arguments: setting, max_argument: 4, ..GuardRules::default() };
+        let declared = PromptArguments::read(&Object::parse(PROMPT).expect("a prompt"));
         let params = Object::parse(params).expect("parameters");
         match check(&rules, declared.as_ref(), &params) {
             Ok(()) => "good".to_owned(),
@@ -109,8 +108,8 @@ mod tests {
             ),
             (
                 r#"{"arguments":{"need":"x","need":"y"}}"#,
-                "`arguments`: member \"need\" stands twice",
-                "`arguments`: member \"need\" stands twice",
+                "`arguments`: member \"need\" occurs twice",
+                "`arguments`: member \"need\" occurs twice",
             ),
             (
                 r#"{"arguments":{"need":7}}"#,
@@ -141,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_is_declared_unreadably_forbids_nothing() {
-        let rules = Rules { arguments: ArgumentCheck::Declared, ..Rules::default() };
+        let rules = GuardRules { arguments: ArgumentCheck::Declared, ..GuardRules::default() };
         let params = Object::parse(r#"{"arguments":{"a":"x"}}"#).expect("parameters");
         assert_eq!(check(&rules, None, &params), Ok(()));
     }

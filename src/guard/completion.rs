@@ -1,36 +1,38 @@
-//! Completions that every client reads.
+//! Completions in the form that every client can parse.
 //!
-//! Spec, completion: at most 100 values in a result. The official readers refuse one that has more, or whose values are not
-//! all strings. One that is too long is cut and says that there is more, what only decorates it is removed if it is malformed,
-//! and any other that cannot be read is an error.
+//! Spec, completion: at most 100 values in a result. The official SDKs refuse a completion with
+//! more values, or with values that are not strings. A completion that is too long is truncated and
+//! says that there are more values; optional members are removed if they are malformed; any other
+//! malformed completion is an error.
 
 use crate::json::{self, Object};
 use crate::mcp::definition::shape;
 
-/// How many values a completion may have (spec, completion, implementation considerations).
+/// Most values of a completion (spec, completion, implementation considerations).
 pub(super) const MAX_VALUES: usize = 100;
 
-/// Looks at a completion, which was read and is perhaps rewritten; returns what is passed on in its place, if it does not stay.
+/// Checks a parsed completion, which may have been rewritten to `new`; returns the replacement, if
+/// there is one.
 pub(super) fn conform(read: &Object, new: Option<&[u8]>) -> Result<Option<Vec<u8>>, &'static str> {
-    // A result that asks for something first is none yet.
+    // A result that requires input is not a completion yet.
     if read.get("resultType").is_some_and(|kind| kind != "\"complete\"") {
         return Ok(None);
     }
     let rewritten = new.map(|new| Object::parse_within(new.to_vec().into(), usize::MAX));
     let mut result = match rewritten {
-        Some(result) => result.map_err(|_| "it is no JSON object")?,
+        Some(result) => result.map_err(|_| "it is not a JSON object")?,
         None => read.clone(),
     };
-    let mut completion = result.get_object("completion").ok_or("`completion` is no object")?;
+    let mut completion = result.get_object("completion").ok_or("`completion` is not an object")?;
     if !shape::is_readable(&completion.to_bytes()) {
-        return Err("`completion` has half a pair of surrogates, or a number that is too large");
+        return Err("`completion` has a lone surrogate, or a number that is too large");
     }
-    // Walked, not collected: an array of some megabytes may have millions of values.
-    let values = completion.get_elements("values").ok_or("`values` is no array")?;
+    // The values are not collected: an array of some megabytes may have millions of them.
+    let values = completion.get_elements("values").ok_or("`values` is not an array")?;
     let mut count = 0;
     for value in values.clone() {
         if !value.starts_with(b"\"") {
-            return Err("a value is no string");
+            return Err("a value is not a string");
         }
         count += 1;
     }
@@ -56,7 +58,7 @@ pub(super) fn conform(read: &Object, new: Option<&[u8]>) -> Result<Option<Vec<u8
     Ok(Some(json::on_one_line(result.to_bytes()).to_vec()))
 }
 
-/// Whether a number is whole, however it is written, and one that every reader can count with.
+/// Returns whether a number is an integer, in any notation, and within the exact range of a double.
 fn is_whole(raw: &str) -> bool {
     const MAX: f64 = 9_007_199_254_740_991.0;
     raw.parse().is_ok_and(|number: f64| (0.0..=MAX).contains(&number) && number.fract() == 0.0)

@@ -1,159 +1,163 @@
-//! Text that a person does not see and a model reads.
+//! Detector of text that is invisible to people and read by models.
 //!
-//! Hidden are: control characters but tab and line breaks (ESC begins what a terminal obeys), what turns the
-//! direction of writing, tag characters, and characters without a width. Some of the last belong to the writing of
-//! languages and to emoji: a joiner between two letters that are not ASCII, one variation selector behind a
-//! letter, and one mark of direction, are not hidden. Runs of them, with which text is smuggled, are.
+//! Invisible are: control characters except tab and line breaks (ESC begins terminal commands),
+//! bidirectional controls, tag characters, and characters of zero width. Some of the last belong to
+//! the writing of languages and to emoji, and are allowed: a joiner between two letters that are
+//! not ASCII, one variation selector behind a letter, and one mark of direction. Runs of them,
+//! which can smuggle text, are not allowed.
 //!
-//! Promises: what is not hidden stays; looking again at what was rewritten finds nothing. For the latter a joiner
-//! or selector counts as seen only if what stands before it was seen, too, and so is there after rewriting.
-//!
-//! Knows nothing of: JSON, and where the text came from.
+//! Invariants: visible text stays unchanged; checking rewritten text again finds nothing. Therefore
+//! a joiner or selector counts as visible only if the character before it is visible, and so
+//! remains after rewriting.
 
 use super::HiddenText;
-use crate::invisible_chars::is_hidden;
+use crate::invisible_chars::is_invisible;
 
-/// What comes of a text that hides something.
+/// Result for a text with invisible characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hidden {
-    /// The first character that nobody sees.
+pub(super) struct InvisibleText {
+    /// The first invisible character.
     pub(super) first: char,
-    /// The text to put in its place, if it is to be rewritten.
-    pub(super) instead: Option<String>,
+    /// Rewritten text, if the setting rewrites it.
+    pub(super) replacement: Option<String>,
 }
 
-/// Looks at a text; `None` if it hides nothing. `is_name` is a text that must not become another's twin: nothing is
-/// taken out of it without a trace.
-pub(super) fn look(text: &str, setting: HiddenText, is_name: bool) -> Option<Hidden> {
-    if setting == HiddenText::Pass || !may_hide(text.as_bytes()) {
+/// Checks a text; `None` if it contains nothing invisible. `is_name` marks names, which must stay
+/// distinct: characters are replaced in them, and not removed.
+pub(super) fn inspect(text: &str, setting: HiddenText, is_name: bool) -> Option<InvisibleText> {
+    if setting == HiddenText::Pass || !may_contain_hidden(text.as_bytes()) {
         return None;
     }
-    let marks = marks(text);
-    let first = text.chars().zip(&marks).find(|(_, hidden)| **hidden).map(|(letter, _)| letter)?;
+    let hidden_marks = hidden_marks(text);
+    let first =
+        text.chars().zip(&hidden_marks).find(|(_, hidden)| **hidden).map(|(letter, _)| letter)?;
     let strip = setting == HiddenText::Strip && !is_name;
-    let instead = matches!(setting, HiddenText::Escape | HiddenText::Strip).then(|| {
+    let replacement = matches!(setting, HiddenText::Escape | HiddenText::Strip).then(|| {
         let mut out = String::with_capacity(text.len());
-        for (letter, hidden) in text.chars().zip(marks) {
+        for (letter, hidden) in text.chars().zip(hidden_marks) {
             match hidden {
                 false => out.push(letter),
                 true if strip => {}
-                true => out.push_str(&shown(letter)),
+                true => out.push_str(&visible_form(letter)),
             }
         }
         out
     });
-    Some(Hidden { first, instead })
+    Some(InvisibleText { first, replacement })
 }
 
-/// Whether a text, or JSON that holds it, could hide anything: cheap, and wrong in one direction only.
-pub(super) fn may_hide(text: &[u8]) -> bool {
+/// Returns whether a text, or JSON that contains it, could contain invisible characters: fast, with
+/// false positives but no false negatives.
+pub(super) fn may_contain_hidden(text: &[u8]) -> bool {
     let mut rest = text;
-    while let Some(at) = next_odd(rest) {
+    while let Some(at) = next_candidate(rest) {
         let (odd, next) = (rest[at], rest.get(at + 1).copied().unwrap_or_default());
-        let may_hide = match odd {
+        let may_contain_hidden = match odd {
             b'\\' => matches!(next, b'u' | b'b' | b'f'),
-            // Others with these first bytes are common: accents and Greek, Arabic, emoji.
+            // Other characters with these first bytes are common: accents and Greek, Arabic, emoji.
             0xCD => next == 0x8F,
             0xD8 => next == 0x9C,
             0xF0 => next == 0x9D,
             _ => true,
         };
-        if may_hide {
+        if may_contain_hidden {
             return true;
         }
-        // In plain text a backslash may stand before anything.
+        // In plain text a backslash may precede anything.
         let taken = if (odd, next) == (b'\\', b'\\') { 2 } else { 1 };
         rest = rest.get(at + taken..).unwrap_or_default();
     }
     false
 }
 
-/// Where the next odd byte stands.
-fn next_odd(text: &[u8]) -> Option<usize> {
-    // Printable ASCII but the backslash is all that most blocks hold. Without a branch (`|`, not `||`), or the compiler looks
-    // at one byte after the other.
+/// Returns the position of the next candidate byte.
+fn next_candidate(text: &[u8]) -> Option<usize> {
+    // Most blocks contain only printable ASCII without a backslash. The test has no branch (`|`,
+    // not `||`), so that the compiler vectorizes it.
     let is_else = |byte: &u8| !(b' '..0x7F).contains(byte) | (*byte == b'\\');
-    let (blocks, rest) = text.as_chunks::<BLOCK>();
-    let is_odd_in = |part: &[u8]| part.iter().position(|byte| is_odd(*byte));
+    let (blocks, rest) = text.as_chunks::<BLOCK_BYTES>();
+    let is_odd_in = |part: &[u8]| part.iter().position(|byte| is_candidate(*byte));
     for (number, block) in blocks.iter().enumerate() {
         if block.iter().fold(false, |found, byte| found | is_else(byte))
             && let Some(place) = is_odd_in(block)
         {
-            return Some(number * BLOCK + place);
+            return Some(number * BLOCK_BYTES + place);
         }
     }
     is_odd_in(rest).map(|place| text.len() - rest.len() + place)
 }
 
-/// Whether what is hidden may begin with this byte, in UTF-8: 0x7F and what begins an escape in JSON, too.
-fn is_odd(byte: u8) -> bool {
+/// Returns whether an invisible character may begin with this byte in UTF-8, or as an escape in
+/// JSON; includes 0x7F.
+fn is_candidate(byte: u8) -> bool {
     matches!(byte, 0xC2 | 0xCD | 0xD8 | 0xE1 | 0xE2 | 0xE3 | 0xEF | 0xF0 | 0xF3 | 0x7F | b'\\')
         || (byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r'))
 }
 
-/// How many bytes are looked at at once.
-const BLOCK: usize = 32;
+/// Bytes tested at once.
+const BLOCK_BYTES: usize = 32;
 
-/// A character's name where it must be seen.
-pub(super) fn shown(letter: char) -> String {
+/// Returns the visible form of a character.
+pub(super) fn visible_form(letter: char) -> String {
     format!("<U+{:04X}>", u32::from(letter))
 }
 
-/// Of each character, whether it is hidden.
-fn marks(text: &str) -> Vec<bool> {
+/// Returns for each character whether it is invisible.
+fn hidden_marks(text: &str) -> Vec<bool> {
     let mut letters = text.chars().peekable();
-    let mut marks = Vec::with_capacity(text.len());
-    // The character before, if it is seen, and the last one that is.
+    let mut hidden_marks = Vec::with_capacity(text.len());
+    // The previous character, if it is visible, and the last visible one.
     let mut before: Option<char> = None;
     let mut last: Option<char> = None;
     while let Some(letter) = letters.next() {
-        let is_hidden = match sort(letter) {
-            Sort::Plain => false,
-            Sort::Hidden => true,
-            // One, also when what is hidden behind it is taken out.
-            Sort::Mark => last.is_some_and(|it| sort(it) == Sort::Mark),
-            // One, behind what it varies.
-            Sort::Selector => before.is_none_or(|it| sort(it) != Sort::Plain),
-            // One, between two that it joins.
-            Sort::Joiner => {
+        let is_hidden = match class_of(letter) {
+            CharClass::Plain => false,
+            CharClass::Hidden => true,
+            // One mark, also after the invisible characters behind it are removed.
+            CharClass::Mark => last.is_some_and(|it| class_of(it) == CharClass::Mark),
+            // One selector, behind the character that it varies.
+            CharClass::Selector => before.is_none_or(|it| class_of(it) != CharClass::Plain),
+            // One joiner, between two characters that it joins.
+            CharClass::Joiner => {
                 let joined = |it: char| !it.is_ascii() && !it.is_whitespace();
-                let joins = |it: char| matches!(sort(it), Sort::Plain | Sort::Selector);
+                let joins =
+                    |it: char| matches!(class_of(it), CharClass::Plain | CharClass::Selector);
                 let before = before.is_some_and(|it| joined(it) && joins(it));
-                let ends = |it: char| matches!(sort(it), Sort::Plain | Sort::Mark);
+                let ends = |it: char| matches!(class_of(it), CharClass::Plain | CharClass::Mark);
                 let behind = letters.peek().is_some_and(|it| joined(*it) && ends(*it));
                 !(before && behind)
             }
         };
         before = (!is_hidden).then_some(letter);
         last = before.or(last);
-        marks.push(is_hidden);
+        hidden_marks.push(is_hidden);
     }
-    marks
+    hidden_marks
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sort {
+enum CharClass {
     Plain,
     Hidden,
     Joiner,
     Selector,
-    /// Says which way the text beside it runs.
+    /// Mark of the direction of the text beside it.
     Mark,
 }
 
-/// Whether a character is seen, and takes no part in how those beside it are judged.
+/// Returns whether a character is visible and does not affect the class of its neighbours.
 pub(super) fn is_plain(letter: char) -> bool {
-    sort(letter) == Sort::Plain
+    class_of(letter) == CharClass::Plain
 }
 
-fn sort(letter: char) -> Sort {
+fn class_of(letter: char) -> CharClass {
     match letter {
-        '\u{200c}' | '\u{200d}' => Sort::Joiner,
-        '\u{200e}' | '\u{200f}' => Sort::Mark,
-        '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}' => Sort::Selector,
-        '\t' | '\n' | '\r' => Sort::Plain,
-        _ if is_hidden(letter) => Sort::Hidden,
-        _ => Sort::Plain,
+        '\u{200c}' | '\u{200d}' => CharClass::Joiner,
+        '\u{200e}' | '\u{200f}' => CharClass::Mark,
+        '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}' => CharClass::Selector,
+        '\t' | '\n' | '\r' => CharClass::Plain,
+        _ if is_invisible(letter) => CharClass::Hidden,
+        _ => CharClass::Plain,
     }
 }
 
@@ -162,7 +166,7 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Characters that nobody sees, alone among ASCII.
+    /// Characters that are invisible, alone among ASCII.
     pub(in crate::guard) const HIDDEN: [char; 75] = [
         '\0',
         '\u{1}',
@@ -242,7 +246,7 @@ pub(super) mod tests {
     ];
 
     fn rewritten(text: &str, setting: HiddenText) -> String {
-        let found = look(text, setting, false).and_then(|hidden| hidden.instead);
+        let found = inspect(text, setting, false).and_then(|hidden| hidden.replacement);
         found.unwrap_or_else(|| text.to_owned())
     }
 
@@ -251,15 +255,20 @@ pub(super) mod tests {
         for letter in HIDDEN {
             let text = format!("a{letter}b");
             let code = u32::from(letter);
-            assert_eq!(look(&text, HiddenText::Pass, false), None);
+            assert_eq!(inspect(&text, HiddenText::Pass, false), None);
             for setting in [HiddenText::Flag, HiddenText::Refuse] {
-                let found = look(&text, setting, false);
-                assert_eq!(found, Some(Hidden { first: letter, instead: None }), "U+{code:04X}");
+                let found = inspect(&text, setting, false);
+                assert_eq!(
+                    found,
+                    Some(InvisibleText { first: letter, replacement: None }),
+                    "U+{code:04X}"
+                );
             }
             assert_eq!(rewritten(&text, HiddenText::Strip), "ab", "U+{code:04X}");
             assert_eq!(rewritten(&text, HiddenText::Escape), format!("a<U+{code:04X}>b"));
             // Two names never become one.
-            let name = look(&text, HiddenText::Strip, true).and_then(|hidden| hidden.instead);
+            let name =
+                inspect(&text, HiddenText::Strip, true).and_then(|hidden| hidden.replacement);
             assert_eq!(name, Some(format!("a<U+{code:04X}>b")));
         }
     }
@@ -276,7 +285,7 @@ pub(super) mod tests {
             "סלע \u{200f}(\u{200e}ab\u{200f})",
             "ه\u{200d}\u{200f}",
         ] {
-            assert_eq!(look(text, HiddenText::Refuse, false), None, "{text:?}");
+            assert_eq!(inspect(text, HiddenText::Refuse, false), None, "{text:?}");
         }
     }
 
@@ -329,7 +338,7 @@ pub(super) mod tests {
             (r"a\\\u202e", true),
             ("\u{631}\u{61c}", true),
         ] {
-            assert_eq!(may_hide(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(may_contain_hidden(text.as_bytes()), expected, "{text:?}");
         }
     }
 
@@ -340,25 +349,25 @@ pub(super) mod tests {
             text in prop::collection::vec(prop_oneof![Just(b'a'), Just(b'\n'), Just(0xC3), any::<u8>()], 0..100),
         ) {
             let text = [vec![b'a'; plain], text].concat();
-            prop_assert_eq!(next_odd(&text), text.iter().position(|byte| is_odd(*byte)));
+            prop_assert_eq!(next_candidate(&text), text.iter().position(|byte| is_candidate(*byte)));
         }
 
         #[test]
         fn looking_again_finds_nothing(text in letters(), strip in any::<bool>(), is_name in any::<bool>()) {
             let setting = if strip { HiddenText::Strip } else { HiddenText::Escape };
-            if let Some(hidden) = look(&text, setting, is_name) {
-                let instead = hidden.instead.expect("it is rewritten");
-                prop_assert_eq!(look(&instead, setting, is_name), None);
-                prop_assert_eq!(look(&instead, HiddenText::Refuse, is_name), None);
+            if let Some(hidden) = inspect(&text, setting, is_name) {
+                let replacement = hidden.replacement.expect("it is rewritten");
+                prop_assert_eq!(inspect(&replacement, setting, is_name), None);
+                prop_assert_eq!(inspect(&replacement, HiddenText::Refuse, is_name), None);
             }
         }
 
         #[test]
         fn what_may_hide_nothing_hides_nothing(text in letters()) {
             let quoted = crate::json::quote(&text);
-            if marks(&text).contains(&true) {
-                prop_assert!(may_hide(text.as_bytes()));
-                prop_assert!(may_hide(&quoted));
+            if hidden_marks(&text).contains(&true) {
+                prop_assert!(may_contain_hidden(text.as_bytes()));
+                prop_assert!(may_contain_hidden(&quoted));
             }
         }
     }

@@ -1,56 +1,56 @@
-//! What the operator does not want to be passed on, by patterns.
+//! Redaction of text that matches the operator's patterns.
 //!
-//! Promises: time grows with the text and not with what is written in it (no pattern can be made to run away);
-//! what was put in a secret's place is never looked at again; at most [`MAX_MATCHES`] are replaced one by one in a
-//! string, and the rest of such a string is replaced whole.
-//!
-//! Knows nothing of: JSON, and where the text came from.
+//! Invariants: the time grows with the length of the text only, because the regular expressions do
+//! not backtrack. Placeholders are never matched again. At most [`MAX_MATCHES`] matches are
+//! replaced one by one in a string, and the rest of such a string is replaced as a whole.
 
 use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
-/// How large a pattern may become when it is compiled, in bytes.
-const MAX_COMPILED: usize = 1 << 20;
-/// The longest pattern, in bytes.
-pub(super) const MAX_PATTERN: usize = 1_024;
-/// How many matches are replaced one by one in one string. Finding the next may cost reading all that is left, so
-/// that without a limit the time could grow with the square of the text.
+/// Largest compiled pattern, in bytes.
+const MAX_COMPILED_BYTES: usize = 1 << 20;
+/// Longest pattern, in bytes.
+pub(super) const MAX_PATTERN_BYTES: usize = 1_024;
+/// Matches that are replaced one by one in one string. Finding the next match may read all of the
+/// rest, so without a limit the time could grow with the square of the length.
 pub(super) const MAX_MATCHES: usize = 1_000;
 
-/// Something that is not passed on.
+/// Pattern of text that is redacted.
 #[derive(Clone)]
-pub struct Pattern {
+pub struct RedactionPattern {
     name: String,
     mark: String,
     regex: Regex,
 }
 
-/// Why a text is no pattern; fit for the operator.
+/// Reason why a pattern is invalid, as a text for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
-    /// Longer than is taken.
-    #[error("a pattern of more than {MAX_PATTERN} bytes")]
+    /// The pattern exceeds the length limit.
+    #[error("a pattern of more than {MAX_PATTERN_BYTES} bytes")]
     TooLong,
-    /// Compiled it would be too large.
+    /// The compiled pattern would be too large.
     #[error("a pattern that takes too much memory")]
     TooLarge,
-    /// It is no regular expression; the text says what is wrong with it, and does not quote it.
+    /// The pattern is not a regular expression; the text describes the error without quoting the
+    /// pattern.
     #[error("not a regular expression")]
     Syntax(String),
-    /// It matches the empty text, which stands everywhere.
+    /// The pattern matches the empty text.
     #[error("a pattern that matches the empty text")]
     Empty,
 }
 
-impl Pattern {
-    /// Compiles a pattern; what matches becomes `[redacted:<name>]`.
+impl RedactionPattern {
+    /// Compiles a pattern; its matches become `[redacted:<name>]`.
     pub fn new(name: &str, pattern: &str) -> Result<Self, BadPattern> {
-        if pattern.len() > MAX_PATTERN {
+        if pattern.len() > MAX_PATTERN_BYTES {
             return Err(BadPattern::TooLong);
         }
         let mut builder = RegexBuilder::new(pattern);
-        let regex = builder.size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).build();
+        let regex =
+            builder.size_limit(MAX_COMPILED_BYTES).dfa_size_limit(MAX_COMPILED_BYTES).build();
         let regex = regex.map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => BadPattern::TooLarge,
             other => BadPattern::Syntax(reason(&other.to_string())),
@@ -62,38 +62,38 @@ impl Pattern {
         Ok(Self { name: name.to_owned(), mark, regex })
     }
 
-    /// What it is called.
+    /// Returns the name of the pattern.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What stands in the place of what it matches.
+    /// Returns the placeholder of matches.
     pub(super) fn mark(&self) -> &str {
         &self.mark
     }
 }
 
-/// The last line of what is said about a pattern; those before it draw the pattern.
+/// Returns the last line of an error of `regex`; the lines before it draw the pattern.
 fn reason(text: &str) -> String {
     let last = text.lines().last().unwrap_or_default();
     last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
 
-impl PartialEq for Pattern {
+impl PartialEq for RedactionPattern {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && self.regex.as_str() == other.regex.as_str()
     }
 }
 
-impl fmt::Debug for Pattern {
+impl fmt::Debug for RedactionPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {:?}", self.name, self.regex.as_str())
     }
 }
 
-/// Puts marks in the place of all that matches; `None` if nothing does. Marks that stand there already are left
-/// alone.
-pub(super) fn redact(text: &str, patterns: &[Pattern]) -> Option<String> {
+/// Replaces all matches by placeholders; `None` if there are none. Existing placeholders stay
+/// unchanged.
+pub(super) fn redact(text: &str, patterns: &[RedactionPattern]) -> Option<String> {
     let mut out: Option<String> = None;
     for pattern in patterns {
         let present = out.as_deref().unwrap_or(text);
@@ -104,15 +104,15 @@ pub(super) fn redact(text: &str, patterns: &[Pattern]) -> Option<String> {
     out
 }
 
-fn replace(text: &str, pattern: &Pattern, all: &[Pattern]) -> Option<String> {
-    // Most texts have no match, and this is all that happens.
+fn replace(text: &str, pattern: &RedactionPattern, all: &[RedactionPattern]) -> Option<String> {
+    // Fast path: most texts have no match.
     if !pattern.regex.is_match(text) {
         return None;
     }
     let mut out = String::with_capacity(text.len());
     let (mut rest, mut matches) = (text, 0);
     while !rest.is_empty() {
-        let (plain, mark) = until_mark(rest, all);
+        let (plain, mark) = split_at_mark(rest, all);
         let mut copied = 0;
         for found in pattern.regex.find_iter(plain).filter(|found| !found.is_empty()) {
             out.push_str(&plain[copied..found.start()]);
@@ -130,8 +130,8 @@ fn replace(text: &str, pattern: &Pattern, all: &[Pattern]) -> Option<String> {
     (matches > 0).then_some(out)
 }
 
-/// The text before the first mark, and that mark.
-fn until_mark<'t>(text: &'t str, all: &[Pattern]) -> (&'t str, &'t str) {
+/// Returns the text before the first placeholder, and that placeholder.
+fn split_at_mark<'t>(text: &'t str, all: &[RedactionPattern]) -> (&'t str, &'t str) {
     for (at, _) in text.match_indices("[redacted:") {
         if let Some(pattern) = all.iter().find(|pattern| text[at..].starts_with(&*pattern.mark)) {
             return (&text[..at], &text[at..at + pattern.mark.len()]);
@@ -144,8 +144,8 @@ fn until_mark<'t>(text: &'t str, all: &[Pattern]) -> (&'t str, &'t str) {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::guard) fn pattern(name: &str, pattern: &str) -> Pattern {
-        Pattern::new(name, pattern).expect(pattern)
+    pub(in crate::guard) fn pattern(name: &str, pattern: &str) -> RedactionPattern {
+        RedactionPattern::new(name, pattern).expect(pattern)
     }
 
     fn redacted(text: &str, patterns: &[(&str, &str)]) -> Option<String> {
@@ -162,7 +162,7 @@ pub(super) mod tests {
                 .as_deref(),
             Some("[redacted:aws], [redacted:aws] by [redacted:mail]")
         );
-        // What stands there already stays, whatever it says.
+        // Existing text stays, whatever it says.
         assert_eq!(redacted("[redacted:aws]", &keys), None);
         assert_eq!(redacted("[redacted:all]", &[("all", ".+")]), None);
         assert_eq!(
@@ -180,17 +180,17 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_no_pattern_is_told() {
-        let refused = |pattern: &str| Pattern::new("k", pattern).map(|_| ()).unwrap_err();
+        let refused = |pattern: &str| RedactionPattern::new("k", pattern).map(|_| ()).unwrap_err();
         assert!(matches!(refused("a("), BadPattern::Syntax(_)));
         assert!(matches!(refused("(?=a)"), BadPattern::Syntax(_)));
         assert_eq!(refused("a*"), BadPattern::Empty);
         assert_eq!(refused(r"\w{1000}{1000}"), BadPattern::TooLarge);
-        assert_eq!(refused(&"a".repeat(MAX_PATTERN + 1)), BadPattern::TooLong);
+        assert_eq!(refused(&"a".repeat(MAX_PATTERN_BYTES + 1)), BadPattern::TooLong);
     }
 
     #[test]
     fn patterns_that_run_away_elsewhere_do_not_here() {
-        // Each of them takes longer than the age of the world where matching tries one way after the other.
+        // With a backtracking matcher each of them takes longer than the age of the universe.
         let text = "a".repeat(64 * 1024);
         for evil in [
             "(a+)+$b",

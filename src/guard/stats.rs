@@ -1,6 +1,4 @@
-//! How much was found at one upstream, and when it was last told.
-//!
-//! Knows nothing of: what is done about it.
+//! Statistics of the findings at one upstream, and the rate limit of their log lines.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,74 +11,75 @@ use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
-/// How often one upstream's replies are spoken of; what was found in between is counted.
-const PAUSE: Duration = Duration::from_secs(10);
+/// Interval of log lines about one upstream's responses; findings in between are counted.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What has been found at one upstream since the start.
+/// Counters of the findings at one upstream since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests that were refused for their arguments.
+pub struct FindingCounts {
+    /// Requests refused because of their arguments.
     pub arguments: u64,
-    /// Definitions with hidden text, once per list that they are new in.
+    /// Definitions with findings, counted once per list that they are new in.
     pub definitions: u64,
-    /// Replies that were malformed.
+    /// Malformed responses.
     pub malformed: u64,
-    /// Replies with hidden text.
+    /// Responses with invisible text.
     pub hidden: u64,
-    /// Replies in which something was redacted.
+    /// Responses with redacted text.
     pub redacted: u64,
-    /// Those of the replies that were refused.
+    /// Responses that were refused.
     pub refused: u64,
 }
 
 impl State {
-    /// Whether it is time to speak of a reply; then how many were not spoken of since the last time.
-    fn may_tell(&mut self, now: Instant) -> Option<u64> {
-        if self.told.is_some_and(|told| now < told + PAUSE) {
-            self.untold += 1;
+    /// Returns the number of findings that were not logged since the last line, if another line is
+    /// due.
+    fn may_log(&mut self, now: Instant) -> Option<u64> {
+        if self.last_logged.is_some_and(|last_logged| now < last_logged + LOG_INTERVAL) {
+            self.unlogged += 1;
             return None;
         }
-        self.told = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        self.last_logged = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 
-/// The counts of one upstream.
+/// Statistics of one upstream.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct FindingStats {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    counts: Counts,
-    /// When a reply was last spoken of.
-    told: Option<Instant>,
-    /// How many have not been since.
-    untold: u64,
-    /// Per kind: what was last found in definitions, in short.
+    counts: FindingCounts,
+    /// Time of the last log line about a response.
+    last_logged: Option<Instant>,
+    /// Number of findings since then.
+    unlogged: u64,
+    /// Digest of the last findings in definitions, per kind.
     definitions: [u64; 4],
 }
 
-impl Tally {
-    pub(super) fn counts(&self) -> Counts {
+impl FindingStats {
+    pub(super) fn counts(&self) -> FindingCounts {
         self.lock().counts
     }
 
-    pub(super) fn count(&self, count: impl FnOnce(&mut Counts)) {
+    pub(super) fn count(&self, count: impl FnOnce(&mut FindingCounts)) {
         count(&mut self.lock().counts);
     }
 
-    /// Whether something else was found in definitions of this kind than before.
-    pub(super) fn is_news(&self, kind: Kind, found: &[String]) -> bool {
+    /// Returns whether the findings in definitions of this kind differ from the previous ones.
+    pub(super) fn is_new(&self, kind: Kind, found: &[String]) -> bool {
         let mut digest = DefaultHasher::new();
         found.hash(&mut digest);
         let digest = if found.is_empty() { 0 } else { digest.finish() };
         std::mem::replace(&mut self.lock().definitions[kind.index()], digest) != digest
     }
 
-    /// Counts what was found in a reply, and tells the operator unless that was done a moment ago.
-    pub(super) fn tell(
+    /// Counts the findings in a response, and logs them if a log line is due.
+    pub(super) fn report(
         &self,
         upstream: &UpstreamName,
         method: Method,
@@ -95,11 +94,14 @@ impl Tally {
             counts.hidden += u64::from(found.hidden.is_some());
             counts.redacted += u64::from(found.redacted > 0);
             counts.refused += u64::from(refused);
-            let Some(more) = state.may_tell(Instant::now()) else { return };
+            let Some(more) = state.may_log(Instant::now()) else { return };
             more
         };
         let (method, item) = (method.as_str(), format!("{item:?}"));
-        tracing::warn!(%upstream, method, item, %found, refused, more, "a reply was found wanting");
+        tracing::warn!(
+            %upstream, method, item, %found, refused, more,
+            "response failed a content check"
+        );
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -114,10 +116,10 @@ mod tests {
     #[test]
     fn replies_are_spoken_of_once_in_a_while_and_counted_in_between() {
         let (mut state, start) = (State::default(), Instant::now());
-        let told: Vec<_> =
-            (0..25).map(|second| state.may_tell(start + Duration::from_secs(second))).collect();
+        let last_logged: Vec<_> =
+            (0..25).map(|second| state.may_log(start + Duration::from_secs(second))).collect();
         let spoken: Vec<_> =
-            told.iter().enumerate().filter_map(|(at, more)| Some((at, (*more)?))).collect();
+            last_logged.iter().enumerate().filter_map(|(at, more)| Some((at, (*more)?))).collect();
         assert_eq!(spoken, [(0, 0), (10, 9), (20, 9)]);
     }
 }

@@ -1,102 +1,104 @@
-//! A result that passes, abridged: all of it but the middle of its long strings.
+//! Inspection of a result that is forwarded while it arrives, from an abridged copy.
 //!
-//! Whether a result is malformed, and whether it hides something, is only told where nothing is rewritten or refused. Then
-//! it passes as it arrives, and somebody reads along: what a string holds beyond its beginning is looked at as it comes, and
-//! kept only if there is something to find in it.
+//! If no finding leads to rewriting or refusing a result, the result is forwarded as it arrives,
+//! and its findings are only reported. For this, the inspector keeps everything except the middle
+//! of long strings: a part of a string beyond its beginning is checked as it arrives, and kept only
+//! if it contains something to find.
 //!
-//! Promises: in what is kept [`Watch::judge`](super::Watch) finds what it would in the whole. A part of a string is left out
-//! only where it begins and ends between two characters that are plain, and only if nothing is hidden in it, no escape or
-//! byte is wrong, and whatever `guard::output` asks of the string is asked of what is kept, too.
+//! Invariants: [`ResponseInspector`](super::ResponseInspector) finds the same in the copy as in the
+//! whole result. A part of a string is skipped only if it begins and ends between two plain
+//! characters, contains nothing invisible and no invalid escape or byte, and if every check of
+//! `guard::result_check` on the string is done on the copy, too.
 //!
-//! Knows nothing of: what a result is made of, but for the names of the members whose strings have a form.
+//! Decision: docs/decisions/0015-guard.md
 
 use std::mem;
 
 use super::{HiddenText, invisible_text};
 use crate::json;
 
-/// So much of a long string is kept at its beginning, and hardly more at its end.
+/// Bytes kept of the beginning of a long string, and about as much of its end.
 pub(super) const WINDOW_BYTES: usize = 4 * 1024;
 
-/// The members that hold base64: digits of it are left out, four at a time.
-const BASE64: [&[u8]; 2] = [b"data", b"blob"];
-/// The members that have another form, of which nothing is left out.
-const FORMED: [&[u8]; 2] = [b"uri", b"mimeType"];
+/// Members with base64, whose digits are skipped in groups of four.
+const BASE64_MEMBERS: [&[u8]; 2] = [b"data", b"blob"];
+/// Members with another format, of which nothing is skipped.
+const VERBATIM_MEMBERS: [&[u8]; 2] = [b"uri", b"mimeType"];
 
-/// A text in JSON that is fed piece by piece.
-pub(super) struct Abridged {
-    kept: Vec<u8>,
+/// Incremental abridgement of JSON text.
+pub(super) struct StreamingInspector {
+    output: Vec<u8>,
     window_bytes: usize,
-    looks_for_hidden: bool,
-    place: Place,
-    /// Where the contents of the string before lie in what is kept.
-    before: (usize, usize),
-    /// Of the string that we are in: what is asked of it, and where it begins in what is kept.
-    form: Form,
-    begin: usize,
-    /// What has come of it and is not looked at yet.
+    checks_hidden: bool,
+    position: Position,
+    /// Span of the previous string's contents in the output.
+    previous: (usize, usize),
+    /// Format of the current string, and its start in the output.
+    format: StringFormat,
+    string_start: usize,
+    /// Received bytes of the string that are not checked yet.
     window: Vec<u8>,
     is_beginning: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Outside,
     Inside,
     /// Behind a backslash in a string.
     Escaped,
 }
 
-/// What is asked of a string, beside that it is one and hides nothing.
+/// Required format of a string, besides being valid and without invisible text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Free,
+enum StringFormat {
+    Any,
     Base64,
-    /// More than a part of it can tell.
-    Whole,
+    /// A format that cannot be checked in parts.
+    Verbatim,
 }
 
-impl Abridged {
-    /// Nothing yet. Keeps so many bytes of a long string's beginning; hidden text only where it is looked for.
+impl StreamingInspector {
+    /// Creates an inspector that keeps `window_bytes` of the beginning of a long string.
     pub(super) fn new(window_bytes: usize, hidden_text: HiddenText) -> Self {
         Self {
-            kept: Vec::new(),
+            output: Vec::new(),
             window_bytes,
-            looks_for_hidden: hidden_text != HiddenText::Pass,
-            place: Place::Outside,
-            before: (0, 0),
-            form: Form::Free,
-            begin: 0,
+            checks_hidden: hidden_text != HiddenText::Pass,
+            position: Position::Outside,
+            previous: (0, 0),
+            format: StringFormat::Any,
+            string_start: 0,
             window: Vec::new(),
             is_beginning: true,
         }
     }
 
-    /// How many bytes it takes by now.
+    /// Returns the size of the copy so far.
     pub(super) fn len(&self) -> usize {
-        self.kept.len() + self.window.len()
+        self.output.len() + self.window.len()
     }
 
-    /// Reads the next bytes.
+    /// Processes the next bytes.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let taken = match self.place {
-                Place::Outside => {
+            let taken = match self.position {
+                Position::Outside => {
                     let quote = memchr::memchr(b'"', bytes);
                     let taken = quote.map_or(bytes.len(), |at| at + 1);
-                    self.kept.extend_from_slice(&bytes[..taken]);
+                    self.output.extend_from_slice(&bytes[..taken]);
                     if quote.is_some() {
-                        self.open();
+                        self.open_string();
                     }
                     taken
                 }
-                Place::Inside | Place::Escaped => {
+                Position::Inside | Position::Escaped => {
                     let taken = self.rest_of_string(bytes);
-                    self.take(&bytes[..taken]);
+                    self.push(&bytes[..taken]);
                     if taken == bytes.len() {
                         return;
                     }
-                    self.close();
+                    self.close_string();
                     taken + 1
                 }
             };
@@ -104,17 +106,17 @@ impl Abridged {
         }
     }
 
-    /// What is kept of the whole.
+    /// Returns the abridged copy.
     pub(super) fn finish(mut self) -> Vec<u8> {
-        self.kept.append(&mut self.window);
-        self.kept
+        self.output.append(&mut self.window);
+        self.output
     }
 
-    /// How many of these bytes are of the string that we are in, without the quote at its end.
+    /// Returns the number of bytes that belong to the current string, without the quote at its end.
     fn rest_of_string(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
-            if mem::replace(&mut self.place, Place::Inside) == Place::Escaped {
+            if mem::replace(&mut self.position, Position::Inside) == Position::Escaped {
                 at += 1;
                 continue;
             }
@@ -122,7 +124,7 @@ impl Abridged {
                 None => return bytes.len(),
                 Some(more) if bytes[at + more] == b'"' => return at + more,
                 Some(more) => {
-                    self.place = Place::Escaped;
+                    self.position = Position::Escaped;
                     at += more + 1;
                 }
             }
@@ -130,86 +132,90 @@ impl Abridged {
         bytes.len()
     }
 
-    /// A string begins behind what is kept.
-    fn open(&mut self) {
-        self.place = Place::Inside;
-        self.begin = self.kept.len();
+    /// Starts a string at the end of the output.
+    fn open_string(&mut self) {
+        self.position = Position::Inside;
+        self.string_start = self.output.len();
         self.is_beginning = true;
-        let (begin, end) = self.before;
-        // Between a name and its string stand the one's last quote, a colon, and the other's first quote.
-        let between = self.kept.get(end + 1..self.begin - 1).unwrap_or_default();
-        let name = &self.kept[begin..end];
-        self.form = match between.trim_ascii() == b":" {
-            true if BASE64.contains(&name) => Form::Base64,
-            // One that is written with escapes may be any of them.
-            true if FORMED.contains(&name) || name.contains(&b'\\') => Form::Whole,
-            _ => Form::Free,
+        let (string_start, end) = self.previous;
+        // Between a member's name and its string are the last quote of the name, a colon, and the
+        // first quote of the string.
+        let between = self.output.get(end + 1..self.string_start - 1).unwrap_or_default();
+        let name = &self.output[string_start..end];
+        self.format = match between.trim_ascii() == b":" {
+            true if BASE64_MEMBERS.contains(&name) => StringFormat::Base64,
+            // A name with escapes may be any of them.
+            true if VERBATIM_MEMBERS.contains(&name) || name.contains(&b'\\') => {
+                StringFormat::Verbatim
+            }
+            _ => StringFormat::Any,
         };
     }
 
-    /// The string ends, and its quote is what comes next.
-    fn close(&mut self) {
-        self.kept.append(&mut self.window);
-        self.before = (self.begin, self.kept.len());
-        self.place = Place::Outside;
-        self.kept.push(b'"');
+    /// Ends the string, before its closing quote.
+    fn close_string(&mut self) {
+        self.output.append(&mut self.window);
+        self.previous = (self.string_start, self.output.len());
+        self.position = Position::Outside;
+        self.output.push(b'"');
     }
 
-    /// Takes what comes of a string.
-    fn take(&mut self, mut text: &[u8]) {
+    /// Processes received bytes of a string.
+    fn push(&mut self, mut text: &[u8]) {
         while !text.is_empty() {
             let is_long = text.len() >= self.window_bytes && !self.is_beginning;
-            // Where it lies, if nothing of it came before.
-            let place = if is_long && self.window.is_empty() { cut(text) } else { 0 };
-            if place > 0 {
-                self.look(&text[..place]);
-                text = &text[place..];
+            // Cut in place, if nothing of the string is buffered.
+            let position = if is_long && self.window.is_empty() { cut_point(text) } else { 0 };
+            if position > 0 {
+                self.keep_or_skip(&text[..position]);
+                text = &text[position..];
                 continue;
             }
-            let (held, more) = (self.window.len(), text.len().min(self.window_bytes));
+            let (before_len, more) = (self.window.len(), text.len().min(self.window_bytes));
             self.window.extend_from_slice(&text[..more]);
-            let cut = if self.window.len() < self.window_bytes { 0 } else { cut(&self.window) };
-            if cut <= held {
-                // No place to cut in what is new.
+            let cut_point =
+                if self.window.len() < self.window_bytes { 0 } else { cut_point(&self.window) };
+            if cut_point <= before_len {
+                // The new bytes have no cut point.
                 text = &text[more..];
                 continue;
             }
             let mut window = mem::take(&mut self.window);
-            self.look(&window[..cut]);
+            self.keep_or_skip(&window[..cut_point]);
             window.clear();
             self.window = window;
-            text = &text[cut - held..];
+            text = &text[cut_point - before_len..];
         }
     }
 
-    /// Keeps a part of a string, or leaves it out.
-    fn look(&mut self, part: &[u8]) {
+    /// Keeps a part of a string, or skips it.
+    fn keep_or_skip(&mut self, part: &[u8]) {
         let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() | (*byte == b'+') | (*byte == b'/');
-        let left_out = match self.form {
+        let skipped = match self.format {
             _ if mem::take(&mut self.is_beginning) => 0,
-            Form::Base64 if part.iter().all(is_digit) => part.len() / 4 * 4,
-            Form::Free if self.is_nothing(part) => part.len(),
+            StringFormat::Base64 if part.iter().all(is_digit) => part.len() / 4 * 4,
+            StringFormat::Any if self.is_unremarkable(part) => part.len(),
             _ => 0,
         };
-        self.kept.extend_from_slice(&part[left_out..]);
+        self.output.extend_from_slice(&part[skipped..]);
     }
 
-    /// Whether there is nothing to find in a part of a string.
-    fn is_nothing(&self, part: &[u8]) -> bool {
+    /// Returns whether a part of a string contains nothing to find.
+    fn is_unremarkable(&self, part: &[u8]) -> bool {
         let Ok(text) = std::str::from_utf8(part) else { return false };
-        if !invisible_text::may_hide(part) && has_plain_escapes(part) {
+        if !invisible_text::may_contain_hidden(part) && has_plain_escapes(part) {
             return true;
         }
         let quoted = format!("\"{text}\"");
         let Some(meant) = json::decode_string(&quoted) else { return false };
-        // Without an escape these are wrong in a string, and not all that read one mind.
+        // Unescaped control characters are invalid in a string, and not every parser rejects them.
         let is_wrong = part.iter().any(|byte| *byte < b' ');
-        let hides = || invisible_text::look(&meant, HiddenText::Flag, false).is_some();
-        !(is_wrong || self.looks_for_hidden && hides())
+        let hides = || invisible_text::inspect(&meant, HiddenText::Flag, false).is_some();
+        !(is_wrong || self.checks_hidden && hides())
     }
 }
 
-/// Whether of what begins with a backslash all is a short escape, and no line break or tab stands there without one.
+/// Returns whether all escapes are short ones, and no line break or tab is unescaped.
 fn has_plain_escapes(part: &[u8]) -> bool {
     if memchr::memchr3(b'\t', b'\n', b'\r', part).is_some() {
         return false;
@@ -224,11 +230,11 @@ fn has_plain_escapes(part: &[u8]) -> bool {
     true
 }
 
-/// The last place where a string's text can be cut: between two characters that are plain and stand for themselves. 0 if
-/// there is none near the end.
-fn cut(text: &[u8]) -> usize {
-    let mut from = text.len().saturating_sub(NEAR_BYTES);
-    // To where a character begins.
+/// Returns the last position where a string's text can be cut: between two plain, unescaped
+/// characters. 0 if there is none near the end.
+fn cut_point(text: &[u8]) -> usize {
+    let mut from = text.len().saturating_sub(CUT_SEARCH_BYTES);
+    // Move to the start of a character.
     while from < text.len() && text[from] & 0xC0 == 0x80 {
         from += 1;
     }
@@ -243,19 +249,20 @@ fn cut(text: &[u8]) -> usize {
     for (at, letter) in whole.char_indices().rev() {
         let is_plain = letter != '\\' && invisible_text::is_plain(letter);
         match behind {
-            Some(place) if is_plain && !is_escaped(text, from + at) => return from + place,
+            Some(position) if is_plain && !is_escaped(text, from + at) => return from + position,
             _ => behind = is_plain.then_some(at),
         }
     }
     0
 }
 
-/// Whether the character there may be part of an escape, and no backslash itself.
+/// Returns whether the character at `at` may be a part of an escape, other than the backslash
+/// itself.
 fn is_escaped(text: &[u8], at: usize) -> bool {
-    // The longest has six bytes, of which the backslash is the first.
-    let before = &text[at.saturating_sub(5)..at];
-    before.ends_with(b"\\") || before.windows(2).any(|pair| pair == b"\\u")
+    // The longest escape has six bytes, of which the backslash is the first.
+    let previous = &text[at.saturating_sub(5)..at];
+    previous.ends_with(b"\\") || previous.windows(2).any(|pair| pair == b"\\u")
 }
 
-/// How far from the end a place to cut is looked for.
-const NEAR_BYTES: usize = 1024;
+/// Distance from the end within which a cut point is searched.
+const CUT_SEARCH_BYTES: usize = 1024;

@@ -1,4 +1,4 @@
-//! The room as a whole: definitions, replies, and what is told.
+//! Tests of the guard as a whole: definitions, responses, reports.
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -7,17 +7,17 @@ use proptest::prelude::*;
 use super::invisible_text::tests::HIDDEN;
 use super::redact::tests::pattern;
 use super::*;
-use crate::json::Malformed;
-use crate::mcp::call::Broken;
-use crate::mcp::definition::item::Flaw;
+use crate::json::ParseError;
+use crate::mcp::call::PayloadBroken;
+use crate::mcp::definition::item::ItemDefect;
 use crate::mcp::revision::Era;
-use crate::memory_budget::{Budget, Unheld};
+use crate::memory_budget::{BufferError, MemoryBudget};
 
 fn hub() -> UpstreamName {
     "hub".parse().expect("a name")
 }
 
-fn guard(rules: Rules) -> Guard {
+fn guard(rules: GuardRules) -> Guard {
     Guard::new([(hub(), rules)])
 }
 
@@ -25,26 +25,26 @@ fn quoted(text: &str) -> String {
     String::from_utf8(json::quote(text).to_vec()).expect("JSON is text")
 }
 
-fn watch(rules: Rules, method: Method, kind: Kind) -> Option<Watch> {
-    guard(rules).watch(&hub(), method, kind, "hub__p")
+fn watch(rules: GuardRules, method: Method, kind: Kind) -> Option<ResponseInspector> {
+    guard(rules).inspector(&hub(), method, kind, "hub__p")
 }
 
-/// What becomes of a prompt's result.
-fn judged(rules: Rules, result: &str) -> Result<(String, Findings), Unfit> {
-    let watch = watch(rules, Method::GetPrompt, Kind::Prompt).expect("somebody looks");
+/// Returns the outcome for a prompt's result.
+fn judged(rules: GuardRules, result: &str) -> Result<(String, Findings), InspectionError> {
+    let watch = watch(rules, Method::GetPrompt, Kind::Prompt).expect("an inspector");
     let (text, findings) = judge(&watch, result.to_owned().into())?;
     Ok((String::from_utf8(text.to_vec()).expect("text"), findings))
 }
 
-/// What somebody passes on of a result.
-fn judge(watch: &Watch, text: Bytes) -> Result<(Bytes, Findings), Unfit> {
+/// Returns what an inspector forwards of a result.
+fn judge(watch: &ResponseInspector, text: Bytes) -> Result<(Bytes, Findings), InspectionError> {
     let read = Object::parse_within(text.clone(), usize::MAX);
-    let (new, findings) = watch.judge(&text, Some(read.as_ref()))?;
+    let (new, findings) = watch.evaluate(&text, Some(read.as_ref()))?;
     Ok((new.unwrap_or(text), findings))
 }
 
-fn hiding(setting: HiddenText) -> Rules {
-    Rules { hidden_text: setting, output: Output::Off, ..Rules::default() }
+fn hiding(setting: HiddenText) -> GuardRules {
+    GuardRules { hidden_text: setting, output: ResultCheck::Off, ..GuardRules::default() }
 }
 
 // === Definitions ===
@@ -61,14 +61,14 @@ fn definition(field: usize, text: &str) -> Item {
     Item::parse(Kind::Prompt, definition.into()).expect("an item")
 }
 
-/// What is published of it.
+/// Returns the published form of an item.
 fn published(setting: HiddenText, item: &Item) -> Item {
     let mut items = [item.clone()];
     let guard = guard(hiding(setting));
-    guard.publish(&hub(), Kind::Prompt, &mut items);
+    guard.inspect_definitions(&hub(), Kind::Prompt, &mut items);
     // Looking again changes nothing more.
     let once = items.clone();
-    guard.publish(&hub(), Kind::Prompt, &mut items);
+    guard.inspect_definitions(&hub(), Kind::Prompt, &mut items);
     assert_eq!(items, once);
     let [item] = items;
     item
@@ -83,18 +83,22 @@ fn sixty_four_characters_in_six_fields_of_a_definition() {
             assert_eq!(published(setting, &item), item, "{at}");
         }
         let refused = published(HiddenText::Refuse, &item);
-        assert_eq!(refused.flaw, Some(Flaw::HiddenText), "{at}");
+        assert_eq!(refused.defect, Some(ItemDefect::HiddenText), "{at}");
         let [stripped, escaped] =
             [HiddenText::Strip, HiddenText::Escape].map(|setting| published(setting, &item));
         if field == 0 {
             // Its upstream knows it by no other name.
-            assert_eq!([stripped.flaw, escaped.flaw], [Some(Flaw::HiddenText); 2], "{at}");
+            assert_eq!(
+                [stripped.defect, escaped.defect],
+                [Some(ItemDefect::HiddenText); 2],
+                "{at}"
+            );
             continue;
         }
         assert_eq!(stripped.definition.to_bytes(), plain.definition.to_bytes(), "{at}");
-        let shown = definition(field, &format!("{}x", invisible_text::shown(letter)));
-        assert_eq!(escaped.definition.to_bytes(), shown.definition.to_bytes(), "{at}");
-        assert_eq!((stripped.flaw, escaped.flaw), (None, None), "{at}");
+        let visible_form = definition(field, &format!("{}x", invisible_text::visible_form(letter)));
+        assert_eq!(escaped.definition.to_bytes(), visible_form.definition.to_bytes(), "{at}");
+        assert_eq!((stripped.defect, escaped.defect), (None, None), "{at}");
         // And of what is plain every byte stays.
         assert_eq!(published(HiddenText::Refuse, &plain), plain);
     }
@@ -112,7 +116,7 @@ fn names_of_members_never_become_twins() {
 #[test]
 fn instructions_are_looked_at_too() {
     let introduced = |setting| {
-        let text = guard(hiding(setting)).introduce(&hub(), Some("a\u{202e}b".into()));
+        let text = guard(hiding(setting)).inspect_instructions(&hub(), Some("a\u{202e}b".into()));
         text.map(|text| text.to_string())
     };
     assert_eq!(introduced(HiddenText::Pass).as_deref(), Some("a\u{202e}b"));
@@ -124,25 +128,26 @@ fn instructions_are_looked_at_too() {
 
 #[test]
 fn secret_in_any_field_of_a_definition_is_redacted_or_the_item_is_left_out() {
-    let rules = Rules { redact: vec![pattern("key", "AKIA[A-Z]")], ..hiding(HiddenText::Strip) };
+    let rules =
+        GuardRules { redact: vec![pattern("key", "AKIA[A-Z]")], ..hiding(HiddenText::Strip) };
     let published = |item: &Item| {
         let mut items = [item.clone()];
-        guard(rules.clone()).publish(&hub(), Kind::Prompt, &mut items);
+        guard(rules.clone()).inspect_definitions(&hub(), Kind::Prompt, &mut items);
         let [item] = items;
         item
     };
     for field in 0..6 {
-        // What is hidden does not hide it either.
+        // Invisible characters do not hide it either.
         let item = published(&definition(field, "-AK\u{200b}IAB-"));
         match field {
             0 => {
-                assert_eq!(item.flaw, Some(Flaw::Redacted));
+                assert_eq!(item.defect, Some(ItemDefect::Redacted));
                 assert_eq!(&*item.key, "n-[redacted:key]-");
             }
             // The name of an argument.
-            3 => assert_eq!((item.flaw, &*item.key), (Some(Flaw::Redacted), "n")),
+            3 => assert_eq!((item.defect, &*item.key), (Some(ItemDefect::Redacted), "n")),
             _ => {
-                assert_eq!(item.flaw, None, "{field}");
+                assert_eq!(item.defect, None, "{field}");
                 let expected = definition(field, "-[redacted:key]-");
                 assert_eq!(item.definition, expected.definition, "{field}");
                 assert_eq!(published(&item), item, "looking again changes nothing more");
@@ -153,18 +158,25 @@ fn secret_in_any_field_of_a_definition_is_redacted_or_the_item_is_left_out() {
     assert_eq!(published(&plain), plain);
     let text = r#"{"name":"n","inputSchema":{"properties":{"AKIAB":{}}}}"#;
     let item = Item::parse(Kind::Tool, text.into()).expect("an item");
-    assert_eq!(published(&item).flaw, Some(Flaw::Redacted), "the name of a member");
-    let introduced = guard(rules.clone()).introduce(&hub(), Some("use AKIAB".into()));
+    assert_eq!(published(&item).defect, Some(ItemDefect::Redacted), "the name of a member");
+    let introduced = guard(rules.clone()).inspect_instructions(&hub(), Some("use AKIAB".into()));
     assert_eq!(introduced.as_deref(), Some("use [redacted:key]"));
 }
 
-// === Replies ===
+// === Responses ===
 
 #[test]
 fn nobody_looks_where_nothing_is_to_be_looked_for() {
-    let off = Rules { output: Output::Off, hidden_text: HiddenText::Pass, ..Rules::default() };
-    let redacting = Rules { redact: vec![pattern("k", "x")], ..off.clone() };
-    let all = Rules { results: vec![Kind::Prompt, Kind::Tool, Kind::Resource], ..Rules::default() };
+    let off = GuardRules {
+        output: ResultCheck::Off,
+        hidden_text: HiddenText::Pass,
+        ..GuardRules::default()
+    };
+    let redacting = GuardRules { redact: vec![pattern("k", "x")], ..off.clone() };
+    let all = GuardRules {
+        results: vec![Kind::Prompt, Kind::Tool, Kind::Resource],
+        ..GuardRules::default()
+    };
     for (method, kind, by_default) in [
         (Method::GetPrompt, Kind::Prompt, true),
         (Method::Complete, Kind::Prompt, true),
@@ -173,14 +185,14 @@ fn nobody_looks_where_nothing_is_to_be_looked_for() {
         (Method::ReadResource, Kind::Resource, false),
         (Method::Complete, Kind::Template, true),
     ] {
-        assert_eq!(watch(Rules::default(), method, kind).is_some(), by_default, "{method:?}");
+        assert_eq!(watch(GuardRules::default(), method, kind).is_some(), by_default, "{method:?}");
         // A completion is read whatever is set: some client could not read one that is too long.
         let is_read = method == Method::Complete;
         assert_eq!(watch(off.clone(), method, kind).is_some(), is_read, "{method:?}");
         assert!(watch(redacting.clone(), method, kind).is_some(), "{method:?}");
         assert!(watch(all.clone(), method, kind).is_some(), "{method:?}");
     }
-    assert!(Guard::default().watch(&hub(), Method::GetPrompt, Kind::Prompt, "p").is_none());
+    assert!(Guard::default().inspector(&hub(), Method::GetPrompt, Kind::Prompt, "p").is_none());
 }
 
 #[test]
@@ -189,7 +201,7 @@ fn escapes_hide_nothing_and_what_stays_keeps_its_bytes() {
     let hidden = Some('\u{1b}');
     let found = Findings { hidden, ..Findings::default() };
     assert_eq!(judged(hiding(HiddenText::Flag), result), Ok((result.into(), found)));
-    assert_eq!(judged(hiding(HiddenText::Refuse), result), Err(Unfit::Refused(found)));
+    assert_eq!(judged(hiding(HiddenText::Refuse), result), Err(InspectionError::Refused(found)));
     let escaped = result.replace(r"a\u001b[0m\u0041", "a<U+001B>[0mA");
     assert_eq!(judged(hiding(HiddenText::Escape), result), Ok((escaped, found)));
     let stripped = result.replace(r"a\u001b[0m\u0041", "a[0mA");
@@ -201,17 +213,18 @@ fn a_malformed_result_is_flagged_or_refused() {
     let bad = r#"{"messages":[{"role":"system","content":{"type":"text","text":"x"}}]}"#;
     let malformed = Some("a role is neither user nor assistant");
     let found = Findings { malformed, ..Findings::default() };
-    let rules = |output| Rules { output, ..Rules::default() };
-    assert_eq!(judged(rules(Output::Off), bad), Ok((bad.into(), Findings::default())));
-    assert_eq!(judged(rules(Output::Flag), bad), Ok((bad.into(), found)));
-    assert_eq!(judged(rules(Output::Refuse), bad), Err(Unfit::Refused(found)));
-    let no_object = Findings { malformed: Some("it is no JSON object"), ..found };
-    assert_eq!(judged(rules(Output::Refuse), "[]"), Err(Unfit::Refused(no_object)));
+    let rules = |output| GuardRules { output, ..GuardRules::default() };
+    assert_eq!(judged(rules(ResultCheck::Off), bad), Ok((bad.into(), Findings::default())));
+    assert_eq!(judged(rules(ResultCheck::Flag), bad), Ok((bad.into(), found)));
+    assert_eq!(judged(rules(ResultCheck::Refuse), bad), Err(InspectionError::Refused(found)));
+    let no_object = Findings { malformed: Some("it is not a JSON object"), ..found };
+    assert_eq!(judged(rules(ResultCheck::Refuse), "[]"), Err(InspectionError::Refused(no_object)));
 }
 
 #[test]
 fn secrets_are_redacted_in_every_string_but_a_state() {
-    let rules = Rules { redact: vec![pattern("key", "AKIA[A-Z]{4}")], ..hiding(HiddenText::Pass) };
+    let rules =
+        GuardRules { redact: vec![pattern("key", "AKIA[A-Z]{4}")], ..hiding(HiddenText::Pass) };
     let result = r#"{"a":["AKIAABCD","\u0041KIAABCD"],"AKIAABCD":7,"requestState":"AKIAABCD"}"#;
     let expected =
         r#"{"a":["[redacted:key]","[redacted:key]"],"[redacted:key]":7,"requestState":"AKIAABCD"}"#;
@@ -221,7 +234,7 @@ fn secrets_are_redacted_in_every_string_but_a_state() {
 
 #[test]
 fn what_is_hidden_does_not_hide_a_secret() {
-    let rules = Rules { redact: vec![pattern("key", "AKIA")], ..hiding(HiddenText::Strip) };
+    let rules = GuardRules { redact: vec![pattern("key", "AKIA")], ..hiding(HiddenText::Strip) };
     let found = Findings { redacted: 1, hidden: Some('\u{200b}'), ..Findings::default() };
     let expected = Ok((r#"["[redacted:key]"]"#.to_owned(), found));
     assert_eq!(judged(rules, "[\"AK\u{200b}IA\"]"), expected);
@@ -229,65 +242,69 @@ fn what_is_hidden_does_not_hide_a_secret() {
 
 #[tokio::test]
 async fn errors_are_looked_at_and_large_bodies_are_held() {
-    let rules = Rules { redact: vec![pattern("key", "AKIA")], ..Rules::default() };
+    let rules = GuardRules { redact: vec![pattern("key", "AKIA")], ..GuardRules::default() };
     let look = async |outcome| {
-        let watch = watch(rules.clone(), Method::CallTool, Kind::Tool).expect("somebody looks");
-        let (reply, allowed) =
-            (Reply { era: Era::Modern, scope: None, outcome }, Allowance::alone(1_000));
-        watch.look(reply, &allowed, |_| {}).await.map(|reply| match reply.outcome {
-            // Whoever looks further, for the names of tasks, finds it read.
-            Outcome::Result(Body::Read(object)) => object.to_bytes(),
-            Outcome::Error(text) => text,
-            Outcome::Result(unread) => panic!("{unread:?}"),
+        let watch = watch(rules.clone(), Method::CallTool, Kind::Tool).expect("an inspector");
+        let (reply, allowed) = (
+            UpstreamResponse { era: Era::Modern, scope: None, outcome },
+            BufferLimit::without_budget(1_000),
+        );
+        watch.inspect(reply, &allowed, |_| {}).await.map(|reply| match reply.outcome {
+            // Later code, which searches for task names, gets the parsed result.
+            ResponseOutcome::Result(Payload::Parsed(object)) => object.to_bytes(),
+            ResponseOutcome::Error(text) => text,
+            ResponseOutcome::Result(unread) => panic!("{unread:?}"),
         })
     };
-    let error = Outcome::Error(r#"{"code":1,"message":"AKIA!","data":["AKIA"]}"#.into());
+    let error = ResponseOutcome::Error(r#"{"code":1,"message":"AKIA!","data":["AKIA"]}"#.into());
     let expected = r#"{"code":1,"message":"[redacted:key]!","data":["[redacted:key]"]}"#;
     assert_eq!(look(error).await, Ok(expected.into()));
     let arriving = |last| {
         let pieces = [Ok(Bytes::from("{\"a\":\"AK")), last];
-        Outcome::Result(Body::Arriving(futures::stream::iter(pieces).boxed()))
+        ResponseOutcome::Result(Payload::Streaming(futures::stream::iter(pieces).boxed()))
     };
-    let read = Outcome::Result(Body::part(r#"{"a":"AKIA"}"#.into(), None));
+    let read = ResponseOutcome::Result(Payload::part(r#"{"a":"AKIA"}"#.into(), None));
     assert_eq!(look(read).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));
     let whole = arriving(Ok("IA\"}".into()));
     assert_eq!(look(whole).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));
-    let broken = Broken("gone".into());
-    let unfit = Unfit::Uncollected(broken.clone().into());
+    let broken = PayloadBroken("gone".into());
+    let unfit = InspectionError::Uncollected(broken.clone().into());
     assert_eq!(look(arriving(Err(broken))).await, Err(unfit));
-    let unfit = Unfit::Uncollected(Unheld::TooLarge(1_000).into());
+    let unfit = InspectionError::Uncollected(BufferError::TooLarge(1_000).into());
     assert_eq!(look(arriving(Ok(vec![b'x'; 1_000].into()))).await, Err(unfit));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_found_is_counted() {
-    let rules = Rules { redact: vec![pattern("key", "AKIA")], ..Rules::default() };
-    let guard = guard(Rules { hidden_text: HiddenText::Refuse, ..rules });
-    let watch = guard.watch(&hub(), Method::GetPrompt, Kind::Prompt, "p").expect("somebody looks");
+    let rules = GuardRules { redact: vec![pattern("key", "AKIA")], ..GuardRules::default() };
+    let guard = guard(GuardRules { hidden_text: HiddenText::Refuse, ..rules });
+    let watch =
+        guard.inspector(&hub(), Method::GetPrompt, Kind::Prompt, "p").expect("an inspector");
     for result in [r#"{"messages":[]}"#, r#"{"messages":["AKIA"]}"#, r#"{"messages":["\u0000"]}"#] {
         let _ = judge(&watch, result.into());
     }
     let params = Object::parse(r#"{"arguments":7}"#).expect("parameters");
     let admitted = guard.admit(&hub(), Method::GetPrompt, None, &params);
-    assert_eq!(admitted, Err(BadArguments::NoObject(Malformed::NotAnObject)));
+    assert_eq!(admitted, Err(BadArguments::NoObject(ParseError::NotAnObject)));
     assert_eq!(guard.admit(&hub(), Method::CallTool, None, &params), Ok(()));
-    let counts = Counts {
+    let counts = FindingCounts {
         arguments: 1,
         malformed: 2,
         redacted: 1,
         hidden: 1,
         refused: 1,
-        ..Counts::default()
+        ..FindingCounts::default()
     };
     assert_eq!(guard.counts().map(|(_, counts)| counts).collect::<Vec<_>>(), [counts]);
 }
 
-// === Reading along ===
+// === Streaming ===
 
-/// What is found in a prompt's result that arrives in these pieces, and how much of it is kept for that.
-fn read_along(rules: &Rules, window: usize, pieces: &[&[u8]]) -> (Findings, usize) {
-    let watch = watch(rules.clone(), Method::GetPrompt, Kind::Prompt).expect("somebody looks");
-    let mut abridged = Abridged::new(window, rules.hidden_text);
+/// Returns the findings in a prompt's result that arrives in these pieces, and the size of the
+/// inspector's copy.
+fn read_along(rules: &GuardRules, window: usize, pieces: &[&[u8]]) -> (Findings, usize) {
+    let watch = watch(rules.clone(), Method::GetPrompt, Kind::Prompt).expect("an inspector");
+    let mut abridged = StreamingInspector::new(window, rules.hidden_text);
     pieces.iter().for_each(|piece| abridged.feed(piece));
     let kept = abridged.finish();
     let bytes = kept.len();
@@ -297,17 +314,21 @@ fn read_along(rules: &Rules, window: usize, pieces: &[&[u8]]) -> (Findings, usiz
 #[tokio::test]
 async fn a_result_of_which_is_only_told_passes_as_it_arrives_and_is_told_of_at_its_end() {
     let told = Arc::new(std::sync::Mutex::new(None));
-    let look = async |pieces: Vec<Result<Bytes, Broken>>, room| {
+    let look = async |pieces: Vec<Result<Bytes, PayloadBroken>>, room| {
         *told.lock().expect("no panic") = None;
-        let watch = watch(Rules::default(), Method::GetPrompt, Kind::Prompt);
-        let arriving = Body::Arriving(stream::iter(pieces).boxed());
-        let reply = Reply { era: Era::Modern, scope: None, outcome: Outcome::Result(arriving) };
-        let allowed = Allowance { limit: 8, budget: Budget::new(room) };
+        let watch = watch(GuardRules::default(), Method::GetPrompt, Kind::Prompt);
+        let arriving = Payload::Streaming(stream::iter(pieces).boxed());
+        let reply = UpstreamResponse {
+            era: Era::Modern,
+            scope: None,
+            outcome: ResponseOutcome::Result(arriving),
+        };
+        let allowed = BufferLimit { limit: 8, budget: MemoryBudget::new(room) };
         let tell = Arc::clone(&told);
         let tell = move |found| *tell.lock().expect("no panic") = Some(found);
-        let looked = watch.expect("somebody looks").look(reply, &allowed, tell).await;
+        let looked = watch.expect("an inspector").inspect(reply, &allowed, tell).await;
         match looked.expect("nothing is refused").outcome {
-            Outcome::Result(Body::Arriving(pieces)) => pieces,
+            ResponseOutcome::Result(Payload::Streaming(pieces)) => pieces,
             other => panic!("{other:?}"),
         }
     };
@@ -321,18 +342,18 @@ async fn a_result_of_which_is_only_told_passes_as_it_arrives_and_is_told_of_at_i
         assert_eq!(found(), None);
     }
     assert_eq!(passing.next().await, None);
-    let malformed = Some("an element is no object");
+    let malformed = Some("an element is not an object");
     let all = Findings { malformed, hidden: Some('\u{202e}'), ..Findings::default() };
     assert_eq!(found(), Some(all));
 
-    // Who breaks off is not told of.
-    let broken = Broken("gone".into());
+    // A result that breaks off is not reported.
+    let broken = PayloadBroken("gone".into());
     let mut passing = look(vec![pieces[0].clone(), Err(broken.clone())], 50_000).await;
     assert_eq!(passing.next().await.as_ref(), Some(&pieces[0]));
     assert_eq!(passing.next().await, Some(Err(broken)));
     assert_eq!((passing.next().await, found()), (None, None));
 
-    // Names of members are looked at whole, and take room.
+    // Names of members are kept completely, and use memory.
     let many = (0..5_000).map(|number| format!("\"name {number}\":7,")).collect::<String>();
     let mut passing = look(vec![Ok("{".into()), Ok(many.into())], 50_000).await;
     assert!(passing.next().await.is_some_and(|piece| piece.is_ok()));
@@ -351,7 +372,7 @@ fn a_long_string_takes_no_more_than_its_beginning_and_its_end() {
     ] {
         let result = format!("{{\"messages\":[],\"{member}\":\"{text}\"}}");
         let pieces: Vec<_> = result.as_bytes().chunks(60_000).collect();
-        let (found, kept) = read_along(&Rules::default(), WINDOW_BYTES, &pieces);
+        let (found, kept) = read_along(&GuardRules::default(), WINDOW_BYTES, &pieces);
         assert_eq!(found, Findings::default(), "{member} {:.20}", text);
         assert!(kept < 3 * WINDOW_BYTES, "{member} {:.20}: {kept}", text);
     }
@@ -439,8 +460,8 @@ proptest! {
         });
         let messages = messages.collect::<Vec<_>>().join(&b","[..]);
         let text = [b"{\"messages\":[", &messages[..], b"]}"].concat();
-        let rules = Rules { hidden_text, ..Rules::default() };
-        let watch = watch(rules.clone(), Method::GetPrompt, Kind::Prompt).expect("somebody looks");
+        let rules = GuardRules { hidden_text, ..GuardRules::default() };
+        let watch = watch(rules.clone(), Method::GetPrompt, Kind::Prompt).expect("an inspector");
         let (_, whole) = judge(&watch, text.clone().into()).expect("nothing is refused");
         let pieces: Vec<_> = text.chunks(piece).collect();
         prop_assert_eq!(read_along(&rules, window, &pieces).0, whole);
@@ -472,7 +493,7 @@ proptest! {
     ) {
         let patterns = patterns.into_iter().enumerate();
         let redact = patterns.map(|(at, it)| pattern(&format!("k{at}"), it)).collect();
-        let rules = Rules { redact, ..hiding(setting) };
+        let rules = GuardRules { redact, ..hiding(setting) };
         let Some(watch) = watch(rules, Method::CallTool, Kind::Prompt) else { return Ok(()) };
         let text: Bytes = serde_json::to_string(&texts).expect("strings are writable").into();
         let (once, _) = judge(&watch, text).expect("nothing is refused");

@@ -1,35 +1,37 @@
-//! The elements of a JSON array, found one after the other.
+//! Lazy iterator over the elements of a JSON array.
 //!
-//! An array of a few megabytes may have millions of elements, and each of them costs more to keep than to send. So they
-//! are not collected here: [`Elements`] is an iterator that remembers one place in the text. A caller that collects them
-//! first says how many it takes.
+//! An array of a few megabytes may have millions of elements, and storing an element costs more
+//! than sending it. Therefore [`Elements`] stores one position in the text only. A caller that
+//! collects elements bounds their number first.
 
 use bytes::Bytes;
 
 use super::scan::Scan;
 
-/// The raw texts of an array's elements, each sharing the array's memory.
+/// Raw texts of an array's elements, each sharing the array's memory.
 #[derive(Debug, Clone)]
 pub struct Elements {
     array: Bytes,
-    /// Where the next element begins.
+    /// Start of the next element.
     at: usize,
     is_over: bool,
 }
 
-/// The elements of the array that `text` is; `None` if it is no array, or not valid JSON up to its end.
+/// Returns the elements of the array in `text`; `None` if it is not an array, or not valid JSON up
+/// to its end.
 pub fn elements(text: &Bytes) -> Option<Elements> {
     std::str::from_utf8(text).ok()?;
     Scan::begin(text, usize::MAX).array().ok()?;
-    elements_again(text)
+    trusted_elements(text)
 }
 
-/// The elements of the array that `text` is; `None` if it is no array. The text was read before as JSON, or is a part of
-/// one that was: it is not checked again. Of any other text nothing is promised.
-pub fn elements_again(text: &Bytes) -> Option<Elements> {
-    let mut scan = Scan::again(text);
+/// Returns the elements of the array in `text`; `None` if it is not an array. The text was
+/// validated as JSON before, or is a part of one that was; for any other text the result is
+/// unspecified.
+pub fn trusted_elements(text: &Bytes) -> Option<Elements> {
+    let mut scan = Scan::trusted(text);
     let has_any = scan.enter_array().ok()?;
-    Some(Elements { array: text.clone(), at: scan.place(), is_over: !has_any })
+    Some(Elements { array: text.clone(), at: scan.position(), is_over: !has_any })
 }
 
 impl Iterator for Elements {
@@ -39,16 +41,16 @@ impl Iterator for Elements {
         if self.is_over {
             return None;
         }
-        let mut scan = Scan::again_from(&self.array, self.at);
+        let mut scan = Scan::trusted_from(&self.array, self.at);
         let element = scan.element();
-        self.at = scan.place();
+        self.at = scan.position();
         self.is_over = !matches!(element, Ok((_, true)));
-        element.ok().map(|(place, _)| self.array.slice(place))
+        element.ok().map(|(position, _)| self.array.slice(position))
     }
 }
 
 impl Default for Elements {
-    /// No elements.
+    /// Returns an iterator without elements.
     fn default() -> Self {
         Self { array: Bytes::new(), at: 0, is_over: true }
     }
@@ -67,8 +69,8 @@ mod tests {
         let expected: [&str; 5] = ["1e400", r#""a,]""#, "[ 1,[2] ]", r#"{"b":[3]}"#, "null"];
         let array = r#" [ 1e400 ,"a,]", [ 1,[2] ],{"b":[3]} , null ] "#;
         assert_eq!(texts(array).expect("an array"), expected);
-        let again: Vec<_> = elements_again(&array.into()).expect("an array").collect();
-        assert_eq!(again, expected);
+        let trusted: Vec<_> = trusted_elements(&array.into()).expect("an array").collect();
+        assert_eq!(trusted, expected);
         assert_eq!(texts(" [ ] ").expect("an array").len(), 0);
         assert_eq!(Elements::default().next(), None);
     }

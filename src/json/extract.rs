@@ -1,44 +1,66 @@
-//! One member of an object that is still arriving.
+//! Streaming extraction of one member of an object that is still arriving.
 //!
-//! A large reply is not held: an [`Extract`] is fed the bytes of an object as they come and hands on
-//! those of one member's value, wherever among the members it stands. The other members, which are
-//! small in a well-formed reply (`jsonrpc`, `id`), are kept as text.
+//! A large response is not buffered: a [`MemberExtractor`] is fed the bytes of an object as they
+//! arrive and returns those of one member's value, at any position among the members. The other
+//! members, which are small in a well-formed response (`jsonrpc`, `id`), are kept as text.
 //!
-//! It counts brackets and quotes and no more. Whether the value itself is valid JSON is left to whoever
-//! reads it; the house passes it unread.
+//! The extractor counts brackets and quotes only. The receiver of the value checks that it is valid
+//! JSON; the gateway forwards it without parsing.
+//!
+//! Decision: docs/decisions/0001-bytes-and-bodies.md
 
 use bytes::{Bytes, BytesMut};
 
-/// Follows an object and tells one member's value from the rest.
+/// Incremental separation of one member's value from the rest of an object.
 #[derive(Debug)]
-pub struct Extract {
-    wanted: &'static str,
-    at: At,
+pub struct MemberExtractor {
+    target: &'static str,
+    at: ScanState,
     depth: u32,
     in_string: bool,
     escaped: bool,
     key: Vec<u8>,
-    /// Everything but the wanted value, so that it can be parsed in the end.
+    /// All text except the wanted value, so that it can be parsed in the end.
     rest: BytesMut,
     rest_limit: usize,
     found: bool,
-    watched: Option<Watched>,
+    watch: Option<WatchState>,
 }
 
-/// A member of the wanted value, should that be an object, whose coming has to be known.
+/// Member whose presence in the wanted value is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchedMember {
+    /// Name of the member.
+    pub name: &'static str,
+    /// String that the member must be; `None` for any value.
+    pub value: Option<&'static str>,
+}
+
+/// Tracker of the watched members, if the wanted value is an object.
 #[derive(Debug)]
-struct Watched {
-    name: &'static str,
-    /// The key that we are in, without its quotes; `None` outside of one.
-    key: Option<Vec<u8>>,
+struct WatchState {
+    members: &'static [WatchedMember],
+    /// The current string, without its quotes, if it matters; `None` outside of one.
+    string: Option<Vec<u8>>,
+    /// The longest string that matters, in bytes.
+    longest: usize,
     is_object: bool,
-    /// Whether the next string right inside the value is a key.
-    expects_key: bool,
-    has_come: bool,
+    next: NextString,
+    has_matched: bool,
+}
+
+/// Meaning of the next string directly inside the wanted value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextString {
+    Key,
+    /// The value of the watched member of this index.
+    Value(usize),
+    /// A string that is not watched.
+    Other,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum ScanState {
     /// Before the opening brace.
     Start,
     /// Between members: a key, a comma or the closing brace comes next.
@@ -48,31 +70,32 @@ enum At {
     /// After a key: the colon, then the value's first byte.
     Colon,
     /// Inside a value; `true` for the wanted one.
-    Value { wanted: bool },
+    Value { target: bool },
     /// After the closing brace.
     End,
 }
 
-/// What one feeding of bytes brought.
+/// Result of feeding bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Extracted {
-    /// More bytes are needed; these belong to the wanted value (perhaps none yet).
+pub enum Extraction {
+    /// More bytes are needed; these belong to the wanted value and may be empty.
     Part(Bytes),
-    /// The object has ended; the last bytes of the wanted value.
+    /// The object has ended; these are the last bytes of the wanted value.
     End(Bytes),
 }
 
-/// The bytes are no object, or hold too much beside the wanted member.
+/// The bytes are not an object, or the other members exceed the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an object that can be followed")]
-pub struct Unreadable;
+pub struct InvalidEnvelope;
 
-impl Extract {
-    /// Follows an object for its member `wanted`, and keeps at most `rest_limit` bytes of the others.
-    pub fn new(wanted: &'static str, rest_limit: usize) -> Self {
+impl MemberExtractor {
+    /// Creates an extractor of the member `wanted` that keeps at most `rest_limit` bytes of the
+    /// others.
+    pub fn new(target: &'static str, rest_limit: usize) -> Self {
         Self {
-            wanted,
-            at: At::Start,
+            target,
+            at: ScanState::Start,
             depth: 0,
             in_string: false,
             escaped: false,
@@ -80,50 +103,54 @@ impl Extract {
             rest: BytesMut::new(),
             rest_limit,
             found: false,
-            watched: None,
+            watch: None,
         }
     }
 
-    /// Watches for a member of the wanted value, too.
-    pub fn watching(self, name: Option<&'static str>) -> Self {
-        let watched = name.map(|name| Watched {
-            name,
-            key: None,
+    /// Watches for members of the wanted value, too.
+    pub fn watching(self, members: &'static [WatchedMember]) -> Self {
+        let lengths = members.iter().map(|it| it.name.len().max(it.value.map_or(0, str::len)));
+        // Each character may be written as an escape of six bytes.
+        let watch = lengths.max().map(|longest| WatchState {
+            members,
+            string: None,
+            longest: 6 * longest,
             is_object: false,
-            expects_key: false,
-            has_come: false,
+            next: NextString::Other,
+            has_matched: false,
         });
-        Self { watched, ..self }
+        Self { watch, ..self }
     }
 
-    /// Whether the key of the watched member has been seen.
-    pub fn has_come(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| watched.has_come)
+    /// Returns whether one of the watched members has been seen.
+    pub fn has_matched(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.has_matched)
     }
 
-    /// Whether the wanted member's value has begun.
-    pub fn found(&self) -> bool {
+    /// Returns whether the wanted member's value has begun.
+    pub fn has_started(&self) -> bool {
         self.found
     }
 
-    /// Whether bytes of the wanted value come next.
-    pub fn inside(&self) -> bool {
-        self.at == At::Value { wanted: true }
+    /// Returns whether bytes of the wanted value come next.
+    pub fn is_inside_value(&self) -> bool {
+        self.at == ScanState::Value { target: true }
     }
 
-    /// The object without the wanted value, which reads `null` in it. Complete only after the end.
-    pub fn rest(&self) -> Bytes {
+    /// Returns the object without the wanted value, which is `null` in it. Complete only after the
+    /// end.
+    pub fn envelope(&self) -> Bytes {
         Bytes::copy_from_slice(&self.rest)
     }
 
-    /// Follows the next bytes. Line breaks between tokens become spaces, so that the value fits a line; without any, what
-    /// is returned shares the memory of `bytes`.
-    pub fn feed(&mut self, bytes: &Bytes) -> Result<Extracted, Unreadable> {
+    /// Processes the next bytes. Line breaks between tokens become spaces, so that the value fits
+    /// on one line; without line breaks, the result shares the memory of `bytes`.
+    pub fn feed(&mut self, bytes: &Bytes) -> Result<Extraction, InvalidEnvelope> {
         let mut value = Bytes::new();
         let mut at = 0;
         while at < bytes.len() {
-            // The bulk of a large value, which has one beginning and one end.
-            if self.inside() {
+            // This loop consumes the bulk of a large value, which has one beginning and one end.
+            if self.is_inside_value() {
                 let start = at;
                 at += self.follow_value(&bytes[at..]);
                 value = super::on_one_line(bytes.slice(start..at));
@@ -133,24 +160,25 @@ impl Extract {
             at += 1;
         }
         if self.rest.len() > self.rest_limit {
-            return Err(Unreadable);
+            return Err(InvalidEnvelope);
         }
-        Ok(if self.at == At::End { Extracted::End(value) } else { Extracted::Part(value) })
+        Ok(if self.at == ScanState::End { Extraction::End(value) } else { Extraction::Part(value) })
     }
 
-    /// Takes bytes of the wanted value up to its end or the end of `bytes`; returns how many.
+    /// Consumes bytes of the wanted value up to its end or the end of `bytes`; returns their
+    /// number.
     fn follow_value(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
-            // In a string nothing is of interest but what may end it, unless it is a name that is watched for.
-            if self.in_string && !self.escaped && !self.is_in_key() {
+            // Inside a string only its end matters, unless the string is watched.
+            if self.in_string && !self.escaped && !self.is_watched_string() {
                 at += memchr::memchr2(b'"', b'\\', &bytes[at..]).unwrap_or(bytes.len() - at);
                 if at == bytes.len() {
                     break;
                 }
             }
             if self.ends_value(bytes[at]) {
-                self.at = At::Members;
+                self.at = ScanState::Members;
                 break;
             }
             at += 1;
@@ -158,14 +186,14 @@ impl Extract {
         at
     }
 
-    fn is_in_key(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| watched.key.is_some())
+    fn is_watched_string(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.string.is_some())
     }
 
-    /// Whether `byte` is the first one behind the value that we are in.
+    /// Returns whether `byte` is the first one behind the current value.
     fn ends_value(&mut self, byte: u8) -> bool {
-        if let (Some(watched), At::Value { wanted: true }) = (&mut self.watched, self.at) {
-            watched.follow(byte, self.depth, self.in_string, self.escaped);
+        if let (Some(watch), ScanState::Value { target: true }) = (&mut self.watch, self.at) {
+            watch.follow(byte, self.depth, self.in_string, self.escaped);
         }
         if self.in_string {
             match byte {
@@ -186,52 +214,53 @@ impl Extract {
         false
     }
 
-    fn step(&mut self, byte: u8) -> Result<(), Unreadable> {
+    fn step(&mut self, byte: u8) -> Result<(), InvalidEnvelope> {
         match self.at {
-            At::Start => match byte {
-                b'{' => self.at = At::Members,
+            ScanState::Start => match byte {
+                b'{' => self.at = ScanState::Members,
                 _ if byte.is_ascii_whitespace() => {}
-                _ => return Err(Unreadable),
+                _ => return Err(InvalidEnvelope),
             },
-            At::Members => match byte {
+            ScanState::Members => match byte {
                 b'"' => {
                     self.key.clear();
-                    self.at = At::Key;
+                    self.at = ScanState::Key;
                 }
-                b'}' => self.at = At::End,
+                b'}' => self.at = ScanState::End,
                 b',' => {}
                 _ if byte.is_ascii_whitespace() => {}
-                _ => return Err(Unreadable),
+                _ => return Err(InvalidEnvelope),
             },
-            At::Key => match byte {
-                // A key of the envelope written with escapes is nobody's habit; refuse to guess.
-                b'\\' => return Err(Unreadable),
-                b'"' => self.at = At::Colon,
+            ScanState::Key => match byte {
+                // No implementation writes keys of the envelope with escapes, so such a key is
+                // refused.
+                b'\\' => return Err(InvalidEnvelope),
+                b'"' => self.at = ScanState::Colon,
                 _ => self.key.push(byte),
             },
-            At::Colon => match byte {
+            ScanState::Colon => match byte {
                 b':' => {
-                    let wanted = self.key == self.wanted.as_bytes();
-                    if wanted && self.found {
-                        return Err(Unreadable);
+                    let target = self.key == self.target.as_bytes();
+                    if target && self.found {
+                        return Err(InvalidEnvelope);
                     }
-                    self.at = At::Value { wanted };
-                    self.found |= wanted;
-                    self.rest.extend_from_slice(if wanted { b":null" } else { b":" });
+                    self.at = ScanState::Value { target };
+                    self.found |= target;
+                    self.rest.extend_from_slice(if target { b":null" } else { b":" });
                     return Ok(());
                 }
                 _ if byte.is_ascii_whitespace() => {}
-                _ => return Err(Unreadable),
+                _ => return Err(InvalidEnvelope),
             },
-            At::Value { wanted } => {
-                debug_assert!(!wanted, "follow_value takes the wanted value");
+            ScanState::Value { target } => {
+                debug_assert!(!target, "follow_value takes the wanted value");
                 if self.ends_value(byte) {
-                    self.at = At::Members;
+                    self.at = ScanState::Members;
                     return self.step(byte);
                 }
             }
-            At::End => {
-                return if byte.is_ascii_whitespace() { Ok(()) } else { Err(Unreadable) };
+            ScanState::End => {
+                return if byte.is_ascii_whitespace() { Ok(()) } else { Err(InvalidEnvelope) };
             }
         }
         self.rest.extend_from_slice(&[byte]);
@@ -239,21 +268,15 @@ impl Extract {
     }
 }
 
-impl Watched {
-    /// Follows the next byte of the value, before which this is where we were.
+impl WatchState {
+    /// Processes the next byte of the value; the parameters are the state before it.
     fn follow(&mut self, byte: u8, depth: u32, in_string: bool, escaped: bool) {
-        if let Some(key) = &mut self.key {
-            if byte != b'"' || escaped {
-                // Each of its characters may be written as an escape.
-                if key.len() <= 6 * self.name.len() {
-                    key.push(byte);
-                }
-                return;
+        if let Some(string) = &mut self.string {
+            if byte == b'"' && !escaped {
+                self.end_string();
+            } else if string.len() <= self.longest {
+                string.push(byte);
             }
-            let quoted = [b"\"", &key[..], b"\""].concat();
-            let text = std::str::from_utf8(&quoted).ok().and_then(super::decode_string);
-            self.has_come |= text.is_some_and(|text| text == self.name);
-            self.key = None;
             return;
         }
         if in_string {
@@ -262,12 +285,30 @@ impl Watched {
         match (depth, byte) {
             (0, b'{') => {
                 self.is_object = true;
-                self.expects_key = true;
+                self.next = NextString::Key;
             }
-            (1, b',') => self.expects_key = self.is_object,
-            (1, b':') => self.expects_key = false,
-            (1, b'"') if self.expects_key => self.key = Some(Vec::new()),
+            (1, b',') if self.is_object => self.next = NextString::Key,
+            (1, b'"') if self.next != NextString::Other => self.string = Some(Vec::new()),
             _ => {}
+        }
+    }
+
+    /// Compares the string that has just ended with the watched members.
+    fn end_string(&mut self) {
+        let quoted = [b"\"", &self.string.take().unwrap_or_default()[..], b"\""].concat();
+        let text = std::str::from_utf8(&quoted).ok().and_then(super::decode_string);
+        let next = std::mem::replace(&mut self.next, NextString::Other);
+        let Some(text) = text else { return };
+        match next {
+            NextString::Key => {
+                let Some(at) = self.members.iter().position(|it| text == it.name) else { return };
+                match self.members[at].value {
+                    Some(_) => self.next = NextString::Value(at),
+                    None => self.has_matched = true,
+                }
+            }
+            NextString::Value(at) => self.has_matched |= self.members[at].value == Some(&*text),
+            NextString::Other => {}
         }
     }
 }
@@ -278,22 +319,22 @@ mod tests {
     use proptest::prelude::*;
 
     /// Feeds `text` in pieces of `size` and returns the value and the rest.
-    fn extract(text: &str, size: usize) -> Result<(String, String), Unreadable> {
-        let mut extract = Extract::new("result", 1_000);
+    fn extract(text: &str, size: usize) -> Result<(String, String), InvalidEnvelope> {
+        let mut extract = MemberExtractor::new("result", 1_000);
         let mut value = Vec::new();
         let mut ended = false;
         for piece in text.as_bytes().chunks(size) {
             match extract.feed(&Bytes::copy_from_slice(piece))? {
-                Extracted::Part(part) => value.extend_from_slice(&part),
-                Extracted::End(part) => {
+                Extraction::Part(part) => value.extend_from_slice(&part),
+                Extraction::End(part) => {
                     value.extend_from_slice(&part);
                     ended = true;
                 }
             }
         }
-        assert!(ended || !extract.found(), "{text}");
+        assert!(ended || !extract.has_started(), "{text}");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the text was UTF-8");
-        Ok((text(value), text(extract.rest().to_vec())))
+        Ok((text(value), text(extract.envelope().to_vec())))
     }
 
     #[test]
@@ -320,7 +361,11 @@ mod tests {
     }
 
     #[test]
-    fn a_watched_member_is_seen_however_it_is_cut_and_written() {
+    fn watched_members_are_seen_however_they_are_cut_and_written() {
+        const WATCHED: &[WatchedMember] = &[
+            WatchedMember { name: "asks", value: None },
+            WatchedMember { name: "kind", value: Some("task") },
+        ];
         for (value, expected) in [
             (r#"{"asks":1}"#, true),
             (r#"{"a":{"x":["y"]},"b":"z" , "asks" : {}}"#, true),
@@ -328,15 +373,22 @@ mod tests {
             (r#"{"a":"asks","b":{"asks":1},"c":["asks",{"asks":1}],"asks2":1,"\"asks":2}"#, false),
             (r#"["asks","asks"]"#, false),
             (r#""asks""#, false),
-            (r#"{"asksasksasksasksasksasksasksasks":1,"sks":1}"#, false),
+            (r#"{"asksasksasksasksasksasksasksasksasksasks":1,"sks":1}"#, false),
+            (r#"{"kind":"task"}"#, true),
+            (r#"{"a":[{}],"kind" : "t\u0061sk","b":1}"#, true),
+            (r#"{"kind":"done","a":"task","task":"kind","b":{"kind":"task"}}"#, false),
+            (r#"{"kind":["task","task"],"a":7,"\"":"task"}"#, false),
+            (r#"{"kind":{"a":"task"},"b":"task"}"#, false),
+            (r#"{"kind":7,"task":"task"}"#, false),
+            (r#"["kind","task"]"#, false),
         ] {
             let text = format!(r#"{{"asks":1,"result":{value},"id":7,"asks":1}}"#);
             for size in 1..=text.len() {
-                let mut extract = Extract::new("result", 1_000).watching(Some("asks"));
+                let mut extract = MemberExtractor::new("result", 1_000).watching(WATCHED);
                 text.as_bytes().chunks(size).for_each(|piece| {
                     extract.feed(&Bytes::copy_from_slice(piece)).expect(&text);
                 });
-                assert_eq!(extract.has_come(), expected, "{value} {size}");
+                assert_eq!(extract.has_matched(), expected, "{value} {size}");
             }
         }
     }
@@ -346,10 +398,10 @@ mod tests {
         for text in
             ["[1]", "x", "{\"a\" 1}", "{\"result\":1,\"result\":2}", "{}{", "{\"\\u0061\":1}"]
         {
-            assert_eq!(extract(text, 1), Err(Unreadable), "{text}");
+            assert_eq!(extract(text, 1), Err(InvalidEnvelope), "{text}");
         }
         let wide = format!("{{\"other\":\"{}\"}}", "x".repeat(2_000));
-        assert_eq!(extract(&wide, 64), Err(Unreadable));
+        assert_eq!(extract(&wide, 64), Err(InvalidEnvelope));
     }
 
     proptest! {

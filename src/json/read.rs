@@ -1,128 +1,128 @@
-//! From a text to an [`Object`], and to those inside of it that are read in the same pass.
-//!
-//! Knows nothing of: which members those are.
+//! Parser from a text to an [`Object`] and the nested objects that are parsed in the same pass.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-use super::scan::{self, Flaw, Scan};
+use super::scan::{self, Scan, ScanError};
 use super::{
-    Along, Apart, MAX_MEMBERS, MAX_TEXT_BYTES, Malformed, Member, Object, Place, meant, str_in,
+    DetachedPart, MAX_MEMBERS, MAX_TEXT_BYTES, NestedObject, Object, ObjectMember, ParseError,
+    TextSpan, decoded_key, str_in,
 };
 
-/// Room for the members of a message without asking for more.
-const USUAL_MEMBERS: usize = 6;
+/// Initial capacity, enough for the members of a message.
+const EXPECTED_MEMBERS: usize = 6;
 
-/// From how many members on an object gives back the room that it does not need.
+/// Number of members from which an object releases unused capacity.
 const MANY_MEMBERS: usize = 64;
 
-/// An object whose end has not been seen yet.
+/// Object whose end has not been reached yet.
 #[derive(Default)]
-struct Open {
-    members: Vec<Member>,
-    apart: Vec<Apart>,
-    along: Option<Box<Along>>,
-    refused: Option<Malformed>,
+struct ObjectBuilder {
+    members: Vec<ObjectMember>,
+    detached: Vec<DetachedPart>,
+    nested: Option<Box<NestedObject>>,
+    refused: Option<ParseError>,
 }
 
-/// Reads the object that a text is, at most `depth` levels deep; without one the text has passed before.
+/// Parses the object in a text, at most `depth` levels deep; without a depth the text is trusted.
 pub(super) fn object(
     text: Bytes,
     depth: Option<usize>,
-    along: scan::Along<'_>,
-) -> Result<Object, Malformed> {
+    nested: scan::MemberPaths<'_>,
+) -> Result<Object, ParseError> {
     if text.len() > MAX_TEXT_BYTES {
-        return Err(Malformed::Syntax(format!("more than {MAX_TEXT_BYTES} bytes")));
+        return Err(ParseError::Syntax(format!("more than {MAX_TEXT_BYTES} bytes")));
     }
-    let scan = depth.map_or_else(|| Scan::again(&text), |depth| Scan::begin(&text, depth));
-    let mut outer = Open { members: Vec::with_capacity(USUAL_MEMBERS), ..Open::default() };
-    // By their levels, of which the outer one is no part.
-    let mut inner: Vec<Open> = Vec::new();
-    let read = scan.members(along, |found| {
-        // What has ended just now is this member's value.
+    let scan = depth.map_or_else(|| Scan::trusted(&text), |depth| Scan::begin(&text, depth));
+    let mut outer =
+        ObjectBuilder { members: Vec::with_capacity(EXPECTED_MEMBERS), ..ObjectBuilder::default() };
+    // Nested objects by level, without the outermost one.
+    let mut inner: Vec<ObjectBuilder> = Vec::new();
+    let read = scan.members(nested, |found| {
+        // The object that ended just now is this member's value.
         let below = if inner.len() > found.level { inner.pop() } else { None };
         let open = match found.level.checked_sub(1) {
             None => &mut outer,
-            Some(place) => {
-                while inner.len() <= place {
-                    inner.push(Open::default());
+            Some(span) => {
+                while inner.len() <= span {
+                    inner.push(ObjectBuilder::default());
                 }
-                &mut inner[place]
+                &mut inner[span]
             }
         };
-        if let Some(below @ Open { refused: None, .. }) = below {
-            open.along = Some(Box::new(Along::at(&text, found.value.clone(), below)));
+        if let Some(below @ ObjectBuilder { refused: None, .. }) = below {
+            open.nested = Some(Box::new(NestedObject::at(&text, found.value.clone(), below)));
         }
         if open.refused.is_none() {
             open.refused = add(&text, open, found).err();
         }
     });
     match (read, outer.refused.take()) {
-        (Ok(()), None) => Ok(outer.whole(text)),
-        (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth.unwrap_or(usize::MAX))),
-        (Err(Flaw::Syntax), _) => Err(malformed(&text)),
+        (Ok(()), None) => Ok(outer.finish(text)),
+        (Err(ScanError::TooDeep), _) => Err(ParseError::TooDeep(depth.unwrap_or(usize::MAX))),
+        (Err(ScanError::Syntax), _) => Err(malformed(&text)),
         (Ok(()), Some(refused)) => Err(refused),
     }
 }
 
-impl Open {
-    fn whole(self, text: Bytes) -> Object {
-        let Self { mut members, apart, along, .. } = self;
-        // Of the few that have more than a message has, up to half of the room is empty.
+impl ObjectBuilder {
+    fn finish(self, text: Bytes) -> Object {
+        let Self { mut members, detached, nested, .. } = self;
+        // Up to half of the capacity of a large object is unused.
         if members.len() > MANY_MEMBERS {
             members.shrink_to_fit();
         }
-        Object { text, members, apart, changed: false, along }
+        Object { text, members, detached, changed: false, nested }
     }
 }
 
-impl Along {
-    /// The object at this place of `text`, whose members' places are still those in `text`.
-    fn at(text: &Bytes, place: Range<usize>, mut open: Open) -> Self {
-        for Member { key, value } in &mut open.members {
-            (*key, *value) = (key.since(place.start), value.since(place.start));
+impl NestedObject {
+    /// Completes the object at this span of `text`, whose members' spans still refer to `text`.
+    fn at(text: &Bytes, span: Range<usize>, mut open: ObjectBuilder) -> Self {
+        for ObjectMember { key, value } in &mut open.members {
+            (*key, *value) = (key.since(span.start), value.since(span.start));
         }
-        for one in &mut open.apart {
-            if let Apart::Escaped(at, _) = one {
-                *at = at.since(place.start);
+        for one in &mut open.detached {
+            if let DetachedPart::Escaped(at, _) = one {
+                *at = at.since(span.start);
             }
         }
-        if let Some(along) = &mut open.along {
-            along.place = along.place.since(place.start);
+        if let Some(nested) = &mut open.nested {
+            nested.span = nested.span.since(span.start);
         }
-        Self { place: Place::within(place.clone()), object: open.whole(text.slice(place)) }
+        Self { span: TextSpan::within(span.clone()), object: open.finish(text.slice(span)) }
     }
 }
 
-/// Adds a member that was found in `text`.
-fn add(text: &Bytes, open: &mut Open, found: scan::Found) -> Result<(), Malformed> {
-    let Open { members, apart, .. } = open;
+/// Adds a member found in `text`.
+fn add(text: &Bytes, open: &mut ObjectBuilder, found: scan::MemberSpan) -> Result<(), ParseError> {
+    let ObjectBuilder { members, detached, .. } = open;
     if members.len() == MAX_MEMBERS {
-        return Err(Malformed::Members(format!("more than {MAX_MEMBERS} members in one object")));
+        return Err(ParseError::Members(format!("more than {MAX_MEMBERS} members in one object")));
     }
-    let mut key = Place::within(found.key.clone());
+    let mut key = TextSpan::within(found.key.clone());
     if found.is_escaped {
-        let meant = serde_json::from_slice(&text[found.key]);
-        let meant = meant.map_err(|bad| Malformed::Syntax(bad.to_string()))?;
-        key = Place::apart(apart, Apart::Escaped(key, meant));
+        let decoded_key = serde_json::from_slice(&text[found.key]);
+        let decoded_key = decoded_key.map_err(|bad| ParseError::Syntax(bad.to_string()))?;
+        key = TextSpan::detached(detached, DetachedPart::Escaped(key, decoded_key));
     }
-    let name = meant(text, apart, key);
-    if members.iter().any(|member| meant(text, apart, member.key) == name) {
+    let name = decoded_key(text, detached, key);
+    if members.iter().any(|member| decoded_key(text, detached, member.key) == name) {
         let name = str_in(name);
-        return Err(Malformed::Members(format!("member {name:?} stands twice")));
+        return Err(ParseError::Members(format!("member {name:?} occurs twice")));
     }
-    members.push(Member { key, value: Place::within(found.value) });
+    members.push(ObjectMember { key, value: TextSpan::within(found.value) });
     Ok(())
 }
 
-/// Why a text that is no object is none, in the words of the library that tells the place.
+/// Returns the reason why a text is not an object, from `serde_json`, which names the position.
 #[cold]
-fn malformed(text: &[u8]) -> Malformed {
+fn malformed(text: &[u8]) -> ParseError {
     match serde_json::from_slice::<IgnoredAny>(text) {
-        Ok(_) => Malformed::NotAnObject,
-        Err(error) => Malformed::Syntax(error.to_string()),
+        Ok(_) => ParseError::NotAnObject,
+        Err(error) => ParseError::Syntax(error.to_string()),
     }
 }
 
@@ -130,10 +130,10 @@ fn malformed(text: &[u8]) -> Malformed {
 mod tests {
     use super::*;
 
-    const ALONG: scan::Along<'_> = &[&[b"\"params\"", b"\"result\""], &[b"\"_meta\""]];
+    const NESTED: scan::MemberPaths<'_> = &[&[b"\"params\"", b"\"result\""], &[b"\"_meta\""]];
 
-    fn along(text: &str) -> Object {
-        Object::parse_along(text.to_owned().into(), 64, ALONG).expect(text)
+    fn nested(text: &str) -> Object {
+        Object::parse_with_nested(text.to_owned().into(), 64, NESTED).expect(text)
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
             r#"{"_meta":{"_meta":{"a":1},"params":{}},"params":{"b":2}}"#,
             r#"{"_meta":[],"z":{"_meta":{}}}"#,
         ] {
-            let mut object = along(&format!(r#"{{"id": 7, "params": {params}, "x": "params"}}"#));
+            let mut object = nested(&format!(r#"{{"id": 7, "params": {params}, "x": "params"}}"#));
             assert_eq!(object.get("x"), Some("\"params\""));
             let alone = Object::parse(params.to_owned()).expect("an object");
             for _ in 0..2 {
@@ -169,11 +169,11 @@ mod tests {
 
     #[test]
     fn what_was_set_since_is_what_is_there() {
-        let mut object = along(r#"{"params":{"a":1}}"#);
+        let mut object = nested(r#"{"params":{"a":1}}"#);
         object.set("params", r#"{"b":2}"#);
         assert!(object.get_object("params").expect("an object").has("b"));
         assert!(object.take_object("params").expect("it is there").expect("an object").has("b"));
-        let mut object = along(r#"{"result":{"a":1}}"#);
+        let mut object = nested(r#"{"result":{"a":1}}"#);
         object.take("result");
         assert_eq!(object.get_object("result"), None);
         assert!(object.take_object("result").is_none());
@@ -181,21 +181,21 @@ mod tests {
 
     #[test]
     fn what_is_wrong_inside_is_left_for_whoever_asks_for_it() {
-        let mut object = along(r#"{"params":{"a":1,"a":2},"id":1}"#);
+        let mut object = nested(r#"{"params":{"a":1,"a":2},"id":1}"#);
         assert_eq!(object.get("id"), Some("1"));
         assert_eq!(object.get_object("params"), None);
         let refused = object.take_object("params").expect("it is there");
-        assert!(matches!(refused, Err(Malformed::Members(_))));
-        let meta = along(r#"{"params":{"_meta":{"a":1,"a":2},"b":3}}"#);
+        assert!(matches!(refused, Err(ParseError::Members(_))));
+        let meta = nested(r#"{"params":{"_meta":{"a":1,"a":2},"b":3}}"#);
         let params = meta.get_object("params").expect("an object");
         assert_eq!((params.get("b"), params.get_object("_meta")), (Some("3"), None));
-        // Of two only the latest is kept, and the other is read when it is asked for.
-        let both = along(r#"{"params":{"a":1},"result":{"b":2}}"#);
+        // Of two only the latest is stored, and the other is parsed on demand.
+        let both = nested(r#"{"params":{"a":1},"result":{"b":2}}"#);
         assert!(both.get_object("params").expect("an object").has("a"));
         assert!(both.get_object("result").expect("an object").has("b"));
         // No deeper than allowed, whatever is gone into.
         let deep = Bytes::from_static(br#"{"params":{"_meta":{"a":{}}}}"#);
-        assert!(Object::parse_along(deep.clone(), 4, ALONG).is_ok());
-        assert_eq!(Object::parse_along(deep, 3, ALONG), Err(Malformed::TooDeep(3)));
+        assert!(Object::parse_with_nested(deep.clone(), 4, NESTED).is_ok());
+        assert_eq!(Object::parse_with_nested(deep, 3, NESTED), Err(ParseError::TooDeep(3)));
     }
 }

@@ -1,86 +1,91 @@
-//! Passes over JSON text: checks it and tells where things stand in it.
+//! Scanner that validates JSON text and locates the members of its objects.
 //!
-//! Promises: what passes is JSON as RFC 8259 has it, apart from what the escapes of a string mean, nested at most so
-//! deep as allowed; a text of any depth is passed in bounded stack. Bytes inside strings are taken many at a time, which
-//! is why it is here: this is what each message is read with.
+//! Invariants: an accepted text is JSON as in RFC 8259, except that the values of escapes in
+//! strings are not checked, and its depth is within the limit. Text of any depth is scanned in
+//! bounded stack. Bytes inside strings are scanned many at a time; every message is read with this
+//! scanner. UTF-8 is checked by the caller.
 //!
-//! Knows nothing of: UTF-8, which its caller has checked, and what the values mean.
+//! Decision: docs/decisions/0002-json-scanner.md
 
 use std::ops::Range;
 
-/// Why a text does not pass.
+/// Reason why a text is rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
-    /// It is no JSON.
+pub(super) enum ScanError {
+    /// The text is not JSON.
     Syntax,
-    /// It is nested more deeply than allowed.
+    /// The text is nested more deeply than allowed.
     TooDeep,
 }
 
-/// A member of the object that a text is, or of one inside of it.
+/// Member of the scanned object, or of a nested one.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
-    /// In how many objects its own one stands.
+pub(super) struct MemberSpan {
+    /// Number of objects around the member's own object.
     pub(super) level: usize,
-    /// Its key, with the quotes.
+    /// The key, with the quotes.
     pub(super) key: Range<usize>,
-    /// Whether anything in the key is written as an escape.
+    /// True if the key contains an escape.
     pub(super) is_escaped: bool,
     pub(super) value: Range<usize>,
 }
 
-/// The keys, with the quotes, of members that are gone into: of the object itself, of those, and so on.
-pub(super) type Along<'a> = &'a [&'a [&'a [u8]]];
+/// Keys, with the quotes, of the members to descend into: of the object itself, then of those
+/// members, and so on.
+pub(super) type MemberPaths<'a> = &'a [&'a [&'a [u8]]];
 
-/// A text that is passed over.
+/// Scan of one text.
 pub(super) struct Scan<'a> {
     text: &'a [u8],
     at: usize,
-    /// How many levels there may be.
+    /// Most levels that are accepted.
     depth: usize,
-    /// Whether there is any byte that must not stand in a string. Most messages are on one line, and have none.
+    /// True if the text contains any control character, which strings must not contain. Most
+    /// messages are on one line and have none.
     has_controls: bool,
-    /// Whether the text has passed before.
-    has_passed: bool,
+    /// True if the text was validated before.
+    is_trusted: bool,
 }
 
 impl<'a> Scan<'a> {
-    /// Passes over a text, at most `depth` levels deep.
+    /// Starts a validating scan, at most `depth` levels deep.
     pub(super) fn begin(text: &'a [u8], depth: usize) -> Self {
         let least = text.iter().fold(u8::MAX, |least, byte| least.min(*byte));
-        Self { text, at: 0, depth, has_controls: least < b' ', has_passed: false }
+        Self { text, at: 0, depth, has_controls: least < b' ', is_trusted: false }
     }
 
-    /// Passes over a text that has passed before, or is a part of one: what is in its values is not looked at again.
-    pub(super) fn again(text: &'a [u8]) -> Self {
-        Self::again_from(text, 0)
+    /// Starts a scan of a text that was validated before, or is a part of one; its values are not
+    /// validated again.
+    pub(super) fn trusted(text: &'a [u8]) -> Self {
+        Self::trusted_from(text, 0)
     }
 
-    /// The same from a place on that it has come to before.
-    pub(super) fn again_from(text: &'a [u8], at: usize) -> Self {
-        Self { text, at, depth: usize::MAX, has_controls: false, has_passed: true }
+    /// Starts such a scan at a position that an earlier scan has reached.
+    pub(super) fn trusted_from(text: &'a [u8], at: usize) -> Self {
+        Self { text, at, depth: usize::MAX, has_controls: false, is_trusted: true }
     }
 
-    /// Shows each member of the object that the text is. Of those whose keys, written without escapes, are among the first
-    /// of `along`, the members are shown before, and so on with the rest of `along`.
+    /// Calls `visit` for each member of the object. Members with keys, written without escapes,
+    /// among the first of `paths` are descended into: their members are visited before, and so on
+    /// with the rest of `paths`.
     pub(super) fn members(
         mut self,
-        along: Along<'_>,
-        mut show: impl FnMut(Found),
-    ) -> Result<(), Flaw> {
-        self.white();
-        self.object(0, along, &mut show)?;
+        paths: MemberPaths<'_>,
+        mut visit: impl FnMut(MemberSpan),
+    ) -> Result<(), ScanError> {
+        self.skip_whitespace();
+        self.object(0, paths, &mut visit)?;
         self.end()
     }
 
     fn object(
         &mut self,
         level: usize,
-        along: Along<'_>,
-        show: &mut impl FnMut(Found),
-    ) -> Result<(), Flaw> {
+        paths: MemberPaths<'_>,
+        visit: &mut impl FnMut(MemberSpan),
+    ) -> Result<(), ScanError> {
         self.enter(b'{', level)?;
-        if self.leaves(b'}') {
+        if self.take_if(b'}') {
             return Ok(());
         }
         loop {
@@ -89,48 +94,48 @@ impl<'a> Scan<'a> {
             let key = start..self.at;
             self.colon()?;
             let start = self.at;
-            match along.split_first() {
-                Some((keys, along))
+            match paths.split_first() {
+                Some((keys, paths))
                     if self.peek() == Some(b'{')
                         && keys.iter().any(|name| self.text[key.clone()] == **name) =>
                 {
-                    self.object(level + 1, along, show)?;
+                    self.object(level + 1, paths, visit)?;
                 }
                 _ => self.value(level + 1)?,
             }
-            show(Found { level, key, is_escaped, value: start..self.at });
-            if !self.goes_on(b'}')? {
+            visit(MemberSpan { level, key, is_escaped, value: start..self.at });
+            if !self.continues(b'}')? {
                 return Ok(());
             }
         }
     }
 
-    /// Passes over the array that the text is.
-    pub(super) fn array(mut self) -> Result<(), Flaw> {
-        let mut goes_on = self.enter_array()?;
-        while goes_on {
-            (_, goes_on) = self.element()?;
+    /// Scans the text as an array.
+    pub(super) fn array(mut self) -> Result<(), ScanError> {
+        let mut continues = self.enter_array()?;
+        while continues {
+            (_, continues) = self.element()?;
         }
         self.end()
     }
 
-    /// Passes the bracket that begins the array that the text is; tells whether there is an element behind it.
-    pub(super) fn enter_array(&mut self) -> Result<bool, Flaw> {
-        self.white();
+    /// Consumes the bracket that begins the array; returns whether an element follows.
+    pub(super) fn enter_array(&mut self) -> Result<bool, ScanError> {
+        self.skip_whitespace();
         self.enter(b'[', 0)?;
-        Ok(!self.leaves(b']'))
+        Ok(!self.take_if(b']'))
     }
 
-    /// Passes one element of that array, and returns its place and whether there is another one.
-    pub(super) fn element(&mut self) -> Result<(Range<usize>, bool), Flaw> {
+    /// Consumes one element of that array, and returns its span and whether another one follows.
+    pub(super) fn element(&mut self) -> Result<(Range<usize>, bool), ScanError> {
         let start = self.at;
         self.value(1)?;
-        let place = start..self.at;
-        Ok((place, self.goes_on(b']')?))
+        let position = start..self.at;
+        Ok((position, self.continues(b']')?))
     }
 
-    /// How far it has come.
-    pub(super) fn place(&self) -> usize {
+    /// Returns the current position.
+    pub(super) fn position(&self) -> usize {
         self.at
     }
 
@@ -138,74 +143,76 @@ impl<'a> Scan<'a> {
         self.text.get(self.at).copied()
     }
 
-    fn white(&mut self) {
+    fn skip_whitespace(&mut self) {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
     }
 
-    fn take(&mut self, byte: u8) -> Result<(), Flaw> {
+    fn take(&mut self, byte: u8) -> Result<(), ScanError> {
         if self.peek() != Some(byte) {
-            return Err(Flaw::Syntax);
+            return Err(ScanError::Syntax);
         }
         self.at += 1;
         Ok(())
     }
 
-    /// Passes the bracket that begins a level within `levels` others, and what is white behind it.
-    fn enter(&mut self, bracket: u8, levels: usize) -> Result<(), Flaw> {
+    /// Consumes the bracket that begins a level within `levels` others, and the white space behind
+    /// it.
+    fn enter(&mut self, bracket: u8, levels: usize) -> Result<(), ScanError> {
         self.take(bracket)?;
         if levels >= self.depth {
-            return Err(Flaw::TooDeep);
+            return Err(ScanError::TooDeep);
         }
-        self.white();
+        self.skip_whitespace();
         Ok(())
     }
 
-    /// Passes this bracket, should it come next.
-    fn leaves(&mut self, bracket: u8) -> bool {
+    /// Consumes this byte if it comes next; returns whether it did.
+    fn take_if(&mut self, bracket: u8) -> bool {
         let is_next = self.peek() == Some(bracket);
         self.at += usize::from(is_next);
         is_next
     }
 
-    /// Behind a value: passes the comma, which something follows, or the bracket, which nothing does.
-    fn goes_on(&mut self, bracket: u8) -> Result<bool, Flaw> {
-        self.white();
-        if self.leaves(bracket) {
+    /// Consumes the comma behind a value and returns true, or the closing bracket and returns
+    /// false.
+    fn continues(&mut self, bracket: u8) -> Result<bool, ScanError> {
+        self.skip_whitespace();
+        if self.take_if(bracket) {
             return Ok(false);
         }
         self.take(b',')?;
-        self.white();
+        self.skip_whitespace();
         Ok(true)
     }
 
-    /// Passes the colon behind a key.
-    fn colon(&mut self) -> Result<(), Flaw> {
-        self.white();
+    /// Consumes the colon behind a key.
+    fn colon(&mut self) -> Result<(), ScanError> {
+        self.skip_whitespace();
         self.take(b':')?;
-        self.white();
+        self.skip_whitespace();
         Ok(())
     }
 
-    /// Nothing but white space may follow.
-    fn end(&mut self) -> Result<(), Flaw> {
-        self.white();
-        if self.at == self.text.len() { Ok(()) } else { Err(Flaw::Syntax) }
+    /// Checks that only white space follows.
+    fn end(&mut self) -> Result<(), ScanError> {
+        self.skip_whitespace();
+        if self.at == self.text.len() { Ok(()) } else { Err(ScanError::Syntax) }
     }
 
-    /// Passes one value, which stands within so many levels.
-    fn value(&mut self, levels: usize) -> Result<(), Flaw> {
-        if self.has_passed {
+    /// Consumes one value, which stands within `levels` levels.
+    fn value(&mut self, levels: usize) -> Result<(), ScanError> {
+        if self.is_trusted {
             return self.skip();
         }
-        let mut open = Brackets::default();
+        let mut open = BracketStack::default();
         loop {
-            match self.peek().ok_or(Flaw::Syntax)? {
+            match self.peek().ok_or(ScanError::Syntax)? {
                 b'"' => _ = self.string()?,
                 b'{' => {
                     self.enter(b'{', levels.saturating_add(open.count))?;
-                    if !self.leaves(b'}') {
+                    if !self.take_if(b'}') {
                         open.push(b'}');
                         self.string()?;
                         self.colon()?;
@@ -214,19 +221,19 @@ impl<'a> Scan<'a> {
                 }
                 b'[' => {
                     self.enter(b'[', levels.saturating_add(open.count))?;
-                    if !self.leaves(b']') {
+                    if !self.take_if(b']') {
                         open.push(b']');
                         continue;
                     }
                 }
-                b't' => self.word(b"true")?,
-                b'f' => self.word(b"false")?,
-                b'n' => self.word(b"null")?,
+                b't' => self.literal(b"true")?,
+                b'f' => self.literal(b"false")?,
+                b'n' => self.literal(b"null")?,
                 _ => self.number()?,
             }
             loop {
                 let Some(bracket) = open.last() else { return Ok(()) };
-                if !self.goes_on(bracket)? {
+                if !self.continues(bracket)? {
                     open.pop();
                     continue;
                 }
@@ -239,11 +246,11 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes one value of a text that has passed before, by its quotes and brackets alone.
-    fn skip(&mut self) -> Result<(), Flaw> {
+    /// Consumes one value of a trusted text, by its quotes and brackets alone.
+    fn skip(&mut self) -> Result<(), ScanError> {
         let mut open = 0_usize;
         loop {
-            match self.peek().ok_or(Flaw::Syntax)? {
+            match self.peek().ok_or(ScanError::Syntax)? {
                 b'"' => _ = self.string()?,
                 b'{' | b'[' => {
                     self.at += 1;
@@ -253,7 +260,7 @@ impl<'a> Scan<'a> {
                     self.at += 1;
                     open -= 1;
                 }
-                // A part of a number or a word, or what stands between two values.
+                // A part of a number or literal, or a separator.
                 _ if open > 0 => self.at += 1,
                 _ => {
                     let rest = &self.text[self.at..];
@@ -267,52 +274,52 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn word(&mut self, word: &[u8]) -> Result<(), Flaw> {
-        if !self.text[self.at..].starts_with(word) {
-            return Err(Flaw::Syntax);
+    fn literal(&mut self, literal: &[u8]) -> Result<(), ScanError> {
+        if !self.text[self.at..].starts_with(literal) {
+            return Err(ScanError::Syntax);
         }
-        self.at += word.len();
+        self.at += literal.len();
         Ok(())
     }
 
-    fn number(&mut self) -> Result<(), Flaw> {
-        self.leaves(b'-');
-        if !self.leaves(b'0') {
+    fn number(&mut self) -> Result<(), ScanError> {
+        self.take_if(b'-');
+        if !self.take_if(b'0') {
             self.digits()?;
         }
-        if self.leaves(b'.') {
+        if self.take_if(b'.') {
             self.digits()?;
         }
         if let Some(b'e' | b'E') = self.peek() {
             self.at += 1;
-            if !self.leaves(b'+') {
-                self.leaves(b'-');
+            if !self.take_if(b'+') {
+                self.take_if(b'-');
             }
             self.digits()?;
         }
         Ok(())
     }
 
-    /// Passes one digit or more.
-    fn digits(&mut self) -> Result<(), Flaw> {
+    /// Consumes one digit or more.
+    fn digits(&mut self) -> Result<(), ScanError> {
         let rest = &self.text[self.at..];
         let count = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
         self.at += count;
-        if count == 0 { Err(Flaw::Syntax) } else { Ok(()) }
+        if count == 0 { Err(ScanError::Syntax) } else { Ok(()) }
     }
 
-    /// Passes a string, and tells whether anything in it is written as an escape.
-    fn string(&mut self) -> Result<bool, Flaw> {
+    /// Consumes a string, and returns whether it contains an escape.
+    fn string(&mut self) -> Result<bool, ScanError> {
         self.take(b'"')?;
         let mut is_escaped = false;
         loop {
             let rest = &self.text[self.at..];
-            let length = plain(rest).ok_or(Flaw::Syntax)?;
+            let length = plain_prefix(rest).ok_or(ScanError::Syntax)?;
             if self.has_controls && rest[..length].iter().any(|byte| *byte < b' ') {
-                return Err(Flaw::Syntax);
+                return Err(ScanError::Syntax);
             }
             self.at += length;
-            if self.leaves(b'"') {
+            if self.take_if(b'"') {
                 return Ok(is_escaped);
             }
             is_escaped = true;
@@ -320,30 +327,31 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn escape(&mut self) -> Result<(), Flaw> {
+    fn escape(&mut self) -> Result<(), ScanError> {
         let length = match self.text.get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
             Some(b'u') => 6,
-            _ => return Err(Flaw::Syntax),
+            _ => return Err(ScanError::Syntax),
         };
-        let digits = self.text.get(self.at + 2..self.at + length).ok_or(Flaw::Syntax)?;
+        let digits = self.text.get(self.at + 2..self.at + length).ok_or(ScanError::Syntax)?;
         if !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(Flaw::Syntax);
+            return Err(ScanError::Syntax);
         }
         self.at += length;
         Ok(())
     }
 }
 
-/// How many bytes stand before the next quote or backslash. Most strings are short: their first bytes are looked at here,
-/// eight at once, since getting at the library costs as much as passing thirty bytes.
-fn plain(text: &[u8]) -> Option<usize> {
+/// Returns the number of bytes before the next quote or backslash. Most strings are short: their
+/// first bytes are compared here, eight at once, because calling `memchr` costs as much as
+/// comparing thirty bytes.
+fn plain_prefix(text: &[u8]) -> Option<usize> {
     let words = &text.as_chunks::<8>().0;
     let words = &words[..words.len().min(SHORT_WORDS)];
     for (number, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        let marks =
-            zeros(word ^ (ONES * u64::from(b'"'))) | zeros(word ^ (ONES * u64::from(b'\\')));
+        let marks = zero_bytes(word ^ (ONES * u64::from(b'"')))
+            | zero_bytes(word ^ (ONES * u64::from(b'\\')));
         if marks != 0 {
             return Some(number * 8 + marks.trailing_zeros() as usize / 8);
         }
@@ -352,43 +360,43 @@ fn plain(text: &[u8]) -> Option<usize> {
     memchr::memchr2(b'"', b'\\', &text[passed..]).map(|length| passed + length)
 }
 
-/// The highest bit of the first byte that is zero, and perhaps of some behind it.
-fn zeros(word: u64) -> u64 {
+/// Sets the highest bit of the first zero byte, and perhaps of some bytes behind it.
+fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & (ONES << 7)
 }
 
 const ONES: u64 = u64::MAX / 255;
 const SHORT_WORDS: usize = 4;
 
-/// Which brackets will have to come, a bit each: 1 for that of an object.
+/// Stack of the expected closing brackets, one bit each: 1 for an object's.
 #[derive(Default)]
-struct Brackets {
+struct BracketStack {
     count: usize,
-    /// The latest of them, which are at most 64.
-    latest: u64,
-    /// Those before them, 64 each.
-    before: Vec<u64>,
+    /// The topmost brackets, at most 64.
+    top: u64,
+    /// The brackets below, 64 per word.
+    lower: Vec<u64>,
 }
 
-impl Brackets {
+impl BracketStack {
     fn push(&mut self, bracket: u8) {
         if self.count > 0 && self.count.is_multiple_of(64) {
-            self.before.push(self.latest);
+            self.lower.push(self.top);
         }
-        self.latest = self.latest << 1 | u64::from(bracket == b'}');
+        self.top = self.top << 1 | u64::from(bracket == b'}');
         self.count += 1;
     }
 
     fn last(&self) -> Option<u8> {
-        let bracket = if self.latest & 1 == 1 { b'}' } else { b']' };
+        let bracket = if self.top & 1 == 1 { b'}' } else { b']' };
         (self.count > 0).then_some(bracket)
     }
 
     fn pop(&mut self) {
         self.count -= 1;
-        self.latest >>= 1;
+        self.top >>= 1;
         if self.count > 0 && self.count.is_multiple_of(64) {
-            self.latest = self.before.pop().unwrap_or_default();
+            self.top = self.lower.pop().unwrap_or_default();
         }
     }
 }
@@ -404,7 +412,7 @@ mod tests {
         Scan::begin(text, usize::MAX).members(&[], |_| members += 1).is_ok()
     }
 
-    /// What the library makes of it, of which escapes and UTF-8 are not asked.
+    /// Result of `serde_json`, which is not asked about escapes and UTF-8.
     fn is_object(text: &[u8]) -> bool {
         let first = text.iter().find(|byte| !b" \n\r\t".contains(byte));
         first == Some(&b'{') && serde_json::from_slice::<IgnoredAny>(text).is_ok()
@@ -418,9 +426,9 @@ mod tests {
             let judged =
                 |text: &str, depth| Scan::begin(text.as_bytes(), depth).members(&[], |_| {});
             assert_eq!(judged(&text, 2 * levels + 1), Ok(()), "{levels}");
-            assert_eq!(judged(&text, 2 * levels), Err(Flaw::TooDeep), "{levels}");
+            assert_eq!(judged(&text, 2 * levels), Err(ScanError::TooDeep), "{levels}");
             let wrong = format!("{{\"a\":{open}1{}}}", "]}".repeat(levels));
-            assert_eq!(judged(&wrong, usize::MAX), Err(Flaw::Syntax));
+            assert_eq!(judged(&wrong, usize::MAX), Err(ScanError::Syntax));
         }
     }
 
@@ -437,12 +445,12 @@ mod tests {
         }
     }
 
-    /// Where the elements of an array are.
-    fn places(mut scan: Scan<'_>) -> Result<Vec<Range<usize>>, Flaw> {
-        let (mut all, mut goes_on) = (Vec::new(), scan.enter_array()?);
-        while goes_on {
-            let (place, another) = scan.element()?;
-            (goes_on, _) = (another, all.push(place));
+    /// Returns the spans of the elements of an array.
+    fn places(mut scan: Scan<'_>) -> Result<Vec<Range<usize>>, ScanError> {
+        let (mut all, mut continues) = (Vec::new(), scan.enter_array()?);
+        while continues {
+            let (position, another) = scan.element()?;
+            (continues, _) = (another, all.push(position));
         }
         Ok(all)
     }
@@ -502,23 +510,23 @@ mod tests {
             let elements = places(Scan::begin(list, usize::MAX)).expect("an array");
             prop_assert_eq!(elements.len(), 1);
             prop_assert_eq!(Scan::begin(list, usize::MAX).array(), Ok(()));
-            let mut again = Vec::new();
-            Scan::again(text.as_bytes()).members(&[], |member| again.push(member)).expect("an object");
-            prop_assert_eq!(&again, &found, "what has passed is passed in the same steps");
-            prop_assert_eq!(places(Scan::again(list)).expect("an array"), elements);
-            // What is gone into is found as it would be by itself, and everything else where it was.
-            let mut along = Vec::new();
-            let both: Along<'_> = &[&[b"\"k\"", b"\"l\""], &[b"\"k\""]];
-            Scan::begin(text.as_bytes(), usize::MAX).members(both, |member| along.push(member)).expect("an object");
-            let own: Vec<_> = along.iter().filter(|member| member.level == 0).collect();
+            let mut trusted = Vec::new();
+            Scan::trusted(text.as_bytes()).members(&[], |member| trusted.push(member)).expect("an object");
+            prop_assert_eq!(&trusted, &found, "what has passed is passed in the same steps");
+            prop_assert_eq!(places(Scan::trusted(list)).expect("an array"), elements);
+            // Nested members are found as in a scan of their own, and all others unchanged.
+            let mut paths = Vec::new();
+            let both: MemberPaths<'_> = &[&[b"\"k\"", b"\"l\""], &[b"\"k\""]];
+            Scan::begin(text.as_bytes(), usize::MAX).members(both, |member| paths.push(member)).expect("an object");
+            let own: Vec<_> = paths.iter().filter(|member| member.level == 0).collect();
             prop_assert_eq!(own, found.iter().collect::<Vec<_>>());
             let mut inner = Vec::new();
             let start = found[0].value.start;
             if text[start..].starts_with('{') {
                 let part = &text.as_bytes()[found[0].value.clone()];
-                Scan::again(part).members(&[], |member| inner.push(member.key.start + start)).expect("an object");
+                Scan::trusted(part).members(&[], |member| inner.push(member.key.start + start)).expect("an object");
             }
-            let shown = along.iter().filter(|member| member.level == 1).map(|member| member.key.start);
+            let shown = paths.iter().filter(|member| member.level == 1).map(|member| member.key.start);
             prop_assert_eq!(shown.collect::<Vec<_>>(), inner);
             // And nothing that was cut off.
             prop_assert!(!passes(&text.as_bytes()[..cut.index(text.len())]));

@@ -1,27 +1,26 @@
-//! The strings inside a JSON text, wherever they stand, and the text with some of them rewritten.
+//! Iteration over all strings inside a JSON text, and rewriting some of them.
 //!
-//! Promises: every byte outside of a rewritten string stays as it was; a text whose strings nobody changes is
-//! not copied; a string is shown as it is meant, its escapes decoded, and half of a surrogate pair as U+FFFD.
-//!
-//! Knows nothing of: what the strings say. The text must be JSON; of another, some strings are found.
+//! Invariants: every byte outside of a rewritten string stays as it was. A text without a rewritten
+//! string is not copied. Strings are passed decoded, half of a surrogate pair as U+FFFD. The text
+//! must be JSON; in any other text only some strings are found.
 
 use std::borrow::Cow;
 
 use super::quote;
 
-/// A string inside a JSON text.
-pub struct Found<'a> {
-    /// What stands between the quotes.
+/// String inside a JSON text.
+pub struct JsonString<'a> {
+    /// Text between the quotes, with its escapes.
     pub raw: &'a str,
-    /// Whether it is the name of a member.
+    /// True if the string is the name of a member.
     pub is_name: bool,
-    /// In which member of the outermost object it stands, as its name is written there; the name itself stands
-    /// in none.
+    /// Name, as written, of the member of the outermost object that contains the string; empty for
+    /// that name itself.
     pub member: &'a str,
 }
 
-impl<'a> Found<'a> {
-    /// The string as it is meant.
+impl<'a> JsonString<'a> {
+    /// Returns the decoded string.
     pub fn text(&self) -> Cow<'a, str> {
         match self.raw.contains('\\') {
             true => unescape(self.raw).into(),
@@ -30,15 +29,15 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Shows each string to `rewrite` and puts what it returns in the string's place; `None` if it never returns
-/// anything.
+/// Calls `rewrite` for each string and replaces the string by the result; returns `None` if nothing
+/// was replaced.
 pub fn rewrite_strings(
     text: &str,
-    mut rewrite: impl FnMut(&Found<'_>) -> Option<String>,
+    mut rewrite: impl FnMut(&JsonString<'_>) -> Option<String>,
 ) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let mut out: Option<Vec<u8>> = None;
-    // Up to where `out` has the text, and where reading is.
+    // End of the text copied to `out`, and the current position.
     let (mut copied, mut at) = (0, 0);
     let (mut depth, mut member) = (0_usize, "");
     while at < bytes.len() {
@@ -55,7 +54,7 @@ pub fn rewrite_strings(
                 if is_name && depth == 1 {
                     member = "";
                 }
-                if let Some(new) = rewrite(&Found { raw, is_name, member }) {
+                if let Some(new) = rewrite(&JsonString { raw, is_name, member }) {
                     let out = out.get_or_insert_with(|| Vec::with_capacity(bytes.len()));
                     out.extend_from_slice(&bytes[copied..at]);
                     out.extend_from_slice(&quote(&new));
@@ -75,7 +74,7 @@ pub fn rewrite_strings(
     Some(out)
 }
 
-/// Where the quote stands that ends a string.
+/// Returns the position of the quote that ends a string.
 fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let mut at = start;
     while at < bytes.len() {
@@ -115,7 +114,7 @@ fn unescape(raw: &str) -> String {
     out
 }
 
-/// Reads the digits behind `\u`, and those of the pair's second half if they are one's first.
+/// Decodes the digits behind `\u`, and those of the second half of a surrogate pair.
 fn code_point(text: &str) -> (char, &str) {
     let unit = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
     let Some(first) = unit(text) else { return (char::REPLACEMENT_CHARACTER, text) };

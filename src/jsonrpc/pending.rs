@@ -1,11 +1,12 @@
-//! The table of open requests on one connection.
+//! Table of the pending requests of one connection.
 //!
-//! Each request has a [`Ticket`]; dropping the ticket is cancelling. A request is settled at most once:
-//! whoever removes its entry from the table owns the outcome, so an answer that is late, doubled or
-//! for nobody finds no entry and is dropped. Ids are minted here, count up, and never come again.
+//! Each request has a [`PendingReply`]; dropping it cancels the request. A request is completed at
+//! most once: the code that removes its entry from the table owns the outcome, so a late, duplicate
+//! or unexpected response finds no entry and is dropped. Ids are issued here, count up, and are
+//! never reused.
 //!
-//! Knows nothing of: time-outs, and what is told to the other side when a ticket drops; the ticket's
-//! holder does that (see [`Ticket::is_open`]).
+//! The owner of a [`PendingReply`] handles time limits, and notifies the peer when it is dropped
+//! (see [`PendingReply::is_open`]).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,136 +16,139 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-/// The open requests of one connection, each with a `side` value: what is sent beside its answer.
+/// Pending requests of one connection, each with a context value.
 #[derive(Debug)]
-pub struct Pending<A, S> {
-    table: Arc<Mutex<Table<A, S>>>,
+pub struct PendingRequests<A, S> {
+    table: Arc<Mutex<RequestTable<A, S>>>,
 }
 
-impl<A, S> Clone for Pending<A, S> {
+impl<A, S> Clone for PendingRequests<A, S> {
     fn clone(&self) -> Self {
         Self { table: Arc::clone(&self.table) }
     }
 }
 
 #[derive(Debug)]
-struct Table<A, S> {
-    /// `None` once the connection is closed: nothing will be answered any more.
-    open: Option<BTreeMap<u64, Entry<A, S>>>,
+struct RequestTable<A, S> {
+    /// `None` once the connection is closed and no response can arrive.
+    open: Option<BTreeMap<u64, PendingEntry<A, S>>>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Entry<A, S> {
+struct PendingEntry<A, S> {
     answer: oneshot::Sender<A>,
-    side: S,
+    context: S,
 }
 
-/// A claim to one answer. A future that resolves once, and to `None` if the connection closes first.
+/// Future of one response. Resolves once, with `None` if the connection closes first.
 #[derive(Debug)]
-pub struct Ticket<A, S> {
+pub struct PendingReply<A, S> {
     id: u64,
     answer: oneshot::Receiver<A>,
-    pending: Pending<A, S>,
+    pending: PendingRequests<A, S>,
 }
 
-impl<A, S> Default for Pending<A, S> {
+impl<A, S> Default for PendingRequests<A, S> {
     fn default() -> Self {
-        Self { table: Arc::new(Mutex::new(Table { open: Some(BTreeMap::new()), next: 1 })) }
+        Self { table: Arc::new(Mutex::new(RequestTable { open: Some(BTreeMap::new()), next: 1 })) }
     }
 }
 
-impl<A, S> Pending<A, S> {
-    /// Enters a request; `None` if the connection is closed.
-    pub fn open(&self, side: S) -> Option<Ticket<A, S>> {
+impl<A, S> PendingRequests<A, S> {
+    /// Adds a request; `None` if the connection is closed.
+    pub fn open(&self, context: S) -> Option<PendingReply<A, S>> {
         let (sender, answer) = oneshot::channel();
         let mut table = self.lock();
         let id = table.next;
-        table.open.as_mut()?.insert(id, Entry { answer: sender, side });
+        table.open.as_mut()?.insert(id, PendingEntry { answer: sender, context });
         table.next += 1;
-        Some(Ticket { id, answer, pending: self.clone() })
+        Some(PendingReply { id, answer, pending: self.clone() })
     }
 
-    /// Gives request `id` its answer; `false` if nobody waits for it (any more).
-    pub fn settle(&self, id: u64, answer: A) -> bool {
+    /// Completes request `id`; `false` if it is not pending (any more).
+    pub fn complete(&self, id: u64, answer: A) -> bool {
         let entry = self.lock().open.as_mut().and_then(|open| open.remove(&id));
-        // Sending fails if the ticket was dropped between the two lines: then nobody waits either.
+        // Sending fails if the future was dropped between the two lines; then nothing waits for the
+        // response either.
         entry.is_some_and(|entry| entry.answer.send(answer).is_ok())
     }
 
-    /// Looks at what travels beside the answer of request `id`, if it is still open.
+    /// Calls `look` with the context of request `id`, if it is still pending.
     ///
-    /// `look` runs under the table's lock: it must not wait and must not come back here.
-    pub fn beside<R>(&self, id: u64, look: impl FnOnce(&S) -> R) -> Option<R> {
-        self.lock().open.as_ref()?.get(&id).map(|entry| look(&entry.side))
+    /// `look` runs under the table's lock: it must not block and must not use this table.
+    pub fn with_context<R>(&self, id: u64, look: impl FnOnce(&S) -> R) -> Option<R> {
+        self.lock().open.as_ref()?.get(&id).map(|entry| look(&entry.context))
     }
 
-    /// What `look` finds beside the newest of the open requests beside which it finds anything. It looks
-    /// beside all of them, under the lock, as in [`Pending::beside`].
-    pub fn newest<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
+    /// Returns the result of `look` for the newest pending request for which it has one. `look` is
+    /// called for all of them, under the lock, as in [`PendingRequests::with_context`].
+    pub fn find_newest<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
         let table = self.lock();
         let found = table.open.as_ref()?.iter();
-        let found = found.filter_map(|(id, entry)| Some((*id, look(&entry.side)?)));
+        let found = found.filter_map(|(id, entry)| Some((*id, look(&entry.context)?)));
         found.max_by_key(|(id, _)| *id).map(|(_, found)| found)
     }
 
-    /// What `look` finds, if it finds anything beside one open request only; as in [`Pending::newest`].
-    pub fn only<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
+    /// Returns the result of `look`, if it has one for exactly one pending request; under the lock,
+    /// as in [`PendingRequests::with_context`].
+    pub fn find_unique<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
         let table = self.lock();
-        let mut found = table.open.as_ref()?.values().filter_map(|entry| look(&entry.side));
+        let mut found = table.open.as_ref()?.values().filter_map(|entry| look(&entry.context));
         let first = found.next()?;
         found.next().is_none().then_some(first)
     }
 
-    /// What `look` finds beside the open requests, the oldest first; as in [`Pending::newest`].
-    pub fn all<R>(&self, look: impl Fn(&S) -> Option<R>) -> Vec<R> {
+    /// Returns the results of `look` for the pending requests, the oldest first; under the lock, as
+    /// in [`PendingRequests::with_context`].
+    pub fn find_all<R>(&self, look: impl Fn(&S) -> Option<R>) -> Vec<R> {
         let table = self.lock();
         let open = table.open.iter().flat_map(BTreeMap::values);
-        open.filter_map(|entry| look(&entry.side)).collect()
+        open.filter_map(|entry| look(&entry.context)).collect()
     }
 
-    /// Ends every open request without an answer, and refuses new ones.
+    /// Ends every pending request without a response, and refuses new ones.
     pub fn close(&self) {
-        // Dropping the senders under the lock would wake tasks that want the lock.
+        // Dropping the senders under the lock would wake tasks that need the lock.
         let open = self.lock().open.take();
         drop(open);
     }
 
-    /// Whether a request with this id was ever entered.
-    pub fn was_minted(&self, id: u64) -> bool {
+    /// Returns whether a request with this id was ever added.
+    pub fn was_issued(&self, id: u64) -> bool {
         (1..self.lock().next).contains(&id)
     }
 
-    /// How many requests are open.
+    /// Returns the number of pending requests.
     pub fn len(&self) -> usize {
         self.lock().open.as_ref().map_or(0, BTreeMap::len)
     }
 
-    /// Whether no request is open.
+    /// Returns whether no request is pending.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table<A, S>> {
-        // Every change under the lock is one map operation: a panic leaves the table whole.
+    fn lock(&self) -> MutexGuard<'_, RequestTable<A, S>> {
+        // Every change under the lock is one map operation, so a panic leaves the table consistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<A, S> Ticket<A, S> {
-    /// The id that was minted for this request.
+impl<A, S> PendingReply<A, S> {
+    /// Returns the id that was issued for this request.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether the request is neither answered nor ended: the other side may still be at work.
+    /// Returns whether the request is still pending: the peer may be processing it.
     pub fn is_open(&self) -> bool {
         let table = self.pending.lock();
         table.open.as_ref().is_some_and(|open| open.contains_key(&self.id))
     }
 }
 
-impl<A, S> Future for Ticket<A, S> {
+impl<A, S> Future for PendingReply<A, S> {
     type Output = Option<A>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<A>> {
@@ -152,7 +156,7 @@ impl<A, S> Future for Ticket<A, S> {
     }
 }
 
-impl<A, S> Drop for Ticket<A, S> {
+impl<A, S> Drop for PendingReply<A, S> {
     fn drop(&mut self) {
         let entry = self.pending.lock().open.as_mut().and_then(|open| open.remove(&self.id));
         drop(entry);
@@ -163,8 +167,8 @@ impl<A, S> Drop for Ticket<A, S> {
 mod tests {
     use super::*;
 
-    fn pending() -> Pending<&'static str, ()> {
-        Pending::default()
+    fn pending() -> PendingRequests<&'static str, ()> {
+        PendingRequests::default()
     }
 
     #[tokio::test]
@@ -172,8 +176,8 @@ mod tests {
         let pending = pending();
         let (a, b) = (pending.open(()).expect("open"), pending.open(()).expect("open"));
         assert_ne!(a.id(), b.id());
-        assert!(pending.settle(b.id(), "b"));
-        assert!(pending.settle(a.id(), "a"));
+        assert!(pending.complete(b.id(), "b"));
+        assert!(pending.complete(a.id(), "a"));
         assert_eq!((a.await, b.await), (Some("a"), Some("b")));
         assert!(pending.is_empty());
     }
@@ -182,8 +186,8 @@ mod tests {
     async fn the_second_answer_finds_nobody() {
         let pending = pending();
         let ticket = pending.open(()).expect("open");
-        assert!(pending.settle(ticket.id(), "first"));
-        assert!(!pending.settle(ticket.id(), "second"));
+        assert!(pending.complete(ticket.id(), "first"));
+        assert!(!pending.complete(ticket.id(), "second"));
         assert_eq!(ticket.await, Some("first"));
     }
 
@@ -194,23 +198,23 @@ mod tests {
         let id = ticket.id();
         assert!(ticket.is_open());
         drop(ticket);
-        assert!(pending.is_empty() && !pending.settle(id, "late"));
+        assert!(pending.is_empty() && !pending.complete(id, "late"));
         assert_ne!(pending.open(()).map(|ticket| ticket.id()), Some(id));
     }
 
     #[test]
     fn the_newest_request_that_fits_is_found() {
-        let pending: Pending<(), u32> = Pending::default();
-        let tickets = [3, 8, 5].map(|side| pending.open(side).expect("open"));
-        let odd = |side: &u32| (side % 2 == 1).then_some(*side);
-        assert_eq!(pending.newest(odd), Some(5));
+        let pending: PendingRequests<(), u32> = PendingRequests::default();
+        let tickets = [3, 8, 5].map(|context| pending.open(context).expect("open"));
+        let odd = |context: &u32| (context % 2 == 1).then_some(*context);
+        assert_eq!(pending.find_newest(odd), Some(5));
         drop(tickets);
-        assert_eq!(pending.newest(odd), None);
+        assert_eq!(pending.find_newest(odd), None);
     }
 
-    /// What can happen to two requests, of whom the first is answered twice and given up.
+    /// Events of two requests, of which the first gets two responses and is dropped.
     #[derive(Debug, Clone, Copy, PartialEq)]
-    enum Step {
+    enum PendingStep {
         Settle(usize),
         SettleAgain,
         Look(usize),
@@ -219,7 +223,7 @@ mod tests {
         Another,
     }
 
-    /// What has become of a request, by a model that knows no table.
+    /// State of a request in a model without a table.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Fate {
         Open,
@@ -228,8 +232,8 @@ mod tests {
         Gone,
     }
 
-    /// Takes the steps in this order, and compares each outcome with the model's.
-    fn take(order: &[Step]) {
+    /// Applies the steps in this order, and compares each outcome with the model's.
+    fn take(order: &[PendingStep]) {
         let pending = pending();
         let mut tickets = [pending.open(()), pending.open(())];
         let ids = [1, 2];
@@ -237,21 +241,21 @@ mod tests {
         let context = &mut Context::from_waker(std::task::Waker::noop());
         for step in order {
             match *step {
-                Step::Settle(which) => {
+                PendingStep::Settle(which) => {
                     let is_open = fates[which] == Fate::Open;
-                    assert_eq!(pending.settle(ids[which], "first"), is_open, "{order:?}");
+                    assert_eq!(pending.complete(ids[which], "first"), is_open, "{order:?}");
                     if is_open {
                         fates[which] = Fate::Answered("first");
                     }
                 }
-                Step::SettleAgain => {
+                PendingStep::SettleAgain => {
                     let is_open = fates[0] == Fate::Open;
-                    assert_eq!(pending.settle(ids[0], "second"), is_open, "{order:?}");
+                    assert_eq!(pending.complete(ids[0], "second"), is_open, "{order:?}");
                     if is_open {
                         fates[0] = Fate::Answered("second");
                     }
                 }
-                Step::Look(which) => {
+                PendingStep::Look(which) => {
                     let Some(ticket) = &mut tickets[which] else { continue };
                     let expected = match fates[which] {
                         Fate::Open => Poll::Pending,
@@ -261,18 +265,18 @@ mod tests {
                     assert_eq!(ticket.is_open(), expected.is_pending(), "{order:?}");
                     assert_eq!(Pin::new(ticket).poll(context), expected, "{order:?}");
                 }
-                Step::GiveUp => {
+                PendingStep::GiveUp => {
                     tickets[0] = None;
                     fates[0] = Fate::Gone;
                 }
-                Step::Close => {
+                PendingStep::Close => {
                     pending.close();
                     is_closed = true;
                     for fate in &mut fates {
                         *fate = if *fate == Fate::Open { Fate::Ended } else { *fate };
                     }
                 }
-                Step::Another => {
+                PendingStep::Another => {
                     let ticket = pending.open(());
                     assert_eq!(ticket.is_none(), is_closed, "{order:?}");
                     seen += u64::from(!is_closed);
@@ -287,7 +291,7 @@ mod tests {
     }
 
     /// Calls `each` with every order of what stands behind `at`.
-    fn orders(steps: &mut [Step], at: usize, each: &mut impl FnMut(&[Step])) {
+    fn orders(steps: &mut [PendingStep], at: usize, each: &mut impl FnMut(&[PendingStep])) {
         if at == steps.len() {
             return each(steps);
         }
@@ -300,7 +304,7 @@ mod tests {
 
     #[test]
     fn in_every_order_each_request_is_settled_once_and_leaves() {
-        use Step::*;
+        use PendingStep::*;
         let mut steps =
             [Settle(0), SettleAgain, Look(0), GiveUp, Settle(1), Look(1), Close, Another];
         let mut count = 0;
@@ -321,7 +325,7 @@ mod tests {
                 let (pending, start) = (pending.clone(), &start);
                 move || {
                     start.wait();
-                    pending.settle(id, answer)
+                    pending.complete(id, answer)
                 }
             };
             let (first, second, seen) = std::thread::scope(|scope| {

@@ -1,10 +1,8 @@
-//! What travels through the middle of the house: an ask, a call, a reply.
+//! Requests and responses as they pass through the gateway, independent of revision and transport.
 //!
-//! An [`Ask`] is what a client wants, under the public name. Once a view has resolved that name to an
-//! item that the client may reach, it becomes a [`Call`] under the upstream's own. What comes back is
-//! a [`Reply`], whose payload nobody reads.
-//!
-//! Knows nothing of: how either side puts it on a wire.
+//! An [`ItemRequest`] is a client's request for an item by its public name. Once the client's view
+//! has resolved the name, it becomes an [`UpstreamRequest`] with the upstream's own name. The
+//! result is an [`UpstreamResponse`], whose payload is forwarded unread where possible.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +13,16 @@ use futures::stream::BoxStream;
 use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::json::{self, Malformed, Object};
-use crate::mcp::call_notifications::Notes;
-use crate::mcp::elicitation_complete::Visits;
-use crate::mcp::input_request::Abilities;
+use crate::json::{self, Object, ParseError};
+use crate::mcp::call_notifications::NotificationSink;
+use crate::mcp::elicitation_complete::ElicitationCompletions;
+use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::{TaskNews, TaskScope};
-use crate::memory_budget::{Allowance, Growing, NoRoom, Unheld};
+use crate::mcp::task::{TaskScope, TaskStatusQueue};
+use crate::memory_budget::{BudgetExhausted, BufferError, BufferLimit, GrowingReservation};
 
-/// A method that is answered by the upstream that owns an item.
+/// Method that is forwarded to the upstream that owns an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// `prompts/get`
@@ -35,11 +33,11 @@ pub enum Method {
     ReadResource,
     /// `completion/complete`, about a prompt or a template
     Complete,
-    /// `tasks/get`: how a call that goes on is doing
+    /// `tasks/get`: the status of a task
     GetTask,
-    /// `tasks/result`, which waits for a call that goes on; legacy era only
+    /// `tasks/result`, which waits for the end of a task; legacy era only
     TaskResult,
-    /// `tasks/update`: answers to what a call that goes on asked; modern era only
+    /// `tasks/update`: input responses for a task; modern era only
     UpdateTask,
     /// `tasks/cancel`
     CancelTask,
@@ -58,7 +56,7 @@ impl Method {
         Self::CancelTask,
     ];
 
-    /// The method's name on the wire.
+    /// The method's name in the protocol.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::GetPrompt => "prompts/get",
@@ -72,8 +70,8 @@ impl Method {
         }
     }
 
-    /// The method by which an item of this kind is used; templates are read through what they stand for.
-    pub fn about(kind: Kind) -> Self {
+    /// The method by which an item of this kind is used; templates are used by reading resources.
+    pub fn for_kind(kind: Kind) -> Self {
         match kind {
             Kind::Prompt => Self::GetPrompt,
             Kind::Tool => Self::CallTool,
@@ -81,7 +79,7 @@ impl Method {
         }
     }
 
-    /// The method of this name.
+    /// The method with this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.as_str() == name)
     }
@@ -99,130 +97,131 @@ impl Method {
         }
     }
 
-    /// Whether it is about a call that goes on, which its handle names.
-    pub fn is_about_a_task(self) -> bool {
+    /// Whether the method is about a task, which the request names by its handle.
+    pub fn is_task_method(self) -> bool {
         matches!(self, Self::GetTask | Self::TaskResult | Self::UpdateTask | Self::CancelTask)
     }
 }
 
-/// Who is calling, as far as an upstream may know and needs to.
+/// Context of a call, as far as an upstream may know it.
 #[derive(Debug, Clone)]
-pub struct Caller {
-    /// The revision that the client speaks.
+pub struct CallContext {
+    /// The client's revision.
     pub revision: Revision,
-    /// The client's own description of itself, as JSON; never used to decide anything.
+    /// The client's name and version as JSON; never used for decisions.
     pub info: Option<Bytes>,
-    /// What the client declared that it can do, as a JSON object.
+    /// The client's declared capabilities as a JSON object.
     pub capabilities: Bytes,
-    /// What of that is about questions.
-    pub abilities: Abilities,
-    /// Whose connection it is, where an upstream gives each client its own.
-    pub client: Client,
-    /// Where progress goes.
-    pub notes: Notes,
-    /// The request's `Mcp-Param-*` headers, for whoever they mean something to; those that repeat an
-    /// argument have been compared with it and taken out. `None` where the wire has no headers.
+    /// The input requests that the client supports, by its capabilities.
+    pub features: ClientFeatures,
+    /// The client, for upstreams with a connection per client.
+    pub client: ClientHandle,
+    /// Sink of progress and log notifications.
+    pub notifications: NotificationSink,
+    /// The request's `Mcp-Param-*` headers. Those that repeat an argument have been validated and
+    /// removed. `None` for transports without headers.
     pub param_headers: Option<HeaderMap>,
 }
 
-/// A client as far as one can be told from another: a legacy session, the process at the other end of
-/// standard input and output, or, where there are no sessions, all that one principal sends.
+/// A distinguishable client: a legacy session, the process at the other end of standard input and
+/// output, or, without sessions, everything that one principal sends.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct ClientHandle {
     id: Arc<str>,
-    /// Fires when the client is gone for good; never for one that has no sessions.
+    /// Cancelled when the session has ended; never for clients without sessions.
     pub gone: CancellationToken,
-    /// Whether several may share its name.
-    pub is_several: bool,
-    /// Whose it is.
-    pub owner: Owner,
-    /// Where it hears of its tasks.
-    pub tasks: TaskNews,
-    /// The visits that are done with and that it has not been told of.
-    pub visits: Visits,
+    /// Whether several clients may share the id.
+    pub is_shared: bool,
+    /// Owner of the client's quotas.
+    pub owner: QuotaOwner,
+    /// Pending task notifications.
+    pub tasks: TaskStatusQueue,
+    /// Pending notifications of completed URL elicitations.
+    pub elicitation_completions: ElicitationCompletions,
 }
 
-/// Whose a client is, where something is limited by that.
+/// Owner of clients, for quotas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
-    /// What it is known by.
+pub struct QuotaOwner {
+    /// Name of the principal.
     pub name: Arc<str>,
-    /// For how many clients it stands.
+    /// Number of clients that the owner stands for.
     pub clients: usize,
 }
 
-impl Client {
-    /// The client that is known by `id`, which nobody else has.
+impl ClientHandle {
+    /// Creates a client with a unique `id`.
     pub fn new(id: &str, gone: CancellationToken) -> Self {
-        let owner = Owner { name: id.into(), clients: 1 };
-        let (tasks, visits) = (TaskNews::default(), Visits::default());
+        let owner = QuotaOwner { name: id.into(), clients: 1 };
+        let (tasks, elicitation_completions) =
+            (TaskStatusQueue::default(), ElicitationCompletions::default());
         let id = Arc::clone(&owner.name);
-        Self { id, gone, is_several: false, owner, tasks, visits }
+        Self { id, gone, is_shared: false, owner, tasks, elicitation_completions }
     }
 
-    /// All that comes under an owner's name, where there are no sessions to tell one from another.
-    pub fn all_of(owner: Owner) -> Self {
+    /// Creates the handle for all clients of an owner, for transports without sessions.
+    pub fn all_of(owner: QuotaOwner) -> Self {
         let id = Arc::clone(&owner.name);
-        let (gone, tasks, visits) = Default::default();
-        Self { id, gone, is_several: true, owner, tasks, visits }
+        let (gone, tasks, elicitation_completions) = Default::default();
+        Self { id, gone, is_shared: true, owner, tasks, elicitation_completions }
     }
 
-    /// The same, as one of this owner's.
-    pub fn owned_by(self, owner: Owner) -> Self {
+    /// Sets the owner of the client.
+    pub fn owned_by(self, owner: QuotaOwner) -> Self {
         Self { owner, ..self }
     }
 
-    /// What it is known by.
+    /// The client's id.
     pub fn id(&self) -> &Arc<str> {
         &self.id
     }
 }
 
-impl Caller {
-    /// A caller that declares nothing and hears nothing.
+impl CallContext {
+    /// Context of a client without capabilities and notifications.
     pub fn plain(revision: Revision) -> Self {
         Self {
             revision,
             info: None,
             capabilities: Bytes::from_static(b"{}"),
-            abilities: Abilities::default(),
-            client: Client::new("", CancellationToken::new()),
-            notes: Notes::unheard(),
+            features: ClientFeatures::default(),
+            client: ClientHandle::new("", CancellationToken::new()),
+            notifications: NotificationSink::disabled(),
             param_headers: None,
         }
     }
 }
 
-/// What a client asks of an item, under the item's public name.
+/// Request of a client for an item, under the item's public name.
 #[derive(Debug, Clone)]
-pub struct Ask {
-    /// What is asked.
+pub struct ItemRequest {
+    /// The method.
     pub method: Method,
     /// The kind of the item.
     pub kind: Kind,
     /// The item's public name or URI, or the handle of a task.
     pub key: Box<str>,
-    /// The parameters as sent, but for what Weir owns in `_meta`.
+    /// The parameters as sent, without Weir's own members of `_meta`.
     pub params: Object,
 }
 
-/// A request's parameters are not what its method takes; the text is fit for the client.
+/// Error for parameters that do not fit the method; the text is for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadParams(pub String);
+pub struct InvalidParams(pub String);
 
-impl Ask {
-    /// Reads what a request asks.
-    pub fn parse(method: Method, params: Object) -> Result<Self, BadParams> {
+impl ItemRequest {
+    /// Parses a request.
+    pub fn parse(method: Method, params: Object) -> Result<Self, InvalidParams> {
         let (kind, key) = Self::item(method, &params)?;
         Ok(Self { method, kind, key, params })
     }
 
-    /// Reads which item a request is about.
-    pub fn item(method: Method, params: &Object) -> Result<(Kind, Box<str>), BadParams> {
+    /// Parses the kind and key of the item that a request is about.
+    pub fn item(method: Method, params: &Object) -> Result<(Kind, Box<str>), InvalidParams> {
         let string = |object: &Object, member: &str| {
             let text = object.get_string(member).map(Box::<str>::from);
-            text.ok_or_else(|| BadParams(format!("`{member}` must be a string")))
+            text.ok_or_else(|| InvalidParams(format!("`{member}` must be a string")))
         };
         Ok(match method {
             Method::GetPrompt => (Kind::Prompt, string(params, "name")?),
@@ -232,151 +231,164 @@ impl Ask {
                 (Kind::Tool, string(params, "taskId")?)
             }
             Method::Complete => {
-                let reference = params.read_object("ref");
+                let reference = params.require_object("ref");
                 let reference =
-                    reference.map_err(|malformed| BadParams(malformed.in_member("ref")))?;
+                    reference.map_err(|malformed| InvalidParams(malformed.in_member("ref")))?;
                 match reference.get_string("type").as_deref() {
                     Some("ref/prompt") => (Kind::Prompt, string(&reference, "name")?),
                     Some("ref/resource") => (Kind::Template, string(&reference, "uri")?),
                     _ => {
                         let text = "`ref.type` must be \"ref/prompt\" or \"ref/resource\"";
-                        return Err(BadParams(text.into()));
+                        return Err(InvalidParams(text.into()));
                     }
                 }
             }
         })
     }
 
-    /// Turns the ask into a call to the upstream that knows the item as `own`. Boxed: it goes from step to step.
-    pub fn call(self, own: &str, caller: Caller) -> Box<Call> {
+    /// Converts the request into one for the upstream, which knows the item as `own`. Boxed,
+    /// because it is moved often.
+    pub fn into_upstream_request(self, own: &str, caller: CallContext) -> Box<UpstreamRequest> {
         let mut params = self.params;
-        // URIs are the same on both sides; leaving them alone leaves the bytes alone.
+        // URIs are the same on both sides; then the parameters keep their bytes.
         if *self.key != *own {
             if self.method == Method::Complete {
                 let mut reference = params.get_object("ref").unwrap_or_default();
                 reference.set("name", json::quote(own));
                 params.set("ref", reference.to_bytes());
-            } else if self.method.is_about_a_task() {
+            } else if self.method.is_task_method() {
                 params.set("taskId", json::quote(own));
             } else {
                 params.set("name", json::quote(own));
             }
         }
-        Box::new(Call { method: self.method, subject: own.into(), params, scope: None, caller })
+        Box::new(UpstreamRequest {
+            method: self.method,
+            subject: own.into(),
+            params,
+            scope: None,
+            caller,
+        })
     }
 }
 
-/// A request on its way to the upstream that owns the item.
+/// Request to the upstream that owns the item.
 #[derive(Debug, Clone)]
-pub struct Call {
-    /// What is asked.
+pub struct UpstreamRequest {
+    /// The method.
     pub method: Method,
     /// The upstream's own name or URI of the item, or id of the task.
     pub subject: Box<str>,
     /// The parameters, under the upstream's own name.
     pub params: Object,
-    /// Where the tasks began that it names: elsewhere it is not sent.
+    /// Scope of the tasks that it names: it is not sent to another scope.
     pub scope: Option<TaskScope>,
-    /// Who asks.
-    pub caller: Caller,
+    /// Context of the client.
+    pub caller: CallContext,
 }
 
-/// What an upstream answered. An error object is a reply, not a fault of ours.
+/// Response of an upstream. An error object is a response, not a failure of the gateway.
 #[derive(Debug)]
-pub struct Reply {
-    /// The era of the payload: what it may leave out, and which error codes it may hold.
+pub struct UpstreamResponse {
+    /// The era of the payload, which decides its optional members and error codes.
     pub era: Era,
-    /// Where a task that it begins is known by its id; `None` where none can begin.
+    /// Scope of the task that it begins; `None` if it cannot begin one.
     pub scope: Option<TaskScope>,
-    /// How the call ended.
-    pub outcome: Outcome,
+    /// Result or error.
+    pub outcome: ResponseOutcome,
 }
 
-/// How a call ended.
+/// Result or error of a call.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ResponseOutcome {
     /// The `result`.
-    Result(Body),
+    Result(Payload),
     /// The `error` object.
     Error(Bytes),
 }
 
-/// A payload: JSON text on one line.
-pub enum Body {
-    /// All of it: an object, which has been read.
-    Read(Object),
-    /// All of it, whatever it is.
-    Whole(Bytes),
-    /// A large one that is still arriving, piece by piece. If a piece is an error the payload is cut
-    /// short, and the only honest way on is to break off the connection to the client.
-    Arriving(BoxStream<'static, Result<Bytes, Broken>>),
+/// Payload of a response: JSON text on one line.
+pub enum Payload {
+    /// A complete object, which has been parsed.
+    Parsed(Object),
+    /// A complete text, which may be any JSON.
+    Complete(Bytes),
+    /// A large payload that is being received in pieces. If a piece is an error, the payload is
+    /// incomplete, and the connection to the client must be aborted.
+    Streaming(BoxStream<'static, Result<Bytes, PayloadBroken>>),
 }
 
-/// An upstream broke off in the middle of a payload.
+/// Error: the upstream ended its response in the middle of the payload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the upstream broke off in the middle of its reply: {0}")]
-pub struct Broken(pub String);
+#[error("the upstream broke off its response: {0}")]
+pub struct PayloadBroken(pub String);
 
-/// Why a payload is not there as a whole.
+/// Reason for which a payload could not be collected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Uncollected {
-    /// Its upstream broke off.
+pub enum CollectError {
+    /// The upstream broke off its response.
     #[error(transparent)]
-    Broken(#[from] Broken),
-    /// It cannot be held.
+    Broken(#[from] PayloadBroken),
+    /// The payload could not be buffered.
     #[error(transparent)]
-    Unheld(#[from] Unheld),
+    NotBuffered(#[from] BufferError),
 }
 
-impl Body {
-    /// A payload that is a part of a message that was read, perhaps along with it.
+impl Payload {
+    /// Creates a payload from a part of a parsed message; `read` is its object if it was parsed
+    /// along.
     pub fn part(text: Bytes, read: Option<Object>) -> Self {
         let line = json::on_one_line(text.clone());
         let read = read.filter(|_| line.as_ptr() == text.as_ptr());
-        let read = read.map_or_else(|| Object::parse_again(line.clone()), Ok);
-        read.map_or(Self::Whole(line), Self::Read)
+        let read = read.map_or_else(|| Object::parse_trusted(line.clone()), Ok);
+        read.map_or(Self::Complete(line), Self::Parsed)
     }
 
-    /// A payload that nobody has read.
+    /// Creates a payload from unparsed text.
     pub fn unread(text: Bytes) -> Self {
-        Object::parse_within(text.clone(), usize::MAX).map_or(Self::Whole(text), Self::Read)
+        Object::parse_within(text.clone(), usize::MAX).map_or(Self::Complete(text), Self::Parsed)
     }
 
-    /// The whole payload as the object that it should be; as far as there is room to hold it, as with
-    /// [`Body::collect`].
-    pub async fn read(self, allowed: &Allowance) -> Result<Result<Object, Malformed>, Uncollected> {
+    /// Collects the payload, as [`Payload::collect`] does, and parses it as an object.
+    pub async fn read(
+        self,
+        allowed: &BufferLimit,
+    ) -> Result<Result<Object, ParseError>, CollectError> {
         match self {
-            Self::Read(object) => Ok(Ok(object)),
+            Self::Parsed(object) => Ok(Ok(object)),
             body => Ok(Object::parse_within(body.collect(allowed).await?, usize::MAX)),
         }
     }
 
-    /// The whole payload, as far as there is room to hold it. It counts while it is collected; whoever keeps it has it count from
-    /// then on.
-    pub async fn collect(self, allowed: &Allowance) -> Result<Bytes, Uncollected> {
+    /// Collects the whole payload within the limit and the memory budget. It is charged to the
+    /// budget while it is collected; a caller that stores it must reserve memory for it.
+    pub async fn collect(self, allowed: &BufferLimit) -> Result<Bytes, CollectError> {
         let mut pieces = match self {
-            Self::Read(object) => return Ok(object.to_bytes()),
-            Self::Whole(bytes) => return Ok(bytes),
-            Self::Arriving(pieces) => pieces,
+            Self::Parsed(object) => return Ok(object.to_bytes()),
+            Self::Complete(bytes) => return Ok(bytes),
+            Self::Streaming(pieces) => pieces,
         };
-        let (mut whole, mut growing) = (BytesMut::new(), Growing::new(&allowed.budget));
+        let (mut whole, mut reservation) =
+            (BytesMut::new(), GrowingReservation::new(&allowed.budget));
         while let Some(piece) = pieces.next().await {
             whole.extend_from_slice(&piece?);
             if whole.len() > allowed.limit {
-                return Err(Unheld::TooLarge(allowed.limit).into());
+                return Err(BufferError::TooLarge(allowed.limit).into());
             }
-            growing.reach(whole.len()).map_err(|NoRoom| Unheld::NoRoom)?;
+            reservation
+                .grow_to(whole.len())
+                .map_err(|BudgetExhausted| BufferError::BudgetExhausted)?;
         }
         Ok(whole.freeze())
     }
 }
 
-impl fmt::Debug for Body {
+impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Read(object) => f.debug_tuple("Read").field(object).finish(),
-            Self::Whole(bytes) => f.debug_tuple("Whole").field(bytes).finish(),
-            Self::Arriving(_) => f.write_str("Arriving(..)"),
+            Self::Parsed(object) => f.debug_tuple("Parsed").field(object).finish(),
+            Self::Complete(bytes) => f.debug_tuple("Complete").field(bytes).finish(),
+            Self::Streaming(_) => f.write_str("Streaming(..)"),
         }
     }
 }
@@ -384,16 +396,16 @@ impl fmt::Debug for Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory_budget::Budget;
+    use crate::memory_budget::MemoryBudget;
     use futures::FutureExt;
 
-    fn ask(method: Method, params: &'static str) -> Result<Ask, BadParams> {
-        Ask::parse(method, Object::parse(params).expect(params))
+    fn ask(method: Method, params: &'static str) -> Result<ItemRequest, InvalidParams> {
+        ItemRequest::parse(method, Object::parse(params).expect(params))
     }
 
     fn called(method: Method, params: &'static str, own: &str) -> Bytes {
         let ask = ask(method, params).expect(params);
-        ask.call(own, Caller::plain(Revision::NEWEST)).params.to_bytes()
+        ask.into_upstream_request(own, CallContext::plain(Revision::NEWEST)).params.to_bytes()
     }
 
     #[test]
@@ -418,7 +430,7 @@ mod tests {
             (
                 Method::Complete,
                 r#"{"ref":{"type":"a","type":"b"}}"#,
-                "`ref`: member \"type\" stands twice",
+                "`ref`: member \"type\" occurs twice",
             ),
             (
                 Method::Complete,
@@ -426,37 +438,37 @@ mod tests {
                 "`ref.type` must be \"ref/prompt\" or \"ref/resource\"",
             ),
         ] {
-            assert_eq!(ask(method, params).map(|_| ()), Err(BadParams(message.into())));
+            assert_eq!(ask(method, params).map(|_| ()), Err(InvalidParams(message.into())));
         }
     }
 
     #[tokio::test]
     async fn a_body_that_arrives_is_collected_within_its_limit_and_where_there_is_room() {
-        let arriving = |pieces: &[&'static str]| {
+        let streaming = |pieces: &[&'static str]| {
             let pieces = pieces.iter().map(|piece| Ok(Bytes::from_static(piece.as_bytes())));
-            Body::Arriving(futures::stream::iter(pieces.collect::<Vec<_>>()).boxed())
+            Payload::Streaming(futures::stream::iter(pieces.collect::<Vec<_>>()).boxed())
         };
-        let room = |limit| Allowance { limit, budget: Budget::new(1 << 20) };
+        let limit = |limit| BufferLimit { limit, budget: MemoryBudget::new(1 << 20) };
         let small = ["{\"a\":", "1}"];
-        assert_eq!(arriving(&small).collect(&room(7)).await, Ok("{\"a\":1}".into()));
-        let too_large = Uncollected::Unheld(Unheld::TooLarge(6));
-        assert_eq!(arriving(&small).collect(&room(6)).await, Err(too_large));
+        assert_eq!(streaming(&small).collect(&limit(7)).await, Ok("{\"a\":1}".into()));
+        let too_large = CollectError::NotBuffered(BufferError::TooLarge(6));
+        assert_eq!(streaming(&small).collect(&limit(6)).await, Err(too_large));
 
-        let (room, large) = (room(1 << 20), [" ".repeat(60_000).leak() as &str; 3]);
-        assert_eq!(arriving(&large).collect(&room).await.map(|whole| whole.len()), Ok(180_000));
-        assert_eq!(room.budget.held(), 0);
-        let others = room.budget.keep(vec![0; 1_000_000].into()).expect("room");
-        let no_room = Uncollected::Unheld(Unheld::NoRoom);
-        assert_eq!(arriving(&large).collect(&room).await, Err(no_room));
-        assert!(arriving(&small).collect(&room).await.is_ok(), "what is small passes");
+        let (limit, large) = (limit(1 << 20), [" ".repeat(60_000).leak() as &str; 3]);
+        assert_eq!(streaming(&large).collect(&limit).await.map(|whole| whole.len()), Ok(180_000));
+        assert_eq!(limit.budget.reserved_bytes(), 0);
+        let others = limit.budget.charge(vec![0; 1_000_000].into()).expect("budget");
+        let exhausted = CollectError::NotBuffered(BufferError::BudgetExhausted);
+        assert_eq!(streaming(&large).collect(&limit).await, Err(exhausted));
+        assert!(streaming(&small).collect(&limit).await.is_ok(), "a small payload passes");
         drop(others);
-        assert_eq!(room.budget.held(), 0);
+        assert_eq!(limit.budget.reserved_bytes(), 0);
         // Dropped on its way, too.
         let begun = futures::stream::iter([Ok(Bytes::from_static(large[0].as_bytes()))]);
-        let endless = Body::Arriving(begun.chain(futures::stream::pending()).boxed());
-        let mut collecting = Box::pin(endless.collect(&room));
-        assert!((&mut collecting).now_or_never().is_none() && room.budget.held() > 0);
+        let endless = Payload::Streaming(begun.chain(futures::stream::pending()).boxed());
+        let mut collecting = Box::pin(endless.collect(&limit));
+        assert!((&mut collecting).now_or_never().is_none() && limit.budget.reserved_bytes() > 0);
         drop(collecting);
-        assert_eq!(room.budget.held(), 0);
+        assert_eq!(limit.budget.reserved_bytes(), 0);
     }
 }

@@ -1,56 +1,54 @@
-//! What a server says that it can do, beyond lists of prompts, tools and resources.
+//! Capabilities of a server, or of several together, beyond lists of prompts, tools and resources.
 //!
-//! One server's, or what several can do together. Promises: it is small, whatever a server sends; of
-//! what is not carried between clients and upstreams, nothing is left in [`Capabilities::carried`].
-//!
-//! Knows nothing of: which upstreams a client sees.
+//! Invariants: a value is small, whatever a server sends; [`Capabilities::forwarded`] contains
+//! nothing that Weir does not forward between clients and upstreams.
 
 use bytes::Bytes;
 
 use crate::json::{self, Object};
 use crate::mcp::definition::shape;
 
-/// The extension of the modern era for calls that go on.
+/// The extension of the modern era for tasks.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// What Weir itself declares where it asks for no client: all that it hands on between the two sides as it
-/// is. Some servers list a tool's other face only to clients that declare MCP Apps.
+/// Capabilities that Weir declares for its own requests: the extensions that it forwards unchanged.
+/// Some servers list the user interface of a tool only to clients that declare MCP Apps.
 pub const OWN: &str =
     r#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}}"#;
 
-/// What Weir declares where it listens for tasks, which it does for clients that declare the same.
+/// Capabilities that Weir declares when it listens for tasks, for clients that declare the same.
 pub const TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
-/// What a server, or several together, can do.
+/// Capabilities of a server, or of several together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Completes arguments.
+    /// Whether it completes arguments.
     pub completions: bool,
-    /// Sends log messages.
+    /// Whether it sends log messages.
     pub logging: bool,
-    /// Tells of changes of single resources.
+    /// Whether clients can subscribe to single resources.
     pub subscribe: bool,
     /// The tasks of 2025-11-25.
     pub tasks: Tasks,
     /// Extensions and their settings.
-    pub extensions: Settings,
-    /// What is not in any specification, and its settings.
-    pub experimental: Settings,
+    pub extensions: Extensions,
+    /// Non-standard capabilities and their settings.
+    pub experimental: Extensions,
 }
 
-/// What a server can do with tasks of 2025-11-25.
+/// Task capabilities of 2025-11-25.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// Lists them.
+    /// `tasks/list`.
     pub list: bool,
-    /// Cancels them.
+    /// `tasks/cancel`.
     pub cancel: bool,
-    /// Runs tools as tasks.
+    /// Tool calls as tasks.
     pub tools_call: bool,
 }
 
 impl Capabilities {
-    /// Reads what a server declares.
+    /// Parses the capabilities that a server declares.
     pub fn read(declared: &Object) -> Self {
         let resources = declared.get_object("resources").unwrap_or_default();
         let tasks = declared.get_object("tasks").unwrap_or_default();
@@ -64,19 +62,20 @@ impl Capabilities {
                 cancel: declares(&tasks, "cancel"),
                 tools_call: tools.is_some_and(|tools| declares(&tools, "call")),
             },
-            extensions: Settings::read(declared, "extensions"),
-            experimental: Settings::read(declared, "experimental"),
+            extensions: Extensions::read(declared, "extensions"),
+            experimental: Extensions::read(declared, "experimental"),
         }
     }
 
-    /// Without what is not carried: a list of tasks would be one of everybody's.
+    /// The capabilities that Weir forwards: all but `tasks/list`, which would list the tasks of all
+    /// clients.
     #[must_use]
-    pub fn carried(mut self) -> Self {
+    pub fn forwarded(mut self) -> Self {
         self.tasks.list = false;
         self
     }
 
-    /// As a server declares them.
+    /// The JSON object by which a server declares them.
     pub fn to_object(&self) -> Object {
         let mut object = Object::new();
         for (name, has) in [("completions", self.completions), ("logging", self.logging)] {
@@ -87,12 +86,12 @@ impl Capabilities {
         if self.subscribe {
             object.set("resources", r#"{"subscribe":true}"#);
         }
-        let named = [
+        let entries = [
             ("tasks", self.tasks.to_object()),
             ("extensions", self.extensions.to_object()),
             ("experimental", self.experimental.to_object()),
         ];
-        for (name, settings) in named {
+        for (name, settings) in entries {
             if let Some(settings) = settings {
                 object.set(name, settings.to_bytes());
             }
@@ -100,20 +99,20 @@ impl Capabilities {
         object
     }
 
-    /// Whether calls can go on, in the modern era.
+    /// Whether the extension for tasks is among them (modern era).
     pub fn has_tasks(&self) -> bool {
         self.extensions.0.iter().any(|(name, _)| &**name == TASKS_EXTENSION)
     }
 
-    /// What the era without the extension for tasks is told.
+    /// The capabilities without the extension for tasks, for clients of the legacy era.
     #[must_use]
     pub fn without_tasks(mut self) -> Self {
         self.extensions.0.retain(|(name, _)| &**name != TASKS_EXTENSION);
         self
     }
 
-    /// Adds what another server can do. Where both have settings for the same thing, those that are here
-    /// already stay.
+    /// Adds the capabilities of another server. If both have settings for the same name, the
+    /// existing ones stay.
     pub fn join(&mut self, other: &Self) {
         self.completions |= other.completions;
         self.logging |= other.logging;
@@ -127,7 +126,7 @@ impl Capabilities {
 }
 
 impl Tasks {
-    /// As a server declares it; `None` if it can do nothing with them.
+    /// The JSON object by which a server declares it; `None` without any.
     pub fn to_object(self) -> Option<Object> {
         let mut object = Object::new();
         for (name, has) in [("list", self.list), ("cancel", self.cancel)] {
@@ -148,23 +147,23 @@ fn declares(object: &Object, member: &str) -> bool {
 
 // === Settings ===
 
-/// Names with their settings, raw.
+/// Names of extensions with their settings as raw JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings(Vec<(Box<str>, Bytes)>);
+pub struct Extensions(Vec<(Box<str>, Bytes)>);
 
-impl Settings {
-    /// Reads a member that is an object of objects, as far as it is within bounds.
+impl Extensions {
+    /// Parses a member that is an object of objects, as far as it is within bounds.
     fn read(declared: &Object, member: &str) -> Self {
         let object = declared.get_object(member).unwrap_or_default();
-        let named = object.members().filter_map(|(name, settings)| {
-            let settings = Object::parse_again(settings).ok()?.to_bytes();
+        let entries = object.members().filter_map(|(name, settings)| {
+            let settings = Object::parse_trusted(settings).ok()?.to_bytes();
             let is_small = name.len() <= MAX_NAME_BYTES && settings.len() <= MAX_SETTINGS_BYTES;
-            // They stand in the first reply to each client.
+            // Unreadable settings would break the first response to each client.
             let fits = is_small && shape::is_readable(&settings);
-            // A copy: a slice would keep the whole message in memory.
+            // A copy, because a slice would keep the whole message in memory.
             fits.then(|| (name.into(), json::on_one_line(Bytes::copy_from_slice(&settings))))
         });
-        Self(named.take(MAX_SETTINGS).collect())
+        Self(entries.take(MAX_SETTINGS).collect())
     }
 
     fn join(&mut self, other: &Self) {
@@ -175,7 +174,7 @@ impl Settings {
         }
     }
 
-    /// As a server declares them; `None` if there are none.
+    /// The JSON object by which a server declares them; `None` if there are none.
     pub fn to_object(&self) -> Option<Object> {
         let mut object = Object::new();
         for (name, settings) in &self.0 {
@@ -185,9 +184,9 @@ impl Settings {
     }
 }
 
-/// How many extensions of one server are known.
+/// Maximum number of extensions of one server.
 const MAX_SETTINGS: usize = 32;
-/// How long an extension's name may be, and its settings.
+/// Maximum lengths of an extension's name and of its settings.
 const MAX_NAME_BYTES: usize = 256;
 const MAX_SETTINGS_BYTES: usize = 4 * 1024;
 
@@ -199,7 +198,7 @@ mod tests {
         Capabilities::read(&Object::parse(text.to_owned()).expect("an object"))
     }
 
-    fn text(settings: &Settings) -> String {
+    fn text(settings: &Extensions) -> String {
         let object = settings.to_object().map(|object| object.to_bytes());
         String::from_utf8_lossy(&object.unwrap_or_default()).into_owned()
     }
@@ -233,10 +232,10 @@ mod tests {
     #[test]
     fn all_is_carried_but_a_list_of_everybodys_tasks() {
         let all = r#"{"logging":{},"resources":{"subscribe":true},"tasks":{"list":{},"cancel":{}},"extensions":{"io.modelcontextprotocol/tasks":{},"x/a":{}}}"#;
-        let carried = read(all).carried();
-        assert!(carried.logging && carried.subscribe && carried.has_tasks());
-        assert_eq!(carried.tasks, Tasks { cancel: true, ..Tasks::default() });
-        assert!(!carried.without_tasks().has_tasks());
+        let forwarded = read(all).forwarded();
+        assert!(forwarded.logging && forwarded.subscribe && forwarded.has_tasks());
+        assert_eq!(forwarded.tasks, Tasks { cancel: true, ..Tasks::default() });
+        assert!(!forwarded.without_tasks().has_tasks());
         assert!(Object::parse(OWN).is_ok() && read(TASKS).has_tasks());
     }
 
@@ -247,6 +246,6 @@ mod tests {
         assert_eq!(many.extensions.0.len(), MAX_SETTINGS);
         let long = "x".repeat(MAX_SETTINGS_BYTES);
         let long = read(&format!(r#"{{"extensions":{{"{long}":{{}},"b":{{"t":"{long}"}}}}}}"#));
-        assert_eq!(long.extensions, Settings::default());
+        assert_eq!(long.extensions, Extensions::default());
     }
 }

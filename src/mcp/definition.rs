@@ -1,4 +1,5 @@
-//! Definitions of prompts, tools, resources and resource templates, as upstreams list them and clients read them.
+//! Definitions of prompts, tools, resources and resource templates, as upstreams list them and as
+//! clients receive them.
 
 pub mod arguments;
 pub mod downgrade;

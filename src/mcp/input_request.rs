@@ -1,32 +1,32 @@
-//! What an upstream asks of a client in the middle of a call, and what comes back.
+//! Input requests: requests of an upstream to the client in the middle of a call, and the client's
+//! responses.
 //!
-//! In the canonical form a question is part of a reply (`input_required`), and its answer part of the
-//! request that is sent again. The legacy era sends questions as requests of its own; only its dialects
-//! know that.
+//! In the canonical form an input request is part of a response (`input_required`), and the input
+//! response is part of the request that is sent again. In the legacy era they are separate requests
+//! of the server; only its dialects handle that.
 //!
-//! Promise: what a client did not declare is told from what it did in one place, [`Abilities::lacks`].
-//!
-//! Knows nothing of: how a question reaches its client.
+//! Invariant: [`ClientFeatures::missing_for`] is the only check of declared client capabilities.
 
 use crate::json::Object;
 use crate::jsonrpc;
 use crate::mcp::revision::Revision;
 
-/// What a reply asks: questions by their keys.
+/// Member of a response with the input requests by their keys.
 pub const INPUT_REQUESTS: &str = "inputRequests";
-/// What a retry answers, by the same keys.
+/// Member of a retry with the input responses by the same keys.
 pub const INPUT_RESPONSES: &str = "inputResponses";
-/// What a retry gives back as it came.
+/// Opaque state that a retry returns unchanged.
 pub const REQUEST_STATE: &str = "requestState";
 
-/// How a legacy server says that the visit of a URL is done with.
-pub const VISIT_DONE: &str = "notifications/elicitation/complete";
-/// What tells one visit from another, where revisions have that: in the question and in the news of its end.
+/// Notification of a legacy server that a URL elicitation is complete.
+pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
+/// Member that identifies a URL elicitation in its request and in its completion notification, in
+/// revisions that have it.
 pub const ELICITATION_ID: &str = "elicitationId";
 
-/// What a client can be asked for.
+/// Kind of an input request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub enum InputKind {
     /// `sampling/createMessage`: text from its model.
     Sampling,
     /// `elicitation/create`: input from its user.
@@ -35,11 +35,11 @@ pub enum Subject {
     Roots,
 }
 
-impl Subject {
-    /// All subjects.
+impl InputKind {
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Sampling, Self::Elicitation, Self::Roots];
 
-    /// The method's name on the wire.
+    /// The method's name in the protocol.
     pub fn method(self) -> &'static str {
         match self {
             Self::Sampling => "sampling/createMessage",
@@ -48,70 +48,71 @@ impl Subject {
         }
     }
 
-    /// The subject of the method of this name.
+    /// The kind with this method.
     pub fn of_method(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|subject| subject.method() == name)
+        Self::ALL.into_iter().find(|kind| kind.method() == name)
     }
 }
 
-/// One question of an upstream's.
+/// One input request of an upstream.
 #[derive(Debug, Clone)]
-pub struct Question {
-    /// What tells it from the others of its call: the upstream's own key (modern), or minted.
+pub struct InputRequest {
+    /// Key that is unique within its call: the upstream's own (modern), or a generated one.
     pub key: Box<str>,
-    /// What it is about.
-    pub subject: Subject,
+    /// The kind of input.
+    pub kind: InputKind,
     /// The parameters, as sent.
     pub params: Object,
 }
 
-impl Question {
-    /// Reads the question of this key among those of a reply; `None` if it is none that a client knows.
+impl InputRequest {
+    /// Parses the input request with this key of a response; `None` if it is malformed or of an
+    /// unknown kind.
     pub fn read(requests: &Object, key: &str) -> Option<Self> {
         let request = requests.get_object(key)?;
-        let subject = Subject::of_method(&request.get_string("method")?)?;
+        let kind = InputKind::of_method(&request.get_string("method")?)?;
         let params = match request.has("params") {
             true => request.get_object("params")?,
             false => Object::new(),
         };
-        Some(Self { key: key.into(), subject, params })
+        Some(Self { key: key.into(), kind, params })
     }
 
-    /// Whether it sends the user to a URL.
-    pub fn is_visit(&self) -> bool {
+    /// Whether it is an elicitation in URL mode.
+    pub fn is_url_elicitation(&self) -> bool {
         let mode = self.params.get_string("mode");
-        self.subject == Subject::Elicitation && mode.as_deref() == Some("url")
+        self.kind == InputKind::Elicitation && mode.as_deref() == Some("url")
     }
 }
 
-/// What a client answered to a question: a result, or an error object.
+/// Response of a client to an input request: a result, or an error object.
 #[derive(Debug, Clone)]
-pub struct Answered {
-    /// The question's key.
+pub struct InputResponse {
+    /// The key of the input request.
     pub key: Box<str>,
-    /// How it was answered.
-    pub outcome: jsonrpc::Outcome,
+    /// Result or error.
+    pub outcome: jsonrpc::ResponsePayload,
 }
 
-/// What a client declared that it can be asked, or what a question takes.
+/// Client features for input requests: those that a client declares, or those that a request needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Abilities {
-    /// Text from its model.
+pub struct ClientFeatures {
+    /// Sampling of its model.
     pub sampling: bool,
     /// Sampling with tools.
     pub sampling_tools: bool,
     /// Sampling with the context of servers included.
     pub sampling_context: bool,
-    /// Forms for its user.
+    /// Elicitation in form mode.
     pub form: bool,
-    /// URLs for its user to visit.
+    /// Elicitation in URL mode.
     pub url: bool,
-    /// The folders that it works in.
+    /// Roots.
     pub roots: bool,
 }
 
-impl Abilities {
-    /// Everything that Weir can carry.
+impl ClientFeatures {
+    /// All features that Weir forwards.
     pub const ALL: Self = Self {
         sampling: true,
         sampling_tools: true,
@@ -121,7 +122,7 @@ impl Abilities {
         roots: true,
     };
 
-    /// URLs to visit, and nothing else.
+    /// Elicitation in URL mode only.
     pub const URL: Self = Self {
         sampling: false,
         sampling_tools: false,
@@ -131,7 +132,7 @@ impl Abilities {
         roots: false,
     };
 
-    /// Reads a client's capabilities.
+    /// Parses a client's capabilities.
     pub fn read(capabilities: &Object) -> Self {
         let sampling = capabilities.get_object("sampling");
         let elicitation = capabilities.get_object("elicitation");
@@ -142,14 +143,15 @@ impl Abilities {
             sampling: sampling.is_some(),
             sampling_tools: has(&sampling, "tools"),
             sampling_context: has(&sampling, "context"),
-            // Spec 2025-11-25, elicitation: an empty object declares forms, as it did before URLs came.
+            // Spec 2025-11-25, elicitation: an empty object declares form mode, as it did before
+            // URL mode existed.
             form: has(&elicitation, "form") || elicitation.as_ref().is_some_and(Object::is_empty),
             url: has(&elicitation, "url"),
             roots: capabilities.has("roots"),
         }
     }
 
-    /// Those that exist in this revision.
+    /// The features that exist in this revision.
     #[must_use]
     pub fn within(self, revision: Revision) -> Self {
         let (forms, newest) =
@@ -163,7 +165,7 @@ impl Abilities {
         }
     }
 
-    /// All that is in either.
+    /// The union of both.
     pub fn and(self, other: Self) -> Self {
         Self {
             sampling: self.sampling || other.sampling,
@@ -175,7 +177,7 @@ impl Abilities {
         }
     }
 
-    /// The capabilities that a client of this revision declares them with.
+    /// The capabilities by which a client of this revision declares the features.
     pub fn declare(self, revision: Revision) -> Object {
         let mut capabilities = Object::new();
         if self.sampling {
@@ -206,22 +208,23 @@ impl Abilities {
         capabilities
     }
 
-    /// What answering `question` takes and was not declared; `None` if it can be asked.
-    pub fn lacks(self, question: &Question) -> Option<Self> {
+    /// The features that `request` needs, if not all of them are declared; `None` if it can be
+    /// sent.
+    pub fn missing_for(self, request: &InputRequest) -> Option<Self> {
         let none = Self::default();
-        match question.subject {
-            Subject::Sampling => {
-                let tools = question.params.has("tools") || question.params.has("toolChoice");
+        match request.kind {
+            InputKind::Sampling => {
+                let tools = request.params.has("tools") || request.params.has("toolChoice");
                 let lacks = (tools && !self.sampling_tools) || !self.sampling;
                 lacks.then_some(Self { sampling: true, sampling_tools: tools, ..none })
             }
-            Subject::Elicitation => {
-                let url = question.is_visit();
+            InputKind::Elicitation => {
+                let url = request.is_url_elicitation();
                 let needs = Self { form: !url, url, ..none };
                 let lacks = if url { !self.url } else { !self.form };
                 lacks.then_some(needs)
             }
-            Subject::Roots => (!self.roots).then_some(Self { roots: true, ..none }),
+            InputKind::Roots => (!self.roots).then_some(Self { roots: true, ..none }),
         }
     }
 }
@@ -244,12 +247,12 @@ mod tests {
             (r#"{"elicitation":{"url":{}}}"#, r#"{"elicitation":{"url":{}}}"#),
             (r#"{"roots":{"listChanged":true},"x":{}}"#, r#"{"roots":{}}"#),
         ] {
-            let abilities = Abilities::read(&object(declared));
-            assert_eq!(abilities.declare(Revision::V2025_11_25).to_bytes(), expected, "{declared}");
+            let features = ClientFeatures::read(&object(declared));
+            assert_eq!(features.declare(Revision::V2025_11_25).to_bytes(), expected, "{declared}");
         }
-        let older = Abilities::ALL.declare(Revision::V2025_06_18);
+        let older = ClientFeatures::ALL.declare(Revision::V2025_06_18);
         assert_eq!(older.to_bytes(), r#"{"sampling":{},"elicitation":{},"roots":{}}"#);
-        let oldest = Abilities::ALL.declare(Revision::V2024_11_05);
+        let oldest = ClientFeatures::ALL.declare(Revision::V2024_11_05);
         assert_eq!(oldest.to_bytes(), r#"{"sampling":{},"roots":{}}"#);
     }
 
@@ -262,27 +265,34 @@ mod tests {
             (Revision::V2025_06_18, r#"{"sampling":{},"elicitation":{"form":{}},"roots":{}}"#),
             (Revision::V2025_11_25, declared),
         ] {
-            let abilities = Abilities::read(&object(declared)).within(revision);
-            assert_eq!(abilities.declare(Revision::NEWEST).to_bytes(), expected, "{revision}");
+            let features = ClientFeatures::read(&object(declared)).within(revision);
+            assert_eq!(features.declare(Revision::NEWEST).to_bytes(), expected, "{revision}");
         }
     }
 
     #[test]
     fn a_question_takes_what_it_is_about() {
-        let question =
-            |subject, params| Question { key: "k".into(), subject, params: object(params) };
-        let all = Abilities::ALL;
-        for (subject, params, without) in [
-            (Subject::Sampling, "{}", Abilities { sampling: false, ..all }),
-            (Subject::Sampling, r#"{"tools":[]}"#, Abilities { sampling_tools: false, ..all }),
-            (Subject::Elicitation, "{}", Abilities { form: false, ..all }),
-            (Subject::Elicitation, r#"{"mode":"url"}"#, Abilities { url: false, ..all }),
-            (Subject::Elicitation, r#"{"mode":"\u0075rl"}"#, Abilities { url: false, ..all }),
-            (Subject::Roots, "{}", Abilities { roots: false, ..all }),
+        let request = |kind, params| InputRequest { key: "k".into(), kind, params: object(params) };
+        let all = ClientFeatures::ALL;
+        for (kind, params, without) in [
+            (InputKind::Sampling, "{}", ClientFeatures { sampling: false, ..all }),
+            (
+                InputKind::Sampling,
+                r#"{"tools":[]}"#,
+                ClientFeatures { sampling_tools: false, ..all },
+            ),
+            (InputKind::Elicitation, "{}", ClientFeatures { form: false, ..all }),
+            (InputKind::Elicitation, r#"{"mode":"url"}"#, ClientFeatures { url: false, ..all }),
+            (
+                InputKind::Elicitation,
+                r#"{"mode":"\u0075rl"}"#,
+                ClientFeatures { url: false, ..all },
+            ),
+            (InputKind::Roots, "{}", ClientFeatures { roots: false, ..all }),
         ] {
-            let question = question(subject, params);
-            assert_eq!(all.lacks(&question), None);
-            assert!(without.lacks(&question).is_some(), "{question:?}");
+            let request = request(kind, params);
+            assert_eq!(all.missing_for(&request), None);
+            assert!(without.missing_for(&request).is_some(), "{request:?}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The four kinds of things that a server lists, and the one table of their names on the wire.
+//! Kinds of listed items, with their names in the protocol.
 //!
-//! A [`Kind`] is a value: whatever is done to prompts is done to the other kinds by the same code.
+//! A [`Kind`] is a value, so that the same code handles prompts and the other kinds.
 
 use std::fmt;
 
-/// What an item is.
+/// Kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A prompt, by name.
@@ -17,9 +17,9 @@ pub enum Kind {
     Template,
 }
 
-/// What a change notification is about: templates announce themselves as resources.
+/// Topic of a `list_changed` notification. Templates belong to the topic of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Topic {
+pub enum ListTopic {
     /// `notifications/prompts/list_changed`
     Prompts,
     /// `notifications/tools/list_changed`
@@ -28,16 +28,16 @@ pub enum Topic {
     Resources,
 }
 
-/// The notification that announces a changed resource.
+/// Notification of an updated resource.
 pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
 
-/// The member of a listen request's filter that names resources.
+/// Member of a listen request's filter that names resources.
 pub const RESOURCE_SUBSCRIPTIONS: &str = "resourceSubscriptions";
 
-/// The request by which a legacy client begins to hear of a resource.
+/// Request by which a legacy client subscribes to a resource.
 pub const SUBSCRIBE: &str = "resources/subscribe";
 
-/// The request that ends it.
+/// Request by which a legacy client unsubscribes from a resource.
 pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
 
 impl Kind {
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// The member of an item that tells it from the others of its upstream.
+    /// The member of an item that identifies it within its upstream.
     pub fn key_member(self) -> &'static str {
         match self {
             Self::Prompt | Self::Tool => "name",
@@ -78,27 +78,27 @@ impl Kind {
         }
     }
 
-    /// Whether the key is a name, which Weir prefixes, and not a URI, which also stands inside results.
+    /// Whether the key is a name, which Weir prefixes, and not a URI, which also occurs in results.
     pub fn has_name(self) -> bool {
         matches!(self, Self::Prompt | Self::Tool)
     }
 
-    /// What a change of this kind is announced as.
-    pub fn topic(self) -> Topic {
+    /// The topic of change notifications of this kind.
+    pub fn topic(self) -> ListTopic {
         match self {
-            Self::Prompt => Topic::Prompts,
-            Self::Tool => Topic::Tools,
-            Self::Resource | Self::Template => Topic::Resources,
+            Self::Prompt => ListTopic::Prompts,
+            Self::Tool => ListTopic::Tools,
+            Self::Resource | Self::Template => ListTopic::Resources,
         }
     }
 
-    /// A number for tables that have a place per kind.
+    /// The index in tables with one entry per kind.
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-impl Topic {
+impl ListTopic {
     /// All topics.
     pub const ALL: [Self; 3] = [Self::Prompts, Self::Tools, Self::Resources];
 
@@ -116,7 +116,7 @@ impl Topic {
         Self::ALL.into_iter().find(|topic| topic.notification() == method)
     }
 
-    /// The capability under which a server declares it.
+    /// The capability by which a server declares the topic.
     pub fn capability(self) -> &'static str {
         match self {
             Self::Prompts => "prompts",
@@ -125,7 +125,7 @@ impl Topic {
         }
     }
 
-    /// The member of a listen request's filter that opts in to it.
+    /// The member of a listen request's filter that opts in to the topic.
     pub fn filter_member(self) -> &'static str {
         match self {
             Self::Prompts => "promptsListChanged",
@@ -134,15 +134,15 @@ impl Topic {
         }
     }
 
-    /// A number for tables that have a place per topic.
+    /// The index in tables with one entry per topic.
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
 impl Kind {
-    /// What it is called in JSON: one word.
-    pub fn word(self) -> &'static str {
+    /// The name of the kind in JSON.
+    pub fn json_name(self) -> &'static str {
         match self {
             Self::Prompt => "prompt",
             Self::Tool => "tool",
@@ -173,9 +173,9 @@ mod tests {
             assert_eq!(Kind::of_list_method(kind.list_method()), Some(kind));
             assert_eq!(Kind::ALL[kind.index()], kind);
         }
-        for topic in Topic::ALL {
-            assert_eq!(Topic::of_notification(topic.notification()), Some(topic));
-            assert_eq!(Topic::ALL[topic.index()], topic);
+        for topic in ListTopic::ALL {
+            assert_eq!(ListTopic::of_notification(topic.notification()), Some(topic));
+            assert_eq!(ListTopic::ALL[topic.index()], topic);
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Which log messages of upstreams a client wants.
+//! Log level of a client for messages of upstreams.
 //!
-//! A request of the newest revision says so itself. Before that a client says it once for all its calls,
-//! those that are under way included, so that a [`Wanted`] can change while a call runs.
-//!
-//! Knows nothing of: the messages themselves.
+//! A request of the newest revision has its own level. In older revisions a client sets it for all
+//! its calls (`logging/setLevel`), including those in flight, so that a [`LogLevelSetting`] can
+//! change during a call.
 
 use std::sync::Arc;
 
@@ -11,28 +10,28 @@ use tokio::sync::watch;
 
 use crate::json;
 
-/// How severe a message is, the least severe first (RFC 5424).
+/// Severity of a message, the least severe first (RFC 5424).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// For whoever looks for a mistake.
+pub enum LogLevel {
+    /// Detailed debugging information.
     Debug,
-    /// What goes on.
+    /// Informational message.
     Info,
-    /// Normal, and worth a look.
+    /// Normal but significant event.
     Notice,
-    /// May become an error.
+    /// Warning condition.
     Warning,
-    /// Something failed.
+    /// Error condition.
     Error,
-    /// A part of the system failed.
+    /// Critical condition.
     Critical,
-    /// Somebody has to act at once.
+    /// Action must be taken immediately.
     Alert,
-    /// Nothing works.
+    /// System is unusable.
     Emergency,
 }
 
-impl Level {
+impl LogLevel {
     /// All levels, the least severe first.
     pub const ALL: [Self; 8] = [
         Self::Debug,
@@ -45,11 +44,11 @@ impl Level {
         Self::Emergency,
     ];
 
-    /// What clients get that have not said what they want. The specification leaves it to the server; this
-    /// is what loggers everywhere begin with, and one client's debugging reaches nobody else by it.
-    pub const USUAL: Self = Self::Info;
+    /// Level for clients that have not set one. The specification leaves it to the server; this is
+    /// the usual default of loggers, and it keeps debug messages of one client from the others.
+    pub const DEFAULT: Self = Self::Info;
 
-    /// The name on the wire.
+    /// The name in the protocol.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -63,89 +62,89 @@ impl Level {
         }
     }
 
-    /// Where it stands in [`Level::ALL`].
+    /// Index in [`LogLevel::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Reads a JSON text; `None` if that is no level.
+    /// Parses a JSON string; `None` if it is no level.
     pub fn parse(text: &str) -> Option<Self> {
         let name = json::decode_string(text)?;
         Self::ALL.into_iter().find(|level| level.as_str() == name)
     }
 }
 
-/// What a client wants, now and from now on. Cheap to clone; the clones change together.
+/// Log level setting of a client. Cheap to clone; clones share the setting.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted(Want);
+pub struct LogLevelSetting(LogScope);
 
 #[derive(Debug, Clone, Default)]
-enum Want {
+enum LogScope {
     #[default]
-    Nothing,
-    /// For one request.
-    From(Level),
-    /// For all that one client asks; it has said nothing yet while this is `None`.
-    Session(Arc<watch::Sender<Option<Level>>>),
+    Disabled,
+    /// Minimum level for one request.
+    Request(LogLevel),
+    /// Minimum level for all calls of a client; `None` until the client sets it.
+    Session(Arc<watch::Sender<Option<LogLevel>>>),
 }
 
-impl Wanted {
-    /// No messages at all.
-    pub fn nothing() -> Self {
+impl LogLevelSetting {
+    /// Setting for no messages.
+    pub fn disabled() -> Self {
         Self::default()
     }
 
-    /// Messages of this level and above.
-    pub fn from(level: Level) -> Self {
-        Self(Want::From(level))
+    /// Setting for messages of this level and above.
+    pub fn at_least(level: LogLevel) -> Self {
+        Self(LogScope::Request(level))
     }
 
-    /// What a client wants that can still say so.
-    pub fn undecided() -> Self {
-        Self(Want::Session(Arc::new(watch::Sender::new(None))))
+    /// Setting of a client that may set its level later.
+    pub fn unset() -> Self {
+        Self(LogScope::Session(Arc::new(watch::Sender::new(None))))
     }
 
-    /// The client says what it wants from now on. Means nothing where each request says it.
-    pub fn decide(&self, level: Level) {
-        if let Want::Session(session) = &self.0 {
+    /// Sets the client's level. Without effect for a setting of one request.
+    pub fn set(&self, level: LogLevel) {
+        if let LogScope::Session(session) = &self.0 {
             session.send_replace(Some(level));
         }
     }
 
-    /// The least severe level that is wanted; `None` if nothing is.
-    pub fn least(&self) -> Option<Level> {
+    /// The minimum level; `None` for no messages.
+    pub fn minimum(&self) -> Option<LogLevel> {
         match &self.0 {
-            Want::Nothing => None,
-            Want::From(level) => Some(*level),
-            Want::Session(session) => Some(session.borrow().unwrap_or(Level::USUAL)),
+            LogScope::Disabled => None,
+            LogScope::Request(level) => Some(*level),
+            LogScope::Session(session) => Some(session.borrow().unwrap_or(LogLevel::DEFAULT)),
         }
     }
 
-    /// Whether the client has said so itself.
-    pub fn is_said(&self) -> bool {
+    /// Whether the client has set the level itself.
+    pub fn is_explicit(&self) -> bool {
         match &self.0 {
-            Want::Nothing => false,
-            Want::From(_) => true,
-            Want::Session(session) => session.borrow().is_some(),
+            LogScope::Disabled => false,
+            LogScope::Request(_) => true,
+            LogScope::Session(session) => session.borrow().is_some(),
         }
     }
 
-    /// Tells what is wanted each time that it changes.
-    pub fn follow(&self) -> News {
+    /// Subscribes to changes of the level.
+    pub fn subscribe(&self) -> LogLevelWatch {
         match &self.0 {
-            Want::Nothing | Want::From(_) => News(None),
-            Want::Session(session) => News(Some(session.subscribe())),
+            LogScope::Disabled | LogScope::Request(_) => LogLevelWatch(None),
+            LogScope::Session(session) => LogLevelWatch(Some(session.subscribe())),
         }
     }
 }
 
-/// News of what a client wants.
+/// Receiver of changes of a client's log level.
 #[derive(Debug)]
-pub struct News(Option<watch::Receiver<Option<Level>>>);
+pub struct LogLevelWatch(Option<watch::Receiver<Option<LogLevel>>>);
 
-impl News {
-    /// The level that is wanted from now on. Never comes where nothing can change. Cancel-safe.
-    pub async fn next(&mut self) -> Level {
+impl LogLevelWatch {
+    /// Waits for the next level. Never returns if the level cannot change. Cancel-safe.
+    pub async fn next(&mut self) -> LogLevel {
         if let Some(receiver) = &mut self.0 {
             while receiver.changed().await.is_ok() {
                 if let Some(level) = *receiver.borrow_and_update() {
@@ -163,28 +162,29 @@ mod tests {
 
     #[test]
     fn a_level_is_read_as_it_is_written() {
-        for level in Level::ALL {
-            assert_eq!(Level::parse(&format!("\"{}\"", level.as_str())), Some(level));
-            assert_eq!(Level::ALL[level.index()], level);
+        for level in LogLevel::ALL {
+            assert_eq!(LogLevel::parse(&format!("\"{}\"", level.as_str())), Some(level));
+            assert_eq!(LogLevel::ALL[level.index()], level);
         }
-        assert!(Level::ALL.is_sorted());
-        assert_eq!(Level::parse(r#""\u0069nfo""#), Some(Level::Info));
+        assert!(LogLevel::ALL.is_sorted());
+        assert_eq!(LogLevel::parse(r#""\u0069nfo""#), Some(LogLevel::Info));
         for bad in ["info", "7", "null", "\"INFO\"", "\"warn\"", "\"\"", "{}"] {
-            assert_eq!(Level::parse(bad), None, "{bad}");
+            assert_eq!(LogLevel::parse(bad), None, "{bad}");
         }
     }
 
     #[tokio::test]
     async fn what_a_client_decides_holds_for_all_of_its_calls_and_they_hear_of_it() {
-        let wanted = Wanted::undecided();
-        let (call, mut news) = (wanted.clone(), wanted.follow());
-        assert_eq!((call.least(), call.is_said()), (Some(Level::Info), false));
-        wanted.decide(Level::Error);
-        assert_eq!((call.least(), call.is_said()), (Some(Level::Error), true));
-        assert_eq!(news.next().await, Level::Error);
+        let wanted = LogLevelSetting::unset();
+        let (call, mut changes) = (wanted.clone(), wanted.subscribe());
+        assert_eq!((call.minimum(), call.is_explicit()), (Some(LogLevel::Info), false));
+        wanted.set(LogLevel::Error);
+        assert_eq!((call.minimum(), call.is_explicit()), (Some(LogLevel::Error), true));
+        assert_eq!(changes.next().await, LogLevel::Error);
 
-        let (nothing, one) = (Wanted::nothing(), Wanted::from(Level::Debug));
-        one.decide(Level::Alert);
-        assert_eq!((nothing.least(), one.least()), (None, Some(Level::Debug)));
+        let (nothing, one) =
+            (LogLevelSetting::disabled(), LogLevelSetting::at_least(LogLevel::Debug));
+        one.set(LogLevel::Alert);
+        assert_eq!((nothing.minimum(), one.minimum()), (None, Some(LogLevel::Debug)));
     }
 }

@@ -1,24 +1,23 @@
-//! The methods that are counted by their names, of all revisions; every other one is counted as one.
+//! Method labels of metrics: the methods of all revisions, and one label for every other method.
 //!
-//! Promise: however many names clients invent, there are no more operations than [`Operation::COUNT`].
-//!
-//! Knows nothing of: what a method does.
+//! Invariant: however many method names clients invent, there are at most [`MethodLabel::COUNT`]
+//! labels.
 
-/// A method, as far as it is told apart where requests are counted.
+/// Label of a method in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation(u8);
+pub struct MethodLabel(u8);
 
-impl Operation {
-    /// How many there are.
+impl MethodLabel {
+    /// Number of labels.
     pub const COUNT: usize = KNOWN.len() + 1;
 
-    /// Finds the operation of a method.
+    /// The label of a method.
     pub fn of(method: &str) -> Self {
         let known = KNOWN.iter().position(|known| *known == method);
         Self(known.unwrap_or(KNOWN.len()) as u8)
     }
 
-    /// All of them.
+    /// All labels.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT).map(|at| Self(at as u8))
     }
@@ -28,18 +27,18 @@ impl Operation {
         self.known().unwrap_or("other")
     }
 
-    /// The method's name, if it is told apart.
+    /// The method's name; `None` for the label of all other methods.
     pub fn known(self) -> Option<&'static str> {
         KNOWN.get(self.index()).copied()
     }
 
-    /// A number for tables that have a place per operation.
+    /// The index in tables with one entry per label.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// In the order in which they are likely, since they are looked through.
+/// Known methods, the most frequent first, because the list is searched linearly.
 const KNOWN: [&str; 19] = [
     "tools/call",
     "prompts/get",
@@ -71,13 +70,13 @@ mod tests {
     #[test]
     fn every_method_of_the_other_tables_is_known_and_whatever_else_comes_is_one() {
         let listed = Kind::ALL.map(Kind::list_method);
-        let asked = Method::ALL.map(Method::as_str);
-        for method in listed.into_iter().chain(asked).chain([SUBSCRIBE, UNSUBSCRIBE]) {
-            assert_eq!(Operation::of(method).name(), method);
+        let called = Method::ALL.map(Method::as_str);
+        for method in listed.into_iter().chain(called).chain([SUBSCRIBE, UNSUBSCRIBE]) {
+            assert_eq!(MethodLabel::of(method).name(), method);
         }
         for method in ["", "other", "tools/Call", "tools/call\n", "tools/call2"] {
-            assert_eq!(Operation::of(method).name(), "other", "{method:?}");
+            assert_eq!(MethodLabel::of(method).name(), "other", "{method:?}");
         }
-        assert_eq!(Operation::all().count(), Operation::COUNT);
+        assert_eq!(MethodLabel::all().count(), MethodLabel::COUNT);
     }
 }

@@ -1,13 +1,15 @@
 //! Names of upstreams, and the public names of their prompts and tools.
 //!
-//! A public name is `<prefix><separator><name>`. Where that is too long, or has characters that clients and
-//! model providers do not take, it is `<prefix><separator><what can be kept of the name>_<hash>`.
+//! A public name is `<prefix><separator><name>`. Where that is too long, or has characters that
+//! clients and model providers do not take, it is `<prefix><separator><the part of the name
+//! that fits>_<hash>`.
 //!
-//! Invariants: a public name depends on the prefix and the original name only, so it is the same after a
-//! restart and in any order of a list; two pairs of prefix and name have different public names, except that
-//! an upstream can list a name that looks like the altered form of another of its names, which the catalog
-//! reports as a clash; a name that fits is not altered, so altering is idempotent. Prefixes have no `_` and
-//! the separator begins with one. Routing looks public names up in a table and never splits them.
+//! Invariants: a public name depends on the prefix and the original name only, so it is the same
+//! after a restart and in any order of a list; two pairs of prefix and name have different public
+//! names, except that an upstream can list a name that looks like the altered form of another of
+//! its names, which the catalog reports as a clash; a name that fits is not altered, so altering is
+//! idempotent. Prefixes have no `_` and the separator begins with one. Routing looks public names
+//! up in a table and never splits them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,10 +22,10 @@ use crate::sha256::sha256;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UpstreamName(Arc<str>);
 
-/// The text is not `[a-z][a-z0-9-]{0,31}`.
+/// Error for a text that is not `[a-z][a-z0-9-]{0,31}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a name is a lower-case letter and up to 31 more of a-z, 0-9 and -")]
-pub struct BadName;
+pub struct InvalidName;
 
 impl UpstreamName {
     /// The name as text.
@@ -38,15 +40,15 @@ impl UpstreamName {
 }
 
 impl FromStr for UpstreamName {
-    type Err = BadName;
+    type Err = InvalidName;
 
-    fn from_str(text: &str) -> Result<Self, BadName> {
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
         let starts_well = text.starts_with(|c: char| c.is_ascii_lowercase());
         let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if starts_well && text.len() <= 32 && text.chars().all(allowed) {
             Ok(Self(text.into()))
         } else {
-            Err(BadName)
+            Err(InvalidName)
         }
     }
 }
@@ -63,22 +65,23 @@ impl fmt::Debug for UpstreamName {
     }
 }
 
-/// How public names are made.
+/// Scheme of public names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Naming {
-    /// Stands between prefix and name; `None` for names without a prefix (one upstream only).
+    /// Separator between prefix and name; `None` for names without a prefix (one upstream only).
     separator: Option<String>,
     characters: Characters,
     /// In bytes.
     max_length: usize,
 }
 
-/// Characters that public names may have.
+/// Character set of public names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Characters {
-    /// `A-Z`, `a-z`, `0-9`, `_` and `-`: what all known model providers take in the name of a tool.
+    /// `A-Z`, `a-z`, `0-9`, `_` and `-`: all known model providers accept these in the name of a
+    /// tool.
     Portable,
-    /// All that the upstream uses.
+    /// Any character that the upstream uses.
     Any,
 }
 
@@ -91,9 +94,9 @@ impl Characters {
 /// Reason for which a public name is not prefix, separator and name alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Altered {
-    /// Not all providers take the characters of the name.
+    /// Not all providers accept the characters of the name.
     Characters,
-    /// It would be too long.
+    /// The public name would be too long.
     Length,
 }
 
@@ -109,13 +112,16 @@ impl fmt::Display for Altered {
 /// Hexadecimal digits of the hash in an altered name.
 const HASH_DIGITS: usize = 8;
 
-/// Length that an altered name needs behind prefix and separator: four characters of the name, `_`, and the hash.
+/// Length that an altered name needs behind prefix and separator: four characters of the name, `_`,
+/// and the hash.
 pub const ALTERED_LENGTH: usize = 4 + 1 + HASH_DIGITS;
 
 impl Naming {
-    /// Names with a prefix and `separator`, or without a prefix, in at most `max_length` bytes.
+    /// Creates a scheme with a prefix and `separator`, or without a prefix, for names of at most
+    /// `max_length` bytes.
     ///
-    /// `max_length` must leave [`ALTERED_LENGTH`] behind the longest prefix; the configuration is checked for it.
+    /// `max_length` must leave [`ALTERED_LENGTH`] behind the longest prefix; the configuration is
+    /// checked for it.
     pub fn new(separator: Option<&str>, characters: Characters, max_length: usize) -> Self {
         debug_assert!(
             separator.is_none_or(|it| it.starts_with('_')),
@@ -124,8 +130,8 @@ impl Naming {
         Self { separator: separator.map(str::to_owned), characters, max_length }
     }
 
-    /// Whether a public name may belong to an item under this prefix. Altering and renaming keep the
-    /// prefix, so `false` is certain; `true` is only where to look.
+    /// Whether a public name may belong to an item under this prefix. Altering and renaming keep
+    /// the prefix, so `false` is certain; `true` only says where to look.
     pub fn may_belong(&self, prefix: &UpstreamName, public: &str) -> bool {
         let Some(separator) = &self.separator else {
             return true;
@@ -141,7 +147,7 @@ impl Naming {
         }
     }
 
-    /// The reason for which a name is not taken over into its public name as it is.
+    /// The reason for which a name is altered in its public name; `None` if it is not.
     pub fn altered(&self, prefix: &UpstreamName, name: &str) -> Option<Altered> {
         let before = self.separator.as_ref().map_or(0, |it| prefix.as_str().len() + it.len());
         if !name.chars().all(|c| self.characters.have(c)) {
@@ -158,24 +164,24 @@ impl Naming {
         }
         let hash = hex(&sha256(&joined)[..HASH_DIGITS / 2]);
         let mut public = self.beginning(prefix);
-        let mut kept = String::with_capacity(name.len());
+        let mut result = String::with_capacity(name.len());
         for c in name.chars() {
             if self.characters.have(c) {
-                kept.push(c);
-            } else if !kept.ends_with('_') {
-                kept.push('_');
+                result.push(c);
+            } else if !result.ends_with('_') {
+                result.push('_');
             }
         }
-        // The end says more than the beginning: long names share their beginnings.
-        let room = self.max_length.saturating_sub(public.len() + 1 + HASH_DIGITS);
-        let mut start = kept.len().saturating_sub(room);
-        while !kept.is_char_boundary(start) {
+        // The end is more distinctive than the beginning: long names share their beginnings.
+        let available = self.max_length.saturating_sub(public.len() + 1 + HASH_DIGITS);
+        let mut start = result.len().saturating_sub(available);
+        while !result.is_char_boundary(start) {
             start += 1;
         }
-        // Nothing is left of a name of other characters only.
-        let kept = kept[start..].trim_matches('_');
-        if !kept.is_empty() {
-            public += kept;
+        // Nothing is left of a name that has only characters outside of the set.
+        let result = result[start..].trim_matches('_');
+        if !result.is_empty() {
+            public += result;
             public.push('_');
         }
         public + &hash
@@ -183,8 +189,8 @@ impl Naming {
 }
 
 impl Default for Naming {
-    /// Claude Code puts `mcp__weir__` (11 characters) before a name and providers take 64. Other clients count
-    /// the name of their entry, `weir`, and that of the tool together and take 60.
+    /// Claude Code puts `mcp__weir__` (11 characters) before a name and providers accept 64. Other
+    /// clients count the name of their entry, `weir`, and that of the tool together and accept 60.
     fn default() -> Self {
         Self::new(Some("__"), Characters::Portable, 64 - "mcp__weir__".len())
     }
@@ -215,7 +221,7 @@ mod tests {
             assert!(good.parse::<UpstreamName>().is_ok(), "{good}");
         }
         for bad in ["", "A", "1a", "-a", "a_b", "a.b", "ä", &"a".repeat(33)] {
-            assert_eq!(bad.parse::<UpstreamName>(), Err(BadName), "{bad}");
+            assert_eq!(bad.parse::<UpstreamName>(), Err(InvalidName), "{bad}");
         }
     }
 
@@ -228,7 +234,8 @@ mod tests {
         assert_eq!(joined(&"x".repeat(48)), format!("hub__{}", "x".repeat(48)));
     }
 
-    // A changed expectation here breaks what clients have stored: roles of theirs, approvals, prompts.
+    // A changed expectation here breaks what clients have stored: roles of theirs, approvals,
+    // prompts.
     #[test]
     fn names_of_other_characters_get_stable_names_of_their_own() {
         for (own, expected) in [
@@ -302,7 +309,7 @@ mod tests {
             for own in &own {
                 let public = naming.join(&prefix, own);
                 prop_assert!(fits_providers(&public), "{:?}: {}", own, public);
-                let rest = public.strip_prefix(&beginning).expect("the prefix is kept");
+                let rest = public.strip_prefix(&beginning).expect("the prefix stays");
                 prop_assert_eq!(&naming.join(&prefix, rest), &public);
                 prop_assert!(seen.insert(public));
             }

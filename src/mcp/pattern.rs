@@ -1,23 +1,25 @@
-//! Patterns: `*` matches any run of characters, `/` included; nothing else is special.
+//! Patterns of rules: `*` matches any run of characters, `/` included; nothing else is special.
 //!
-//! A URI that no upstream lists is compared more strictly, since its reader may take it for another spelling of itself: what
-//! allows it must allow each of its readings, and what denies one of its spellings denies it (docs/resource-uris.md).
+//! A URI that no upstream lists is compared more strictly, because its reader may interpret it as
+//! another spelling: an allow rule must match each of its readings, and a deny rule that matches
+//! one of its spellings denies it (docs/resource-uris.md).
 //!
-//! Glob crates trip over `{path}` and `[::1]`, which stand in URI templates and URIs.
+//! Glob crates are not used: they interpret `{path}` and `[::1]`, which occur in URI templates and
+//! URIs.
 
-use super::uri::{CanonicalUri, Loose};
+use super::uri::{CanonicalUri, LooseForms};
 
-/// A pattern over a whole text.
+/// Pattern that is compared with a whole text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     text: Box<str>,
-    loose: Loose,
+    loose: LooseForms,
 }
 
 impl Pattern {
-    /// Takes any text as a pattern.
+    /// Creates a pattern; any text is one.
     pub fn new(text: &str) -> Self {
-        Self { text: text.into(), loose: Loose::of(text) }
+        Self { text: text.into(), loose: LooseForms::of(text) }
     }
 
     /// The pattern as written.
@@ -30,12 +32,29 @@ impl Pattern {
         matches(&self.text, text)
     }
 
-    /// Whether it matches what some reader takes a URI for. `prefix` stands before URIs in this pattern.
+    /// Whether the pattern matches some text that begins with `prefix`.
+    pub fn may_match_behind(&self, prefix: &str) -> bool {
+        may_match_behind(&self.text, prefix)
+    }
+
+    /// Whether the pattern may match some spelling of a URI after `prefix`.
+    fn may_match_uris_behind(&self, prefix: &str) -> bool {
+        let LooseForms { letters, shape } = &self.loose;
+        [&self.text, letters, shape].into_iter().any(|it| may_match_behind(it, prefix))
+    }
+
+    /// Whether the pattern certainly matches every text that begins with `prefix`.
+    fn matches_all_behind(&self, prefix: &str) -> bool {
+        let head = self.text.strip_suffix('*').filter(|head| !head.contains('*'));
+        head.is_some_and(|head| prefix.starts_with(head))
+    }
+
+    /// Whether the pattern matches one of the spellings of a URI, with `prefix` in front of each.
     pub fn matches_uri(&self, prefix: &str, uri: &CanonicalUri<'_>) -> bool {
         self.matches_any(&spellings(prefix, uri))
     }
 
-    fn matches_any(&self, spellings: &[(String, Loose)]) -> bool {
+    fn matches_any(&self, spellings: &[(String, LooseForms)]) -> bool {
         spellings.iter().any(|(text, loose)| {
             self.matches(text)
                 || matches(&self.loose.letters, &loose.letters)
@@ -44,8 +63,8 @@ impl Pattern {
     }
 }
 
-/// All that readers may take a URI for, behind `prefix`, with its loose forms.
-fn spellings(prefix: &str, uri: &CanonicalUri<'_>) -> Vec<(String, Loose)> {
+/// All spellings of a URI, with `prefix` in front, with their loose forms.
+fn spellings(prefix: &str, uri: &CanonicalUri<'_>) -> Vec<(String, LooseForms)> {
     let loose = uri.loose().iter().map(|loose| loose.behind(prefix));
     uri.spellings().map(|spelling| [prefix, spelling].concat()).zip(loose).collect()
 }
@@ -61,7 +80,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some(mut text) = text.strip_suffix(tail) else {
         return false;
     };
-    // Taking each part at its first place leaves the most room for those behind it.
+    // Matching each part at its first occurrence leaves the longest rest for the following parts.
     for part in middle.split('*') {
         let Some(at) = text.find(part) else {
             return false;
@@ -71,39 +90,47 @@ fn matches(pattern: &str, text: &str) -> bool {
     true
 }
 
-/// What is allowed and what is denied; denying wins, and what nothing allows is denied.
+/// Whether a pattern matches some text that begins with `prefix`.
+fn may_match_behind(pattern: &str, prefix: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((head, _)) if head.len() <= prefix.len() => prefix.starts_with(head),
+        _ => pattern.starts_with(prefix),
+    }
+}
+
+/// Allow and deny patterns. Deny wins; a text that no pattern allows is denied.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Rules {
-    /// Patterns that let something in.
+pub struct AllowDeny {
+    /// Patterns that allow a text.
     pub allow: Vec<Pattern>,
-    /// Patterns that keep it out all the same.
+    /// Patterns that deny a text even if another pattern allows it.
     pub deny: Vec<Pattern>,
 }
 
-/// Which patterns decide about a text: the first of each list that matches it, by its place there.
+/// The patterns that decide about a text: the index of the first match in each list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Decision {
-    /// What lets it in, unless something keeps it out.
+pub struct RuleMatch {
+    /// Index of the first allow pattern that matches.
     pub allowed_by: Option<usize>,
-    /// What keeps it out.
+    /// Index of the first deny pattern that matches.
     pub denied_by: Option<usize>,
 }
 
-impl Decision {
-    /// Whether it is let in.
+impl RuleMatch {
+    /// Whether the text is allowed.
     pub fn allows(self) -> bool {
         self.allowed_by.is_some() && self.denied_by.is_none()
     }
 }
 
-impl Rules {
-    /// Makes rules from texts.
+impl AllowDeny {
+    /// Creates rules from the texts of patterns.
     pub fn new<S: AsRef<str>>(allow: &[S], deny: &[S]) -> Self {
         let patterns = |texts: &[S]| texts.iter().map(|text| Pattern::new(text.as_ref())).collect();
         Self { allow: patterns(allow), deny: patterns(deny) }
     }
 
-    /// Rules that decide alike, each pattern once and in one order.
+    /// Equivalent rules with each pattern once, in a fixed order.
     pub fn in_order(&self) -> Self {
         let in_order = |patterns: &[Pattern]| {
             let mut patterns = patterns.to_vec();
@@ -114,24 +141,35 @@ impl Rules {
         Self { allow: in_order(&self.allow), deny: in_order(&self.deny) }
     }
 
-    /// Rules that let everything in.
+    /// Rules that allow everything.
     pub fn everything() -> Self {
         Self::new(&["*"], &[])
     }
 
-    /// Whether these rules let everything in, which can be seen without looking at it.
+    /// Whether these rules allow every text: there is an allow pattern `*` and no deny pattern.
     pub fn allow_everything(&self) -> bool {
         self.deny.is_empty() && self.allow.iter().any(|pattern| pattern.as_str() == "*")
     }
 
-    /// Whether `text` is let in.
+    /// Whether a deny pattern may match some URI after `prefix`.
+    pub fn may_deny_uris_behind(&self, prefix: &str) -> bool {
+        self.deny.iter().any(|pattern| pattern.may_match_uris_behind(prefix))
+    }
+
+    /// Whether these rules certainly allow every URI after `prefix`.
+    pub fn allow_all_uris_behind(&self, prefix: &str) -> bool {
+        !self.may_deny_uris_behind(prefix)
+            && self.allow.iter().any(|pattern| pattern.matches_all_behind(prefix))
+    }
+
+    /// Whether `text` is allowed.
     pub fn allow(&self, text: &str) -> bool {
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(text));
         any(&self.allow) && !any(&self.deny)
     }
 
-    /// Which patterns decide about a URI that no upstream lists. `prefix` stands before it in these rules.
-    pub fn decide_uri(&self, prefix: &str, uri: &CanonicalUri<'_>) -> Decision {
+    /// The patterns that decide about a URI that no upstream lists, with `prefix` in front of it.
+    pub fn decide_uri(&self, prefix: &str, uri: &CanonicalUri<'_>) -> RuleMatch {
         let whole = [prefix, uri.as_str()].concat();
         let first = self.allow.iter().position(|pattern| pattern.matches(&whole));
         let is_allowed = |reading: &str| {
@@ -140,17 +178,17 @@ impl Rules {
         };
         let allowed_by = first.filter(|_| uri.readings().skip(1).all(is_allowed));
         if self.deny.is_empty() {
-            return Decision { allowed_by, denied_by: None };
+            return RuleMatch { allowed_by, denied_by: None };
         }
         let spellings = spellings(prefix, uri);
         let denied_by = self.deny.iter().position(|pattern| pattern.matches_any(&spellings));
-        Decision { allowed_by, denied_by }
+        RuleMatch { allowed_by, denied_by }
     }
 
-    /// Which patterns decide whether `text` is let in; comes to the same as [`Rules::allow`].
-    pub fn decide(&self, text: &str) -> Decision {
+    /// The patterns that decide whether `text` is allowed; consistent with [`AllowDeny::allow`].
+    pub fn decide(&self, text: &str) -> RuleMatch {
         let first = |patterns: &[Pattern]| patterns.iter().position(|it| it.matches(text));
-        Decision { allowed_by: first(&self.allow), denied_by: first(&self.deny) }
+        RuleMatch { allowed_by: first(&self.allow), denied_by: first(&self.deny) }
     }
 }
 
@@ -181,18 +219,36 @@ mod tests {
     }
 
     #[test]
+    fn what_may_stand_behind_a_prefix_decides_whether_rules_let_all_of_it_in() {
+        let check = |allow: &[&str], deny: &[&str], expected: bool| {
+            let found = AllowDeny::new(allow, deny).allow_all_uris_behind("hub/");
+            assert_eq!(found, expected, "{allow:?} {deny:?}");
+        };
+        for allow in ["*", "hub/*", "h*"] {
+            check(&[allow], &[], true);
+            check(&["x", allow], &["other/*", "hub"], true);
+            for deny in ["*", "hub/x", "h*x", "HUB/x", "hub/*", "*/x"] {
+                check(&[allow], &[deny], false);
+            }
+        }
+        for allow in ["hub/x*", "*x", "hub/", "other/*", "h*b*"] {
+            check(&[allow], &[], false);
+        }
+    }
+
+    #[test]
     fn denying_wins_and_silence_denies() {
-        let rules = Rules::new(&["a*"], &["ab*"]);
+        let rules = AllowDeny::new(&["a*"], &["ab*"]);
         assert!(rules.allow("ac") && !rules.allow("abc") && !rules.allow("b"));
-        assert!(!Rules::default().allow("a"));
-        assert!(Rules::everything().allow_everything() && !rules.allow_everything());
+        assert!(!AllowDeny::default().allow("a"));
+        assert!(AllowDeny::everything().allow_everything() && !rules.allow_everything());
     }
 
     #[test]
     fn rules_for_a_uri_that_is_not_listed_hold_for_all_its_readings() {
         let check = |allow: &[&str], deny: &[&str], uri: &str, expected: bool| {
             let parsed = CanonicalUri::parse(uri).expect(uri);
-            let found = Rules::new(allow, deny).decide_uri("u/", &parsed).allows();
+            let found = AllowDeny::new(allow, deny).decide_uri("u/", &parsed).allows();
             assert_eq!(found, expected, "{allow:?} {deny:?} {uri}");
         };
         check(&["u/file:///*.txt"], &[], "file:///a.txt", true);
@@ -235,16 +291,16 @@ mod tests {
 
     #[test]
     fn the_first_pattern_of_each_list_that_matches_decides() {
-        let rules = Rules::new(&["x", "a*", "*"], &["y", "ab*", "abc"]);
+        let rules = AllowDeny::new(&["x", "a*", "*"], &["y", "ab*", "abc"]);
         let decided = |text| {
-            let Decision { allowed_by, denied_by } = rules.decide(text);
+            let RuleMatch { allowed_by, denied_by } = rules.decide(text);
             (allowed_by, denied_by)
         };
         assert_eq!(decided("ac"), (Some(1), None));
         assert_eq!(decided("abc"), (Some(1), Some(1)));
         assert_eq!(decided("z"), (Some(2), None));
         assert_eq!(decided("y"), (Some(2), Some(0)));
-        assert_eq!(Rules::default().decide("y"), Decision::default());
+        assert_eq!(AllowDeny::default().decide("y"), RuleMatch::default());
     }
 
     proptest! {
@@ -254,7 +310,7 @@ mod tests {
             deny in prop::collection::vec("[ab*]{0,4}", 0..4),
             text in "[ab]{0,6}",
         ) {
-            let rules = Rules::new(&allow, &deny);
+            let rules = AllowDeny::new(&allow, &deny);
             let decision = rules.decide(&text);
             prop_assert_eq!(decision.allows(), rules.allow(&text));
             for (by, patterns) in [(decision.allowed_by, &allow), (decision.denied_by, &deny)] {
@@ -282,8 +338,8 @@ mod tests {
             allow in prop::collection::vec("[ab*]{0,4}", 0..4), text in "[ab]{0,6}",
         ) {
             let none: [String; 0] = [];
-            if allow.len() > 1 && Rules::new(&allow[1..], &none).allow(&text) {
-                prop_assert!(Rules::new(&allow, &none).allow(&text));
+            if allow.len() > 1 && AllowDeny::new(&allow[1..], &none).allow(&text) {
+                prop_assert!(AllowDeny::new(&allow, &none).allow(&text));
             }
         }
     }

@@ -1,11 +1,9 @@
-//! The resources of which a client has yet to be told that they have changed.
+//! Pending resource updates of one client (`notifications/resources/updated`).
 //!
-//! Promises: it is a set and no queue. A resource that changes often before its client is told stands in
-//! it once; one is told at most once in [`SPACING`], and the last change of a storm always is. Marking
-//! never waits. However many parts of a resource change, no more than [`MAX_DIRTY`] stand in the set:
-//! beyond that the resource that was subscribed to stands for them.
-//!
-//! Knows nothing of: who may read what.
+//! Invariants: it is a set, not a queue. A resource that changes often before the notification is
+//! in it once; there is at most one notification per [`SPACING`], and the last change of a series
+//! is always notified. Marking never waits. However many parts of a resource change, the set has at
+//! most [`MAX_PENDING_UPDATES`] entries: beyond that the subscribed resource stands for its parts.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -17,41 +15,40 @@ use tokio::time::Instant;
 
 use crate::mcp::name::UpstreamName;
 
-/// The least time between two notices of a resource to one client.
+/// Minimum time between two notifications of a resource to one client.
 pub const SPACING: Duration = Duration::from_secs(1);
 
-/// How many resources stand in a set before changed parts of one count as a change of the whole.
-pub const MAX_DIRTY: usize = 1_000;
+/// Number of resources in a set from which on changed parts count as a change of the whole.
+pub const MAX_PENDING_UPDATES: usize = 1_000;
 
-/// A set of changed resources: whoever hears of changes marks them, one reader takes them out. Cheap to
-/// clone.
+/// Set of changed resources with any number of writers and one reader. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Dirty {
+pub struct PendingResourceUpdates {
     shared: Arc<Shared>,
 }
 
 /// A resource that has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Changed {
-    /// Who says so.
+pub struct ResourceUpdate {
+    /// The upstream that sent the notification.
     pub upstream: UpstreamName,
-    /// Which it is.
+    /// The URI of the resource.
     pub uri: Arc<str>,
 }
 
 #[derive(Default)]
 struct Shared {
-    set: Mutex<Set>,
+    set: Mutex<UpdateSet>,
     marked: Notify,
 }
 
 #[derive(Default)]
-struct Set {
-    states: HashMap<Changed, State>,
-    /// Those that can be told now, in the order in which they were marked.
-    ready: VecDeque<Changed>,
-    /// Those that were told a moment ago, and until when they rest.
-    resting: VecDeque<(Instant, Changed)>,
+struct UpdateSet {
+    states: HashMap<ResourceUpdate, State>,
+    /// Updates that can be sent now, in the order in which they were marked.
+    ready: VecDeque<ResourceUpdate>,
+    /// Recently sent updates, with the end of their spacing.
+    resting: VecDeque<(Instant, ResourceUpdate)>,
 }
 
 enum State {
@@ -59,27 +56,28 @@ enum State {
     Resting { has_changed: bool },
 }
 
-impl Dirty {
-    /// Marks a resource that has changed, for a client that subscribed to `subscribed`, which is the
-    /// resource itself or what it is a part of.
+impl PendingResourceUpdates {
+    /// Marks a changed resource for a client that subscribed to `subscribed`, which is the resource
+    /// itself or one that contains it.
     pub fn mark(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
-        let is_news = {
+        let is_new = {
             let set = &mut *self.lock();
-            let known = |uri: &Arc<str>| Changed { upstream: upstream.clone(), uri: uri.clone() };
+            let known =
+                |uri: &Arc<str>| ResourceUpdate { upstream: upstream.clone(), uri: uri.clone() };
             let mut changed = known(uri);
-            if set.states.len() >= MAX_DIRTY && !set.states.contains_key(&changed) {
+            if set.states.len() >= MAX_PENDING_UPDATES && !set.states.contains_key(&changed) {
                 changed = known(subscribed);
             }
             set.mark(changed)
         };
-        if is_news {
+        if is_new {
             self.shared.marked.notify_one();
         }
     }
 
-    /// The next resource to tell of, which counts as told from now on. Never ends. Cancel-safe. For one
+    /// Waits for the next update, which then counts as sent. Never ends. Cancel-safe. For one
     /// reader at a time.
-    pub async fn next(&self) -> Changed {
+    pub async fn next(&self) -> ResourceUpdate {
         loop {
             let rested = match self.lock().take(Instant::now()) {
                 Ok(changed) => return changed,
@@ -99,15 +97,15 @@ impl Dirty {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Set> {
+    fn lock(&self) -> MutexGuard<'_, UpdateSet> {
         // A panic under the lock can only come from memory that ran out.
         self.shared.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Set {
-    /// Tells whether there is anything new to tell.
-    fn mark(&mut self, changed: Changed) -> bool {
+impl UpdateSet {
+    /// Adds an update; returns whether the reader must be woken.
+    fn mark(&mut self, changed: ResourceUpdate) -> bool {
         match self.states.get_mut(&changed) {
             Some(State::Ready) => false,
             Some(State::Resting { has_changed }) => !std::mem::replace(has_changed, true),
@@ -119,8 +117,8 @@ impl Set {
         }
     }
 
-    /// Takes out what can be told, or tells when something may be ready.
-    fn take(&mut self, now: Instant) -> Result<Changed, Option<Instant>> {
+    /// Removes the next update that can be sent, or returns when one may be ready.
+    fn take(&mut self, now: Instant) -> Result<ResourceUpdate, Option<Instant>> {
         while let Some((_, rested)) = self.resting.pop_front_if(|(until, _)| *until <= now) {
             match self.states.get_mut(&rested) {
                 Some(state @ State::Resting { has_changed: true }) => {
@@ -141,15 +139,15 @@ impl Set {
     }
 }
 
-impl fmt::Debug for Dirty {
+impl fmt::Debug for PendingResourceUpdates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ready = self.lock().ready.len();
-        f.debug_struct("Dirty").field("ready", &ready).finish_non_exhaustive()
+        f.debug_struct("PendingResourceUpdates").field("ready", &ready).finish_non_exhaustive()
     }
 }
 
-/// The URI, and those of which it may be a part, the nearest first (spec, resources: what is updated may
-/// be a sub-resource of what was subscribed to). Bounded.
+/// The URI and its parents, the nearest first (spec, resources: an updated resource may be a
+/// sub-resource of the subscribed one). Bounded.
 pub fn with_parents(uri: &str) -> impl Iterator<Item = &str> {
     let cuts = uri.bytes().enumerate().rev().filter(|(_, byte)| matches!(byte, b'/' | b'?' | b'#'));
     let parents = cuts.take(MAX_PARENTS).flat_map(|(at, byte)| {
@@ -159,7 +157,7 @@ pub fn with_parents(uri: &str) -> impl Iterator<Item = &str> {
     std::iter::once(uri).chain(parents)
 }
 
-/// How far up a URI is followed.
+/// Maximum number of delimiters at which a URI is cut.
 const MAX_PARENTS: usize = 64;
 
 #[cfg(test)]
@@ -171,54 +169,57 @@ mod tests {
         "hub".parse().expect("a name")
     }
 
-    fn mark(dirty: &Dirty, uri: &str) {
-        dirty.mark(&hub(), &uri.into(), &"whole:".into());
+    fn mark(updates: &PendingResourceUpdates, uri: &str) {
+        updates.mark(&hub(), &uri.into(), &"whole:".into());
     }
 
-    fn now(dirty: &Dirty) -> Option<Arc<str>> {
-        dirty.next().now_or_never().map(|changed| changed.uri)
+    fn now(updates: &PendingResourceUpdates) -> Option<Arc<str>> {
+        updates.next().now_or_never().map(|changed| changed.uri)
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_changes_often_is_told_once_and_its_last_change_after_a_rest() {
-        let dirty = Dirty::default();
+        let updates = PendingResourceUpdates::default();
         for _ in 0..10_000 {
-            mark(&dirty, "a");
-            mark(&dirty, "b");
+            mark(&updates, "a");
+            mark(&updates, "b");
         }
-        assert_eq!((now(&dirty).as_deref(), now(&dirty).as_deref()), (Some("a"), Some("b")));
-        assert_eq!(now(&dirty), None);
+        assert_eq!((now(&updates).as_deref(), now(&updates).as_deref()), (Some("a"), Some("b")));
+        assert_eq!(now(&updates), None);
         for _ in 0..10_000 {
-            mark(&dirty, "b");
+            mark(&updates, "b");
         }
-        assert_eq!(now(&dirty), None);
-        let (told, since) = (dirty.next().await, Instant::now());
-        assert_eq!((&*told.uri, told.upstream), ("b", hub()));
+        assert_eq!(now(&updates), None);
+        let (seen, since) = (updates.next().await, Instant::now());
+        assert_eq!((&*seen.uri, seen.upstream), ("b", hub()));
         tokio::time::advance(SPACING * 2).await;
-        assert_eq!((now(&dirty), since.elapsed()), (None, SPACING * 2));
-        assert!(dirty.lock().states.is_empty() && dirty.lock().resting.is_empty());
+        assert_eq!((now(&updates), since.elapsed()), (None, SPACING * 2));
+        assert!(updates.lock().states.is_empty() && updates.lock().resting.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_mark_wakes_whoever_waits() {
-        let dirty = Dirty::default();
+        let updates = PendingResourceUpdates::default();
         let marking = async {
             tokio::task::yield_now().await;
-            mark(&dirty, "a");
+            mark(&updates, "a");
         };
-        let (told, ()) = tokio::join!(dirty.next(), marking);
-        assert_eq!(&*told.uri, "a");
+        let (seen, ()) = tokio::join!(updates.next(), marking);
+        assert_eq!(&*seen.uri, "a");
     }
 
     #[tokio::test(start_paused = true)]
     async fn too_many_parts_are_told_as_the_whole() {
-        let dirty = Dirty::default();
-        for number in 0..10 * MAX_DIRTY {
-            mark(&dirty, &format!("whole:/{number}"));
+        let updates = PendingResourceUpdates::default();
+        for number in 0..10 * MAX_PENDING_UPDATES {
+            mark(&updates, &format!("whole:/{number}"));
         }
-        assert_eq!(dirty.lock().states.len(), MAX_DIRTY + 1);
-        let told: Vec<_> = std::iter::from_fn(|| now(&dirty)).collect();
-        assert_eq!((told.len(), told.last().map(|uri| &**uri)), (MAX_DIRTY + 1, Some("whole:")));
+        assert_eq!(updates.lock().states.len(), MAX_PENDING_UPDATES + 1);
+        let seen: Vec<_> = std::iter::from_fn(|| now(&updates)).collect();
+        assert_eq!(
+            (seen.len(), seen.last().map(|uri| &**uri)),
+            (MAX_PENDING_UPDATES + 1, Some("whole:"))
+        );
     }
 
     #[test]

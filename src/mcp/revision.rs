@@ -18,7 +18,7 @@ pub enum Revision {
     V2026_07_28,
 }
 
-/// How a conversation works: with a handshake and a session, or without any state.
+/// Generation of the protocol: with a handshake and a session, or stateless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
     /// 2024-11-05 to 2025-11-25: `initialize`, sessions, requests from the server.
@@ -48,7 +48,7 @@ impl Revision {
         if self < Self::V2026_07_28 { Era::Legacy } else { Era::Modern }
     }
 
-    /// The date by which the wire names the revision.
+    /// The date that names the revision in the protocol.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -59,16 +59,17 @@ impl Revision {
         }
     }
 
-    /// Whether several messages may stand in one array (spec 2025-03-26, base protocol: receiving
-    /// batches is a must; removed in 2025-06-18; 2024-11-05 leaves it to JSON-RPC).
+    /// Whether the revision has batches: several messages in one array (spec 2025-03-26, base
+    /// protocol: receiving batches is a MUST; removed in 2025-06-18; 2024-11-05 leaves it to
+    /// JSON-RPC).
     pub fn has_batches(self) -> bool {
         self < Self::V2025_06_18
     }
 }
 
-/// A date that names no revision known here.
+/// Error for a text that names no known revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no known protocol revision")]
+#[error("unknown protocol revision")]
 pub struct UnknownRevision;
 
 impl FromStr for Revision {

@@ -1,15 +1,13 @@
-//! Tasks, calls that go on after their reply: how one client names them, and what it has yet to be told of
-//! them.
+//! Tasks: mapping of their ids for one client, and the client's pending status notifications.
 //!
-//! An upstream's side knows a task by the upstream's own id, a client by a handle. [`Naming`] is the way from
-//! one to the other, for one client and one tool; [`TaskNews`] is where a client takes out what became of
-//! its tasks.
+//! The upstream side knows a task by the upstream's own id, the client by a handle.
+//! [`TaskIdMapper`] maps between them, for one client and one tool; [`TaskStatusQueue`] has the
+//! pending status notifications of a client.
 //!
-//! Promises: telling never waits. Of one task only the newest state waits, of all together no more than
-//! [`MAX_TOLD`] and [`MAX_TOLD_BYTES`]; beyond either the oldest goes. A client hears of a task only while it
-//! may ask about it, at most [`PER_SECOND`] times a second.
-//!
-//! Knows nothing of: what the states of a task mean, and how clients are told.
+//! Invariants: adding a notification never waits. For one task only the newest status waits, and
+//! together at most [`MAX_QUEUED`] statuses and [`MAX_QUEUED_BYTES`]; beyond either the oldest is
+//! dropped. A client is notified of a task only while it may send requests about it, at most
+//! [`PER_SECOND`] times a second.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,41 +24,41 @@ use crate::mcp::meta;
 use crate::mcp::revision::Era;
 use crate::sha256::sha256;
 
-/// The member that names a task.
+/// Member that names a task.
 pub const TASK_ID: &str = "taskId";
-/// The member of a listen's filter that names tasks.
+/// Member of a listen request's filter that names tasks.
 pub const TASK_IDS: &str = "taskIds";
-/// How clients of the extension are told of a task.
-pub const TOLD_TO_LISTENERS: &str = "notifications/tasks";
-/// How clients of 2025-11-25 are.
-pub const TOLD_TO_OWNERS: &str = "notifications/tasks/status";
+/// Task notification of the modern era's extension.
+pub const TASK_NOTIFICATION: &str = "notifications/tasks";
+/// Task status notification of 2025-11-25.
+pub const TASK_STATUS_NOTIFICATION: &str = "notifications/tasks/status";
 
-/// How many states of tasks wait for one client, and how many bytes of them; a single larger one passes.
-const MAX_TOLD: usize = 1_000;
-const MAX_TOLD_BYTES: usize = 1024 * 1024;
+/// Maximum number and bytes of pending statuses of one client; a single larger status passes.
+const MAX_QUEUED: usize = 1_000;
+const MAX_QUEUED_BYTES: usize = 1024 * 1024;
 
-/// How many states one client is told of in a second.
+/// Maximum status notifications to one client per second.
 const PER_SECOND: u32 = 20;
 
-/// The longest id of an upstream's own that becomes a handle, in bytes.
+/// The longest task id of an upstream that becomes a handle, in bytes.
 pub const MAX_TASK_ID_BYTES: usize = 1_024;
 
-/// Where an upstream's id of a task means that task: in one process, in one session, or at the server behind a URL
-/// that keeps no sessions. Somewhere else the same id may be another client's task.
+/// Scope in which an upstream's task id is unique: one process, one session, or the server behind a
+/// URL without sessions. In another scope the same id may be another client's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskScope(u64);
 
 impl TaskScope {
-    /// Set in those of servers, so that they are none of the others.
+    /// Bit that is set in scopes of servers, so that they differ from all others.
     const OF_SERVER: u64 = 1 << 63;
 
-    /// The scope of a process or a session. No other one has it.
+    /// Creates a unique scope for a process or a session.
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed) & !Self::OF_SERVER)
     }
 
-    /// The scope of a server without sessions, told from others by the hash of what it is configured with.
+    /// The scope of a server without sessions, identified by the hash of its settings.
     pub fn of_server(fingerprint: &str) -> Self {
         let hash = sha256(fingerprint);
         let first = hash.first_chunk().expect("a hash has more than eight bytes");
@@ -72,60 +70,62 @@ impl TaskScope {
         self.0.to_be_bytes()
     }
 
-    /// The scope that these bytes are.
+    /// The scope with these bytes.
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         Self(u64::from_be_bytes(bytes))
     }
 }
 
-/// How one client names the tasks of one tool.
-pub trait Naming: fmt::Debug + Send + Sync {
-    /// In which era it does: the two know tasks of different shapes.
+/// Mapping of task ids for one client and one tool.
+pub trait TaskIdMapper: fmt::Debug + Send + Sync {
+    /// The client's era: tasks of the two eras differ.
     fn era(&self) -> Era;
-    /// The handle of a task that the client has begun, always the same; `None` where the id is too long.
-    fn begin(&self, scope: TaskScope, own: &str) -> Option<String>;
-    /// The handle of what its upstream calls `own`, if the client's request has named it.
+    /// The handle of a task that the client has begun, always the same; `None` if the id is too
+    /// long.
+    fn new_handle(&self, scope: TaskScope, own: &str) -> Option<String>;
+    /// The handle of the task with the upstream's id `own`, if the client's request has named it.
     fn handle(&self, own: &str) -> Option<&str>;
-    /// What the upstream calls the task of this handle, if the client's request has named it.
+    /// The upstream's id of the task with this handle, if the client's request has named it.
     fn own(&self, handle: &str) -> Option<&str>;
-    /// Whether the client may ask about the tool's tasks at this moment.
+    /// Whether the client may currently send requests about the tool's tasks.
     fn is_reachable(&self) -> bool;
 }
 
-/// A [`Naming`] that is shared.
-pub type Names = Arc<dyn Naming>;
+/// A shared [`TaskIdMapper`].
+pub type SharedTaskIdMapper = Arc<dyn TaskIdMapper>;
 
-/// Puts the handle in place of the id in an object that names a task which the client's request has named. Any other
-/// id stays: it is the upstream's own, and opens nothing.
-pub fn rename(object: &mut Object, names: &dyn Naming) {
+/// Replaces the task id of an object by the handle, if the client's request has named the task. Any
+/// other id stays: it is the upstream's own and cannot be used as a handle.
+pub fn rename(object: &mut Object, task_ids: &dyn TaskIdMapper) {
     let own = object.get_string(TASK_ID);
-    if let Some(handle) = own.and_then(|own| names.handle(&own)) {
+    if let Some(handle) = own.and_then(|own| task_ids.handle(&own)) {
         object.set(TASK_ID, json::quote(handle));
     }
 }
 
-/// The id of the task that `object` says in its `_meta` to be about.
+/// The id of the related task in the `_meta` of `object`.
 pub fn related(object: &Object) -> Option<Box<str>> {
     let related = object.get_object("_meta")?.get_object(meta::RELATED_TASK)?;
     related.get_string(TASK_ID).map(|id| id.as_ref().into())
 }
 
-/// Puts a handle in place of the id of the task that `object` says in its `_meta` to be about. An id that the
-/// client's request has not named is taken out: a tool may have repeated it from anywhere. Tells whether the object
-/// has changed.
-pub fn rename_related(object: &mut Object, names: &dyn Naming) -> bool {
-    change_related(object, |own| names.handle(own))
+/// Replaces the id of the related task in the `_meta` of `object` by the handle. An id that the
+/// client's request has not named is removed, because a tool may have copied it from anywhere.
+/// Returns whether the object has changed.
+pub fn rename_related(object: &mut Object, task_ids: &dyn TaskIdMapper) -> bool {
+    change_related(object, |own| task_ids.handle(own))
 }
 
-/// Takes out what `object` says in its `_meta` of a task that it is about.
+/// Removes the related task from the `_meta` of `object`.
 pub fn drop_related(object: &mut Object) {
     change_related(object, |_| None);
 }
 
-/// The other way round, towards the upstream: what is not the handle of a task that the client's request has named is
-/// taken out.
-pub fn restore_related(object: &mut Object, names: &dyn Naming) -> bool {
-    change_related(object, |handle| names.own(handle))
+/// Replaces the handle of the related task in the `_meta` of `object` by the upstream's id. A
+/// handle that the client's request has not named is removed. Returns whether the object has
+/// changed.
+pub fn restore_related(object: &mut Object, task_ids: &dyn TaskIdMapper) -> bool {
+    change_related(object, |handle| task_ids.own(handle))
 }
 
 fn change_related<'a>(
@@ -149,90 +149,95 @@ fn change_related<'a>(
 
 // === TaskOwner ===
 
-/// The client that a task belongs to, or that listens for it.
+/// Client that owns a task or is subscribed to it.
 #[derive(Debug, Clone)]
 pub struct TaskOwner {
-    names: Names,
-    news: Weak<Shared>,
+    task_ids: SharedTaskIdMapper,
+    queue: Weak<Shared>,
 }
 
 impl TaskOwner {
-    /// A client that names the task in this way and hears of it here.
-    pub fn new(names: Names, news: &TaskNews) -> Self {
-        Self { names, news: Arc::downgrade(&news.shared) }
+    /// Creates an owner with its mapper of task ids and its queue.
+    pub fn new(task_ids: SharedTaskIdMapper, queue: &TaskStatusQueue) -> Self {
+        Self { task_ids, queue: Arc::downgrade(&queue.shared) }
     }
 
-    /// Whether nobody will hear of anything any more.
+    /// Whether the client's queue is gone.
     pub fn is_gone(&self) -> bool {
-        self.news.strong_count() == 0
+        self.queue.strong_count() == 0
     }
 
-    /// Whether it is the same client.
+    /// Whether both are the same client.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.news.ptr_eq(&other.news)
+        self.queue.ptr_eq(&other.queue)
     }
 
-    /// How the client names its tasks.
-    pub fn names(&self) -> &dyn Naming {
-        &*self.names
+    /// The client's mapper of task ids.
+    pub fn task_ids(&self) -> &dyn TaskIdMapper {
+        &*self.task_ids
     }
 
-    /// Takes the `params` of a notification about the task that the client knows by this handle.
-    pub fn tell(&self, handle: &str, params: &Object) {
-        let Some(shared) = self.news.upgrade() else { return };
+    /// Queues the `params` of a notification about the task with this handle.
+    pub fn notify(&self, handle: &str, params: &Object) {
+        let Some(shared) = self.queue.upgrade() else { return };
         let mut params = params.clone();
         params.set(TASK_ID, json::quote(handle));
-        rename_related(&mut params, &*self.names);
-        // A copy: a slice would keep the whole message in memory, and on one line it fits any stream.
+        rename_related(&mut params, &*self.task_ids);
+        // A copy, because a slice would keep the whole message in memory; on one line it fits any
+        // stream.
         let params = json::on_one_line(Bytes::copy_from_slice(&params.to_bytes()));
-        shared.lock().push(Told { handle: handle.into(), names: self.names.clone(), params });
-        shared.came.notify_one();
+        shared.lock().push(PendingStatus {
+            handle: handle.into(),
+            task_ids: self.task_ids.clone(),
+            params,
+        });
+        shared.arrived.notify_one();
     }
 }
 
-/// A task that a client listens for.
+/// A task that a client is subscribed to.
 #[derive(Debug, Clone)]
 pub struct FollowedTask {
-    /// Who listens.
+    /// The client.
     pub owner: TaskOwner,
-    /// Where the task began.
+    /// The scope in which the task began.
     pub scope: TaskScope,
-    /// How the client knows it.
+    /// The client's handle of the task.
     pub handle: Box<str>,
 }
 
-// === TaskNews ===
+// === TaskStatusQueue ===
 
-/// What a client has yet to be told of its tasks. Cheap to clone.
+/// Pending task notifications of one client. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct TaskNews {
+pub struct TaskStatusQueue {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    queue: Mutex<Queue>,
-    came: Notify,
+    queue: Mutex<StatusQueue>,
+    arrived: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    waiting: VecDeque<Told>,
+struct StatusQueue {
+    waiting: VecDeque<PendingStatus>,
     bytes: usize,
-    /// When the next one may go out.
+    /// Earliest time of the next notification.
     next_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct PendingStatus {
     handle: Box<str>,
-    names: Names,
+    task_ids: SharedTaskIdMapper,
     params: Bytes,
 }
 
-impl TaskNews {
-    /// The `params` of the next notification about a task, under its handle. Never ends. Cancel-safe. For one
-    /// reader at a time.
+impl TaskStatusQueue {
+    /// Waits for the `params` of the next task notification, with the handle. Never ends.
+    /// Cancel-safe. For one reader at a time.
     pub async fn next(&self) -> Bytes {
         loop {
             let early = match self.shared.lock().take(Instant::now()) {
@@ -247,7 +252,7 @@ impl TaskNews {
             };
             tokio::select! {
                 biased;
-                () = self.shared.came.notified() => {}
+                () = self.shared.arrived.notified() => {}
                 () = rested => {}
             }
         }
@@ -255,43 +260,43 @@ impl TaskNews {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, StatusQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
-    fn push(&mut self, told: Told) {
-        if let Some(older) = self.waiting.iter_mut().find(|it| it.handle == told.handle) {
+impl StatusQueue {
+    fn push(&mut self, status: PendingStatus) {
+        if let Some(older) = self.waiting.iter_mut().find(|it| it.handle == status.handle) {
             self.bytes -= older.params.len();
-            self.bytes += told.params.len();
-            *older = told;
+            self.bytes += status.params.len();
+            *older = status;
         } else {
-            self.bytes += told.params.len();
-            self.waiting.push_back(told);
+            self.bytes += status.params.len();
+            self.waiting.push_back(status);
         }
-        while self.waiting.len() > MAX_TOLD
-            || (self.bytes > MAX_TOLD_BYTES && self.waiting.len() > 1)
+        while self.waiting.len() > MAX_QUEUED
+            || (self.bytes > MAX_QUEUED_BYTES && self.waiting.len() > 1)
         {
             self.pop();
         }
     }
 
-    fn pop(&mut self) -> Option<Told> {
-        let told = self.waiting.pop_front()?;
-        self.bytes -= told.params.len();
-        Some(told)
+    fn pop(&mut self) -> Option<PendingStatus> {
+        let status = self.waiting.pop_front()?;
+        self.bytes -= status.params.len();
+        Some(status)
     }
 
-    /// The next one, or when there may be one.
+    /// Removes the next notification, or returns when there may be one.
     fn take(&mut self, now: Instant) -> Result<Bytes, Option<Instant>> {
         if let Some(at) = self.next_at.filter(|at| *at > now && !self.waiting.is_empty()) {
             return Err(Some(at));
         }
-        while let Some(told) = self.pop() {
-            if told.names.is_reachable() {
+        while let Some(status) = self.pop() {
+            if status.task_ids.is_reachable() {
                 self.next_at = Some(now + Duration::from_secs(1) / PER_SECOND);
-                return Ok(told.params);
+                return Ok(status.params);
             }
         }
         Err(None)
@@ -302,16 +307,16 @@ impl Queue {
 pub(crate) mod testing {
     use super::*;
 
-    /// Names every new task by its id in angle brackets, and knows `t` as `<t>`.
+    /// Maps every new task to its id in angle brackets, and `t` to `<t>`.
     #[derive(Debug)]
     pub(crate) struct Brackets(pub(crate) Era, pub(crate) bool);
 
-    impl Naming for Brackets {
+    impl TaskIdMapper for Brackets {
         fn era(&self) -> Era {
             self.0
         }
 
-        fn begin(&self, _: TaskScope, own: &str) -> Option<String> {
+        fn new_handle(&self, _: TaskScope, own: &str) -> Option<String> {
             (own.len() <= MAX_TASK_ID_BYTES).then(|| format!("<{own}>"))
         }
 
@@ -339,12 +344,12 @@ mod tests {
         Object::parse(text.to_owned()).expect(text)
     }
 
-    fn names(is_reachable: bool) -> Names {
+    fn task_ids(is_reachable: bool) -> SharedTaskIdMapper {
         Arc::new(Brackets(Era::Legacy, is_reachable))
     }
 
-    fn now(news: &TaskNews) -> Option<Bytes> {
-        news.next().now_or_never()
+    fn now(queue: &TaskStatusQueue) -> Option<Bytes> {
+        queue.next().now_or_never()
     }
 
     #[test]
@@ -354,22 +359,22 @@ mod tests {
                 r#"{{"x":1e400,"_meta":{{"a":1.0,"io.modelcontextprotocol/related-task":{{"taskId":"{id}","b":1.0}}}}}}"#
             )
         };
-        let names = names(true);
+        let task_ids = task_ids(true);
         let mut there = object(&related("t"));
-        assert!(rename_related(&mut there, &*names));
+        assert!(rename_related(&mut there, &*task_ids));
         assert_eq!(there.to_bytes(), related("<t>"));
-        assert!(restore_related(&mut there, &*names));
+        assert!(restore_related(&mut there, &*task_ids));
         assert_eq!(there.to_bytes(), related("t"));
         for other in [r#"{"_meta":{"a":1.0}}"#, r#"{"taskId":"t"}"#, r#"{"_meta":7}"#] {
             let mut other_object = object(other);
-            assert!(!rename_related(&mut other_object, &*names), "{other}");
-            assert!(!restore_related(&mut other_object, &*names), "{other}");
+            assert!(!rename_related(&mut other_object, &*task_ids), "{other}");
+            assert!(!restore_related(&mut other_object, &*task_ids), "{other}");
             assert_eq!(other_object.to_bytes(), other);
         }
         // No task that the request has named: no other is named, to an upstream or to a client.
         for change in [restore_related, rename_related] {
             let mut foreign = object(&related("other"));
-            assert!(change(&mut foreign, &*names));
+            assert!(change(&mut foreign, &*task_ids));
             assert_eq!(foreign.to_bytes(), r#"{"x":1e400,"_meta":{"a":1.0}}"#);
         }
     }
@@ -387,39 +392,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_each_task_the_newest_state_is_told_within_the_rate() {
-        let news = TaskNews::default();
-        let owner = TaskOwner::new(names(true), &news);
+        let queue = TaskStatusQueue::default();
+        let owner = TaskOwner::new(task_ids(true), &queue);
         for state in 0..100 {
-            owner.tell("<a>", &object(&format!(r#"{{"taskId":"a","n":{state}}}"#)));
-            owner.tell("<b>", &object(&format!(r#"{{"taskId":"b","n":{state}}}"#)));
+            owner.notify("<a>", &object(&format!(r#"{{"taskId":"a","n":{state}}}"#)));
+            owner.notify("<b>", &object(&format!(r#"{{"taskId":"b","n":{state}}}"#)));
         }
-        assert_eq!(now(&news).expect("news"), r#"{"taskId":"<a>","n":99}"#);
-        assert_eq!(now(&news), None);
+        assert_eq!(now(&queue).expect("a status"), r#"{"taskId":"<a>","n":99}"#);
+        assert_eq!(now(&queue), None);
         let since = Instant::now();
-        assert_eq!(news.next().await, r#"{"taskId":"<b>","n":99}"#);
+        assert_eq!(queue.next().await, r#"{"taskId":"<b>","n":99}"#);
         assert_eq!(since.elapsed().as_millis() / 10, 5);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(now(&news), None);
+        assert_eq!(now(&queue), None);
         assert!(!owner.is_gone());
-        drop(news);
+        drop(queue);
         assert!(owner.is_gone());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_waits_is_bounded_and_what_may_not_be_asked_about_is_not_told() {
-        let news = TaskNews::default();
-        let owner = TaskOwner::new(names(true), &news);
-        for number in 0..2 * MAX_TOLD {
-            owner.tell(&number.to_string(), &object("{}"));
+        let queue = TaskStatusQueue::default();
+        let owner = TaskOwner::new(task_ids(true), &queue);
+        for number in 0..2 * MAX_QUEUED {
+            owner.notify(&number.to_string(), &object("{}"));
         }
-        assert_eq!(news.shared.lock().waiting.len(), MAX_TOLD);
-        let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(MAX_TOLD_BYTES));
-        owner.tell("large", &object(&large));
-        assert_eq!(news.shared.lock().waiting.len(), 1);
-        assert!(now(&news).expect("a single large one passes").len() > MAX_TOLD_BYTES);
-        assert_eq!(news.shared.lock().bytes, 0);
+        assert_eq!(queue.shared.lock().waiting.len(), MAX_QUEUED);
+        let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(MAX_QUEUED_BYTES));
+        owner.notify("large", &object(&large));
+        assert_eq!(queue.shared.lock().waiting.len(), 1);
+        assert!(now(&queue).expect("a single large one passes").len() > MAX_QUEUED_BYTES);
+        assert_eq!(queue.shared.lock().bytes, 0);
         tokio::time::advance(Duration::from_secs(1)).await;
-        TaskOwner::new(names(false), &news).tell("a", &object("{}"));
-        assert_eq!(now(&news), None);
+        TaskOwner::new(task_ids(false), &queue).notify("a", &object("{}"));
+        assert_eq!(now(&queue), None);
     }
 }

@@ -1,10 +1,11 @@
 //! Trace context: the members of `_meta` that say to which trace a request belongs.
 //!
-//! A client may send anything under these names, and servers hand them to libraries that expect what the specifications
-//! say: W3C Trace Context for `traceparent` and `tracestate`, W3C Baggage for `baggage`. What is not well-formed is
-//! left out; what is passes byte for byte.
+//! A client may send anything under these names, and servers pass them to libraries that expect
+//! the formats of W3C Trace Context (`traceparent`, `tracestate`) and W3C Baggage (`baggage`).
+//! Malformed members are removed; well-formed ones pass byte for byte.
 //!
-//! Invariant: a `tracestate` passes only beside a well-formed `traceparent` (W3C Trace Context, section 3.3).
+//! Invariant: a `tracestate` passes only beside a well-formed `traceparent` (W3C Trace Context,
+//! section 3.3).
 
 use std::collections::HashSet;
 
@@ -17,16 +18,16 @@ pub const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 const BAGGAGE: &str = "baggage";
 
-/// The longest `traceparent`, in bytes. Version 00 has 55; a later one may have more behind that.
+/// The longest `traceparent`, in bytes. Version 00 has 55; a later version may be longer.
 const MAX_TRACEPARENT_BYTES: usize = 256;
 /// The longest `tracestate` and the longest `baggage`, in bytes (W3C Baggage, section 3.3.2).
 const MAX_LIST_BYTES: usize = 8_192;
-/// How many members a `tracestate` may have (W3C Trace Context, section 3.3.1).
+/// Maximum number of members of a `tracestate` (W3C Trace Context, section 3.3.1).
 const MAX_TRACESTATE_MEMBERS: usize = 32;
-/// How many members a `baggage` may have.
+/// Maximum number of members of a `baggage`.
 const MAX_BAGGAGE_MEMBERS: usize = 180;
 
-/// Takes what is not well-formed out of a request's `_meta`. Tells whether that was anything.
+/// Removes malformed trace context from a request's `_meta`. Returns whether there was any.
 pub fn take_malformed(meta: &mut Object) -> bool {
     let is_good =
         |name, is_good: fn(&str) -> bool| meta.get_string(name).is_some_and(|text| is_good(&text));
@@ -39,10 +40,11 @@ pub fn take_malformed(meta: &mut Object) -> bool {
     bad.into_iter().filter(|(name, is_bad)| *is_bad && meta.take(name).is_some()).count() > 0
 }
 
-/// The result of a request as it came, or without what is not well-formed of the trace context in its `_meta`.
+/// The result of a request without malformed trace context in its `_meta`; unchanged if there is
+/// none.
 pub fn without_malformed(result: Bytes) -> Bytes {
     let cleaned = || {
-        let mut result = Object::parse_again(result.clone()).ok()?;
+        let mut result = Object::parse_trusted(result.clone()).ok()?;
         let mut meta = result.get_object("_meta")?;
         take_malformed(&mut meta).then(|| {
             result.set("_meta", meta.to_bytes());
@@ -52,8 +54,8 @@ pub fn without_malformed(result: Bytes) -> Bytes {
     cleaned().unwrap_or(result)
 }
 
-/// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
-/// which the ids are not all zeros and the version is not `ff`.
+/// The trace id of a `traceparent`: version, trace, parent and flags in lower-case hexadecimal
+/// digits, where the ids are not all zeros and the version is not `ff`.
 pub fn trace_id(traceparent: &str) -> Option<Box<str>> {
     let is_hex = |text: &str, length: usize| {
         text.len() == length
@@ -67,7 +69,8 @@ pub fn trace_id(traceparent: &str) -> Option<Box<str>> {
     let (version, trace, parent, flags) =
         (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let is_good = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(parent, 16);
-    // Later versions may have more behind the flags, and nothing is known of it but that it is text.
+    // Later versions may append fields to the flags; nothing is known about them except that they
+    // are text.
     let is_whole = match parts.next() {
         None => true,
         Some(more) => version != "00" && more.bytes().all(|byte| byte.is_ascii_graphic()),
@@ -75,7 +78,8 @@ pub fn trace_id(traceparent: &str) -> Option<Box<str>> {
     (is_good && is_hex(flags, 2) && is_whole).then(|| trace.into())
 }
 
-/// Whether this is a `tracestate`: a list of `key=value`, each key once (W3C Trace Context, section 3.3.1).
+/// Whether the text is a `tracestate`: a list of `key=value`, each key once (W3C Trace Context,
+/// section 3.3.1).
 fn is_tracestate(text: &str) -> bool {
     let mut keys = HashSet::new();
     let is_member = |member: &str| {
@@ -87,20 +91,21 @@ fn is_tracestate(text: &str) -> bool {
     is_list(text, MAX_TRACESTATE_MEMBERS, is_member, is_new)
 }
 
-/// Lower-case letters and digits, and `_-*/@`; it begins with one of the first.
+/// Lower-case letters and digits, and `_-*/@`; begins with a letter or digit.
 fn is_tracestate_key(key: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_good = |byte: u8| is_letter(byte) || b"_-*/@".contains(&byte);
     key.len() <= 256 && key.bytes().all(is_good) && key.bytes().next().is_some_and(is_letter)
 }
 
-/// Printable ASCII but `,` and `=`.
+/// Printable ASCII except `,` and `=`.
 fn is_tracestate_value(value: &str) -> bool {
     let is_good = |byte: u8| (b' '..=b'~').contains(&byte) && !b",=".contains(&byte);
     (1..=256).contains(&value.len()) && value.bytes().all(is_good)
 }
 
-/// Whether this is a `baggage`: a list of `key=value`, each with properties behind `;` (W3C Baggage, section 3.3.1).
+/// Whether the text is a `baggage`: a list of `key=value`, each with properties after `;` (W3C
+/// Baggage, section 3.3.1).
 fn is_baggage(text: &str) -> bool {
     let is_pair = |pair: &str, needs_value: bool| match pair.split_once('=') {
         Some((key, value)) => is_token(trim(key)) && is_baggage_value(trim(value)),
@@ -114,19 +119,19 @@ fn is_baggage(text: &str) -> bool {
     is_list(text, MAX_BAGGAGE_MEMBERS, is_member, |_| true)
 }
 
-/// RFC 9110, section 5.6.2.
+/// Whether the text is a token (RFC 9110, section 5.6.2).
 fn is_token(text: &str) -> bool {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_good)
 }
 
-/// Printable ASCII but space, `"`, `,`, `;` and `\`.
+/// Printable ASCII except space, `"`, `,`, `;` and `\`.
 fn is_baggage_value(value: &str) -> bool {
     value.bytes().all(|byte| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte))
 }
 
-/// Whether this is a list of members with commas and optional spaces between them. Empty members of a `tracestate` are
-/// allowed, and none of them says anything.
+/// Whether the text is a list of members with commas and optional spaces between them. Empty
+/// members of a `tracestate` are allowed and ignored.
 fn is_list(
     text: &str,
     max_members: usize,

@@ -1,13 +1,16 @@
 //! Normal form of URIs that no upstream lists.
 //!
-//! Servers read URIs with different libraries: one strips a TAB, one reads `\` as `/`, one decodes percent escapes before it
-//! looks for `..`. A rule is compared with text. So that the text means the same resource to all of them, a URI that is not
-//! listed byte for byte is routed only as a [`CanonicalUri`], which has one spelling per resource. The rule for users is
-//! `docs/resource-uris.md`.
+//! Servers parse URIs with different libraries: one strips a TAB, one reads `\` as `/`, one decodes
+//! percent escapes before it looks for `..`. A rule is compared with text. So that the text means
+//! the same resource to all of them, a URI that is not listed byte for byte is routed only as a
+//! [`CanonicalUri`], which has one spelling per resource. Users: `docs/resource-uris.md`.
 //!
-//! Invariants: parsing a canonical URI with a WHATWG parser (pydantic's `AnyUrl`, Node's and Rust's `Url`) and writing it
-//! again gives the same text; decoding it adds no segment, no separator and no further escape; of the differences that are
-//! left between readers (query or not, case, port …), [`CanonicalUri::readings`] and [`Loose`] hold all that are known.
+//! Invariants: parsing a canonical URI with a WHATWG parser (pydantic's `AnyUrl`, Node's and Rust's
+//! `Url`) and writing it again gives the same text; decoding it adds no segment, no separator and
+//! no further escape; [`CanonicalUri::readings`] and [`LooseForms`] cover all known differences
+//! that are left between readers (query or not, case, port …).
+//!
+//! Decision: docs/decisions/0029-resource-uris.md
 
 mod host;
 mod loose;
@@ -18,27 +21,29 @@ use std::sync::OnceLock;
 
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
-pub use loose::Loose;
+pub use loose::LooseForms;
 
-use crate::invisible_chars::is_hidden;
+use crate::invisible_chars::is_invisible;
 use crate::mcp::definition::item::MAX_URI_BYTES;
 
-/// A URI in the one spelling that all readers agree on.
+/// URI in the one spelling that all readers agree on.
 #[derive(Debug, Clone)]
 pub struct CanonicalUri<'a> {
     text: &'a str,
-    /// What readers may take it for that ignore a part of it; the whole text is the first.
+    /// The URI as seen by readers that ignore a part of it; the whole text is the first.
     readings: Vec<Cow<'a, str>>,
-    /// The same without a port, if there is one, and with the path `/` or without it, if it has no other.
+    /// The readings without a port, if there is one, and with the path `/` or without it, if the
+    /// URI has no other path.
     others: Vec<String>,
-    /// The loose forms of all of them, made once: the rules of each upstream are compared with them.
-    loose: OnceLock<Vec<Loose>>,
+    /// The loose forms of all of them, computed once: the rules of each upstream are compared
+    /// with them.
+    loose: OnceLock<Vec<LooseForms>>,
 }
 
-/// Why a URI is not canonical.
+/// Reason for which a URI is not canonical.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotCanonical {
-    /// It is longer than any URI that is accepted.
+    /// Longer than any URI that is accepted.
     #[error("it is longer than {MAX_URI_BYTES} bytes")]
     TooLong,
     /// There is no scheme, or it has capital letters.
@@ -57,7 +62,7 @@ pub enum NotCanonical {
     #[error("`%{0:02X}` must be written as the character that it stands for")]
     Superfluous(u8),
     /// An escape that no URI of an unlisted resource may have.
-    #[error("it must not hold `%{0:02X}` there")]
+    #[error("it must not contain `%{0:02X}` there")]
     Forbidden(u8),
     /// An escape of an escape.
     #[error("`%25` is followed by two hexadecimal digits, so that it could be decoded twice")]
@@ -68,8 +73,8 @@ pub enum NotCanonical {
     /// The decoded text is not in Unicode's normalization form C.
     #[error("its decoded text is not in Unicode's normalization form C")]
     NotNormalized,
-    /// A character that some readers take for a separator, or that cannot be seen.
-    #[error("it must not hold the character U+{:04X}", u32::from(*.0))]
+    /// A character that some readers take for a separator, or an invisible one.
+    #[error("it must not contain the character U+{:04X}", u32::from(*.0))]
     Ambiguous(char),
     /// An empty segment, or one of dots and spaces.
     #[error("its path has an empty segment, or one such as `.` or `..`")]
@@ -83,12 +88,12 @@ pub enum NotCanonical {
 }
 
 impl<'a> CanonicalUri<'a> {
-    /// Takes a URI in normal form only. Linear in its length, which is bounded.
+    /// Accepts a URI in normal form only. Linear in its length, which is bounded.
     pub fn parse(text: &'a str) -> Result<Self, NotCanonical> {
         if text.len() > MAX_URI_BYTES {
             return Err(NotCanonical::TooLong);
         }
-        let parts = Parts::of(text)?;
+        let parts = UriParts::of(text)?;
         check_characters(&parts)?;
         let letters = decode(&parts)?;
         check_letters(&letters)?;
@@ -106,28 +111,29 @@ impl<'a> CanonicalUri<'a> {
         self.text
     }
 
-    /// What it is for readers that ignore the fragment, the query, parameters (`;x`) or slashes at the end. The first is the
-    /// whole URI; there are at most twenty. A rule must allow each of them.
+    /// The URI as seen by readers that ignore the fragment, the query, parameters (`;x`) or
+    /// trailing slashes. The first is the whole URI; there are at most twenty. A rule must allow
+    /// each of them.
     pub fn readings(&self) -> impl Iterator<Item = &str> {
         self.readings.iter().map(|reading| &**reading)
     }
 
-    /// All that no rule may deny: the [`readings`](Self::readings), with and without the port, and with and without the path
-    /// `/`.
+    /// All spellings that no rule may deny: the [`readings`](Self::readings), with and without the
+    /// port, and with and without the path `/`.
     pub fn spellings(&self) -> impl Iterator<Item = &str> {
         self.readings().chain(self.others.iter().map(String::as_str))
     }
 
     /// The loose forms of the [`spellings`](Self::spellings), in their order.
-    pub fn loose(&self) -> &[Loose] {
-        self.loose.get_or_init(|| self.spellings().map(Loose::of).collect())
+    pub fn loose(&self) -> &[LooseForms] {
+        self.loose.get_or_init(|| self.spellings().map(LooseForms::of).collect())
     }
 }
 
 // === Parts ===
 
 /// The parts of a URI (RFC 3986, section 3), still percent-encoded.
-struct Parts<'a> {
+struct UriParts<'a> {
     scheme: &'a str,
     authority: Option<&'a str>,
     path: &'a str,
@@ -135,11 +141,11 @@ struct Parts<'a> {
     query: &'a str,
     /// With its `#`.
     fragment: &'a str,
-    /// Where the path begins in the whole text.
+    /// Byte offset of the path in the whole text.
     path_start: usize,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> UriParts<'a> {
     fn of(text: &'a str) -> Result<Self, NotCanonical> {
         let (scheme, rest) = text.split_once(':').ok_or(NotCanonical::Scheme)?;
         let allowed =
@@ -163,14 +169,14 @@ impl<'a> Parts<'a> {
         Ok(Self { scheme, authority, path, query, fragment, path_start })
     }
 
-    /// Whether WHATWG's URL standard has rules of its own for the scheme.
+    /// Whether the scheme is special in WHATWG's URL standard.
     fn is_special(&self) -> bool {
         host::is_special(self.scheme)
     }
 }
 
 /// RFC 3986, appendix A: which characters may stand in which part.
-fn check_characters(parts: &Parts<'_>) -> Result<(), NotCanonical> {
+fn check_characters(parts: &UriParts<'_>) -> Result<(), NotCanonical> {
     let in_path = |c: char| {
         c.is_ascii_alphanumeric()
             || matches!(c, '-' | '.' | '_' | '~' | '%' | ':' | '@' | '/')
@@ -190,15 +196,15 @@ fn check_characters(parts: &Parts<'_>) -> Result<(), NotCanonical> {
 
 // === Letters ===
 
-/// A decoded character, and where it begins in the URI.
-struct Letter {
+/// A decoded character with its byte offset in the URI.
+struct DecodedChar {
     at: usize,
     c: char,
 }
 
 /// Decodes the whole URI.
-fn decode(parts: &Parts<'_>) -> Result<Vec<Letter>, NotCanonical> {
-    let Parts { scheme, authority, path, query, fragment, path_start } = *parts;
+fn decode(parts: &UriParts<'_>) -> Result<Vec<DecodedChar>, NotCanonical> {
+    let UriParts { scheme, authority, path, query, fragment, path_start } = *parts;
     let start = path_start - authority.map_or(0, |authority| authority.len() + 2);
     let mut letters = Vec::new();
     debug_assert_eq!(start, scheme.len() + 1);
@@ -216,14 +222,14 @@ fn decode_part(
     part: &str,
     start: usize,
     is_tail: bool,
-    letters: &mut Vec<Letter>,
+    letters: &mut Vec<DecodedChar>,
 ) -> Result<(), NotCanonical> {
     let bytes = part.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
         if bytes[at] != b'%' {
             let c = part[at..].chars().next().unwrap_or_default();
-            letters.push(Letter { at: start + at, c });
+            letters.push(DecodedChar { at: start + at, c });
             at += c.len_utf8();
             continue;
         }
@@ -235,7 +241,7 @@ fn decode_part(
         }
         let text = std::str::from_utf8(&run).map_err(|_| NotCanonical::NotUtf8)?;
         let found = text.char_indices();
-        letters.extend(found.map(|(byte, c)| Letter { at: start + from + 3 * byte, c }));
+        letters.extend(found.map(|(byte, c)| DecodedChar { at: start + from + 3 * byte, c }));
     }
     Ok(())
 }
@@ -265,18 +271,18 @@ fn escaped(after: &[u8], is_tail: bool) -> Result<u8, NotCanonical> {
     }
 }
 
-/// Refuses characters that one reader takes for another character than the next.
-fn check_letters(letters: &[Letter]) -> Result<(), NotCanonical> {
+/// Rejects characters that readers interpret differently.
+fn check_letters(letters: &[DecodedChar]) -> Result<(), NotCanonical> {
     let others = letters.iter().map(|letter| letter.c).filter(|c| !c.is_ascii());
     for c in others.clone() {
-        // Without a compatibility mapping, and yet a slash where text is brought into a code page: the last two are
-        // the byte of a backslash in those of Japanese and Korean.
+        // These have no compatibility mapping, but become a slash when text is converted to a code
+        // page: the last two are the byte of a backslash in the Japanese and Korean ones.
         let looks_like_a_slash = matches!(
             c,
             '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{29f5}' | '\u{29f8}' | '\u{a5}' | '\u{20a9}'
         );
         let mut folded = std::iter::once(c).nfkc();
-        if is_hidden(c) || looks_like_a_slash || folded.any(|c| matches!(c, '/' | '\\' | '%')) {
+        if is_invisible(c) || looks_like_a_slash || folded.any(|c| matches!(c, '/' | '\\' | '%')) {
             return Err(NotCanonical::Ambiguous(c));
         }
     }
@@ -288,8 +294,9 @@ fn check_letters(letters: &[Letter]) -> Result<(), NotCanonical> {
     Ok(())
 }
 
-/// What schemes ask for that WHATWG's URL standard knows: others have any of the forms.
-fn check_form(parts: &Parts<'_>) -> Result<(), NotCanonical> {
+/// Checks the form that WHATWG's URL standard requires of special schemes; other schemes may have
+/// any form.
+fn check_form(parts: &UriParts<'_>) -> Result<(), NotCanonical> {
     let has_host = parts.authority.is_some_and(|authority| !authority.is_empty());
     let is_file = parts.scheme == "file";
     let is_good = !parts.is_special()

@@ -1,11 +1,11 @@
-//! What a definition is known by: a hash of its canonical form.
+//! Digest of a definition: a hash of its canonical form.
 //!
-//! The canonical form is that of RFC 8785 (JCS): members sorted, no white space, one way to write each string and number. So
-//! a server that only writes its JSON in another way has changed nothing. Where JCS would make two different texts
-//! one (integers beyond 2⁵³, numbers beyond all bounds), or cannot read a text (a member that stands twice), the text
-//! itself is taken.
+//! The canonical form is that of RFC 8785 (JCS): members sorted, no white space, one notation for
+//! each string and number. So a server that only changes its JSON formatting has changed nothing.
+//! Where JCS would map two different texts to one (integers beyond 2⁵³, numbers out of range), or
+//! cannot process a text (a duplicate member), the text itself is used.
 //!
-//! The formula's version is a part of the digest: one of another version is never equal.
+//! The version of this formula is a part of the digest: digests of other versions are never equal.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,24 +16,24 @@ use crate::hex::hex;
 use crate::json::{self, Object};
 use crate::sha256::sha256;
 
-/// What a definition is known by. As text `v1:` and 64 hexadecimal digits.
+/// Digest of a definition. As text, `v1:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
-/// The text is no digest of this formula.
+/// The text is not a digest of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is `v1:` and 64 hexadecimal digits")]
 pub struct BadDigest;
 
 impl Digest {
-    /// The digest of a JSON text.
+    /// Computes the digest of a JSON text.
     pub fn of(text: &Bytes) -> Self {
         let mut canonical = Vec::with_capacity(text.len());
         write(text, &mut canonical);
         Self(sha256(&canonical))
     }
 
-    /// The digest of a text that is no JSON.
+    /// Computes the digest of a plain text.
     pub fn of_text(text: &str) -> Self {
         Self::of(&json::quote(text))
     }
@@ -112,7 +112,7 @@ fn write_object(object: &Object, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// A number as ECMAScript writes it (RFC 8785, 3.2.2.3); a word that is no number stays.
+/// Formats a number like ECMAScript (RFC 8785, 3.2.2.3); other words stay unchanged.
 fn number(text: &str) -> String {
     let is_number = text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
     let Some(value) = text.parse::<f64>().ok().filter(|value| is_number && value.is_finite())
@@ -126,7 +126,7 @@ fn number(text: &str) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    // The shortest digits that say this number, and where the point belongs among them.
+    // The shortest digits of this number, and the position of the decimal point.
     let written = format!("{:e}", value.abs());
     let (mantissa, exponent) = written.split_once('e').unwrap_or((&written, "0"));
     let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
@@ -149,7 +149,7 @@ fn number(text: &str) -> String {
 }
 
 const VERSION: &str = "v1:";
-/// Up to here every integer is a number of its own.
+/// Up to this value every integer has an exact double.
 const MAX_SAFE: f64 = 9_007_199_254_740_991.0;
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
             (" null ", "null"),
             (r#""\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/""#, r#""€$\u000f\nA'B\"\\\\\"/""#),
             (r#"{ "b" : [ 1.0 , {} ] , "\u0061" : 1e0 }"#, r#"{"a":1,"b":[1,{}]}"#),
-            // What cannot be read is taken as it is.
+            // Unreadable text is used unchanged.
             (r#"{"a":{"x":1,"x":2}}"#, r#"{"a":{"x":1,"x":2}}"#),
             (r#"["\ud800"]"#, r#"["\ud800"]"#),
         ] {

@@ -1,10 +1,10 @@
-//! The lock file: which definitions were approved. Made for review in version control.
+//! Lock file: the approved definitions, in a form for review in version control.
 //!
-//! TOML, sorted, a line for each item, so that a change of one item is a change of one line. A kind that has no table has
-//! never been pinned; one with an empty table has, and had nothing.
+//! TOML, sorted, one line per item, so that a change of one item is a change of one line. A kind
+//! without a table has never been pinned; a kind with an empty table has, and had no items.
 //!
-//! Promises: what is written reads back the same; nothing in it that nobody could see on a screen is written raw; a file
-//! is replaced whole or not at all.
+//! Invariants: a written file parses to the same content; invisible characters are written as
+//! escapes; a file is replaced completely or not at all.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,45 +16,45 @@ use super::digest::Digest;
 use crate::mcp::kind::Kind;
 use crate::regular_file;
 
-/// What was approved of all upstreams.
+/// Approvals of all upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lock {
-    /// By the upstream's name.
+    /// Approvals by upstream name.
     pub upstreams: BTreeMap<String, Pinned>,
 }
 
-/// What was approved of one upstream.
+/// Approvals of one upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// Of its instructions; `Some(None)` if that it has none was approved.
+    /// Digest of the instructions; `Some(None)` if their absence was approved.
     pub instructions: Option<Option<Digest>>,
-    /// Of the kinds that are pinned, by the item's own name or URI template.
+    /// Digests of the pinned kinds, by the item's own name or URI template.
     pub kinds: [Option<BTreeMap<String, Digest>>; 3],
 }
 
-/// The kinds that are pinned, each with its table in the file. What a resource is changes with its contents, of which
-/// its definition says the size and the date.
+/// Pinned kinds, with their tables in the file. Resources are not pinned: their definitions contain
+/// size and date, which change with the contents.
 pub const PINNED: [(Kind, &str); 3] =
     [(Kind::Prompt, "prompts"), (Kind::Tool, "tools"), (Kind::Template, "templates")];
 
-/// The place of a kind among those that are pinned.
-pub(super) fn place_of(kind: Kind) -> Option<usize> {
+/// Returns the index of a kind among the pinned ones.
+pub(super) fn kind_index(kind: Kind) -> Option<usize> {
     PINNED.iter().position(|(pinned, _)| *pinned == kind)
 }
 
-/// Why a lock file cannot be used.
+/// Reason why a lock file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadLock {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// It is no TOML, or not what is written there; the text names the line.
+    /// The file is not TOML, or not a lock file; the text names the line.
     #[error("{0}")]
     Content(String),
 }
 
 impl Lock {
-    /// Reads a file; `None` if there is none.
+    /// Reads a file; `None` if it does not exist.
     pub fn load(path: &Path) -> Result<Option<Self>, BadLock> {
         match regular_file::read(path, MAX_BYTES) {
             Ok(bytes) => {
@@ -67,7 +67,7 @@ impl Lock {
         }
     }
 
-    /// Reads what [`Lock::to_text`] wrote.
+    /// Parses the output of [`Lock::to_text`].
     pub fn parse(text: &str) -> Result<Self, BadLock> {
         let bad = |what: String| BadLock::Content(what);
         let file: toml::Table = text.parse().map_err(|error: toml::de::Error| {
@@ -76,7 +76,7 @@ impl Lock {
         })?;
         match file.get("version").and_then(toml::Value::as_integer) {
             Some(FORMAT) => {}
-            _ => return Err(bad(format!("`version` is not {FORMAT}: another Weir wrote this"))),
+            _ => return Err(bad(format!("unsupported `version`, expected {FORMAT}"))),
         }
         let mut lock = Self::default();
         for (key, value) in &file {
@@ -84,9 +84,8 @@ impl Lock {
                 ("version", _) => {}
                 ("upstreams", toml::Value::Table(upstreams)) => {
                     for (name, pinned) in upstreams {
-                        let pinned = pinned.as_table().and_then(read);
-                        let no_table =
-                            || bad(format!("`upstreams.{name}` is not as Weir writes it"));
+                        let pinned = pinned.as_table().and_then(parse_pinned);
+                        let no_table = || bad(format!("`upstreams.{name}` is malformed"));
                         lock.upstreams.insert(name.clone(), pinned.ok_or_else(no_table)?);
                     }
                 }
@@ -96,7 +95,7 @@ impl Lock {
         Ok(lock)
     }
 
-    /// The file's text.
+    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         let mut out = format!("{HEADER}version = {FORMAT}\n");
         let digest =
@@ -117,7 +116,8 @@ impl Lock {
         out
     }
 
-    /// Writes the file, whole or not at all. Its owner and permissions stay as they are, and a link still leads to it.
+    /// Writes the file completely or not at all. Owner and permissions are preserved, and a
+    /// symbolic link remains a link.
     pub fn save(&self, path: &Path) -> Result<(), BadLock> {
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder = real.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -129,7 +129,7 @@ impl Lock {
         }
         file.write_all(text.as_bytes())?;
         #[cfg(unix)]
-        keep(file.as_file(), std::fs::metadata(&real).ok().as_ref())?;
+        copy_owner_and_mode(file.as_file(), std::fs::metadata(&real).ok().as_ref())?;
         file.as_file().sync_all()?;
         file.persist(&real).map_err(|error| error.error)?;
         Ok(())
@@ -138,7 +138,10 @@ impl Lock {
 
 /// Gives a file the owner and the permissions of the one that it replaces.
 #[cfg(unix)]
-fn keep(file: &std::fs::File, old: Option<&std::fs::Metadata>) -> std::io::Result<()> {
+fn copy_owner_and_mode(
+    file: &std::fs::File,
+    old: Option<&std::fs::Metadata>,
+) -> std::io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
     if let Some(old) = old {
         let own = file.metadata()?;
@@ -146,12 +149,12 @@ fn keep(file: &std::fs::File, old: Option<&std::fs::Metadata>) -> std::io::Resul
             fchown(file, Some(old.uid()), Some(old.gid()))?;
         }
     }
-    // A new one is for everybody's eyes; a temporary file is not.
+    // A new lock file is readable for all; a temporary file is not.
     let mode = old.map_or(0o644, |old| old.permissions().mode());
     file.set_permissions(std::fs::Permissions::from_mode(mode))
 }
 
-fn read(table: &toml::Table) -> Option<Pinned> {
+fn parse_pinned(table: &toml::Table) -> Option<Pinned> {
     let digest = |value: &toml::Value| value.as_str()?.parse::<Digest>().ok();
     let mut pinned = Pinned::default();
     for (key, value) in table {
@@ -168,7 +171,8 @@ fn read(table: &toml::Table) -> Option<Pinned> {
     Some(pinned)
 }
 
-/// A key in quotes. What is neither ASCII nor a letter or digit is written as its number, for whoever reviews it.
+/// Quotes a key. Characters that are neither ASCII nor letters or digits are escaped, so that a
+/// reviewer sees them.
 fn quote(key: &str) -> String {
     let mut out = String::from("\"");
     for letter in key.chars() {
@@ -184,7 +188,7 @@ fn quote(key: &str) -> String {
     out + "\""
 }
 
-/// Several hundred thousand definitions.
+/// Largest lock file: several hundred thousand definitions.
 const MAX_BYTES: u64 = 64 << 20;
 const FORMAT: i64 = 1;
 const NONE: &str = "none";
@@ -193,8 +197,8 @@ const HEADER: &str = "\
 # Written by Weir. `weir pins diff` shows what is different now, `weir pins approve` accepts it.
 ";
 
-/// What tells a file from what it was: when it was written, its size, and which it is: a file that is replaced is another,
-/// however soon and alike.
+/// Identity of a file: time of the last change, size and inode. A replaced file differs, even if it
+/// is replaced immediately by a similar one.
 pub(super) type Stamp = (SystemTime, u64, u64);
 
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
@@ -250,11 +254,11 @@ mod tests {
     #[test]
     fn what_is_no_lock_is_told_with_its_place() {
         let told = |text: &str| Lock::parse(text).map(|_| ()).unwrap_err().to_string();
-        assert_eq!(told(""), "`version` is not 1: another Weir wrote this");
-        assert_eq!(told("version = 2"), "`version` is not 1: another Weir wrote this");
+        assert_eq!(told(""), "unsupported `version`, expected 1");
+        assert_eq!(told("version = 2"), "unsupported `version`, expected 1");
         assert_eq!(told("version = 1\nx = 7"), "no such key: \"x\"");
         let odd = told("version = 1\n[upstreams.hub.tools]\nx = \"v2:00\"");
-        assert_eq!(odd, "`upstreams.hub` is not as Weir writes it");
+        assert_eq!(odd, "`upstreams.hub` is malformed");
         let broken = told("version = 1\n\n[upstreams\n");
         assert!(broken.starts_with("line 3: "), "{broken}");
     }
@@ -280,7 +284,7 @@ mod tests {
         std::fs::write(&real, "").expect("written");
         std::fs::set_permissions(&real, PermissionsExt::from_mode(0o640)).expect("set");
         symlink("a/weir.lock", &path).expect("linked");
-        // Only an administrator may give it to somebody else.
+        // Only root may change the owner.
         let _ = chown(&real, Some(7), Some(7));
         let about = || {
             let about = std::fs::metadata(&real).expect("it is there");

@@ -1,6 +1,4 @@
-//! What one upstream lists now, against what was approved of it.
-//!
-//! Knows nothing of: what is done about a difference.
+//! Comparison of an upstream's current list with the approved digests.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -13,34 +11,34 @@ use super::digest::Digest;
 use crate::json;
 use crate::mcp::definition::item::Item;
 
-/// An item as it was last listed.
+/// Digest of a listed item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ListedItem {
     pub(super) digest: Digest,
-    /// Its members and a short hash of each: what changed is told by them.
+    /// Members with a short hash each, to name the changed ones.
     members: Box<[(Box<str>, u64)]>,
-    /// A short hash of the whole, by which it is known again without reading it.
+    /// Short hash of the text, to recognize an unchanged item without digesting it.
     bytes: u64,
 }
 
-/// All that one upstream lists of one kind, by its own names.
-pub(super) type Listed = BTreeMap<String, Seen>;
+/// Items that one upstream lists of one kind, by its own names.
+pub(super) type ListedItems = BTreeMap<String, ListedItem>;
 
-/// What is different about one item.
+/// Difference of one item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// It was not approved.
+    /// The item was not approved.
     New,
-    /// It was approved when it was another; which of its members changed, where that is known.
+    /// The item was approved in another form; with the changed members, if they are known.
     Changed(Vec<String>),
-    /// It was approved, and is not there.
+    /// The item was approved, and is not listed.
     Missing,
-    /// It is one that was approved but for its name, which was this.
+    /// The item was approved under this other name.
     Renamed(String),
 }
 
 impl Change {
-    /// The name that the item had, if it was renamed.
+    /// Returns the former name of a renamed item.
     pub(super) fn former_name(&self) -> Option<&str> {
         match self {
             Self::Renamed(was) => Some(was),
@@ -60,28 +58,32 @@ impl fmt::Display for Change {
     }
 }
 
-/// Reads what is listed; what has not changed since `before` is not read.
-pub(super) fn read(items: &[Item], before: Option<&Listed>, hasher: &RandomState) -> Listed {
-    let read = |item: &Item| {
+/// Digests a list; items unchanged since `before` are not digested again.
+pub(super) fn digest_list(
+    items: &[Item],
+    before: Option<&ListedItems>,
+    hasher: &RandomState,
+) -> ListedItems {
+    let digest_list = |item: &Item| {
         let text = item.definition.to_bytes();
         let bytes = hasher.hash_one(&text);
         let known = before.and_then(|before| before.get(&*item.key));
         let seen = match known.filter(|known| known.bytes == bytes) {
             Some(known) => known.clone(),
-            None => Seen { digest: Digest::of(&text), members: members(item, hasher), bytes },
+            None => ListedItem { digest: Digest::of(&text), members: members(item, hasher), bytes },
         };
         (item.key.to_string(), seen)
     };
-    let mut listed = Listed::new();
-    // Of the same name twice the first is shown, and so is the one that counts.
-    for (key, seen) in items.iter().map(read) {
+    let mut listed = ListedItems::new();
+    // Of two items of the same name the first one is published, so it is the one that is compared.
+    for (key, seen) in items.iter().map(digest_list) {
         listed.entry(key).or_insert(seen);
     }
     listed
 }
 
-/// The digest of an item that was read; another of the same name is read now.
-pub(super) fn digest(item: &Item, listed: &Listed, hasher: &RandomState) -> Digest {
+/// Returns the digest of a listed item; a second item of the same name is digested now.
+pub(super) fn digest(item: &Item, listed: &ListedItems, hasher: &RandomState) -> Digest {
     let text = item.definition.to_bytes();
     let known = listed.get(&*item.key).filter(|seen| seen.bytes == hasher.hash_one(&text));
     known.map_or_else(|| Digest::of(&text), |seen| seen.digest)
@@ -92,17 +94,17 @@ fn members(item: &Item, hasher: &RandomState) -> Box<[(Box<str>, u64)]> {
     item.definition.members().take(MAX_MEMBERS).map(of).collect()
 }
 
-/// What is different, by the item's own name. `was` is what stood in the place of what was approved, if that is
-/// known; `items` are what is listed.
+/// Returns the differences by the item's own name. `was` is the list at the time of the approval,
+/// if it is known; `items` are the listed items.
 pub(super) fn differences(
-    listed: &Listed,
+    listed: &ListedItems,
     approved: &BTreeMap<String, Digest>,
-    was: Option<&Listed>,
+    was: Option<&ListedItems>,
     items: &[Item],
 ) -> Vec<(String, Change)> {
     let missing = approved.keys().filter(|key| !listed.contains_key(*key));
     let mut missing: VecDeque<&String> = missing.collect();
-    // Looked for only where a name is missing that a new item may have had.
+    // Built only if a name is missing that a new item may have had.
     let by_key = LazyCell::new(|| {
         let mut by_key: HashMap<&str, &Item> = HashMap::with_capacity(items.len());
         for item in items {
@@ -110,19 +112,19 @@ pub(super) fn differences(
         }
         by_key
     });
-    let mut effort = MAX_EFFORT;
+    let mut bytes_left = MAX_WASTED_BYTES;
     let mut found = Vec::new();
     for (key, seen) in listed {
         let change = match approved.get(key) {
             Some(digest) if *digest == seen.digest => continue,
             Some(digest) => {
                 let was = was.and_then(|was| was.get(key)).filter(|was| was.digest == *digest);
-                Change::Changed(was.map(|was| changed(was, seen)).unwrap_or_default())
+                Change::Changed(was.map(|was| changed_members(was, seen)).unwrap_or_default())
             }
-            None if missing.is_empty() || effort == 0 => Change::New,
+            None if missing.is_empty() || bytes_left == 0 => Change::New,
             None => {
                 let item = by_key.get(&**key);
-                let at = item.and_then(|it| former_name(it, &missing, approved, &mut effort));
+                let at = item.and_then(|it| former_name(it, &missing, approved, &mut bytes_left));
                 let former = at.and_then(|at| missing.remove(at));
                 former.map_or(Change::New, |name| Change::Renamed(name.clone()))
             }
@@ -133,17 +135,17 @@ pub(super) fn differences(
     found
 }
 
-/// Which of the names that are missing this item had: under that name it is what was approved. What is tried in vain is
-/// taken off the `effort`, in bytes.
+/// Returns which of the missing names this item had: under that name its digest is the approved
+/// one. Failed attempts reduce `bytes_left`, in bytes.
 fn former_name(
     item: &Item,
     missing: &VecDeque<&String>,
     approved: &BTreeMap<String, Digest>,
-    effort: &mut usize,
+    bytes_left: &mut usize,
 ) -> Option<usize> {
     let mut definition = item.definition.clone();
-    for (at, name) in missing.iter().take(MAX_FORMER).enumerate() {
-        if *effort == 0 {
+    for (at, name) in missing.iter().take(MAX_FORMER_NAMES).enumerate() {
+        if *bytes_left == 0 {
             return None;
         }
         definition.set(item.kind.key_member(), json::quote(name));
@@ -151,27 +153,27 @@ fn former_name(
         if approved.get(*name) == Some(&Digest::of(&text)) {
             return Some(at);
         }
-        *effort = effort.saturating_sub(text.len());
+        *bytes_left = bytes_left.saturating_sub(text.len());
     }
     None
 }
 
-/// The members that differ.
-fn changed(was: &Seen, is: &Seen) -> Vec<String> {
-    let differs = |(name, hash): &&(Box<str>, u64), other: &Seen| {
+/// Returns the members that differ.
+fn changed_members(was: &ListedItem, is: &ListedItem) -> Vec<String> {
+    let differs = |(name, hash): &&(Box<str>, u64), other: &ListedItem| {
         !other.members.iter().any(|(known, it)| known == name && it == hash)
     };
     let new = is.members.iter().filter(|member| differs(member, was));
     let gone = |(name, _): &&(Box<str>, u64)| !is.members.iter().any(|(known, _)| known == name);
     let gone = was.members.iter().filter(gone);
-    new.chain(gone).map(|(name, _)| name.to_string()).take(MAX_TOLD).collect()
+    new.chain(gone).map(|(name, _)| name.to_string()).take(MAX_NAMED_MEMBERS).collect()
 }
 
-/// How many members of an item are remembered.
+/// Most members of an item that are stored.
 const MAX_MEMBERS: usize = 32;
-/// How many members of an item are named.
-const MAX_TOLD: usize = 8;
-/// How many missing names are tried for a new item: each costs a hash of it.
-const MAX_FORMER: usize = 64;
-/// How many bytes of definitions are hashed in vain for one list.
-const MAX_EFFORT: usize = 1 << 20;
+/// Most changed members that are named.
+const MAX_NAMED_MEMBERS: usize = 8;
+/// Most missing names that are tried for a new item: each costs a hash of it.
+const MAX_FORMER_NAMES: usize = 64;
+/// Most bytes of definitions that are hashed in failed attempts per list.
+const MAX_WASTED_BYTES: usize = 1 << 20;

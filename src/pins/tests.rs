@@ -1,4 +1,5 @@
-//! The room as a whole: what is served in each mode, what is told, and the file.
+//! Tests of pinning as a whole: the served items in each mode, the logged differences, and the
+//! file.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,9 +29,9 @@ fn tools(all: &[(&str, u32)]) -> Vec<Item> {
     all.iter().map(|(name, version)| tool(name, *version)).collect()
 }
 
-/// What is served of a list, by name.
+/// Returns the served items of a list, by name.
 fn served(pins: &Pins, all: &[(&str, u32)]) -> String {
-    let served = pins.screen(&hub(), Kind::Tool, tools(all));
+    let served = pins.filter_approved(&hub(), Kind::Tool, tools(all));
     served.iter().map(|item| &*item.key).collect::<Vec<_>>().join(" ")
 }
 
@@ -60,11 +61,11 @@ fn the_first_list_is_trusted_and_later_changes_are_not() {
 fn nothing_is_served_that_only_an_operator_may_approve() {
     let pins = pins(Mode::Locked, None);
     assert_eq!(served(&pins, &[("a", 1)]), "");
-    assert_eq!(pins.introduce(&hub(), Some("hi".into())), None);
+    assert_eq!(pins.filter_instructions(&hub(), Some("hi".into())), None);
     pins.approve(&hub(), None).expect("in memory");
     assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a");
-    assert_eq!(pins.introduce(&hub(), Some("hi".into())).as_deref(), Some("hi"));
-    assert_eq!(pins.introduce(&hub(), Some("ho".into())), None);
+    assert_eq!(pins.filter_instructions(&hub(), Some("hi".into())).as_deref(), Some("hi"));
+    assert_eq!(pins.filter_instructions(&hub(), Some("ho".into())), None);
 }
 
 #[test]
@@ -74,9 +75,9 @@ fn everything_is_served_where_it_is_only_told() {
         assert_eq!(served(&pins, &[("a", 1)]), "a");
         assert_eq!(served(&pins, &[("a", 2), ("b", 1)]), "a b");
         for text in ["hi", "ho"] {
-            assert_eq!(pins.introduce(&hub(), Some(text.into())).as_deref(), Some(text));
+            assert_eq!(pins.filter_instructions(&hub(), Some(text.into())).as_deref(), Some(text));
         }
-        assert!(!pins.holds(&hub()));
+        assert!(!pins.enforces(&hub()));
     }
 }
 
@@ -85,7 +86,7 @@ fn every_member_counts_and_the_way_of_writing_does_not() {
     let pins = pins(Mode::Enforce, None);
     let screen = |text: &str| {
         let item = Item::parse(Kind::Tool, text.to_owned().into()).expect("a tool");
-        pins.screen(&hub(), Kind::Tool, vec![item]).len()
+        pins.filter_approved(&hub(), Kind::Tool, vec![item]).len()
     };
     let plain = r#"{"name":"a","description":"d","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true},"_meta":{"n":1}}"#;
     assert_eq!(screen(plain), 1);
@@ -108,9 +109,9 @@ fn every_member_counts_and_the_way_of_writing_does_not() {
 fn of_a_name_that_is_listed_twice_each_text_counts() {
     let pins = pins(Mode::Enforce, None);
     assert_eq!(served(&pins, &[("a", 1)]), "a");
-    let both = pins.screen(&hub(), Kind::Tool, tools(&[("a", 2), ("a", 1)]));
+    let both = pins.filter_approved(&hub(), Kind::Tool, tools(&[("a", 2), ("a", 1)]));
     assert_eq!(both, tools(&[("a", 1)]));
-    let both = pins.screen(&hub(), Kind::Tool, tools(&[("a", 1), ("a", 2)]));
+    let both = pins.filter_approved(&hub(), Kind::Tool, tools(&[("a", 1), ("a", 2)]));
     assert_eq!(both, tools(&[("a", 1)]));
 }
 
@@ -120,7 +121,7 @@ fn a_new_name_for_what_was_approved_is_told_as_such_and_not_served() {
     assert_eq!(served(&pins, &[("a", 1), ("b", 2)]), "a b");
     let found = |all: &[(&str, u32)]| {
         let items = tools(all);
-        let listed = state::read(&items, None, &RandomState::new());
+        let listed = state::digest_list(&items, None, &RandomState::new());
         let approved = pins.approved().upstreams["hub"].kinds[1].clone().unwrap_or_default();
         state::differences(&listed, &approved, None, &items)
     };
@@ -143,7 +144,7 @@ fn former_names_are_looked_for_in_lists_of_any_length_within_a_bound() {
         tools(&names.iter().map(|name| (&**name, version)).collect::<Vec<_>>())
     };
     let found = |was: &[Item], is: &[Item]| {
-        let [was, listed] = [was, is].map(|it| state::read(it, None, &RandomState::new()));
+        let [was, listed] = [was, is].map(|it| state::digest_list(it, None, &RandomState::new()));
         let approved = was.iter().map(|(key, seen)| (key.clone(), seen.digest)).collect();
         state::differences(&listed, &approved, None, is)
     };
@@ -152,7 +153,7 @@ fn former_names_are_looked_for_in_lists_of_any_length_within_a_bound() {
     };
     let (old, new) = (names("a", 2_000), names("b", 2_000));
     assert_eq!(renamed(&found(&list(&old, 1), &list(&new, 1))), 2_000);
-    // Of those that are other ones, too, so many are tried that it cannot take long, and the rest is new.
+    // Only so many renamed items are searched that it cannot take long; the rest counts as new.
     let all = found(&list(&old, 1), &list(&new, 2));
     assert_eq!((renamed(&all), all.len()), (0, 4_000));
     let last = [list(&new[..1_999], 2), list(&new[1_999..], 1)].concat();
@@ -162,14 +163,14 @@ fn former_names_are_looked_for_in_lists_of_any_length_within_a_bound() {
 #[test]
 fn what_changed_is_told_by_its_members() {
     let (hasher, approved) = (RandomState::new(), |items: &[Item]| {
-        let read = state::read(items, None, &RandomState::new());
+        let read = state::digest_list(items, None, &RandomState::new());
         read.iter().map(|(key, seen)| (key.clone(), seen.digest)).collect()
     });
     let tool = |text: &'static str| vec![Item::parse(Kind::Tool, text.into()).expect("a tool")];
     let was = tool(r#"{"name":"a","description":"x","title":"t"}"#);
     let is = tool(r#"{"name":"a","description":"y","annotations":{}}"#);
-    let before = state::read(&was, None, &hasher);
-    let now = state::read(&is, Some(&before), &hasher);
+    let before = state::digest_list(&was, None, &hasher);
+    let now = state::digest_list(&is, Some(&before), &hasher);
     let found = state::differences(&now, &approved(&was), Some(&before), &is);
     let members = ["description", "annotations", "title"].map(str::to_owned).to_vec();
     assert_eq!(found, [("a".to_owned(), Change::Changed(members))]);
@@ -180,7 +181,7 @@ fn resources_are_not_pinned() {
     let pins = pins(Mode::Locked, None);
     let text = r#"{"uri":"a:b","name":"n"}"#;
     let resource = || Item::parse(Kind::Resource, text.into()).expect("a resource");
-    assert_eq!(pins.screen(&hub(), Kind::Resource, vec![resource()]), [resource()]);
+    assert_eq!(pins.filter_approved(&hub(), Kind::Resource, vec![resource()]), [resource()]);
 }
 
 // === The file ===
@@ -190,14 +191,14 @@ fn what_was_trusted_is_remembered() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("weir.lock");
     let first = pins(Mode::Enforce, Some(&path));
-    assert_eq!(first.introduce(&hub(), None), None);
+    assert_eq!(first.filter_instructions(&hub(), None), None);
     assert_eq!(served(&first, &[("a", 1)]), "a");
     let again = pins(Mode::Enforce, Some(&path));
     assert_eq!(again.approved(), first.approved());
-    assert_eq!(again.introduce(&hub(), Some("hi".into())), None);
+    assert_eq!(again.filter_instructions(&hub(), Some("hi".into())), None);
     assert_eq!(served(&again, &[("a", 2), ("b", 1)]), "");
     // Another kind is seen for the first time.
-    assert_eq!(again.screen(&hub(), Kind::Prompt, Vec::new()), []);
+    assert_eq!(again.filter_approved(&hub(), Kind::Prompt, Vec::new()), []);
     let text = std::fs::read_to_string(&path).expect("it is there");
     assert!(
         text.contains("[upstreams.hub.prompts]\n\n[upstreams.hub.tools]\n\"a\" = \"v1:"),
@@ -213,7 +214,7 @@ fn a_file_that_is_changed_counts_from_then_on() {
     let (running, reviewing) = (pins(Mode::Enforce, Some(&path)), pins(Mode::Review, Some(&path)));
     assert_eq!(served(&running, &[("a", 1)]), "a");
     assert_eq!(served(&running, &[("a", 2)]), "");
-    let approvals = running.approvals();
+    let approvals = running.subscribe_approvals();
     reviewing.reload();
     assert_eq!(served(&reviewing, &[("a", 2)]), "a");
     reviewing.approve(&hub(), None).expect("it is written");
@@ -229,7 +230,7 @@ fn a_file_that_is_changed_counts_from_then_on() {
         }
         running.reload();
         assert_eq!(served(&running, &[("a", 2), ("b", 1)]), "a");
-        assert_eq!(running.screen(&hub(), Kind::Prompt, Vec::new()), []);
+        assert_eq!(running.filter_approved(&hub(), Kind::Prompt, Vec::new()), []);
         assert_eq!(running.approved().upstreams["hub"].kinds[0], None);
     }
 }
@@ -254,7 +255,7 @@ fn what_another_writes_meanwhile_stays_approved() {
     assert_eq!(served(&operator, &[("a", 1), ("b", 2)]), "a b");
     let serving = pins(Mode::Enforce, Some(&path));
     assert_eq!(served(&serving, &[("a", 1), ("c", 1)]), "a c");
-    assert_eq!(serving.screen(&hub(), Kind::Prompt, Vec::new()), []);
+    assert_eq!(serving.filter_approved(&hub(), Kind::Prompt, Vec::new()), []);
 
     // Against what the file says now: `a` is no news any more.
     let approved = operator.approve(&hub(), Some("b")).expect("written");
@@ -266,7 +267,7 @@ fn what_another_writes_meanwhile_stays_approved() {
     assert_eq!((prompts.as_ref().map(BTreeMap::len), tools), (Some(0), vec!["a", "b", "c"]));
     assert_eq!(operator.approved(), lock);
 
-    // What cannot be read is not written over.
+    // An unreadable file is not overwritten.
     std::fs::write(&path, "version = 7").expect("written");
     assert!(matches!(operator.approve(&hub(), None), Err(BadLock::Content(_))));
     assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "version = 7");
@@ -274,13 +275,13 @@ fn what_another_writes_meanwhile_stays_approved() {
 
 #[test]
 fn what_is_approved_is_what_is_told() {
-    // What another lists makes looking at the differences slow.
+    // A long list of another upstream makes computing the differences slow.
     let wiki: UpstreamName = "wiki".parse().expect("a name");
     let modes = vec![(hub(), Mode::Locked), (wiki.clone(), Mode::Locked)];
     let pins = Pins::open(Settings { modes, file: None });
     let names: Vec<String> = (0..10_000).map(|at| format!("tool {at}")).collect();
     let all: Vec<(&str, u32)> = names.iter().map(|name| (&**name, 1)).collect();
-    pins.screen(&wiki, Kind::Tool, tools(&all));
+    pins.filter_approved(&wiki, Kind::Tool, tools(&all));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Comes and goes while it is approved.
@@ -311,10 +312,10 @@ fn a_file_that_comes_back_as_it_was_is_used_again() {
     let prompt = || vec![Item::parse(Kind::Prompt, r#"{"name":"p"}"#.into()).expect("a prompt")];
     std::fs::rename(&path, &away).expect("moved");
     pins.reload();
-    assert_eq!(pins.screen(&hub(), Kind::Prompt, prompt()), []);
+    assert_eq!(pins.filter_approved(&hub(), Kind::Prompt, prompt()), []);
     std::fs::rename(&away, &path).expect("moved");
     pins.reload();
-    assert_eq!(pins.screen(&hub(), Kind::Prompt, prompt()), prompt());
+    assert_eq!(pins.filter_approved(&hub(), Kind::Prompt, prompt()), prompt());
 }
 
 // === Any sequence of edits ===
@@ -325,7 +326,7 @@ enum Edit {
     Remove(usize),
     ApproveAll,
     Approve(usize),
-    /// Somebody takes an approval out of the file.
+    /// An approval is removed from the file.
     Revoke(usize),
     /// The list is read while half of it is the old one.
     Torn,
@@ -352,7 +353,7 @@ proptest! {
     #[test]
     fn what_is_not_approved_is_never_served(edits in edits(), locked in any::<bool>()) {
         let pins = pins(if locked { Mode::Locked } else { Mode::Enforce }, None);
-        // What a server lists, and what was approved, by version.
+        // The list of a server and the approvals, by version.
         let (mut listed, mut approved) = (BTreeMap::new(), BTreeMap::<&str, u32>::new());
         let mut old = Vec::new();
         for (step, edit) in edits.into_iter().enumerate() {
@@ -373,11 +374,11 @@ proptest! {
             if step == 0 && !locked {
                 approved = read.iter().copied().collect();
             }
-            let served = pins.screen(&hub(), Kind::Tool, tools(&read));
+            let served = pins.filter_approved(&hub(), Kind::Tool, tools(&read));
             let expected = read.iter().filter(|(name, version)| approved.get(name) == Some(version));
             let expected: Vec<_> = expected.copied().collect();
             prop_assert_eq!(served, tools(&expected));
-            // What counts as listed, of a name that stands there twice, is the first.
+            // Of a name that is listed twice, the first item counts.
             let first = |name: &str| read.iter().find(|(it, _)| *it == name).map(|(_, version)| *version);
             let accept = |name: &'static str, approved: &mut BTreeMap<&str, u32>| match first(name) {
                 Some(version) => { approved.insert(name, version); }

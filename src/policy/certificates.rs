@@ -1,8 +1,8 @@
-//! Clients that prove who they are by a certificate, in the TLS handshake (mutual TLS).
+//! Clients that authenticate with a certificate in the TLS handshake (mutual TLS).
 //!
-//! The handshake verifies the chain of a certificate. Here is asked whose it is, and whether it is still
-//! valid: a connection may outlive both the certificate and the CA that it was verified with.
-//! Knows nothing of: how a certificate is read.
+//! The handshake verifies the certificate chain. This module finds the client of a certificate and
+//! checks that it is still valid: a connection may outlive both the certificate and the CA that it
+//! was verified with.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Principal, Refusal};
+use super::{AuthError, Principal};
 
-/// A certificate that a client has proven to hold.
+/// Verified certificate of a client.
 #[derive(Debug)]
 pub struct Certificate {
-    /// What it may be known by: `sha256:<hex>` of the certificate itself first, then the names that its
-    /// issuer vouches for, as `dns:<name>` and `uri:<name>`.
+    /// Names of the certificate: `sha256:<hex>` of the certificate itself first, then the names
+    /// that its issuer vouches for, as `dns:<name>` and `uri:<name>`.
     pub names: Vec<String>,
-    /// How long it may be used.
+    /// Period in which the certificate may be used.
     pub validity: Validity,
 }
 
 impl Certificate {
-    /// Waits until a connection's client certificate is not valid any more; for ever if it has none.
+    /// Waits until a connection's client certificate is no longer valid; forever if there is none.
     pub async fn expired(certificate: Option<&Arc<Self>>) {
         match certificate {
             Some(certificate) => certificate.validity.ended.cancelled().await,
@@ -32,9 +32,9 @@ impl Certificate {
         }
     }
 
-    /// Whether a connection may be used that has this client certificate, or none.
-    pub fn holds(certificate: Option<&Arc<Self>>, now: SystemTime) -> bool {
-        certificate.is_none_or(|certificate| certificate.validity.holds(now))
+    /// Returns whether a connection with this client certificate, or without one, may be used.
+    pub fn is_valid(certificate: Option<&Arc<Self>>, now: SystemTime) -> bool {
+        certificate.is_none_or(|certificate| certificate.validity.is_valid(now))
     }
 }
 
@@ -42,56 +42,56 @@ impl Certificate {
 #[derive(Debug)]
 pub struct Validity {
     not_before: SystemTime,
-    /// The first moment at which it is not valid any more.
+    /// First moment at which the certificate is no longer valid.
     end: SystemTime,
-    /// The same by the clock that is never set back; none if it is too far away for that clock.
+    /// The same moment on the monotonic clock; `None` if it is too far away for that clock.
     deadline: Option<Instant>,
     ended: CancellationToken,
 }
 
 impl Validity {
-    /// Begins at `not_before` and lasts until just before `end`. It is `now`.
+    /// Creates a validity from `not_before` until just before `end`. `now` is the current time.
     pub fn new(not_before: SystemTime, end: SystemTime, now: SystemTime) -> Self {
         let left = end.duration_since(now).unwrap_or_default();
         let deadline = Instant::now().checked_add(left);
         Self { not_before, end, deadline, ended: CancellationToken::new() }
     }
 
-    /// Whether the certificate may be used. Once it has been [`end`](Self::end)ed it never may again.
+    /// Returns whether the certificate may be used; never again after [`end`](Self::end).
     ///
-    /// A clock that is set back does not lengthen the period: the client may have to connect again, and the
-    /// handshake then goes by the clock as it is.
-    pub fn holds(&self, now: SystemTime) -> bool {
+    /// A system clock that is set back does not lengthen the period: the client may have to connect
+    /// again, and the handshake then uses the system clock.
+    pub fn is_valid(&self, now: SystemTime) -> bool {
         let has_time = self.deadline.is_none_or(|deadline| Instant::now() < deadline);
         let is_in_time = self.not_before <= now && now < self.end;
         has_time && is_in_time && !self.ended.is_cancelled()
     }
 
-    /// Ends it before its time, or tells those who wait that its time is over.
+    /// Ends the validity early, or wakes the waiting tasks at its end.
     pub fn end(&self) {
         self.ended.cancel();
     }
 }
 
-/// A client, and the names that its certificates go by.
+/// Client with the names of its certificates.
 #[derive(Debug, Clone)]
-pub struct Holder {
+pub struct CertificateBinding {
     /// The client's name.
     pub client: String,
     /// The client's role.
     pub role: String,
-    /// As in [`Certificate::names`]; no two clients have the same.
+    /// Names as in [`Certificate::names`]; no two clients share a name.
     pub names: Vec<String>,
-    /// When the client is let in no more, however long the certificate is good.
+    /// Time from which the client is refused, however long the certificate is valid.
     pub expires: Option<SystemTime>,
 }
 
-/// Whose certificates go by which name.
+/// Clients by certificate name.
 #[derive(Debug, Default)]
 pub(super) struct Certificates(HashMap<String, (Principal, Option<SystemTime>)>);
 
 impl Certificates {
-    pub(super) fn new(holders: Vec<Holder>) -> Self {
+    pub(super) fn new(holders: Vec<CertificateBinding>) -> Self {
         let entries = holders.into_iter().flat_map(|holder| {
             let principal = Principal::new(holder.client, holder.role);
             let entry = move |name| (name, (principal.clone(), holder.expires));
@@ -100,27 +100,28 @@ impl Certificates {
         Self(entries.collect())
     }
 
-    /// Tells whose certificate this is. One that goes by names of two clients is nobody's: which of the
-    /// two it should be would be a guess. The certificate itself says more than its names.
+    /// Returns the client of a certificate. A certificate with names of two clients is refused,
+    /// because choosing one would be a guess; the hash of the certificate itself takes precedence
+    /// over its names.
     pub(super) fn find(
         &self,
         certificate: &Certificate,
         now: SystemTime,
-    ) -> Result<Principal, Refusal> {
+    ) -> Result<Principal, AuthError> {
         let mut found: Option<&(Principal, Option<SystemTime>)> = None;
         for name in &certificate.names {
             let Some(entry) = self.0.get(name) else { continue };
             match found {
                 None => found = Some(entry),
                 Some((first, _)) if *first == entry.0 => {}
-                Some(_) => return Err(Refusal::Unknown),
+                Some(_) => return Err(AuthError::Unknown),
             }
             if name.starts_with(OF_ITSELF) {
                 break;
             }
         }
-        match found.ok_or(Refusal::Unknown)? {
-            (_, Some(expires)) if *expires <= now => Err(Refusal::Expired),
+        match found.ok_or(AuthError::Unknown)? {
+            (_, Some(expires)) if *expires <= now => Err(AuthError::Expired),
             (principal, _) => Ok(principal.clone()),
         }
     }
@@ -150,28 +151,30 @@ mod tests {
         let new = || Validity::new(now - second, now + 60 * second, now);
         let validity = new();
         let held = [now - 2 * second, now - second, now, now + 59 * second, now + 60 * second];
-        assert_eq!(held.map(|at| validity.holds(at)), [false, true, true, true, false]);
+        assert_eq!(held.map(|at| validity.is_valid(at)), [false, true, true, true, false]);
 
         // The clock on the wall stands still, or is set back again and again.
         tokio::time::advance(59 * second).await;
-        assert!(validity.holds(now));
+        assert!(validity.is_valid(now));
         tokio::time::advance(second).await;
-        assert!(!validity.holds(now));
+        assert!(!validity.is_valid(now));
 
         let validity = new();
         validity.end();
-        assert!(!validity.holds(now));
+        assert!(!validity.is_valid(now));
         let certificate = Arc::new(Certificate { names: Vec::new(), validity });
         Certificate::expired(Some(&certificate)).await;
-        assert!(!Certificate::holds(Some(&certificate), now) && Certificate::holds(None, now));
+        assert!(
+            !Certificate::is_valid(Some(&certificate), now) && Certificate::is_valid(None, now)
+        );
         let endless = Validity::new(now, now + Duration::from_secs(1 << 40), now);
-        assert!(endless.holds(now));
+        assert!(endless.is_valid(now));
     }
 
     #[test]
     fn a_certificate_is_its_holders_by_itself_or_by_its_names() {
         let now = SystemTime::now();
-        let holder = |client: &str, names: &[&str], expires| Holder {
+        let holder = |client: &str, names: &[&str], expires| CertificateBinding {
             client: client.to_owned(),
             role: "dev".to_owned(),
             names: shown(names).names,
@@ -188,10 +191,10 @@ mod tests {
             (&["sha256:b0b"], Ok("bob")),
             // Its issuer may call it what it likes: it is bob's own.
             (&["sha256:b0b", "dns:ann.lan"], Ok("bob")),
-            (&["sha256:1", "dns:ann.lan", "dns:bob.lan"], Err(Refusal::Unknown)),
-            (&["sha256:1", "dns:eve.lan"], Err(Refusal::Unknown)),
-            (&["sha256:1"], Err(Refusal::Unknown)),
-            (&["sha256:1", "dns:old.lan"], Err(Refusal::Expired)),
+            (&["sha256:1", "dns:ann.lan", "dns:bob.lan"], Err(AuthError::Unknown)),
+            (&["sha256:1", "dns:eve.lan"], Err(AuthError::Unknown)),
+            (&["sha256:1"], Err(AuthError::Unknown)),
+            (&["sha256:1", "dns:old.lan"], Err(AuthError::Expired)),
         ] {
             let found = certificates.find(&shown(names), now).map(|found| found.name.to_string());
             assert_eq!(found, whose.map(str::to_owned), "{names:?}");

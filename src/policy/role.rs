@@ -1,4 +1,4 @@
-//! What a role may use: patterns over `<upstream>/<original name>`, per kind.
+//! Rules of a role: patterns over `<upstream>/<original name>`, per kind.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,45 +6,45 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::pattern::{Decision, Pattern, Rules};
+use crate::mcp::pattern::{AllowDeny, Pattern, RuleMatch};
 use crate::mcp::uri::CanonicalUri;
 
 /// Rules per kind. The default allows nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Role {
-    /// Which prompts.
-    pub prompts: Rules,
-    /// Which tools.
-    pub tools: Rules,
-    /// Which resources and resource templates.
-    pub resources: Rules,
+    /// Rules for prompts.
+    pub prompts: AllowDeny,
+    /// Rules for tools.
+    pub tools: AllowDeny,
+    /// Rules for resources and resource templates.
+    pub resources: AllowDeny,
 }
 
 impl Role {
-    /// A role that may use everything.
+    /// Returns a role that may use everything.
     pub fn everything() -> Self {
-        let rules = Rules::everything;
+        let rules = AllowDeny::everything;
         Self { prompts: rules(), tools: rules(), resources: rules() }
     }
 
-    /// Whether the role may use everything, which can be seen without looking at it.
+    /// Returns whether the rules obviously allow everything.
     pub fn allows_everything(&self) -> bool {
-        [&self.prompts, &self.tools, &self.resources].into_iter().all(Rules::allow_everything)
+        [&self.prompts, &self.tools, &self.resources].into_iter().all(AllowDeny::allow_everything)
     }
 
-    /// Whether the role may use an item, by its upstream's own name or URI.
+    /// Returns whether the role may use an item, by its name or URI at the upstream.
     pub fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
         let rules = self.rules(kind);
         rules.allow_everything() || rules.allow(&format!("{upstream}/{own}"))
     }
 
-    /// Whether the role may use a resource that its upstream does not list.
+    /// Returns whether the role may use a resource that its upstream does not list.
     pub fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
         self.resources.allow_everything() || self.decide_uri(upstream, uri).allows()
     }
 
-    /// The pattern that decides whether the role may use an item, if there is one: one that keeps it out, else one
-    /// that lets it in. A resource that is not listed is compared as such.
+    /// Returns the pattern that decides about an item, if there is one: a matching deny pattern,
+    /// else a matching allow pattern. An unlisted resource is matched as such.
     pub fn rule(
         &self,
         kind: Kind,
@@ -62,18 +62,19 @@ impl Role {
         denied.or_else(|| decision.allowed_by.map(|at| &rules.allow[at]))
     }
 
-    /// Which of its [`rules`](Self::rules) decide about an item; comes to the same as [`Role::allows`].
-    pub fn decide(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Decision {
+    /// Returns which of the [`rules`](Self::rules) decide about an item; consistent with
+    /// [`Role::allows`].
+    pub fn decide(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> RuleMatch {
         self.rules(kind).decide(&[upstream.as_str(), "/", own].concat())
     }
 
-    /// Which of the rules for resources decide about one that its upstream does not list.
-    pub fn decide_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> Decision {
+    /// Returns which of the rules for resources decide about one that its upstream does not list.
+    pub fn decide_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> RuleMatch {
         self.resources.decide_uri(&[upstream.as_str(), "/"].concat(), uri)
     }
 
-    /// Whether any rule lets the role use anything of this upstream; what is denied by name is not
-    /// looked at.
+    /// Returns whether any rule allows the role an item of this upstream; deny patterns of single
+    /// names are ignored.
     pub fn reaches(&self, upstream: &UpstreamName) -> bool {
         let prefix = format!("{upstream}/");
         [&self.prompts, &self.tools, &self.resources].into_iter().any(|rules| {
@@ -81,12 +82,12 @@ impl Role {
                 let pattern = pattern.as_str();
                 pattern == "*" || pattern.strip_suffix('*') == Some(&prefix)
             });
-            !denied && rules.allow.iter().any(|pattern| may_begin_with(pattern.as_str(), &prefix))
+            !denied && rules.allow.iter().any(|pattern| pattern.may_match_behind(&prefix))
         })
     }
 
-    /// The rules for a kind.
-    pub fn rules(&self, kind: Kind) -> &Rules {
+    /// Returns the rules for a kind.
+    pub fn rules(&self, kind: Kind) -> &AllowDeny {
         match kind {
             Kind::Prompt => &self.prompts,
             Kind::Tool => &self.tools,
@@ -97,59 +98,63 @@ impl Role {
 
 // === Roles ===
 
-/// All roles by name: those of the configuration, and those that somebody has several of at a time.
+/// All roles by name: those of the configuration, and the combinations of several that clients
+/// have.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
-    named: HashMap<Arc<str>, Named>,
-    /// By the sorted names, joined: no role of the configuration has a `+` in its name.
-    joined: RwLock<HashMap<Arc<str>, Named>>,
-    /// By rules, in one order: the role of the configuration whose view all with these rules have.
-    alike: HashMap<Role, Arc<str>>,
-    /// Whether it has been told that there is no room for another combination.
+    named: HashMap<Arc<str>, RoleEntry>,
+    /// Combinations by the sorted, joined names: no role of the configuration has a `+` in its
+    /// name.
+    combined: RwLock<HashMap<Arc<str>, RoleEntry>>,
+    /// For each set of rules, in canonical order, the role of the configuration that names the
+    /// shared view.
+    view_by_rules: HashMap<Role, Arc<str>>,
+    /// True once the limit on combinations has been logged.
     is_full: AtomicBool,
 }
 
-/// What a role may use, and the name of the view that it has.
-type Named = (Arc<Role>, Arc<str>);
+/// Rules of a role, and the name of its view.
+type RoleEntry = (Arc<Role>, Arc<str>);
 
 impl Roles {
     pub(super) fn new(named: impl IntoIterator<Item = (String, Role)>) -> Self {
-        let mut alike = HashMap::new();
+        let mut view_by_rules = HashMap::new();
         let named = named.into_iter().map(|(name, role)| {
             let name: Arc<str> = name.into();
-            let view = alike.entry(role.in_order()).or_insert_with(|| Arc::clone(&name));
+            let view = view_by_rules.entry(role.sorted()).or_insert_with(|| Arc::clone(&name));
             (name, (Arc::new(role), Arc::clone(view)))
         });
-        let (named, joined) = (named.collect(), RwLock::default());
-        Self { named, joined, alike, is_full: AtomicBool::new(false) }
+        let (named, combined) = (named.collect(), RwLock::default());
+        Self { named, combined, view_by_rules, is_full: AtomicBool::new(false) }
     }
 
-    /// What a role may use, which is nothing if nobody defines it, and the name of its view: roles with the same rules
-    /// have the same.
-    pub(super) fn get(&self, name: &str) -> Named {
+    /// Returns the rules of a role, which are empty if it is undefined, and the name of its view:
+    /// roles with the same rules share a view.
+    pub(super) fn get(&self, name: &str) -> RoleEntry {
         if let Some(named) = self.named.get(name) {
             return named.clone();
         }
-        let joined = self.joined.read().unwrap_or_else(PoisonError::into_inner);
-        joined.get(name).cloned().unwrap_or_else(|| (Arc::default(), NO_ROLE.into()))
+        let combined = self.combined.read().unwrap_or_else(PoisonError::into_inner);
+        combined.get(name).cloned().unwrap_or_else(|| (Arc::default(), NO_ROLE.into()))
     }
 
-    /// Whether the configuration has a role of this name.
+    /// Returns whether the configuration has a role of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.named.contains_key(name)
     }
 
-    /// Makes the combinations that others have, of the roles that are there now.
-    pub(super) fn join_like(&self, others: &Self) {
-        let joined = others.joined.read().unwrap_or_else(PoisonError::into_inner);
-        for name in joined.keys() {
-            self.join(&name.split('+').map(Arc::from).collect());
+    /// Creates the combinations that `others` has, from the current roles.
+    pub(super) fn combine_like(&self, others: &Self) {
+        let combined = others.combined.read().unwrap_or_else(PoisonError::into_inner);
+        for name in combined.keys() {
+            self.combine(&name.split('+').map(Arc::from).collect());
         }
     }
 
-    /// The name of the role that may use what any of these allows, but for what any of them denies;
-    /// `None` if there are [`MAX_JOINED`] of such already. Of no role it is one that may use nothing.
-    pub(super) fn join(&self, names: &BTreeSet<Arc<str>>) -> Option<Arc<str>> {
+    /// Returns the name of the role that may use what any of these roles allows, except what any of
+    /// them denies; `None` if there are [`MAX_COMBINATIONS`] already. Without roles it is a role
+    /// that may use nothing.
+    pub(super) fn combine(&self, names: &BTreeSet<Arc<str>>) -> Option<Arc<str>> {
         let mut each = names.iter();
         match (each.next(), each.next()) {
             (None, _) => return Some(NO_ROLE.into()),
@@ -158,7 +163,8 @@ impl Roles {
         }
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         let name: Arc<str> = names.join("+").into();
-        let known = self.joined.read().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
+        let known =
+            self.combined.read().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
         if known {
             return Some(name);
         }
@@ -166,31 +172,32 @@ impl Roles {
         for (role, _) in names.into_iter().map(|name| self.get(name)) {
             union.add(&role);
         }
-        let view = self.alike.get(&union.in_order()).unwrap_or(&name);
+        let view = self.view_by_rules.get(&union.sorted()).unwrap_or(&name);
         let named = (union.into(), Arc::clone(view));
-        let mut joined = self.joined.write().unwrap_or_else(PoisonError::into_inner);
-        if joined.len() >= MAX_JOINED && !joined.contains_key(&name) {
+        let mut combined = self.combined.write().unwrap_or_else(PoisonError::into_inner);
+        if combined.len() >= MAX_COMBINATIONS && !combined.contains_key(&name) {
             if !self.is_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "{MAX_JOINED} combinations of roles are in use: whoever has another one is refused until a restart"
+                    "limit of {MAX_COMBINATIONS} role combinations reached, tokens with another \
+                     combination are refused until a restart"
                 );
             }
             return None;
         }
-        joined.insert(Arc::clone(&name), named);
+        combined.insert(Arc::clone(&name), named);
         Some(name)
     }
 }
 
 impl Role {
-    /// A role that may use the same, by the same rules in one order.
-    fn in_order(&self) -> Self {
+    /// Returns the same rules in canonical order.
+    fn sorted(&self) -> Self {
         let Self { prompts, tools, resources } = self;
         let (prompts, tools) = (prompts.in_order(), tools.in_order());
         Self { prompts, tools, resources: resources.in_order() }
     }
 
-    /// Allows what the other allows, too, and denies what it denies.
+    /// Adds the allow and deny rules of another role.
     fn add(&mut self, other: &Self) {
         let pairs = [
             (&mut self.prompts, &other.prompts),
@@ -210,19 +217,11 @@ impl Role {
     }
 }
 
-/// The role of who has none: no role of the configuration can have this name.
+/// Role of clients without a role: no role of the configuration can have this name.
 pub const NO_ROLE: &str = "(none)";
 
-/// How many combinations of roles there may be, each with a view of its own.
-pub const MAX_JOINED: usize = 1_000;
-
-/// Whether some text that begins with `prefix` can match the pattern.
-fn may_begin_with(pattern: &str, prefix: &str) -> bool {
-    match pattern.split_once('*') {
-        Some((head, _)) if head.len() <= prefix.len() => prefix.starts_with(head),
-        _ => pattern.starts_with(prefix),
-    }
-}
+/// Most combinations of roles, each with a view of its own.
+pub const MAX_COMBINATIONS: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -235,7 +234,7 @@ mod tests {
 
     #[test]
     fn patterns_see_the_upstream_and_the_original_name() {
-        let prompts = Rules::new(&["hub/public_*"], &["hub/public_draft"]);
+        let prompts = AllowDeny::new(&["hub/public_*"], &["hub/public_draft"]);
         let role = Role { prompts, ..Role::default() };
         let allows = |upstream, own| role.allows(Kind::Prompt, &name(upstream), own);
         assert!(allows("hub", "public_a"));
@@ -245,7 +244,8 @@ mod tests {
 
     #[test]
     fn resources_and_templates_go_by_the_same_rules() {
-        let role = Role { resources: Rules::new(&["wiki/https://w/*"], &[]), ..Role::default() };
+        let role =
+            Role { resources: AllowDeny::new(&["wiki/https://w/*"], &[]), ..Role::default() };
         for kind in [Kind::Resource, Kind::Template] {
             assert!(role.allows(kind, &name("wiki"), "https://w/a/{page}"));
             assert!(!role.allows(kind, &name("wiki"), "https://x/"));
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn roles_with_the_same_rules_have_the_same_view() {
         let rules = |allow: &[&str], deny: &[&str]| Role {
-            prompts: Rules::new(allow, deny),
+            prompts: AllowDeny::new(allow, deny),
             ..Role::default()
         };
         let same = |n: usize| match n % 3 {
@@ -276,7 +276,7 @@ mod tests {
         }
         let join = |names: &[&str]| {
             let names = names.iter().map(|name| Arc::from(*name)).collect();
-            view(&roles.join(&names).expect("room"))
+            view(&roles.combine(&names).expect("room"))
         };
         assert_eq!(join(&["same-1", "same-999", "part"]), first);
         assert_eq!(&*join(&["part", "tools"]), "part+tools");
@@ -287,8 +287,10 @@ mod tests {
     #[test]
     fn a_role_reaches_an_upstream_that_some_pattern_may_match() {
         let reaches = |allow: &str, deny: &[&str], upstream: &str| {
-            let tools =
-                Rules { allow: Rules::new(&[allow], &[]).allow, deny: Rules::new(deny, &[]).allow };
+            let tools = AllowDeny {
+                allow: AllowDeny::new(&[allow], &[]).allow,
+                deny: AllowDeny::new(deny, &[]).allow,
+            };
             Role { tools, ..Role::default() }.reaches(&name(upstream))
         };
         assert!(reaches("*", &[], "a") && reaches("a/*", &[], "a") && reaches("a*/x", &[], "ab"));
@@ -308,7 +310,7 @@ mod tests {
             own in "[ab/]{1,3}",
         ) {
             let allows = |allow: &[String], deny: &[String]| {
-                let role = Role { tools: Rules::new(allow, deny), ..Role::default() };
+                let role = Role { tools: AllowDeny::new(allow, deny), ..Role::default() };
                 role.allows(Kind::Tool, &name(&upstream), &own)
             };
             let before = allows(&allow, &deny);
@@ -325,7 +327,7 @@ mod tests {
             upstream in "[ab]{1,2}",
             own in "[ab/]{1,3}",
         ) {
-            let role = Role { tools: Rules::new(&allow, &deny), ..Role::default() };
+            let role = Role { tools: AllowDeny::new(&allow, &deny), ..Role::default() };
             if role.allows(Kind::Tool, &name(&upstream), &own) {
                 prop_assert!(role.reaches(&name(&upstream)));
             }
@@ -338,7 +340,7 @@ mod tests {
             upstream in "[ab]{1,2}",
             own in "[ab/]{1,3}",
         ) {
-            let rules = || Rules::new(&allow, &deny);
+            let rules = || AllowDeny::new(&allow, &deny);
             let role = Role { prompts: rules(), tools: rules(), resources: rules() };
             for kind in Kind::ALL {
                 let allows = role.allows(kind, &name(&upstream), &own);

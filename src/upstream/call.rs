@@ -1,4 +1,5 @@
-//! The life of one upstream call: concurrency permit, deadline, suspension for client input, streamed body, metrics.
+//! Upstream calls: concurrency permit, deadline, suspension for client input, streamed body,
+//! metrics.
 
 pub(crate) mod active_call;
 pub(crate) mod body_stream;

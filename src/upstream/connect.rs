@@ -1,6 +1,8 @@
-//! Where an upstream room touches the world: opening a connection and starting a process.
+//! Interface to the operating system: opening network connections and starting processes.
 //!
-//! Tests put their own [`Dial`] in its place, and the whole house runs in memory.
+//! Tests implement [`Connect`] themselves, so that the whole gateway runs in memory.
+
+pub mod system;
 
 use std::fmt;
 use std::io;
@@ -13,97 +15,100 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::secret::Secret;
 
-/// A byte stream in both directions.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+/// Bidirectional byte stream.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 
-/// What to start. Comes from the configuration file alone.
+/// Command line and environment of a child process. Comes from the configuration file only.
 #[derive(Clone, PartialEq)]
-pub struct Command {
-    /// The program: a path, or a name to be looked up in `PATH`.
+pub struct ChildCommand {
+    /// Program: a path, or a name to be looked up in `PATH`.
     pub program: String,
-    /// How messages name the program: without what came out of a variable, which may be a secret.
-    pub shown: String,
-    /// Its arguments; no shell reads them.
+    /// Name of the program in messages: without values of variables, which may be secrets.
+    pub display_name: String,
+    /// Arguments; no shell interprets them.
     pub args: Vec<String>,
-    /// The whole environment of the child: nothing else is inherited.
+    /// Complete environment of the child; nothing else is inherited.
     pub env: Vec<(String, Secret)>,
-    /// Where it runs; `None` is where Weir runs.
+    /// Working directory; `None` means Weir's own.
     pub cwd: Option<PathBuf>,
 }
 
-/// Without what may be a secret, though not written as one.
-impl fmt::Debug for Command {
+/// Leaves out arguments, which may be secrets without being marked as such.
+impl fmt::Debug for ChildCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Command")
-            .field("program", &self.shown)
+            .field("program", &self.display_name)
             .field("args", &format_args!("{} of them", self.args.len()))
             .field("env", &self.env)
             .finish_non_exhaustive()
     }
 }
 
-/// A started process.
+/// Started child process.
 pub struct Child {
-    /// Its standard input.
+    /// Standard input.
     pub stdin: Box<dyn tokio::io::AsyncWrite + Send + Unpin>,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
-    /// Its standard error; `None` if there is none (in memory).
+    /// Standard error; `None` in memory.
     pub stderr: Option<Box<dyn tokio::io::AsyncRead + Send + Unpin>>,
-    /// Waits for its end, and stops it.
-    pub process: Box<dyn Process>,
+    /// Handle that waits for the process and stops it.
+    pub process: Box<dyn ProcessHandle>,
 }
 
-/// The life of a started process.
-pub trait Process: Send {
-    /// Its number, where it has one.
-    fn id(&self) -> Option<Number> {
+/// Handle of a started process.
+pub trait ProcessHandle: Send {
+    /// Process id, if there is one.
+    fn id(&self) -> Option<ProcessId> {
         None
     }
-    /// Waits until the process has ended and tells how, in words. Cancel-safe.
+    /// Waits until the process has ended and describes how. Cancel-safe.
     fn wait(&mut self) -> BoxFuture<'_, String>;
-    /// Asks the process and all it has started to end (SIGTERM to the group).
+    /// Requests termination of the process and its descendants (SIGTERM to the group).
     fn terminate(&mut self);
-    /// Ends the process and all it has started (SIGKILL to the group, and on Linux to what has left it).
+    /// Kills the process and its descendants (SIGKILL to the group, and on Linux also descendants
+    /// that left it).
     fn kill(&mut self);
 }
 
-/// The number of a process, for those who look for it on the machine.
+/// Process id, for operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Number {
-    /// Its own.
+pub enum ProcessId {
+    /// Id of the process itself.
     Own(u32),
-    /// That of the process that keeps it, which has started it or is about to.
-    Keeper(u32),
+    /// Id of its reaper, which has started the process or is about to.
+    Reaper(u32),
 }
 
-impl Number {
-    /// The process's own number, or its keeper's as long as there is none.
-    pub fn now(self) -> u32 {
+impl ProcessId {
+    /// Returns the id of the process itself, or of its reaper while the process has not been
+    /// started.
+    pub fn current(self) -> u32 {
         match self {
             Self::Own(number) => number,
-            Self::Keeper(keeper) => {
-                let path = format!("/proc/{keeper}/task/{keeper}/children");
+            Self::Reaper(reaper) => {
+                let path = format!("/proc/{reaper}/task/{reaper}/children");
                 let children = std::fs::read_to_string(path).unwrap_or_default();
-                // What it was handed stands behind what it has started.
+                // The list of children begins with the process that the reaper itself started;
+                // adopted orphans follow.
                 let first = children.split_whitespace().next().and_then(|it| it.parse().ok());
-                first.unwrap_or(keeper)
+                first.unwrap_or(reaper)
             }
         }
     }
 }
 
-/// Opens connections and starts processes.
-pub trait Dial: Send + Sync + 'static {
-    /// Opens a connection to the server of `url`, with TLS where its scheme says so. Each of its addresses is tried for
-    /// no longer than `time`.
+/// Opens network connections and starts processes.
+pub trait Connect: Send + Sync + 'static {
+    /// Opens a connection to the server of `url`, with TLS for `https`. Each address is tried for
+    /// at most `timeout`.
     fn connect<'a>(
         &'a self,
         url: &'a Uri,
-        time: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
+        timeout: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>>;
     /// Starts a process.
-    fn spawn(&self, command: &Command) -> io::Result<Child>;
+    fn spawn(&self, command: &ChildCommand) -> io::Result<Child>;
 }

@@ -1,4 +1,4 @@
-//! The handle to an upstream: what the rest of the house holds.
+//! Public handle of an upstream: lists, calls and subscriptions.
 
 mod usage;
 
@@ -6,41 +6,45 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connect::Dial;
-use super::input_requests::{Questions, Room};
-use super::library_upstream;
-use super::message::{Failure, Sent};
-use super::state_publisher::Board;
-use super::subscriptions::{Interest, Listener, Subscribed};
-use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
-use super::{Changes, Error, Limits, Listing, Report, Settings, Sharing, Source, Status};
-use crate::mcp::call::{Call, Caller, Owner, Reply};
+use super::connect::Connect;
+use super::input_requests::{InputBudget, InputRequests};
+use super::message::{SentFlag, TransportError};
+use super::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
+use super::supervisor::{FaultKind, FaultReport, ReconnectState, Supervisor};
+use super::{
+    ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
+    UpstreamSource,
+};
+use crate::mcp::call::{CallContext, QuotaOwner, UpstreamRequest, UpstreamResponse};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::resource_updates::Dirty;
+use crate::mcp::resource_updates::PendingResourceUpdates;
 use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
-use crate::memory_budget::{Allowance, Budget};
-use crate::upstream::call::active_call::{Called, MAX_ASKING, Running};
-use crate::upstream::call::call_metrics::Calls;
-use crate::upstream::health::health_state::{Failed, Meter, Vitals};
-use crate::upstream::health::on_demand::{Demand, Use};
-use crate::upstream::session::connection::Connection;
-use crate::upstream::session::connector::Opener;
-use crate::upstream::session::session_pool::{Links, Route};
+use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::upstream::call::active_call::{ActiveCall, CallOutcome};
+use crate::upstream::call::call_metrics::CallMetrics;
+use crate::upstream::health::health_state::{CallFailure, CallHealthGuard, UpstreamHealth};
+use crate::upstream::health::on_demand::{OnDemand, UsageGuard};
+use crate::upstream::input_requests::MAX_SUSPENDED;
+use crate::upstream::session::connection::UpstreamConnection;
+use crate::upstream::session::connector::Connector;
+use crate::upstream::session::session_pool::{SessionChoice, SessionPool};
+use crate::upstream::supervisor::library_upstream;
+use crate::upstream::supervisor::state_publisher::StatePublisher;
 
-pub use usage::Awake;
+pub use usage::KeepAliveGuard;
 
-/// Complaints that wait for the supervisor. When it is full, one about the same connection is already
-/// on its way.
-const COMPLAINTS: usize = 16;
+/// Fault reports queued for the supervisor. A report that does not fit is dropped: one about the
+/// same connection is already queued.
+const MAX_FAULT_REPORTS: usize = 16;
 
-/// A handle to an upstream and the task that keeps it connected. Cheap to clone.
+/// Handle to an upstream and the task that keeps it connected. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream {
     shared: Arc<Shared>,
@@ -48,34 +52,34 @@ pub struct Upstream {
 
 struct Shared {
     settings: Arc<Settings>,
-    /// The connection, while there is one.
-    links: watch::Receiver<Option<Connection>>,
-    /// Those beside it.
-    further: Arc<Links>,
-    status: watch::Receiver<Status>,
-    changes: watch::Receiver<Changes>,
-    complaints: mpsc::Sender<Complaint>,
-    /// What clients want to hear of its resources.
-    interest: Arc<Interest>,
-    /// Calls in flight.
-    turns: Arc<Semaphore>,
+    /// Main connection, while there is one.
+    connection: watch::Receiver<Option<UpstreamConnection>>,
+    /// Additional sessions.
+    session_pool: Arc<SessionPool>,
+    status: watch::Receiver<ConnectionStatus>,
+    changes: watch::Receiver<ListChangeCounts>,
+    fault_reports: mpsc::Sender<FaultReport>,
+    /// Resource and task subscriptions of clients.
+    subscriptions: Arc<SubscriptionRegistry>,
+    /// Permits of the calls in flight.
+    permits: Arc<Semaphore>,
     waiting: AtomicUsize,
-    vitals: Arc<Vitals>,
-    /// What its messages count against.
-    budget: Budget,
-    /// Who wants it, where it may sleep.
-    demand: Arc<Demand>,
-    /// Places of the calls that wait for their clients' answers.
-    asking: Arc<Semaphore>,
-    /// What their questions may take.
-    room: Room,
-    /// Where calls run that wait.
+    health: Arc<UpstreamHealth>,
+    /// Memory budget of its messages.
+    budget: MemoryBudget,
+    /// Users of an on-demand upstream.
+    on_demand: Arc<OnDemand>,
+    /// Slots of the calls that wait for client input.
+    suspended_slots: Arc<Semaphore>,
+    /// Byte budget of their input requests.
+    input_budget: InputBudget,
+    /// Tracker of the tasks in which suspended calls run.
     tasks: TaskTracker,
     stop: CancellationToken,
-    calls: Calls,
+    calls: CallMetrics,
 }
 
-/// Nobody asks it anything any more, and nothing that was asked is under way.
+/// The last handle is gone and no call is in flight: the supervisor stops.
 impl Drop for Shared {
     fn drop(&mut self) {
         self.stop.cancel();
@@ -83,175 +87,187 @@ impl Drop for Shared {
 }
 
 impl Upstream {
-    /// Starts the task that keeps the upstream connected until `stop`, or until nobody holds the handle and nothing
-    /// that was asked with it is under way. One that is lazy sleeps first. What it sends counts against `budget`.
+    /// Starts the task that keeps the upstream connected until `stop` fires, or until the last
+    /// handle is dropped and no call is in flight. An on-demand upstream is not started yet. Its
+    /// messages count against `budget`.
     pub fn start(
         settings: Settings,
-        dial: Arc<dyn Dial>,
-        budget: &Budget,
+        connect: Arc<dyn Connect>,
+        budget: &MemoryBudget,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        Self::start_after(None, settings, dial, budget, tasks, &stop)
+        Self::start_after(None, settings, connect, budget, tasks, &stop)
     }
 
-    /// The same in the place of another one of this name: what its clients have subscribed to is subscribed to here.
+    /// Starts an upstream that replaces `before`, an earlier one of this name, and takes over its
+    /// clients' subscriptions.
     pub fn start_after(
         before: Option<&Self>,
         settings: Settings,
-        dial: Arc<dyn Dial>,
-        budget: &Budget,
+        connect: Arc<dyn Connect>,
+        budget: &MemoryBudget,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
         let (settings, stop) = (Arc::new(settings), stop.child_token());
-        let (link_sender, links) = watch::channel(None);
-        let demand = Demand::new(&settings);
-        let first = if demand.is_lazy() { Status::Asleep } else { Status::Starting };
+        let (connection_sender, connection) = watch::channel(None);
+        let on_demand = OnDemand::new(&settings);
+        let first =
+            if on_demand.is_lazy() { ConnectionStatus::Asleep } else { ConnectionStatus::Starting };
         let (status_sender, status) = watch::channel(first);
-        let (change_sender, changes) = watch::channel(Changes::default());
-        let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
-        let vitals = Vitals::new(settings.name.clone(), settings.breaker);
-        let (its, counts) = (Arc::clone(&vitals), budget.clone());
-        let opener = Opener::new(Arc::clone(&settings), dial, its, counts, tasks.clone());
-        let opener = Arc::new(opener);
-        let further = Links::new(Arc::clone(&settings), Arc::clone(&opener), change_sender.clone());
-        let interest = match before {
-            Some(before) => Arc::clone(&before.shared.interest),
-            None => Interest::new(settings.name.clone()),
+        let (change_sender, changes) = watch::channel(ListChangeCounts::default());
+        let (fault_reports, fault_receiver) = mpsc::channel(MAX_FAULT_REPORTS);
+        let health = UpstreamHealth::new(settings.name.clone(), settings.breaker);
+        let (connector_health, connector_budget) = (Arc::clone(&health), budget.clone());
+        let connector = Connector::new(
+            Arc::clone(&settings),
+            connect,
+            connector_health,
+            connector_budget,
+            tasks.clone(),
+        );
+        let connector = Arc::new(connector);
+        let session_pool =
+            SessionPool::new(Arc::clone(&settings), Arc::clone(&connector), change_sender.clone());
+        let subscriptions = match before {
+            Some(before) => Arc::clone(&before.shared.subscriptions),
+            None => SubscriptionRegistry::new(settings.name.clone()),
         };
-        let board = Board {
+        let state = StatePublisher {
             name: settings.name.clone(),
-            links: link_sender,
+            connection: connection_sender,
             status: status_sender,
             changes: change_sender,
-            vitals: Arc::clone(&vitals),
+            health: Arc::clone(&health),
         };
-        if let Source::Library { dir } = &settings.source {
-            let librarian = library_upstream::Librarian {
+        if let UpstreamSource::Library { dir } = &settings.source {
+            let library_task = library_upstream::LibraryTask {
                 dir: dir.clone(),
                 retry: settings.retry,
-                board,
+                state,
                 tasks: tasks.clone(),
             };
-            tasks.spawn(librarian.run(stop.clone()));
+            tasks.spawn(library_task.run(stop.clone()));
         } else {
             let supervisor = Supervisor {
                 settings: Arc::clone(&settings),
-                opener,
-                links: Arc::clone(&further),
-                board,
-                interest: Arc::clone(&interest),
-                demand: Arc::clone(&demand),
-                complaints: complaint_receiver,
-                memory: Memory::default(),
+                connector,
+                session_pool: Arc::clone(&session_pool),
+                state,
+                subscriptions: Arc::clone(&subscriptions),
+                on_demand: Arc::clone(&on_demand),
+                fault_reports: fault_receiver,
+                reconnect: ReconnectState::default(),
             };
             tasks.spawn(supervisor.run(stop.clone()));
         }
-        let turns = Arc::new(Semaphore::new(settings.limits.concurrency));
-        let (waiting, asking) = (AtomicUsize::new(0), Arc::new(Semaphore::new(MAX_ASKING)));
+        let permits = Arc::new(Semaphore::new(settings.limits.concurrency));
+        let (waiting, suspended_slots) =
+            (AtomicUsize::new(0), Arc::new(Semaphore::new(MAX_SUSPENDED)));
         let tasks = tasks.clone();
         let shared = Shared {
             settings,
-            links,
-            further,
+            connection,
+            session_pool,
             status,
             changes,
-            complaints,
-            interest,
-            turns,
+            fault_reports,
+            subscriptions,
+            permits,
             waiting,
-            vitals,
+            health,
             budget: budget.clone(),
-            demand,
-            asking,
-            room: Room::new(),
+            on_demand,
+            suspended_slots,
+            input_budget: InputBudget::new(),
             tasks,
             stop,
-            calls: Calls::default(),
+            calls: CallMetrics::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// What the upstream is called.
+    /// Configured name of the upstream.
     pub fn name(&self) -> &UpstreamName {
         &self.shared.settings.name
     }
 
-    /// Whether it runs on these settings.
-    pub fn runs_on(&self, settings: &Settings) -> bool {
+    /// Whether the upstream was started with these settings.
+    pub fn has_settings(&self, settings: &Settings) -> bool {
         *self.shared.settings == *settings
     }
 
-    /// Whether this is the same upstream, and not another one of its name.
-    pub fn is(&self, other: &Self) -> bool {
+    /// Whether both handles refer to one upstream, not only to one name.
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// What stops it, whoever still holds it.
-    pub fn stop(&self) -> CancellationToken {
+    /// Token that stops the upstream, even if handles remain.
+    pub fn stop_token(&self) -> CancellationToken {
         self.shared.stop.clone()
     }
 
-    /// Whether Weir is not ready while it is not up.
+    /// Whether Weir's readiness depends on this upstream.
     pub fn is_required(&self) -> bool {
         self.shared.settings.required
     }
 
-    /// How its calls went.
-    pub fn calls(&self) -> &Calls {
+    /// Counters and durations of its calls.
+    pub fn call_metrics(&self) -> &CallMetrics {
         &self.shared.calls
     }
 
-    /// What it runs on.
+    /// Settings that the upstream was started with.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
     }
 
-    /// How much one of its replies may have, and what it counts against.
-    pub fn allowance(&self) -> Allowance {
+    /// Size limit of one response, and the memory budget that it counts against.
+    pub fn response_limit(&self) -> BufferLimit {
         let limit = self.shared.settings.limits.max_message;
-        Allowance { limit, budget: self.shared.budget.clone() }
+        BufferLimit { limit, budget: self.shared.budget.clone() }
     }
 
-    /// How it is doing, and news of that.
-    pub fn status(&self) -> watch::Receiver<Status> {
+    /// Watches the connection status.
+    pub fn status(&self) -> watch::Receiver<ConnectionStatus> {
         self.shared.status.clone()
     }
 
-    /// How it is doing at this moment, in full.
-    pub fn report(&self) -> Report {
+    /// Builds a full status report.
+    pub fn report(&self) -> UpstreamReport {
         let shared = &*self.shared;
-        let (all, free) = (shared.settings.limits.concurrency, shared.turns.available_permits());
+        let (all, free) = (shared.settings.limits.concurrency, shared.permits.available_permits());
         let waiting = shared.waiting.load(Ordering::Relaxed);
         let status = shared.status.borrow().clone();
-        shared.vitals.report(&status, all.saturating_sub(free), waiting)
+        shared.health.report(&status, all.saturating_sub(free), waiting)
     }
 
-    /// The last lines that its child wrote on standard error, at most so many, the oldest first; each is bounded and
-    /// has no control characters. Nothing where it is no child.
-    pub fn last_words(&self, lines: usize) -> Vec<String> {
-        self.shared.vitals.last_words(lines)
+    /// Last lines that the child process wrote to standard error, at most `lines`, oldest first.
+    /// Each is bounded and free of control characters. Empty for an upstream without a process.
+    pub fn stderr_tail(&self, lines: usize) -> Vec<String> {
+        self.shared.health.stderr_tail(lines)
     }
 
-    /// Until when it is left alone because too many calls in a row failed, if it is.
-    pub fn rests_until(&self) -> Option<Instant> {
-        self.shared.vitals.rests_until()
+    /// End of the circuit breaker's open period, if the breaker is open.
+    pub fn breaker_open_until(&self) -> Option<Instant> {
+        self.shared.health.breaker_open_until()
     }
 
-    /// How often its lists were said to have changed, and news of that.
-    pub fn changes(&self) -> watch::Receiver<Changes> {
+    /// Watches the number of `list_changed` notifications per topic.
+    pub fn changes(&self) -> watch::Receiver<ListChangeCounts> {
         self.shared.changes.clone()
     }
 
-    /// Lists a kind through all pages. One that sleeps is not started. A kind that the upstream does not declare is empty and it is not asked.
+    /// Lists a kind through all pages. A stopped on-demand upstream is not started. A kind that the
+    /// upstream does not declare gives an empty list, without a request.
     pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
         let settings = &self.shared.settings;
-        let _held = self.shared.demand.hold();
+        let _held = self.shared.on_demand.begin_passive();
         if !self.connection()?.about().has(kind.topic()) {
             return Ok(Listing::default());
         }
-        let trial = self.shared.vitals.begin()?;
+        let guard = self.shared.health.begin()?;
         let listed = self.with_connection(None, |connection| async move {
             if !connection.about().has(kind.topic()) {
                 return Ok(Listing::default());
@@ -260,238 +276,215 @@ impl Upstream {
         });
         match listed.await {
             Ok((listing, _)) => {
-                trial.answered();
-                self.shared.vitals.listed(kind, &listing);
+                guard.responded();
+                self.shared.health.listed(kind, &listing);
                 Ok(listing)
             }
             Err(failed) => {
-                trial.failed(&failed);
+                guard.failed(&failed);
                 Err(failed.error)
             }
         }
     }
 
-    /// Sends a call, once. Dropping the future cancels it.
-    pub async fn call(&self, call: Box<Call>) -> Result<Called, Error> {
+    /// Sends a call once. Dropping the future cancels the call.
+    pub async fn call(&self, call: Box<UpstreamRequest>) -> Result<CallOutcome, Error> {
         let counting = self.shared.calls.begin(call.method);
-        let called = self.carry_out(call).await;
-        counting.end(&called);
-        called
+        let outcome = self.execute(call).await;
+        counting.end(&outcome);
+        outcome
     }
 
-    async fn carry_out(&self, call: Box<Call>) -> Result<Called, Error> {
-        let mut meter = Meter::new(&self.shared.vitals);
-        let (in_use, turn) = match self.admit(&mut meter).await {
+    async fn execute(&self, call: Box<UpstreamRequest>) -> Result<CallOutcome, Error> {
+        let mut call_health = CallHealthGuard::new(&self.shared.health);
+        let (usage, permit) = match self.admit(&mut call_health).await {
             Ok(admitted) => admitted,
             Err(error) => {
-                let failed = Failed::from(error);
-                meter.failed(&failed);
+                let failed = CallFailure::from(error);
+                call_health.failed(&failed);
                 return Err(failed.error);
             }
         };
         let began = Instant::now();
-        let notes = call.caller.notes.clone();
-        let questions = Questions::new(&call.caller, self.shared.room.clone());
-        let sent = Sent::default();
-        let work = self.clone().send(call, questions.clone(), sent.clone()).boxed();
+        let notifications = call.caller.notifications.clone();
+        let input_requests = InputRequests::new(&call.caller, self.shared.input_budget.clone());
+        let sent = SentFlag::default();
+        let work = self.clone().send(call, input_requests.clone(), sent.clone()).boxed();
         let shared = &self.shared;
-        let (timeouts, turns) = (shared.settings.timeouts, Arc::clone(&shared.turns));
-        let running = Box::new(Running {
+        let (timeouts, permits) = (shared.settings.timeouts, Arc::clone(&shared.permits));
+        let active = Box::new(ActiveCall {
             work,
-            is_on_its_own: false,
+            is_detached: false,
             tasks: shared.tasks.clone(),
             stop: shared.stop.clone(),
             done: None,
-            meter,
-            questions,
+            call_health,
+            input_requests,
             sent,
-            notes,
+            notifications,
             timeouts,
             began,
             idle_since: began,
-            in_use,
-            turns,
-            turn: Some(turn),
-            asking: Arc::clone(&shared.asking),
+            usage,
+            permits,
+            permit: Some(permit),
+            suspended_slots: Arc::clone(&shared.suspended_slots),
         });
-        running.go_on().await
+        active.drive().await
     }
 
-    /// Whether a call may be sent now; nobody waits for a turn at an upstream that is down, or left alone.
-    async fn admit(&self, meter: &mut Meter) -> Result<(Option<Use>, OwnedSemaphorePermit), Error> {
-        // What is left alone is not started either.
-        if self.rests_until().is_some() {
-            meter.begin()?;
-        }
-        let in_use = self.use_it().await;
-        self.connection()?;
-        meter.begin()?;
-        Ok((in_use, self.turn().await?))
-    }
-
-    /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
-    /// marked in `dirty`. Waits until the server agrees, if it has not before.
+    /// Subscribes a client to a resource until the returned subscription is dropped; until then its
+    /// updates are marked in `dirty`. Waits for the server's acceptance if the URI is not
+    /// subscribed yet.
     pub async fn subscribe(
         &self,
         uri: &str,
-        dirty: &Dirty,
-        owner: &Owner,
+        dirty: &PendingResourceUpdates,
+        owner: &QuotaOwner,
     ) -> Result<Subscribed, Error> {
-        let in_use = self.use_it().await;
+        let usage = self.acquire_usage().await;
         if !self.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.join(uri, Listener::Resource(dirty.clone()), owner, in_use).await
+        self.shared.subscriptions.join(uri, Subscriber::Resource(dirty.clone()), owner, usage).await
     }
 
-    /// Subscribes a client to a task of the modern era, by the upstream's own id, until what is returned is dropped.
-    /// Waits until the server agrees, if it has not before. One that has a process for each client is not
-    /// asked: nothing is known of the task but there.
+    /// Subscribes a client to a modern task, by the upstream's own id, until the returned
+    /// subscription is dropped. Waits for the server's acceptance if the task is not subscribed
+    /// yet. Refused for an upstream with a process per client: only that process knows the task.
     pub async fn follow_task(
         &self,
         own: &str,
         task: FollowedTask,
-        owner: &Owner,
+        owner: &QuotaOwner,
     ) -> Result<Subscribed, Error> {
-        let in_use = self.use_it().await;
+        let usage = self.acquire_usage().await;
         let connection = self.connection()?;
         let about = connection.about();
-        let is_told = about.era() == Era::Modern && about.capabilities.has_tasks();
-        let is_known = connection.task_scope() == Some(task.scope);
-        if !is_told || !is_known || matches!(self.shared.settings.sharing, Sharing::Client) {
+        let supports_tasks = about.era() == Era::Modern && about.capabilities.has_tasks();
+        let is_task_known = connection.task_scope() == Some(task.scope);
+        if !supports_tasks
+            || !is_task_known
+            || matches!(self.shared.settings.sharing, Sharing::Client)
+        {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.tasks().join(own, Listener::Task(task), owner, in_use).await
+        self.shared
+            .subscriptions
+            .task_registry()
+            .join(own, Subscriber::Task(task), owner, usage)
+            .await
     }
 
     async fn send(
         self,
-        call: Box<Call>,
-        questions: Questions,
-        sent: Sent,
-    ) -> Result<Reply, Failed> {
+        call: Box<UpstreamRequest>,
+        input_requests: InputRequests,
+        sent: SentFlag,
+    ) -> Result<UpstreamResponse, CallFailure> {
         let settings = &self.shared.settings;
-        let (call, questions, sent) = (&*call, &questions, &sent);
+        let (call, input_requests, sent) = (&*call, &input_requests, &sent);
         let done = self.with_connection(Some(&call.caller), |connection| async move {
-            connection.call(call, questions, sent, settings).await
+            connection.call(call, input_requests, sent, settings).await
         });
         let (reply, route) = done.await?;
-        Ok(route.outlast(&self, reply))
+        Ok(route.hold_until_body_ends(self.clone(), reply))
     }
 
-    /// Does `send` over the connection that is for this caller; once more over the next one if it was
-    /// refused unexecuted. What is returned beside it keeps that connection in use.
+    /// Runs `send` over the connection for this caller, and once more over the next connection if
+    /// the request was rejected unexecuted. The returned session choice keeps that connection in
+    /// use.
     async fn with_connection<T, F>(
         &self,
-        caller: Option<&Caller>,
-        send: impl Fn(Connection) -> F,
-    ) -> Result<(T, Route), Failed>
+        caller: Option<&CallContext>,
+        send: impl Fn(UpstreamConnection) -> F,
+    ) -> Result<(T, SessionChoice), CallFailure>
     where
-        F: Future<Output = Result<T, Failure>>,
+        F: Future<Output = Result<T, TransportError>>,
     {
         let route = self.route(self.connection()?, caller).await?;
         let failure = match send(route.connection()).await {
             Ok(done) => return Ok((done, route)),
             Err(failure) => failure,
         };
-        self.blame(&route, &failure);
-        let wire = route.connection().about().wire;
-        if !matches!(failure, Failure::Stale(_)) {
-            return Err(Failed::of(failure, wire));
+        self.report_fault(&route, &failure);
+        let transport = route.connection().about().transport;
+        if !matches!(failure, TransportError::SessionLost(_)) {
+            return Err(CallFailure::of(failure, transport));
         }
         let main = match &route {
-            Route::Main(connection) => self.connection_after(connection.about().epoch).await?,
-            Route::Beside(_) => self.connection()?,
+            SessionChoice::Main(connection) => {
+                self.connection_after(connection.about().epoch).await?
+            }
+            SessionChoice::Additional(_) => self.connection()?,
         };
         let route = self.route(main, caller).await?;
         match send(route.connection()).await {
             Ok(done) => Ok((done, route)),
             Err(failure) => {
-                self.blame(&route, &failure);
-                Err(Failed::of(failure, wire))
+                self.report_fault(&route, &failure);
+                Err(CallFailure::of(failure, transport))
             }
         }
     }
 
-    /// The connection for this caller, which is `main` or one beside it.
-    async fn route(&self, main: Connection, caller: Option<&Caller>) -> Result<Route, Error> {
-        let (Connection::Wired(wired), Some(caller)) = (&main, caller) else {
-            return Ok(Route::Main(main));
+    /// Chooses the main connection or an additional session for this caller.
+    async fn route(
+        &self,
+        main: UpstreamConnection,
+        caller: Option<&CallContext>,
+    ) -> Result<SessionChoice, Error> {
+        let (UpstreamConnection::Session(session), Some(caller)) = (&main, caller) else {
+            return Ok(SessionChoice::Main(main));
         };
-        let lease = self.shared.further.lease(wired, caller).await?;
-        Ok(lease.map_or(Route::Main(main), Route::Beside))
+        let lease = self.shared.session_pool.lease(session, caller).await?;
+        Ok(lease.map_or(SessionChoice::Main(main), SessionChoice::Additional))
     }
 
-    /// Tells whoever keeps the connection what is wrong with it.
-    fn blame(&self, route: &Route, failure: &Failure) {
+    /// Reports a fault to the owner of the connection: the supervisor or the session pool.
+    fn report_fault(&self, route: &SessionChoice, failure: &TransportError) {
         match (route, failure) {
-            (Route::Main(connection), _) => self.complain(connection.about().epoch, failure),
-            (Route::Beside(lease), Failure::Stale(_) | Failure::Unsent(_)) => lease.spoil(),
-            (Route::Beside(_), _) => {}
+            (SessionChoice::Main(connection), _) => {
+                self.report_to_supervisor(connection.about().epoch, failure)
+            }
+            (
+                SessionChoice::Additional(lease),
+                TransportError::SessionLost(_) | TransportError::NotSent(_),
+            ) => lease.invalidate(),
+            (SessionChoice::Additional(_), _) => {}
         }
     }
 
-    fn connection(&self) -> Result<Connection, Error> {
-        let connection = self.shared.links.borrow().clone();
+    fn connection(&self) -> Result<UpstreamConnection, Error> {
+        let connection = self.shared.connection.borrow().clone();
         connection.ok_or_else(|| self.unavailable())
     }
 
-    /// Waits until the connection `epoch` has been replaced.
-    async fn connection_after(&self, epoch: u64) -> Result<Connection, Error> {
-        let mut links = self.shared.links.clone();
-        let next = links.wait_for(|link| {
-            link.as_ref().is_none_or(|connection| connection.about().epoch > epoch)
+    /// Waits until the connection numbered `epoch` has been replaced.
+    async fn connection_after(&self, epoch: u64) -> Result<UpstreamConnection, Error> {
+        let mut receiver = self.shared.connection.clone();
+        let next = receiver.wait_for(|connection| {
+            connection.as_ref().is_none_or(|connection| connection.about().epoch > epoch)
         });
-        let next = next.await.ok().and_then(|link| link.clone());
+        let next = next.await.ok().and_then(|connection| connection.clone());
         next.ok_or_else(|| self.unavailable())
     }
 
     fn unavailable(&self) -> Error {
         Error::Unavailable(match &*self.shared.status.borrow() {
-            Status::Starting => "it is still starting".into(),
-            Status::Asleep => "it sleeps".into(),
-            Status::Up(_) => "it is connecting again".into(),
-            Status::Down { reason, .. } => reason.clone(),
+            ConnectionStatus::Starting => "the upstream is still starting".into(),
+            ConnectionStatus::Asleep => "the upstream is stopped because it was idle".into(),
+            ConnectionStatus::Up(_) => "the upstream is reconnecting".into(),
+            ConnectionStatus::Down { reason, .. } => reason.clone(),
         })
     }
 
-    fn complain(&self, epoch: u64, failure: &Failure) {
-        let wrong = match failure {
-            Failure::Stale(reason) => Wrong::Stale(reason.clone()),
-            Failure::Unsent(reason) => Wrong::Unreachable(reason.clone()),
+    fn report_to_supervisor(&self, epoch: u64, failure: &TransportError) {
+        let kind = match failure {
+            TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
+            TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
             _ => return,
         };
-        let _ = self.shared.complaints.try_send(Complaint { epoch, wrong });
-    }
-
-    /// Waits for a turn, if not too many others do already.
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let Limits { waiting, wait, .. } = self.shared.settings.limits;
-        let busy = || Error::Busy { retry_after: wait };
-        let turns = &self.shared.turns;
-        if let Ok(turn) = Arc::clone(turns).try_acquire_owned() {
-            return Ok(turn);
-        }
-        let waiting = Waiting::begin(&self.shared.waiting, waiting).ok_or_else(busy)?;
-        let turn = timeout(wait, Arc::clone(turns).acquire_owned()).await;
-        drop(waiting);
-        turn.map_err(|_| busy())?.map_err(|_| busy())
-    }
-}
-
-/// A place among those who wait.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn begin(count: &'a AtomicUsize, most: usize) -> Option<Self> {
-        let before = count.fetch_add(1, Ordering::Relaxed);
-        let place = Self(count);
-        (before < most).then_some(place)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
     }
 }

@@ -1,4 +1,5 @@
-//! Health of one upstream: circuit breaker, back-off, crash-loop detection, on-demand start, status report.
+//! Health of one upstream: circuit breaker, back-off, crash-loop detection, on-demand start, status
+//! report.
 
 pub(crate) mod backoff;
 pub mod breaker;

@@ -1,15 +1,14 @@
-//! The questions that one call's upstream has asked and that are not answered yet.
+//! Open input requests of one call: server-to-client requests that wait for the client's response.
 //!
-//! Three meet here: the ear puts in what a legacy server asks and takes out what it withdraws; whoever holds
-//! the call takes the questions to its client and brings the answers; the call itself sends the answers on.
-//! None of them waits for another.
+//! Three parties meet here. The dispatcher adds the requests of a legacy server and removes those
+//! that the server withdraws. The owner of the call takes the requests to the client and submits
+//! the responses. The call itself sends the responses to the server. None of them waits for
+//! another.
 //!
-//! Promises: at most [`MAX_OPEN`] questions of a call are open, in at most [`MAX_OPEN_BYTES`], and those of all calls
-//! of an upstream in no more than its [`Room`]. A question that
-//! the client did not declare never gets past [`Questions::put`]. Each is answered once; an answer to
-//! nothing, or to what was withdrawn, is dropped.
-//!
-//! Knows nothing of: how a question comes, how an answer goes, and how long either takes.
+//! Invariants: at most [`MAX_OPEN`] input requests of a call are open, with at most
+//! [`MAX_OPEN_BYTES`], and those of all calls of an upstream use no more than its [`InputBudget`].
+//! An input request that the client did not declare is never accepted. Each receives one response;
+//! a response to an unknown or withdrawn request is dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,203 +17,211 @@ use bytes::Bytes;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::json::Object;
-use crate::jsonrpc::{self, Id, Outcome};
-use crate::mcp::call::Caller;
-use crate::mcp::input_request::{Abilities, Answered, Question, Subject};
+use crate::jsonrpc::{self, Id, ResponsePayload};
+use crate::mcp::call::CallContext;
+use crate::mcp::input_request::{ClientFeatures, InputKind, InputRequest, InputResponse};
 use crate::mcp::meta;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::trace_context;
 
-/// How many questions of one call may be open.
+/// Maximum calls of one upstream that wait for client input.
+pub(crate) const MAX_SUSPENDED: usize = 256;
+
+/// Maximum open input requests of one call.
 pub(crate) const MAX_OPEN: usize = 16;
-/// How large they may be in all.
+/// Maximum total size of a call's open input requests.
 const MAX_OPEN_BYTES: usize = 16 << 20;
-/// How large those of all calls of an upstream may be.
-const ROOM_BYTES: usize = 64 << 20;
+/// Maximum total size of the open input requests of an upstream's calls.
+const MAX_UPSTREAM_BYTES: usize = 64 << 20;
 
-/// What the open questions of all calls of one upstream may take. Cheap to clone.
+/// Byte budget for the open input requests of all calls of one upstream. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub(crate) struct InputBudget(Arc<Semaphore>);
 
-impl Room {
-    /// All of it is free.
+impl InputBudget {
+    /// Creates an unused budget.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(ROOM_BYTES)))
+        Self(Arc::new(Semaphore::new(MAX_UPSTREAM_BYTES)))
     }
 
-    /// Takes what a question needs, until it is dropped; `None` if there is too little left.
-    fn take(&self, question: &Question) -> Option<OwnedSemaphorePermit> {
-        let size = u32::try_from(question.params.to_bytes().len()).ok()?;
+    /// Reserves the bytes of an input request; `None` if too few are left.
+    fn take(&self, request: &InputRequest) -> Option<OwnedSemaphorePermit> {
+        let size = u32::try_from(request.params.to_bytes().len()).ok()?;
         Arc::clone(&self.0).try_acquire_many_owned(size).ok()
     }
 }
 
-/// Why questions of a reply are not asked.
+/// Reason why the input requests of a response are rejected.
 #[derive(Debug)]
-pub(crate) enum Unasked {
-    /// The client did not declare this.
-    Undeclared(Abilities),
-    /// Too many wait for their answers.
-    NoRoom,
+pub(crate) enum InputRejected {
+    /// The client did not declare these features.
+    Undeclared(ClientFeatures),
+    /// The byte budget is used up.
+    BudgetExceeded,
 }
 
-/// The open questions of one call. Cheap to clone.
+/// Open input requests of one call. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Questions {
+pub(crate) struct InputRequests {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// There is something for the client, or the call cannot go on.
-    news: Notify,
-    /// There is something for the server, or nothing is open any more.
-    answers: Notify,
-    /// The call is given up.
+    /// Signals a new input request, or that the call cannot go on.
+    new_request: Notify,
+    /// Signals a response for the server, or that nothing is open any more.
+    responses: Notify,
+    /// Signals that the call is given up.
     given_up: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    /// What the client declared, and in which era it did.
-    abilities: Abilities,
+    /// Declared client features, and the client's era.
+    features: ClientFeatures,
     era: Era,
-    open: Vec<Open>,
-    answers: VecDeque<Given>,
-    /// What a question took that a modern client did not declare.
-    lacking: Option<Abilities>,
-    room: Room,
-    minted: u64,
-    /// Whether the server has answered, or is not waited for any more.
+    open: Vec<OpenRequest>,
+    responses: VecDeque<SubmittedResponse>,
+    /// Features that an input request needs and a modern client did not declare.
+    missing: Option<ClientFeatures>,
+    budget: InputBudget,
+    key_count: u64,
+    /// Whether the server has responded, or its response is not needed any more.
     is_closed: bool,
-    /// Whether the call is given up for a later one of its client.
+    /// Whether the call was given up for a later call of the same client.
     is_given_up: bool,
 }
 
 #[derive(Debug)]
-struct Open {
-    /// The server's own id, where the question was a request of its own.
+struct OpenRequest {
+    /// JSON-RPC id of the server's request; `None` for an input request of a modern response.
     id: Option<Id>,
-    question: Question,
-    /// Whether the client has been asked.
-    is_out: bool,
-    _room: OwnedSemaphorePermit,
+    request: InputRequest,
+    /// Whether the input request has been sent to the client.
+    is_sent: bool,
+    _reserved: OwnedSemaphorePermit,
 }
 
-/// A question's answer on its way to the server.
+/// Client's response on its way to the server.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct SubmittedResponse {
     id: Option<Id>,
     pub(crate) key: Box<str>,
-    pub(crate) subject: Subject,
-    pub(crate) outcome: Outcome,
+    pub(crate) kind: InputKind,
+    pub(crate) outcome: ResponsePayload,
 }
 
-impl Given {
-    /// The answer to a question that was a request.
+impl SubmittedResponse {
+    /// Encodes the JSON-RPC response to a server's request; `None` for an input request of a modern
+    /// response.
     pub(crate) fn write(&self) -> Option<Bytes> {
         let id = self.id.as_ref()?;
         Some(match &self.outcome {
-            Outcome::Result(result) => jsonrpc::write_result(id, result),
-            Outcome::Error(error) => jsonrpc::write_error(Some(id), error),
+            ResponsePayload::Result(result) => jsonrpc::write_result(id, result),
+            ResponsePayload::Error(error) => jsonrpc::write_error(Some(id), error),
         })
     }
 }
 
-impl Questions {
-    /// No questions yet to this caller, of an upstream that has this room for them.
-    pub(crate) fn new(caller: &Caller, room: Room) -> Self {
+impl InputRequests {
+    /// Creates an empty set for this caller, within the upstream's byte budget.
+    pub(crate) fn new(caller: &CallContext, budget: InputBudget) -> Self {
         let state = State {
-            abilities: caller.abilities,
+            features: caller.features,
             era: caller.revision.era(),
             open: Vec::new(),
-            answers: VecDeque::new(),
-            lacking: None,
-            room,
-            minted: 0,
+            responses: VecDeque::new(),
+            missing: None,
+            budget,
+            key_count: 0,
             is_closed: false,
             is_given_up: false,
         };
-        let (news, answers, given_up) = (Notify::new(), Notify::new(), Notify::new());
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), news, answers, given_up }) }
+        let (new_request, responses, given_up) = (Notify::new(), Notify::new(), Notify::new());
+        Self {
+            shared: Arc::new(Shared { state: Mutex::new(state), new_request, responses, given_up }),
+        }
     }
 
     // --- The server's side ---
 
-    /// A request goes out whose server may ask.
-    pub(crate) fn begin(&self) {
+    /// Accepts input requests again, since another request of the call is sent.
+    pub(crate) fn reopen(&self) {
         self.lock().is_closed = false;
     }
 
-    /// Takes a server's request; or tells why not, as its client would, in the words of the `revision` that is
-    /// spoken with the server.
-    pub(crate) fn put(
+    /// Adds a server's request, or returns the error that the client itself would return, as
+    /// defined by the `revision` of the server's connection.
+    pub(crate) fn add(
         &self,
         id: Id,
-        subject: Subject,
+        kind: InputKind,
         mut params: Object,
         revision: Revision,
     ) -> Result<(), jsonrpc::Error> {
         drop_progress_token(&mut params);
         let mut state = self.lock();
         if state.is_closed {
-            return Err(unsupported(subject.method()));
+            return Err(unsupported_method(kind.method()));
         }
-        state.minted += 1;
-        let key = format!("q{}", state.minted).into();
-        let question = Question { key, subject, params };
-        let known = known_at(revision);
-        if known.lacks(&question).is_some() {
-            return Err(refusal(known, &question));
+        state.key_count += 1;
+        let key = format!("q{}", state.key_count).into();
+        let request = InputRequest { key, kind, params };
+        let defined = features_of(revision);
+        if defined.missing_for(&request).is_some() {
+            return Err(rejection(defined, &request));
         }
-        if let Some(lacking) = state.abilities.lacks(&question) {
+        if let Some(missing) = state.features.missing_for(&request) {
             if state.era == Era::Modern {
-                state.lacking.get_or_insert(lacking);
-                self.shared.news.notify_one();
+                state.missing.get_or_insert(missing);
+                self.shared.new_request.notify_one();
             }
-            return Err(refusal(state.abilities, &question));
+            return Err(rejection(state.features, &request));
         }
-        if !state.has_room(&question) {
-            let text = format!("no more than {MAX_OPEN} questions of a call may be open");
+        if !state.fits(&request) {
+            let text = format!("at most {MAX_OPEN} input requests of a call may be open");
             return Err(jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, text));
         }
-        let Some(room) = state.room.take(&question) else {
-            return Err(jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, NO_ROOM));
+        let Some(budget) = state.budget.take(&request) else {
+            return Err(jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, BUDGET_EXCEEDED));
         };
-        state.open.push(Open { id: Some(id), question, is_out: false, _room: room });
-        self.shared.news.notify_one();
+        state.open.push(OpenRequest { id: Some(id), request, is_sent: false, _reserved: budget });
+        self.shared.new_request.notify_one();
         Ok(())
     }
 
-    /// Takes the questions of a reply, whose keys are the server's own: all of them, or none.
-    pub(crate) fn put_all(&self, questions: Vec<Question>) -> Result<(), Unasked> {
+    /// Adds the input requests of a modern response, whose keys are the server's own: all of them,
+    /// or none.
+    pub(crate) fn add_all(&self, requests: Vec<InputRequest>) -> Result<(), InputRejected> {
         let mut state = self.lock();
-        if let Some(lacking) = questions.iter().find_map(|it| state.abilities.lacks(it)) {
-            return Err(Unasked::Undeclared(lacking));
+        if let Some(missing) = requests.iter().find_map(|it| state.features.missing_for(it)) {
+            return Err(InputRejected::Undeclared(missing));
         }
-        let open = questions.into_iter().map(|question| {
-            let room = state.room.take(&question).ok_or(Unasked::NoRoom)?;
-            Ok(Open { id: None, question, is_out: false, _room: room })
+        let open = requests.into_iter().map(|request| {
+            let budget = state.budget.take(&request).ok_or(InputRejected::BudgetExceeded)?;
+            Ok(OpenRequest { id: None, request, is_sent: false, _reserved: budget })
         });
         let open: Vec<_> = open.collect::<Result<_, _>>()?;
         state.open.extend(open);
-        self.shared.news.notify_one();
+        self.shared.new_request.notify_one();
         Ok(())
     }
 
-    /// Whether the server's request of this id is open here.
-    pub(crate) fn has(&self, id: &Id) -> bool {
+    /// Whether the server's request with this id is open here.
+    pub(crate) fn contains(&self, id: &Id) -> bool {
         self.lock().open.iter().any(|open| open.id.as_ref() == Some(id))
     }
 
-    /// Whether the call waits for nothing but its client: the client has been asked all that is open.
-    pub(crate) fn wait_for_client(&self) -> bool {
+    /// Whether the call waits for its client only: every open input request has been sent.
+    pub(crate) fn is_waiting_for_client(&self) -> bool {
         let state = self.lock();
-        !state.open.is_empty() && state.open.iter().all(|open| open.is_out)
+        !state.open.is_empty() && state.open.iter().all(|open| open.is_sent)
     }
 
-    /// Gives the call up, so that a later one of its client can be asked: it is cancelled at the server.
+    /// Gives the call up, so that a later call of the same client can request input: the call is
+    /// cancelled at the server.
     pub(crate) fn give_up(&self) {
         self.lock().is_given_up = true;
         self.shared.given_up.notify_one();
@@ -225,102 +232,103 @@ impl Questions {
         self.lock().is_given_up
     }
 
-    /// Waits until the call is given up. Cancel-safe. For one reader.
-    pub(crate) async fn given_up(&self) {
+    /// Waits until the call is given up. Cancel-safe. For one waiter.
+    pub(crate) async fn wait_until_given_up(&self) {
         while !self.is_given_up() {
             self.shared.given_up.notified().await;
         }
     }
 
-    /// Takes a request back; `false` if it is not open here.
+    /// Removes a withdrawn request; `false` if it is not open here.
     pub(crate) fn withdraw(&self, id: &Id) -> bool {
         let mut state = self.lock();
         let before = state.open.len();
         state.open.retain(|open| open.id.as_ref() != Some(id));
         let withdrawn = state.open.len() < before;
         if withdrawn {
-            self.shared.news.notify_one();
+            self.shared.new_request.notify_one();
         }
         withdrawn
     }
 
-    /// The next answer that is owed to the server. Cancel-safe.
-    pub(crate) async fn answered(&self) -> Given {
+    /// Waits for the next response to the server. Cancel-safe.
+    pub(crate) async fn next_response(&self) -> SubmittedResponse {
         loop {
-            if let Some(given) = self.lock().answers.pop_front() {
-                return given;
+            if let Some(response) = self.lock().responses.pop_front() {
+                return response;
             }
-            self.shared.answers.notified().await;
+            self.shared.responses.notified().await;
         }
     }
 
-    /// All answers, once nothing is open any more. Cancel-safe.
-    pub(crate) async fn all_answered(&self) -> Vec<Given> {
+    /// Waits until nothing is open and returns all responses. Cancel-safe.
+    pub(crate) async fn all_responses(&self) -> Vec<SubmittedResponse> {
         loop {
             {
                 let mut state = self.lock();
                 if state.open.is_empty() {
-                    return state.answers.drain(..).collect();
+                    return state.responses.drain(..).collect();
                 }
             }
-            self.shared.answers.notified().await;
+            self.shared.responses.notified().await;
         }
     }
 
-    /// Forgets everything, and tells which of the server's requests nobody will answer.
+    /// Closes the set and returns the ids of the server's requests that will have no response.
     pub(crate) fn close(&self) -> Vec<Id> {
         let mut state = self.lock();
         state.is_closed = true;
         let open = std::mem::take(&mut state.open).into_iter().filter_map(|open| open.id);
-        let unsent = std::mem::take(&mut state.answers).into_iter().filter_map(|given| given.id);
+        let unsent =
+            std::mem::take(&mut state.responses).into_iter().filter_map(|response| response.id);
         open.chain(unsent).collect()
     }
 
     // --- The client's side ---
 
-    /// Waits until there is something to ask, or (`Err`) something was asked that a modern client did not
-    /// declare. Cancel-safe.
-    pub(crate) async fn news(&self) -> Result<(), Abilities> {
+    /// Waits until an input request is to be sent to the client, or (`Err`) one needs features that
+    /// a modern client did not declare. Cancel-safe.
+    pub(crate) async fn wait_for_new(&self) -> Result<(), ClientFeatures> {
         loop {
             {
                 let state = self.lock();
-                if let Some(lacking) = state.lacking {
-                    return Err(lacking);
+                if let Some(missing) = state.missing {
+                    return Err(missing);
                 }
-                if state.open.iter().any(|open| !open.is_out) {
+                if state.open.iter().any(|open| !open.is_sent) {
                     return Ok(());
                 }
             }
-            self.shared.news.notified().await;
+            self.shared.new_request.notified().await;
         }
     }
 
-    /// What was asked that a modern client did not declare.
-    pub(crate) fn lacking(&self) -> Option<Abilities> {
-        self.lock().lacking
+    /// Features that an input request needs and a modern client did not declare.
+    pub(crate) fn missing_features(&self) -> Option<ClientFeatures> {
+        self.lock().missing
     }
 
-    /// Whether those that are open came as requests of their own, so that there may be more to come.
-    pub(crate) fn come_singly(&self) -> bool {
+    /// Whether the open input requests arrived as separate requests, so that more may follow.
+    pub(crate) fn arrive_individually(&self) -> bool {
         self.lock().open.iter().any(|open| open.id.is_some())
     }
 
-    /// Takes what the client has not been asked yet.
-    pub(crate) fn take(&self) -> Result<Vec<Question>, Abilities> {
+    /// Takes the input requests that have not been sent to the client.
+    pub(crate) fn take_new(&self) -> Result<Vec<InputRequest>, ClientFeatures> {
         let mut state = self.lock();
-        if let Some(lacking) = state.lacking {
-            return Err(lacking);
+        if let Some(missing) = state.missing {
+            return Err(missing);
         }
         Ok(state.take_new())
     }
 
-    /// Waits for what the client has not been asked yet while it is being asked. `None` once the server waits
-    /// for none of its answers any more, or has asked for what was not declared. Cancel-safe.
-    pub(crate) async fn more(&self) -> Option<Vec<Question>> {
+    /// Waits for further input requests while the client handles the earlier ones. `None` once the
+    /// server waits for no response any more, or has requested undeclared features. Cancel-safe.
+    pub(crate) async fn next_new(&self) -> Option<Vec<InputRequest>> {
         loop {
             {
                 let mut state = self.lock();
-                if state.lacking.is_some() || state.open.is_empty() {
+                if state.missing.is_some() || state.open.is_empty() {
                     return None;
                 }
                 let new = state.take_new();
@@ -328,40 +336,41 @@ impl Questions {
                     return Some(new);
                 }
             }
-            self.shared.news.notified().await;
+            self.shared.new_request.notified().await;
         }
     }
 
-    /// Brings one of a client's answers while it is asked for others.
-    pub(crate) fn give(&self, answered: Answered) {
-        self.lock().settle(answered);
-        self.shared.answers.notify_one();
+    /// Submits one response while others are still open.
+    pub(crate) fn submit(&self, response: InputResponse) {
+        self.lock().record(response);
+        self.shared.responses.notify_one();
     }
 
-    /// Brings a client's answers. What it was asked and left out will be asked again.
-    pub(crate) fn answer(&self, answers: Vec<Answered>, abilities: Abilities) {
+    /// Submits a client's responses. Input requests without a response are sent to the client
+    /// again.
+    pub(crate) fn submit_all(&self, responses: Vec<InputResponse>, features: ClientFeatures) {
         let mut state = self.lock();
-        state.abilities = abilities;
-        answers.into_iter().for_each(|answered| state.settle(answered));
+        state.features = features;
+        responses.into_iter().for_each(|response| state.record(response));
         for open in &mut state.open {
-            open.is_out = false;
+            open.is_sent = false;
         }
-        // A modern client declares with each request what it can be asked.
+        // A modern client declares its features with each request.
         if state.era == Era::Modern {
-            state.lacking = state.open.iter().find_map(|open| abilities.lacks(&open.question));
+            state.missing = state.open.iter().find_map(|open| features.missing_for(&open.request));
         }
-        self.shared.answers.notify_one();
+        self.shared.responses.notify_one();
     }
 
-    /// Answers these questions with an error: too many calls wait for their clients.
-    pub(crate) fn decline(&self, questions: &[Question]) {
-        let error = jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, NO_ROOM).to_bytes();
-        let declined = questions.iter().map(|question| Answered {
-            key: question.key.clone(),
-            outcome: jsonrpc::Outcome::Error(error.clone()),
+    /// Rejects these input requests with an error: too many calls are suspended.
+    pub(crate) fn decline(&self, requests: &[InputRequest]) {
+        let error = jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, BUDGET_EXCEEDED).to_bytes();
+        let declined = requests.iter().map(|request| InputResponse {
+            key: request.key.clone(),
+            outcome: jsonrpc::ResponsePayload::Error(error.clone()),
         });
-        let abilities = self.lock().abilities;
-        self.answer(declined.collect(), abilities);
+        let features = self.lock().features;
+        self.submit_all(declined.collect(), features);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -371,35 +380,37 @@ impl Questions {
 }
 
 impl State {
-    fn take_new(&mut self) -> Vec<Question> {
-        let new = self.open.iter_mut().filter(|open| !open.is_out);
-        let take = |open: &mut Open| {
-            open.is_out = true;
-            open.question.clone()
+    fn take_new(&mut self) -> Vec<InputRequest> {
+        let new = self.open.iter_mut().filter(|open| !open.is_sent);
+        let take = |open: &mut OpenRequest| {
+            open.is_sent = true;
+            open.request.clone()
         };
         new.map(take).collect()
     }
 
-    fn settle(&mut self, Answered { key, outcome }: Answered) {
-        let asked = |open: &Open| open.is_out && open.question.key == key;
-        let Some(at) = self.open.iter().position(asked) else { return };
-        let Open { id, question, .. } = self.open.remove(at);
+    fn record(&mut self, InputResponse { key, outcome }: InputResponse) {
+        let is_answered = |open: &OpenRequest| open.is_sent && open.request.key == key;
+        let Some(at) = self.open.iter().position(is_answered) else { return };
+        let OpenRequest { id, request, .. } = self.open.remove(at);
         let outcome = match outcome {
-            Outcome::Result(text) => Outcome::Result(trace_context::without_malformed(text)),
-            error @ Outcome::Error(_) => error,
+            ResponsePayload::Result(text) => {
+                ResponsePayload::Result(trace_context::without_malformed(text))
+            }
+            error @ ResponsePayload::Error(_) => error,
         };
-        self.answers.push_back(Given { id, key, subject: question.subject, outcome });
+        self.responses.push_back(SubmittedResponse { id, key, kind: request.kind, outcome });
     }
 
-    fn has_room(&self, question: &Question) -> bool {
-        let size = |question: &Question| question.params.to_bytes().len();
-        let open: usize = self.open.iter().map(|open| size(&open.question)).sum();
-        self.open.len() < MAX_OPEN && open + size(question) <= MAX_OPEN_BYTES
+    fn fits(&self, request: &InputRequest) -> bool {
+        let size = |request: &InputRequest| request.params.to_bytes().len();
+        let open: usize = self.open.iter().map(|open| size(&open.request)).sum();
+        self.open.len() < MAX_OPEN && open + size(request) <= MAX_OPEN_BYTES
     }
 }
 
-/// Takes out the server's progress token: those of two servers may be the same to their one client, and
-/// nobody takes its progress to them.
+/// Removes the server's progress token: the tokens of two servers may be the same to their one
+/// client, and Weir does not forward the client's progress to the server.
 fn drop_progress_token(params: &mut Object) {
     let Some(mut meta) = params.get_object("_meta") else { return };
     if meta.take(meta::PROGRESS_TOKEN).is_none() {
@@ -412,11 +423,11 @@ fn drop_progress_token(params: &mut Object) {
     }
 }
 
-/// What can be asked for at a revision.
-fn known_at(revision: Revision) -> Abilities {
+/// Features that a revision defines.
+fn features_of(revision: Revision) -> ClientFeatures {
     let elicitation = revision >= Revision::V2025_06_18;
     let newest = revision >= Revision::V2025_11_25;
-    Abilities {
+    ClientFeatures {
         sampling: true,
         sampling_tools: newest,
         sampling_context: true,
@@ -426,74 +437,76 @@ fn known_at(revision: Revision) -> Abilities {
     }
 }
 
-/// How a client with these abilities refuses a question that takes others.
+/// Builds the error with which a client with these features rejects an input request that needs
+/// others.
 ///
-/// Spec 2025-11-25: -32601 for roots that are not supported, -32602 for an elicitation in a mode that was not
-/// declared; an error for tools in a sampling that were not.
-fn refusal(abilities: Abilities, question: &Question) -> jsonrpc::Error {
-    let method = question.subject.method();
-    let knows_method = match question.subject {
-        Subject::Sampling => abilities.sampling,
-        Subject::Elicitation => abilities.form || abilities.url,
-        Subject::Roots => abilities.roots,
+/// Spec 2025-11-25: -32601 for roots that are not supported, -32602 for an elicitation in a mode
+/// that was not declared; an error for tools in a sampling request that were not.
+fn rejection(features: ClientFeatures, request: &InputRequest) -> jsonrpc::Error {
+    let method = request.kind.method();
+    let supports_method = match request.kind {
+        InputKind::Sampling => features.sampling,
+        InputKind::Elicitation => features.form || features.url,
+        InputKind::Roots => features.roots,
     };
-    if knows_method {
+    if supports_method {
         let text = format!("this client does not support {method} in this form");
         return jsonrpc::Error::new(jsonrpc::code::INVALID_PARAMS, text);
     }
-    unsupported(method)
+    unsupported_method(method)
 }
 
-/// How a client refuses a method that it does not offer.
-pub(crate) fn unsupported(method: &str) -> jsonrpc::Error {
+/// Builds the error for a method that the client does not support.
+pub(crate) fn unsupported_method(method: &str) -> jsonrpc::Error {
     let text = format!("Method not found: this client does not support {method}");
     jsonrpc::Error::new(jsonrpc::code::METHOD_NOT_FOUND, text)
 }
 
-/// What a server hears whose question could be about several calls.
-pub(crate) const SEVERAL_CALLS: &str = "several calls of this client are under way, and nothing tells which of them asks: ask again later";
+/// Error text for a server request that could belong to several calls.
+pub(crate) const SEVERAL_CALLS: &str = "several calls of this client are in flight, and the \
+     request cannot be attributed to one of them: retry later";
 
-/// What a server hears where there is no room for its question.
-const NO_ROOM: &str = "too many questions wait for their answers: ask again later";
+/// Error text for a server request that exceeds the budget.
+const BUDGET_EXCEEDED: &str = "too many input requests are open: retry later";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn caller() -> Caller {
-        Caller { abilities: Abilities::ALL, ..Caller::plain(Revision::NEWEST_LEGACY) }
+    fn caller() -> CallContext {
+        CallContext { features: ClientFeatures::ALL, ..CallContext::plain(Revision::NEWEST_LEGACY) }
     }
 
-    /// A question of this many MiB.
+    /// Parameters of this many MiB.
     fn large(mib: usize) -> Object {
         Object::parse(format!("{{\"x\":\"{}\"}}", "x".repeat((mib << 20) - 8))).expect("an object")
     }
 
     #[tokio::test]
     async fn the_questions_of_all_calls_of_an_upstream_share_a_room() {
-        let room = Room::new();
-        let calls: Vec<_> = (0..5).map(|_| Questions::new(&caller(), room.clone())).collect();
-        let put = |call: usize, mib: usize| {
+        let budget = InputBudget::new();
+        let calls: Vec<_> = (0..5).map(|_| InputRequests::new(&caller(), budget.clone())).collect();
+        let add = |call: usize, mib: usize| {
             let id = Id::from(u64::try_from(mib).expect("small"));
             let revision = Revision::NEWEST_LEGACY;
-            let put = calls[call].put(id, Subject::Sampling, large(mib), revision);
-            put.map_err(|refused| refused.message.to_string())
+            let added = calls[call].add(id, InputKind::Sampling, large(mib), revision);
+            added.map_err(|error| error.message.to_string())
         };
         for call in 0..4 {
-            assert_eq!(put(call, 16), Ok(()));
+            assert_eq!(add(call, 16), Ok(()));
         }
-        assert_eq!(put(4, 1), Err(NO_ROOM.to_owned()));
-        let question =
-            |mib| Question { key: "q".into(), subject: Subject::Sampling, params: large(mib) };
-        let unasked = calls[4].put_all(vec![question(1)]);
-        assert!(matches!(unasked, Err(Unasked::NoRoom)), "{unasked:?}");
-        // An answer makes room, and so does the end of a call.
-        let key = calls[0].take().expect("declared").remove(0).key;
-        let outcome = Outcome::Result("{}".into());
-        calls[0].answer(vec![Answered { key, outcome }], Abilities::ALL);
-        assert_eq!(put(4, 16), Ok(()));
+        assert_eq!(add(4, 1), Err(BUDGET_EXCEEDED.to_owned()));
+        let request =
+            |mib| InputRequest { key: "q".into(), kind: InputKind::Sampling, params: large(mib) };
+        let rejected = calls[4].add_all(vec![request(1)]);
+        assert!(matches!(rejected, Err(InputRejected::BudgetExceeded)), "{rejected:?}");
+        // A response frees budget, and so does the end of a call.
+        let key = calls[0].take_new().expect("declared").remove(0).key;
+        let outcome = ResponsePayload::Result("{}".into());
+        calls[0].submit_all(vec![InputResponse { key, outcome }], ClientFeatures::ALL);
+        assert_eq!(add(4, 16), Ok(()));
         calls[1].close();
-        assert!(calls[0].put_all(vec![question(8), question(8)]).is_ok());
-        assert!(calls[0].put_all(vec![question(1)]).is_err());
+        assert!(calls[0].add_all(vec![request(8), request(8)]).is_ok());
+        assert!(calls[0].add_all(vec![request(1)]).is_err());
     }
 }

@@ -1,13 +1,12 @@
-//! The built-in prompt library: prompts from a folder of Markdown files.
+//! Built-in prompt library: prompts from a folder of Markdown files.
 //!
-//! Promises that a prompt that is listed can be filled: whatever is wrong with a file is found when it is
-//! read, reported with file and line, and costs the other files nothing. A file that turns bad while
-//! the library is open keeps its last good version, since a save in mid-edit must not make a prompt
-//! vanish. What an argument says is never expanded again, and no byte comes from outside the folder.
 //! The format is described in `docs/prompt-library.md`.
 //!
-//! Invariant: [`Library::changes`] moves exactly when some client could get another answer.
-//! Knows nothing of: the gateway, protocol revisions, sessions, the library's name among the upstreams.
+//! Invariants: a listed prompt can be filled: every mistake in a file is found when the file is
+//! read, is reported with file and line, and does not affect other files. A file that becomes
+//! invalid while the library is open keeps its last valid version, since saving in mid-edit must
+//! not remove a prompt. Argument texts are never expanded, and no byte comes from outside the
+//! folder. [`Library::changes`] changes exactly when a client could get another response.
 
 mod attachment;
 mod beneath;
@@ -30,9 +29,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use loaded::Shelf;
+use loaded::LoadedPrompts;
 
-/// A folder of prompts: a cheap handle, whose clones all see the same.
+/// Handle of a folder of prompts. Cheap to clone; all clones share the state.
 #[derive(Clone, Debug)]
 pub struct Library {
     inner: Arc<Inner>,
@@ -41,136 +40,143 @@ pub struct Library {
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    /// What the last reading made. A request takes the `Arc` and is not disturbed by the next one.
-    shelf: RwLock<Arc<Shelf>>,
-    /// Moved after the shelf has been replaced: who has seen a change sees at least its prompts.
+    /// Prompts of the last reading. A request clones the `Arc` and is not affected by the next
+    /// reading.
+    loaded: RwLock<Arc<LoadedPrompts>>,
+    /// Changed after the prompts have been replaced: a reader that sees the change sees at least
+    /// these prompts.
     generation: tokio::sync::watch::Sender<u64>,
 }
 
 impl Library {
-    /// Reads the folder. Mistakes in single files are logged and kept in [`Library::problems`]; a folder
-    /// that is not there is an error. Blocks on the disk.
+    /// Reads the folder. Mistakes in single files are logged and listed by [`Library::problems`]; a
+    /// missing folder is an error. Blocks on the disk.
     pub fn open(dir: &Path) -> Result<Library, Error> {
         let unreadable = |source| Error { dir: dir.to_owned(), source };
-        // Made absolute now, so that the folder stays the same whatever becomes of the working directory.
+        // The path is made absolute now, so that a later change of the working directory has no
+        // effect.
         let dir = std::path::absolute(dir).map_err(unreadable)?;
-        let shelf = Shelf::read(&dir, None).map_err(unreadable)?;
-        shelf.log_problems(&[]);
+        let loaded = LoadedPrompts::read(&dir, None).map_err(unreadable)?;
+        loaded.log_problems(&[]);
         let (generation, _) = tokio::sync::watch::channel(0);
         Ok(Library {
-            inner: Arc::new(Inner { dir, shelf: RwLock::new(Arc::new(shelf)), generation }),
+            inner: Arc::new(Inner { dir, loaded: RwLock::new(Arc::new(loaded)), generation }),
         })
     }
 
-    /// The prompts as they stand in `prompts/list`, sorted by name.
+    /// Definitions for `prompts/list`, sorted by name.
     pub fn definitions(&self) -> Vec<Bytes> {
-        self.shelf().prompts().map(|prompt| prompt.definition.clone()).collect()
+        self.loaded().prompts().map(|prompt| prompt.definition.clone()).collect()
     }
 
-    /// The `GetPromptResult` (without `resultType`) of a prompt filled with these arguments.
-    pub fn get(&self, name: &str, arguments: &BTreeMap<String, String>) -> Result<Bytes, Refusal> {
-        self.shelf().find(name)?.get(arguments)
+    /// Builds the `GetPromptResult` (without `resultType`) of a prompt with these arguments.
+    pub fn get(
+        &self,
+        name: &str,
+        arguments: &BTreeMap<String, String>,
+    ) -> Result<Bytes, PromptError> {
+        self.loaded().find(name)?.get(arguments)
     }
 
-    /// The `CompleteResult` (without `resultType`) for an argument of a prompt: those of its values that
-    /// begin with the prefix, then those that contain it, in any case of letters.
-    pub fn complete(&self, name: &str, argument: &str, prefix: &str) -> Result<Bytes, Refusal> {
-        self.shelf().find(name)?.complete(argument, prefix)
+    /// Builds the `CompleteResult` (without `resultType`) for an argument of a prompt: first the
+    /// values that begin with the prefix, then those that contain it; case-insensitive.
+    pub fn complete(&self, name: &str, argument: &str, prefix: &str) -> Result<Bytes, PromptError> {
+        self.loaded().find(name)?.complete(argument, prefix)
     }
 
-    /// What is wrong with the files, by file and line.
-    pub fn problems(&self) -> Vec<Problem> {
-        self.shelf().problems().to_vec()
+    /// Mistakes in the files, by file and line.
+    pub fn problems(&self) -> Vec<PromptProblem> {
+        self.loaded().problems().to_vec()
     }
 
-    /// Changes whenever a definition, a text or the set of prompts has changed.
+    /// Watches for changes of a definition, a text or the set of prompts.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.generation.subscribe()
     }
 
     /// Reads the folder again whenever a file changes. Ends only when `stop` fires.
     ///
-    /// The kernel's word is acted upon after 100 ms, which is a burst or an editor's save; where the
-    /// kernel is silent (network folders, sub-folders) a look every 2 s finds the change. A folder that
-    /// vanishes keeps its last prompts and is said to have vanished once.
+    /// Kernel events are handled after 100 ms, which covers a burst or an editor's save; where the
+    /// kernel sends none (network folders, sub-folders), a check every 2 s finds the change. If the
+    /// folder vanishes, its last prompts stay and the loss is logged once.
     pub async fn watch(self, stop: CancellationToken) {
-        watch::Watch::new(self).run(stop).await;
+        watch::FolderWatcher::new(self).run(stop).await;
     }
 
-    fn shelf(&self) -> Arc<Shelf> {
-        Arc::clone(&self.inner.shelf.read().unwrap_or_else(PoisonError::into_inner))
+    fn loaded(&self) -> Arc<LoadedPrompts> {
+        Arc::clone(&self.inner.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a new reading in the place of the last one.
-    fn publish(&self, shelf: Shelf) {
+    /// Replaces the last reading.
+    fn publish(&self, loaded: LoadedPrompts) {
         let last = {
-            let mut place = self.inner.shelf.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *place, Arc::new(shelf))
+            let mut place = self.inner.loaded.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *place, Arc::new(loaded))
         };
-        let shelf = self.shelf();
-        shelf.log_problems(last.problems());
-        if !shelf.answers_like(&last) {
+        let loaded = self.loaded();
+        loaded.log_problems(last.problems());
+        if !loaded.responds_like(&last) {
             self.inner.generation.send_modify(|generation| *generation += 1);
         }
     }
 }
 
-/// The folder cannot be read.
+/// Error of a folder that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("the prompt folder {} cannot be read", dir.display())]
 pub struct Error {
-    /// The folder, as it was named.
+    /// Path of the folder, as configured.
     pub dir: PathBuf,
-    /// What the operating system says.
+    /// Error of the operating system.
     #[source]
     pub source: io::Error,
 }
 
-/// Why a request has no answer. Each is the client's to mend, and safe to tell it.
+/// Invalid request to the library. Each is the client's mistake, and safe to show to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum PromptError {
     /// No prompt of this name is in the library.
     #[error("Unknown prompt: {name}")]
     UnknownPrompt {
-        /// The name that was asked for.
+        /// Requested name.
         name: String,
     },
-    /// A required argument was not sent, or sent without a text.
+    /// A required argument is missing or empty.
     #[error("missing required argument `{argument}`")]
     MissingArgument {
-        /// The first one that is missing, in the order of their declaration.
+        /// First missing argument, in the order of declaration.
         argument: String,
     },
-    /// A completion was asked for an argument that the prompt does not declare.
+    /// A completion was requested for an undeclared argument.
     #[error("prompt `{prompt}` has no argument `{argument}`")]
     UnknownArgument {
-        /// The prompt's name.
+        /// Name of the prompt.
         prompt: String,
-        /// The argument's name.
+        /// Name of the argument.
         argument: String,
     },
-    /// The arguments are so long that the filled prompt would not fit into a message.
+    /// The filled prompt would exceed the size of a message.
     #[error("filled with these arguments the prompt is larger than {} MiB", limit_bytes >> 20)]
     TooLarge {
-        /// What an answer may be at most.
+        /// Maximum size of a response.
         limit_bytes: usize,
     },
 }
 
-/// A mistake in a file, which therefore is not served as it stands.
+/// Mistake in a prompt file, which is therefore not served as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Problem {
-    /// The file's name within the folder.
+pub struct PromptProblem {
+    /// File name within the folder.
     pub file: String,
-    /// The line, counted from 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the mistake.
     pub what: String,
-    /// Whether the file's last good version is still served.
+    /// Whether the file's last valid version is still served.
     pub kept: bool,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for PromptProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.file, self.line, self.what)
     }
@@ -191,18 +197,18 @@ mod tests {
     }
 
     fn names(library: &Library) -> Vec<String> {
-        library.shelf().prompts().map(|prompt| prompt.name.clone()).collect()
+        library.loaded().prompts().map(|prompt| prompt.name.clone()).collect()
     }
 
     fn problems(library: &Library) -> Vec<String> {
-        library.problems().iter().map(Problem::to_string).collect()
+        library.problems().iter().map(PromptProblem::to_string).collect()
     }
 
-    /// One reading of the folder, as `watch` does it; returns whether clients were told of a change.
+    /// Reads the folder once, as `watch` does; returns whether clients were notified of a change.
     fn read_again(library: &Library) -> bool {
         let mut changes = library.changes();
         changes.mark_unchanged();
-        library.publish(Shelf::read(&library.inner.dir, Some(&library.shelf())).unwrap());
+        library.publish(LoadedPrompts::read(&library.inner.dir, Some(&library.loaded())).unwrap());
         changes.has_changed().unwrap()
     }
 
@@ -307,7 +313,7 @@ mod tests {
                 Library::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
             assert_eq!(problems(&library), Vec::<String>::new());
             assert!(names(&library).len() >= at_least);
-            for prompt in library.shelf().prompts() {
+            for prompt in library.loaded().prompts() {
                 assert!(prompt.description.is_some(), "{} has no description", prompt.name);
                 let arguments = prompt
                     .arguments

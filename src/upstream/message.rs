@@ -1,9 +1,8 @@
-//! What a wire carries: a dressed request out, an answer or a failure back.
+//! Messages between sessions and transports: an outbound request, its response or its failure.
 //!
-//! A dialect says what a request holds, what its headers are and what dropping it means; a wire mints
-//! the id, carries it, and routes what comes back. Neither asks about the other.
-//!
-//! Knows nothing of: protocol eras, and what the messages mean.
+//! A session decides the content of a request, its headers, and the effect of dropping it. A
+//! transport assigns the id, sends the request, and routes the response. Transports do not know
+//! protocol eras or the meaning of messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,84 +13,85 @@ use hyper::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 
 use super::Error;
-use super::input_requests::Questions;
+use super::input_requests::InputRequests;
+use super::quote::quote;
 use super::task_owners::TaskClaim;
-use crate::json::Object;
+use crate::json::{Object, WatchedMember};
 use crate::jsonrpc;
-use crate::mcp::call::Outcome;
-use crate::mcp::call_notifications::Notes;
-use crate::mcp::input_request::Abilities;
+use crate::mcp::call::ResponseOutcome;
+use crate::mcp::call_notifications::NotificationSink;
+use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::meta;
-use crate::memory_budget::Unheld;
-use crate::upstream::health::breaker::Strike;
-use crate::upstream::transport::{http_sse, stdio, streamable_http};
+use crate::memory_budget::BufferError;
 
-/// A request, dressed by a dialect.
+/// Request that a session has built.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutboundRequest {
     pub(crate) method: &'static str,
     pub(crate) params: Object,
-    /// What an HTTP request repeats outside its body; other wires have no use for it.
+    /// HTTP headers that repeat parts of the request; unused by other transports.
     pub(crate) headers: HeaderMap,
-    /// Where progress and log messages go; `None` where nobody hears any.
-    pub(crate) notes: Option<Notes>,
-    /// Where the server's questions go; `None` refuses them.
-    pub(crate) questions: Option<Questions>,
-    pub(crate) cancel: Cancel,
-    /// Whether an event stream that was lost is taken up again where it ended.
+    /// Sink of progress and log notifications; `None` if no client receives them.
+    pub(crate) notifications: Option<NotificationSink>,
+    /// Receiver of the server's input requests; `None` rejects them.
+    pub(crate) input_requests: Option<InputRequests>,
+    pub(crate) cancel: CancelMode,
+    /// Whether a lost event stream is resumed.
     pub(crate) resume: bool,
-    /// Whether a large result may be handed on while it arrives.
+    /// Whether a large result may be streamed to the client while it arrives.
     pub(crate) stream: bool,
-    /// A member of a result that keeps it from being handed on: it has to be read.
-    pub(crate) unless: Option<&'static str>,
-    /// Whether this request stays open to hear of changes; the other side may end it by cancelling.
+    /// Members of a result that prevent streaming: a result with one of them is read whole.
+    pub(crate) buffer_if_member: &'static [WatchedMember],
+    /// Whether this request stays open as a notification stream; the server may end it by
+    /// cancelling.
     pub(crate) listen: bool,
-    /// Where the resources go that the other side agrees to tell of.
-    pub(crate) acknowledged: Option<mpsc::Sender<Honored>>,
-    /// Whose tasks its answer may name, where the server tells of them by itself.
-    pub(crate) tasks: Option<TaskClaim>,
-    /// Told once it is on its way.
-    pub(crate) sent: Sent,
+    /// Receiver of the accepted subscriptions.
+    pub(crate) accepted: Option<mpsc::Sender<AcceptedSubscriptions>>,
+    /// Owner of the tasks that the response names, if the server sends status notifications without
+    /// a subscription.
+    pub(crate) task_claim: Option<TaskClaim>,
+    /// Set once the request is being written.
+    pub(crate) sent: SentFlag,
 }
 
-/// The resources or tasks of which the other side agrees to tell.
-pub(crate) type Honored = Vec<Box<str>>;
+/// Resources or tasks whose subscription the server accepted.
+pub(crate) type AcceptedSubscriptions = Vec<Box<str>>;
 
-/// What dropping an open request means.
+/// Effect of dropping an open request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cancel {
-    /// Nothing: it may not be cancelled.
+pub(crate) enum CancelMode {
+    /// None: the request must not be cancelled.
     Never,
-    /// `notifications/cancelled` goes out.
+    /// `notifications/cancelled` is sent.
     Notify,
-    /// Its response stream closes, which says it all.
-    HangUp,
+    /// The response stream is closed, which cancels the request.
+    CloseStream,
 }
 
-impl Outgoing {
-    /// A request that nobody hears notes of, and that may not be cancelled.
+impl OutboundRequest {
+    /// Creates a request without notifications, which must not be cancelled.
     pub(crate) fn new(method: &'static str, params: Object, headers: HeaderMap) -> Self {
         Self {
             method,
             params,
             headers,
-            notes: None,
-            questions: None,
-            cancel: Cancel::Never,
+            notifications: None,
+            input_requests: None,
+            cancel: CancelMode::Never,
             resume: false,
             stream: false,
-            unless: None,
+            buffer_if_member: &[],
             listen: false,
-            acknowledged: None,
-            tasks: None,
-            sent: Sent::default(),
+            accepted: None,
+            task_claim: None,
+            sent: SentFlag::default(),
         }
     }
 
-    /// The message under the id that was minted for it. The id is the progress token, too: unique
-    /// among all requests of the connection, which is what the specification asks of a token.
+    /// Encodes the request under this id. The id is also the progress token: it is unique among the
+    /// requests of the connection, as the specification requires of a token.
     pub(crate) fn write(&mut self, id: u64) -> Bytes {
-        if self.notes.as_ref().is_some_and(Notes::wanted) {
+        if self.notifications.as_ref().is_some_and(NotificationSink::wants_progress) {
             let mut meta = self.params.get_object("_meta").unwrap_or_default();
             meta.set(meta::PROGRESS_TOKEN, id.to_string());
             self.params.set("_meta", meta.to_bytes());
@@ -100,229 +100,157 @@ impl Outgoing {
     }
 }
 
-// === Sent ===
+// === SentFlag ===
 
-/// Whether a request has begun to be written, and whether any of its call's has: what never was, nobody has
-/// executed and nobody has to be told to stop. Cheap to clone.
+/// Whether a request has begun to be written, and whether any request of its call has. The server
+/// cannot have executed a request that was never written, and needs no cancellation for it. Cheap
+/// to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SentFlag {
     request: Arc<AtomicBool>,
-    of_call: Arc<AtomicUsize>,
+    call_count: Arc<AtomicUsize>,
 }
 
-impl Sent {
-    /// For a further request of the same call.
-    pub(crate) fn next(&self) -> Self {
-        Self { request: Arc::default(), of_call: Arc::clone(&self.of_call) }
+impl SentFlag {
+    /// Creates the flag of a further request of the same call.
+    pub(crate) fn for_next_request(&self) -> Self {
+        Self { request: Arc::default(), call_count: Arc::clone(&self.call_count) }
     }
 
-    /// From now on the other side may see it.
-    pub(crate) fn begin(&self) {
+    /// Marks the request as visible to the server.
+    pub(crate) fn mark_sent(&self) {
         if !self.request.swap(true, Ordering::Relaxed) {
-            self.of_call.fetch_add(1, Ordering::Relaxed);
+            self.call_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The other side has seen nothing of it, after all, or has refused it unexecuted.
-    pub(crate) fn take_back(&self) {
+    /// Reverts the mark: the server did not receive the request, or rejected it unexecuted.
+    pub(crate) fn mark_unsent(&self) {
         if self.request.swap(false, Ordering::Relaxed) {
-            self.of_call.fetch_sub(1, Ordering::Relaxed);
+            self.call_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether this request has begun.
-    pub(crate) fn has_begun(&self) -> bool {
+    /// Whether this request has begun to be written.
+    pub(crate) fn is_sent(&self) -> bool {
         self.request.load(Ordering::Relaxed)
     }
 
-    /// Whether any request of its call has.
-    pub(crate) fn has_any(&self) -> bool {
-        self.of_call.load(Ordering::Relaxed) > 0
+    /// Whether any request of the call has begun to be written.
+    pub(crate) fn is_any_sent(&self) -> bool {
+        self.call_count.load(Ordering::Relaxed) > 0
     }
 }
 
-/// `notifications/cancelled` for request `id`.
-pub(crate) fn cancelled(id: u64) -> Bytes {
-    let params =
-        format!("{{\"requestId\":{id},\"reason\":\"nobody waits for the answer any more\"}}");
+/// Encodes `notifications/cancelled` for request `id`.
+pub(crate) fn cancel_notification(id: u64) -> Bytes {
+    let params = format!("{{\"requestId\":{id},\"reason\":\"the response is no longer needed\"}}");
     jsonrpc::write_notification("notifications/cancelled", params.as_bytes())
 }
 
-/// The answer to a request.
+/// Response to a request.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) outcome: Outcome,
-    /// The headers that came with it; empty where there are none.
+pub(crate) struct TransportResponse {
+    pub(crate) outcome: ResponseOutcome,
+    /// HTTP response headers; empty for other transports.
     pub(crate) headers: HeaderMap,
 }
 
-/// Why there is no answer.
+/// Reason why a request has no response.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// The request was never written: there is no way to the server.
-    Unsent(String),
-    /// What the connection was opened with holds no longer (a session, a revision). The request was
-    /// refused unexecuted; it may go once more over a new connection.
-    Stale(String),
-    /// An HTTP status that is no success, with the error object that came along, if one did, and
-    /// whether that names the request: then it comes from whoever read and perhaps executed it. And when it may be
-    /// tried again, if the server says so.
-    Refused {
+pub(crate) enum TransportError {
+    /// The request was never written: the server cannot be reached.
+    NotSent(String),
+    /// The session or revision of the connection is no longer valid. The request was rejected
+    /// unexecuted and may be sent once more over a new connection.
+    SessionLost(String),
+    /// HTTP error status, with the JSON-RPC error object of the body, if there is one.
+    /// `names_request` is true if that error carries the request's id: then it comes from a server
+    /// that read the request and may have executed it. `retry_after` is the server's own value.
+    HttpStatus {
         status: StatusCode,
         error: Option<Bytes>,
-        names_it: bool,
+        names_request: bool,
         retry_after: Option<Duration>,
     },
-    /// The request was never written: the server does not read, and too many wait for that already.
-    Deaf,
-    /// The connection ended before the answer was there.
-    Broke(String),
-    /// There was no answer within this time.
+    /// The request was never written: the server does not read its standard input, and too many
+    /// requests wait for that.
+    StdinBlocked,
+    /// The connection was lost before the response.
+    ConnectionLost(String),
+    /// No response within this time.
     TimedOut(Duration),
-    /// The answer was larger than this.
+    /// The response is larger than this many bytes.
     TooLarge(usize),
-    /// There was no room to hold the answer.
-    NoRoom,
-    /// It takes something of the client that this did not declare.
-    Undeclared(Abilities),
-    /// Too much that it asks waits for clients' answers already.
-    Crowded,
-    /// It names a task that did not begin on this connection. Nothing was sent.
+    /// The memory budget is exhausted.
+    MemoryExhausted,
+    /// The server requested client features that the client did not declare.
+    UndeclaredFeature(ClientFeatures),
+    /// Too many input requests of this upstream are open.
+    TooManyInputRequests,
+    /// The request names a task of another connection. Nothing was sent.
     NoSuchTask,
-    /// What came back is no answer.
+    /// The response is not a valid JSON-RPC response.
     Protocol(String),
 }
 
-impl Failure {
-    /// The failure in words, for the reason of a connection that could not be opened.
+impl TransportError {
+    /// Returns the error as text, as the reason of a failed connection attempt.
     pub(crate) fn into_reason(self) -> String {
         match Error::from(self) {
-            Error::Unavailable(reason) | Error::Broke(reason) | Error::Protocol(reason) => reason,
+            Error::Unavailable(reason)
+            | Error::ConnectionLost(reason)
+            | Error::Protocol(reason) => reason,
             other => other.to_string(),
         }
     }
 }
 
-impl Failure {
-    /// Why this counts against the server, if it does. The end of a child, or of a stream that all requests share,
-    /// is not the failure of each of them: its supervisor sees to that.
-    pub(crate) fn strike(&self, wire: &str) -> Option<Strike> {
-        let reason = match self {
-            Self::Refused { status, .. } if matches!(status.as_u16(), 429 | 500..) => {
-                format!("it answered with HTTP {status}")
-            }
-            Self::Broke(reason) if wire == "http" => reason.clone(),
-            Self::TimedOut(time) => Error::TimedOut(*time).to_string(),
-            _ => return None,
-        };
-        Some(Strike { reason })
-    }
-}
-
-impl From<Unheld> for Failure {
-    fn from(unheld: Unheld) -> Self {
-        match unheld {
-            Unheld::TooLarge(limit) => Self::TooLarge(limit),
-            Unheld::NoRoom => Self::NoRoom,
+impl From<BufferError> for TransportError {
+    fn from(buffer_error: BufferError) -> Self {
+        match buffer_error {
+            BufferError::TooLarge(limit) => Self::TooLarge(limit),
+            BufferError::BudgetExhausted => Self::MemoryExhausted,
         }
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Unsent(reason) | Failure::Stale(reason) => Self::Unavailable(reason),
-            Failure::Deaf => Self::Unavailable("it does not read what it is sent".into()),
-            Failure::Broke(reason) => Self::Broke(reason),
-            Failure::TimedOut(time) => Self::TimedOut(time),
-            Failure::TooLarge(limit) => Self::TooLarge(limit),
-            Failure::NoRoom => Self::NoRoom,
-            Failure::Undeclared(abilities) => Self::Undeclared(abilities),
-            Failure::Crowded => Self::Crowded,
-            Failure::NoSuchTask => Self::NoSuchTask,
-            Failure::Protocol(reason) => Self::Protocol(reason),
-            Failure::Refused { status, retry_after, .. } => match status.as_u16() {
+impl From<TransportError> for Error {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::NotSent(reason) | TransportError::SessionLost(reason) => {
+                Self::Unavailable(reason)
+            }
+            TransportError::StdinBlocked => {
+                Self::Unavailable("the server does not read its standard input".into())
+            }
+            TransportError::ConnectionLost(reason) => Self::ConnectionLost(reason),
+            TransportError::TimedOut(time) => Self::TimedOut(time),
+            TransportError::TooLarge(limit) => Self::TooLarge(limit),
+            TransportError::MemoryExhausted => Self::MemoryExhausted,
+            TransportError::UndeclaredFeature(features) => Self::UndeclaredFeature(features),
+            TransportError::TooManyInputRequests => Self::TooManyInputRequests,
+            TransportError::NoSuchTask => Self::NoSuchTask,
+            TransportError::Protocol(reason) => Self::Protocol(reason),
+            TransportError::HttpStatus { status, retry_after, .. } => match status.as_u16() {
                 401 | 403 | 429 | 500.. => Self::HttpStatus { status, retry_after },
-                _ => Self::Protocol(format!("it answered with HTTP {status}")),
+                _ => Self::Protocol(format!("the server responded with HTTP {status}")),
             },
         }
     }
 }
 
-// === Wire ===
-
-/// A connection to a server, in one of three framings. Cheap to clone.
-#[derive(Clone)]
-pub(crate) enum Wire {
-    Stdio(stdio::Wire),
-    Http(streamable_http::Wire),
-    Sse(http_sse::Wire),
+/// Code of a JSON-RPC error object.
+pub(crate) fn error_code(error: &Bytes) -> Option<i64> {
+    let error = Object::parse(error.clone()).ok()?;
+    error.get("code")?.parse().ok()
 }
 
-impl Wire {
-    /// What the wire is called.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Stdio(_) => "stdio",
-            Self::Http(_) => "http",
-            Self::Sse(_) => "http+sse",
-        }
-    }
-
-    /// Whether what a server says in the middle of a call tells which call it is about.
-    pub(crate) fn tells_whose(&self) -> bool {
-        match self {
-            Self::Http(_) => true,
-            // One stream for all that it says.
-            Self::Stdio(_) | Self::Sse(_) => false,
-        }
-    }
-
-    /// Sends a request and waits for its answer. Dropping the future does what `cancel` says.
-    pub(crate) async fn exchange(&self, request: Outgoing) -> Result<Answer, Failure> {
-        match self {
-            Self::Stdio(wire) => wire.exchange(request).await,
-            Self::Http(wire) => wire.exchange(request).await,
-            Self::Sse(wire) => wire.exchange(request).await,
-        }
-    }
-
-    /// Sends a notification.
-    pub(crate) async fn notify(&self, message: Bytes, headers: &HeaderMap) -> Result<(), Failure> {
-        match self {
-            Self::Stdio(wire) => wire.notify(message).await,
-            Self::Http(wire) => wire.notify(message, headers).await,
-            Self::Sse(wire) => wire.notify(message, headers).await,
-        }
-    }
-
-    /// Sends what the server is owed for its own requests; nobody waits for it, and beyond a bound it is
-    /// dropped.
-    pub(crate) fn send_back(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
-        match self {
-            Self::Stdio(wire) => wire.send_back(replies),
-            Self::Http(wire) => wire.send_back(replies, headers),
-            Self::Sse(wire) => wire.send_back(replies, headers),
-        }
-    }
-
-    /// Waits until the connection has ended by itself and tells why. Cancel-safe.
-    pub(crate) async fn ended(&self) -> String {
-        match self {
-            Self::Stdio(wire) => wire.ended().await,
-            // Each request finds out for itself.
-            Self::Http(_) => std::future::pending().await,
-            Self::Sse(wire) => wire.ended().await,
-        }
-    }
-
-    /// Ends the connection and whatever keeps it; returns when that is done.
-    pub(crate) async fn close(&self) {
-        match self {
-            Self::Stdio(wire) => wire.close().await,
-            // Its requests end with those who wait for them.
-            Self::Http(_) => {}
-            Self::Sse(wire) => wire.close().await,
-        }
+/// Message of a JSON-RPC error object, bounded and without control characters.
+pub(crate) fn error_text(error: &Bytes) -> String {
+    let object = Object::parse(error.clone()).unwrap_or_default();
+    match object.get_string("message") {
+        Some(message) => quote(&message, 200),
+        None => "an error without a message".into(),
     }
 }

@@ -1,6 +1,38 @@
-//! Child processes on the operating system's side: the thread that spawns them, the exec shim, the reaper.
+//! Child processes: the thread that spawns them, the exec shim, the reaper.
 
 #[cfg(target_os = "linux")]
 pub(crate) mod reaper;
 pub mod shim;
 pub(crate) mod spawner;
+pub(crate) mod stderr_tail;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// First argument of the shim; the parent's process id, the program and its arguments follow.
+pub(crate) const SHIM_MARK: &str = "__become";
+
+/// First argument of a reaper.
+pub(crate) const REAPER_MARK: &str = "__keep";
+
+/// Path of the running binary on Linux, even if the file has been replaced since.
+pub(crate) const SELF_EXE: &str = "/proc/self/exe";
+
+/// Exit code if the program cannot be started, as in shells.
+pub(crate) const EXIT_NOT_STARTED: u8 = 127;
+
+/// Makes the started process the leader of its own process group.
+pub(crate) fn with_process_group(command: &mut Command) -> &mut Command {
+    command.process_group(0)
+}
+
+/// Closes every descriptor from this one on; the first three are the pipes.
+pub(crate) fn close_descriptors_from(first: i32) {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    // The list is read completely first: the directory that is being read is one of the
+    // descriptors.
+    let open: Vec<i32> = open.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect();
+    for number in open.into_iter().filter(|number| *number >= first) {
+        let _ = nix::unistd::close(number);
+    }
+}

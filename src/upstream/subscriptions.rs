@@ -1,15 +1,15 @@
-//! What clients want to hear of one upstream's resources, and of its tasks: a subscription per URI or id, however
-//! many share it.
+//! Registry of one upstream's resource and task subscriptions: one per URI or task id, shared by
+//! any number of clients.
 //!
-//! [`Interest`] is the table of what is wanted; on each connection the dialect's `follow` keeps the server
-//! told of it. Interest outlives connections: on the next one everything is made anew, and what had been
-//! subscribed to counts as updated, since what changed meanwhile went unheard. Interest that ends lingers
-//! for a moment, so that a client that comes back finds its subscription where it was.
+//! [`SubscriptionRegistry`] is the table of desired subscriptions; on each connection
+//! `sync_subscriptions` of the session keeps the server in step with it. Subscriptions outlive
+//! connections: on the next connection all of them are made again, and each that was accepted
+//! before counts as updated, since updates in the gap were lost. A subscription whose last client
+//! leaves lingers for a moment, so that a client that returns finds it in place.
 //!
-//! Promises: who reads what the server says never waits here; updates that nobody subscribed to are
-//! dropped; the number of URIs and their bytes are bounded, and no client can take all places.
-//!
-//! Knows nothing of: who may read what, and how a server is told.
+//! Invariants: the reader of the server's messages never waits here; updates without a subscriber
+//! are dropped; the number of URIs and their bytes are bounded, and no client can use up the whole
+//! table.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,287 +22,301 @@ use tokio::time::{Instant, timeout};
 use super::Error;
 use crate::fairness::promptly;
 use crate::json::Object;
-use crate::mcp::call::Owner;
+use crate::mcp::call::QuotaOwner;
 use crate::mcp::definition::item::MAX_URI_BYTES;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::resource_updates::{Dirty, with_parents};
+use crate::mcp::resource_updates::{PendingResourceUpdates, with_parents};
 use crate::mcp::task::{FollowedTask, TASK_ID, TaskScope};
-use crate::upstream::health::on_demand::Use;
+use crate::upstream::health::on_demand::UsageGuard;
 
-/// How long a server has to take a subscription, and a client to wait for it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the server's acceptance of a subscription, and for a client that waits for it.
+pub(super) const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a subscription is kept after its last client has left.
+/// Time for which a subscription outlives its last client.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 
-/// How many URIs of one upstream may be subscribed to, and how long they may be together: towards a
-/// server of the newest revision they stand in one message.
+/// Maximum subscribed URIs of one upstream, and their total size: a server of the newest revision
+/// receives them in one message.
 pub(super) const MAX_URIS: usize = 4_096;
-const MAX_URIS_BYTES: usize = 1024 * 1024;
-/// How many of them one client may have been the first to subscribe to.
+const MAX_URI_BYTES_TOTAL: usize = 1024 * 1024;
+/// Maximum entries that one client may have created.
 pub(super) const URIS_PER_CLIENT: usize = 1_024;
 
-/// How an attempt to subscribe ended.
+/// Outcome of a subscription attempt.
 #[derive(Debug)]
 pub enum Subscribed {
-    /// The server tells of changes.
-    Held(Subscription),
-    /// The server does not, with the error object that it gave, if it gave one.
+    /// The server notifies of updates.
+    Accepted(Subscription),
+    /// The server refused, with its error object if it sent one.
     Refused(Option<Bytes>),
 }
 
-/// One client's share in the subscription to a URI. Dropping it ends the client's interest.
+/// One client's share of a subscription. Dropping it unsubscribes the client.
 #[derive(Debug)]
 pub struct Subscription {
-    interest: Arc<Interest>,
+    registry: Arc<SubscriptionRegistry>,
     uri: Arc<str>,
     number: u64,
-    /// So that the upstream does not fall asleep, where it might.
-    _in_use: Option<Use>,
+    /// Keeps an on-demand upstream from being stopped.
+    _usage: Option<UsageGuard>,
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.interest.leave(&self.uri, self.number);
+        self.registry.unregister(&self.uri, self.number);
     }
 }
 
-// === Interest ===
+// === SubscriptionRegistry ===
 
-/// What is wanted of an upstream, and by whom.
+/// Desired subscriptions of an upstream and their clients.
 #[derive(Debug)]
-pub(super) struct Interest {
+pub(super) struct SubscriptionRegistry {
     name: UpstreamName,
-    table: Mutex<Table>,
-    /// Counts changes of what is wanted.
-    moved: watch::Sender<u64>,
-    /// The same of tasks, where this is of resources.
+    table: Mutex<RegistryTable>,
+    /// Counts changes of the desired subscriptions.
+    changed: watch::Sender<u64>,
+    /// Registry of task subscriptions, if this is the one of resources.
     tasks: Option<Arc<Self>>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    entries: HashMap<Arc<str>, Entry>,
+struct RegistryTable {
+    entries: HashMap<Arc<str>, RegistryEntry>,
     bytes: usize,
-    /// How many entries each owner of clients has made.
-    made: HashMap<Arc<str>, usize>,
-    numbers: u64,
+    /// Number of entries created per quota owner.
+    created: HashMap<Arc<str>, usize>,
+    last_number: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
-    /// Whose client was the first that wanted it.
-    maker: Arc<str>,
-    /// The clients that want to hear of it.
-    clients: HashMap<u64, Listener>,
-    standing: watch::Sender<Standing>,
-    /// Whether a server has ever taken it: then its clients count on it, whatever comes.
-    was_held: bool,
-    /// When the last client left.
-    left_at: Option<Instant>,
+struct RegistryEntry {
+    /// Quota owner whose client created the entry.
+    creator: Arc<str>,
+    /// Subscribed clients, by number.
+    clients: HashMap<u64, Subscriber>,
+    state: watch::Sender<SubscriptionState>,
+    /// Whether a server has ever accepted it: then its clients rely on it, and it is never dropped
+    /// for an error.
+    was_accepted: bool,
+    /// Time at which the last client left.
+    empty_since: Option<Instant>,
 }
 
-/// Where a client hears of what it has subscribed to.
+/// Receiver of a client's updates.
 #[derive(Debug, Clone)]
-pub(super) enum Listener {
-    /// Of a resource, whose changes are marked here.
-    Resource(Dirty),
-    /// Of a task.
+pub(super) enum Subscriber {
+    /// Resource subscriber: updates are marked here.
+    Resource(PendingResourceUpdates),
+    /// Task subscriber.
     Task(FollowedTask),
 }
 
-/// How a subscription stands with the server.
+/// State of a subscription at the server.
 #[derive(Debug, Clone)]
-enum Standing {
-    /// It has to be made on this connection.
-    Wanted,
-    Held,
+enum SubscriptionState {
+    /// Not yet made on this connection.
+    Pending,
+    Accepted,
     Refused(Option<Bytes>),
     Failed(String),
 }
 
-/// What a server should be subscribed to now.
+/// Subscriptions that a server should have now.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct DesiredSubscriptions {
     pub(super) uris: HashSet<Arc<str>>,
-    /// When the first of them may not be wanted any more.
+    /// Time at which the first of them may expire.
     pub(super) until: Option<Instant>,
 }
 
-// What clients do.
-impl Interest {
+// Operations of clients.
+impl SubscriptionRegistry {
     pub(super) fn new(name: UpstreamName) -> Arc<Self> {
         let of = |tasks| {
             let name = name.clone();
-            Arc::new(Self { name, table: Mutex::default(), moved: watch::Sender::new(0), tasks })
+            Arc::new(Self { name, table: Mutex::default(), changed: watch::Sender::new(0), tasks })
         };
         of(Some(of(None)))
     }
 
-    /// The same of tasks.
-    pub(super) fn tasks(self: &Arc<Self>) -> &Arc<Self> {
+    /// Registry of the task subscriptions.
+    pub(super) fn task_registry(self: &Arc<Self>) -> &Arc<Self> {
         self.tasks.as_ref().unwrap_or(self)
     }
 
-    /// Subscribes a client, and waits until the server has agreed if it has not before.
+    /// Subscribes a client, and waits for the server's acceptance if the URI is not subscribed yet.
     pub(super) async fn join(
         self: &Arc<Self>,
         uri: &str,
-        listener: Listener,
-        owner: &Owner,
-        in_use: Option<Use>,
+        subscriber: Subscriber,
+        owner: &QuotaOwner,
+        usage: Option<UsageGuard>,
     ) -> Result<Subscribed, Error> {
-        let (mut subscription, mut standing) = self.enter(uri, listener, owner)?;
-        subscription._in_use = in_use;
-        let settled = standing.wait_for(|standing| !matches!(standing, Standing::Wanted));
-        let settled = timeout(PATIENCE, settled).await.map_err(|_| Error::TimedOut(PATIENCE))?;
-        match settled.map(|standing| standing.clone()) {
-            Ok(Standing::Held) => Ok(Subscribed::Held(subscription)),
-            Ok(Standing::Refused(error)) => Ok(Subscribed::Refused(error)),
-            // The server may have been asked, and may have agreed.
-            Ok(Standing::Failed(reason)) => Err(Error::Broke(reason)),
-            Ok(Standing::Wanted) | Err(_) => Err(Error::Broke("it was stopped".into())),
+        let (mut subscription, mut state) = self.register(uri, subscriber, owner)?;
+        subscription._usage = usage;
+        let decided = state.wait_for(|state| !matches!(state, SubscriptionState::Pending));
+        let decided =
+            timeout(ACCEPT_TIMEOUT, decided).await.map_err(|_| Error::TimedOut(ACCEPT_TIMEOUT))?;
+        match decided.map(|state| state.clone()) {
+            Ok(SubscriptionState::Accepted) => Ok(Subscribed::Accepted(subscription)),
+            Ok(SubscriptionState::Refused(error)) => Ok(Subscribed::Refused(error)),
+            // The request may have reached the server, which may have accepted it.
+            Ok(SubscriptionState::Failed(reason)) => Err(Error::ConnectionLost(reason)),
+            Ok(SubscriptionState::Pending) | Err(_) => {
+                Err(Error::ConnectionLost("the upstream was stopped".into()))
+            }
         }
     }
 
-    /// Whether anybody wants to hear of anything.
-    pub(super) fn is_wanted(&self) -> bool {
-        let of_tasks = self.tasks.as_ref().is_some_and(|tasks| tasks.is_wanted());
+    /// Whether any client is subscribed.
+    pub(super) fn is_needed(&self) -> bool {
+        let of_tasks = self.tasks.as_ref().is_some_and(|tasks| tasks.is_needed());
         of_tasks || self.lock().entries.values().any(|entry| !entry.clients.is_empty())
     }
 
-    fn enter(
+    fn register(
         self: &Arc<Self>,
         uri: &str,
-        listener: Listener,
-        owner: &Owner,
-    ) -> Result<(Subscription, watch::Receiver<Standing>), Error> {
+        subscriber: Subscriber,
+        owner: &QuotaOwner,
+    ) -> Result<(Subscription, watch::Receiver<SubscriptionState>), Error> {
         let mut table = self.lock();
-        table.numbers += 1;
-        let number = table.numbers;
+        table.last_number += 1;
+        let number = table.last_number;
         if !table.entries.contains_key(uri) {
-            table.make_room(uri.len(), owner)?;
-            let entry = Entry {
-                maker: Arc::clone(&owner.name),
+            table.reserve(uri.len(), owner)?;
+            let entry = RegistryEntry {
+                creator: Arc::clone(&owner.name),
                 clients: HashMap::new(),
-                standing: watch::Sender::new(Standing::Wanted),
-                was_held: false,
-                left_at: None,
+                state: watch::Sender::new(SubscriptionState::Pending),
+                was_accepted: false,
+                empty_since: None,
             };
             table.bytes += uri.len();
-            *table.made.entry(Arc::clone(&owner.name)).or_default() += 1;
+            *table.created.entry(Arc::clone(&owner.name)).or_default() += 1;
             table.entries.insert(uri.into(), entry);
         }
         let (uri, entry) = table.entry(uri).expect("it was there, or has just been put there");
-        entry.clients.insert(number, listener);
-        entry.left_at = None;
-        if matches!(*entry.standing.borrow(), Standing::Refused(_)) {
-            // It may be welcome now.
-            entry.standing.send_replace(Standing::Wanted);
+        entry.clients.insert(number, subscriber);
+        entry.empty_since = None;
+        if matches!(*entry.state.borrow(), SubscriptionState::Refused(_)) {
+            // The server may accept it now.
+            entry.state.send_replace(SubscriptionState::Pending);
         }
-        let is_new = matches!(*entry.standing.borrow(), Standing::Wanted);
-        let standing = entry.standing.subscribe();
+        let is_new = matches!(*entry.state.borrow(), SubscriptionState::Pending);
+        let state = entry.state.subscribe();
         drop(table);
         if is_new {
-            self.move_on();
+            self.notify_change();
         }
-        let interest = Arc::clone(self);
-        Ok((Subscription { interest, uri, number, _in_use: None }, standing))
+        let registry = Arc::clone(self);
+        Ok((Subscription { registry, uri, number, _usage: None }, state))
     }
 
-    fn leave(&self, uri: &Arc<str>, number: u64) {
+    fn unregister(&self, uri: &Arc<str>, number: u64) {
         let mut table = self.lock();
         let Some(entry) = table.entries.get_mut(uri) else { return };
         if entry.clients.remove(&number).is_none() || !entry.clients.is_empty() {
             return;
         }
-        if entry.was_held {
-            entry.left_at = Some(Instant::now());
+        if entry.was_accepted {
+            entry.empty_since = Some(Instant::now());
         } else {
             table.remove(uri);
         }
         drop(table);
-        self.move_on();
+        self.notify_change();
     }
 
-    fn move_on(&self) {
-        self.moved.send_modify(|count| *count += 1);
+    fn notify_change(&self) {
+        self.changed.send_modify(|count| *count += 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, RegistryTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// What the server's side does.
-impl Interest {
-    /// News of what is wanted.
-    pub(super) fn news(&self) -> watch::Receiver<u64> {
-        self.moved.subscribe()
+// Operations of the server's session.
+impl SubscriptionRegistry {
+    /// Watches the desired subscriptions for changes.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
     }
 
-    /// Nothing is subscribed to any more: the connection is new, or the server has ended it all.
-    pub(super) fn begin_anew(&self) {
+    /// Marks every subscription as not made: the connection is new, or the server has ended all of
+    /// them.
+    pub(super) fn reset(&self) {
         for entry in self.lock().entries.values() {
-            entry.standing.send_replace(Standing::Wanted);
+            entry.state.send_replace(SubscriptionState::Pending);
         }
     }
 
-    /// What the server should be subscribed to now. What nobody has wanted for a while is forgotten.
-    pub(super) fn wanted(&self) -> Wanted {
+    /// Returns the subscriptions that the server should have now, and drops those whose linger time
+    /// is over.
+    pub(super) fn desired(&self) -> DesiredSubscriptions {
         let (mut table, now) = (self.lock(), Instant::now());
-        let is_over = |entry: &Entry| entry.left_at.is_some_and(|left| left + LINGER <= now);
-        table.forget(is_over);
+        let is_expired =
+            |entry: &RegistryEntry| entry.empty_since.is_some_and(|left| left + LINGER <= now);
+        table.remove_if(is_expired);
         let entries = || table.entries.iter();
         let open = entries().filter(|(_, entry)| {
-            matches!(*entry.standing.borrow(), Standing::Wanted | Standing::Held)
+            matches!(
+                *entry.state.borrow(),
+                SubscriptionState::Pending | SubscriptionState::Accepted
+            )
         });
-        Wanted {
+        DesiredSubscriptions {
             uris: open.map(|(uri, _)| uri.clone()).collect(),
-            until: entries().filter_map(|(_, entry)| entry.left_at).min().map(|left| left + LINGER),
+            until: entries()
+                .filter_map(|(_, entry)| entry.empty_since)
+                .min()
+                .map(|left| left + LINGER),
         }
     }
 
-    /// The server has taken a subscription; tells whether it is still wanted. One that is made again after
-    /// a gap counts as updated: what happened in the gap went unheard.
-    pub(super) fn held(&self, uri: &Arc<str>) -> bool {
+    /// Records the server's acceptance; returns whether the subscription is still desired. One that
+    /// is made again after a gap counts as updated, since updates in the gap were lost.
+    pub(super) fn on_accepted(&self, uri: &Arc<str>) -> bool {
         let mut table = self.lock();
         let Some(entry) = table.entries.get_mut(uri) else { return false };
-        let was_held = std::mem::replace(&mut entry.was_held, true);
-        let before = entry.standing.send_replace(Standing::Held);
-        if was_held && matches!(before, Standing::Wanted) {
-            entry.tell(&self.name, uri, uri);
+        let was_accepted = std::mem::replace(&mut entry.was_accepted, true);
+        let before = entry.state.send_replace(SubscriptionState::Accepted);
+        if was_accepted && matches!(before, SubscriptionState::Pending) {
+            entry.mark_updated(&self.name, uri, uri);
         }
         true
     }
 
-    /// The server will not have a subscription.
-    pub(super) fn refused(&self, uri: &Arc<str>, error: Option<Bytes>) {
-        tracing::debug!(upstream = %self.name, %uri, "a subscription is refused");
-        self.give_up(uri, Standing::Refused(error), true);
+    /// Records the server's refusal.
+    pub(super) fn on_refused(&self, uri: &Arc<str>, error: Option<Bytes>) {
+        tracing::debug!(upstream = %self.name, %uri, "subscription refused by the server");
+        self.end_attempt(uri, SubscriptionState::Refused(error), true);
     }
 
-    /// It is not known what became of a subscription. One that clients count on is tried again.
-    pub(super) fn failed(&self, uri: &Arc<str>, reason: &str) {
-        tracing::debug!(upstream = %self.name, %uri, reason, "a subscription cannot be made");
-        self.give_up(uri, Standing::Failed(reason.to_owned()), false);
+    /// Records a failure with an unknown outcome. A subscription that clients rely on is tried
+    /// again.
+    pub(super) fn on_failed(&self, uri: &Arc<str>, reason: &str) {
+        tracing::debug!(upstream = %self.name, %uri, reason, "subscription failed");
+        self.end_attempt(uri, SubscriptionState::Failed(reason.to_owned()), false);
     }
 
-    fn give_up(&self, uri: &Arc<str>, standing: Standing, for_good: bool) {
+    fn end_attempt(&self, uri: &Arc<str>, state: SubscriptionState, is_final: bool) {
         let mut table = self.lock();
         let Some(entry) = table.entries.get_mut(uri) else { return };
-        if !entry.was_held {
-            // Whoever waits for it is told, and nobody else knows of it.
-            entry.standing.send_replace(standing);
+        if !entry.was_accepted {
+            // The waiting client receives the error; no other client has this subscription.
+            entry.state.send_replace(state);
             table.remove(uri);
-        } else if for_good {
-            entry.standing.send_replace(standing);
+        } else if is_final {
+            entry.state.send_replace(state);
         }
     }
 
-    /// A resource has changed. The work is that of telling those who subscribed to it or to what it is a
-    /// part of; nobody is waited for.
-    pub(super) fn updated(&self, uri: &str) {
+    /// Marks an updated resource for the clients that subscribed to it or to a parent of it. Never
+    /// waits.
+    pub(super) fn on_updated(&self, uri: &str) {
         if uri.len() > MAX_URI_BYTES {
             return;
         }
@@ -313,86 +327,86 @@ impl Interest {
                 continue;
             };
             let uri = shared.get_or_insert_with(|| uri.into());
-            entry.tell(&self.name, uri, subscribed);
+            entry.mark_updated(&self.name, uri, subscribed);
         }
     }
 
-    /// Takes the `params` of a notification about a task that is known at `scope`, for those who listen for it. The
-    /// same id may have been another task in the process before.
-    pub(super) fn told(&self, params: &Object, scope: TaskScope) {
+    /// Passes the `params` of a task status notification to the subscribers of that task, if the
+    /// task is known at `scope`. The same id may have been another task of an earlier process.
+    pub(super) fn on_task_status(&self, params: &Object, scope: TaskScope) {
         let Some(id) = params.get_string(TASK_ID) else { return };
         let table = self.lock();
         let Some(entry) = table.entries.get(&*id) else { return };
-        for listener in entry.clients.values() {
-            if let Listener::Task(task) = listener
+        for subscriber in entry.clients.values() {
+            if let Subscriber::Task(task) = subscriber
                 && task.scope == scope
             {
-                task.owner.tell(&task.handle, params);
+                task.owner.notify(&task.handle, params);
             }
         }
     }
 
-    /// Nobody has heard what the server said for a while: all that is subscribed to may have changed.
-    pub(super) fn missed(&self) {
+    /// Marks every accepted resource as updated: notifications of the server have been lost.
+    pub(super) fn mark_all_updated(&self) {
         for (uri, entry) in &self.lock().entries {
-            if matches!(*entry.standing.borrow(), Standing::Held) {
-                entry.tell(&self.name, uri, uri);
+            if matches!(*entry.state.borrow(), SubscriptionState::Accepted) {
+                entry.mark_updated(&self.name, uri, uri);
             }
         }
     }
 }
 
-impl Table {
-    fn entry(&mut self, uri: &str) -> Option<(Arc<str>, &mut Entry)> {
+impl RegistryTable {
+    fn entry(&mut self, uri: &str) -> Option<(Arc<str>, &mut RegistryEntry)> {
         let uri = self.entries.get_key_value(uri)?.0.clone();
         let entry = self.entries.get_mut(&uri)?;
         Some((uri, entry))
     }
 
-    /// Makes sure that one more fits in; those that merely linger have to go for it.
-    fn make_room(&mut self, bytes: usize, owner: &Owner) -> Result<(), Error> {
+    /// Ensures that one more entry fits; lingering entries are dropped for it.
+    fn reserve(&mut self, bytes: usize, owner: &QuotaOwner) -> Result<(), Error> {
         let is_full = |table: &Self| {
-            let made = table.made.get(&owner.name).copied().unwrap_or_default();
+            let created = table.created.get(&owner.name).copied().unwrap_or_default();
             table.entries.len() >= MAX_URIS
-                || table.bytes + bytes > MAX_URIS_BYTES
-                || made >= URIS_PER_CLIENT * owner.clients
+                || table.bytes + bytes > MAX_URI_BYTES_TOTAL
+                || created >= URIS_PER_CLIENT * owner.clients
         };
         if is_full(self) {
-            self.forget(|entry| entry.left_at.is_some());
+            self.remove_if(|entry| entry.empty_since.is_some());
         }
         if is_full(self) { Err(Error::Busy { retry_after: LINGER }) } else { Ok(()) }
     }
 
-    fn forget(&mut self, is_over: impl Fn(&Entry) -> bool) {
-        let gone: Vec<_> = self.entries.iter().filter(|(_, entry)| is_over(entry)).collect();
-        let gone: Vec<_> = gone.into_iter().map(|(uri, _)| Arc::clone(uri)).collect();
-        gone.iter().for_each(|uri| self.remove(uri));
+    fn remove_if(&mut self, is_expired: impl Fn(&RegistryEntry) -> bool) {
+        let expired: Vec<_> = self.entries.iter().filter(|(_, entry)| is_expired(entry)).collect();
+        let expired: Vec<_> = expired.into_iter().map(|(uri, _)| Arc::clone(uri)).collect();
+        expired.iter().for_each(|uri| self.remove(uri));
     }
 
     fn remove(&mut self, uri: &str) {
         let Some(entry) = self.entries.remove(uri) else { return };
         self.bytes -= uri.len();
-        if let Some(made) = self.made.get_mut(&entry.maker) {
-            *made -= 1;
-            if *made == 0 {
-                self.made.remove(&entry.maker);
+        if let Some(created) = self.created.get_mut(&entry.creator) {
+            *created -= 1;
+            if *created == 0 {
+                self.created.remove(&entry.creator);
             }
         }
     }
 }
 
-impl Entry {
-    fn tell(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
-        for listener in self.clients.values() {
-            // What became of a task in the meantime is not known here.
-            if let Listener::Resource(dirty) = listener {
+impl RegistryEntry {
+    fn mark_updated(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
+        for subscriber in self.clients.values() {
+            // The state that a task reached in the meantime is not known here.
+            if let Subscriber::Resource(dirty) = subscriber {
                 dirty.mark(upstream, uri, subscribed);
             }
         }
     }
 }
 
-/// Waits until this moment, if there is one.
+/// Waits until this time; for ever if there is none.
 pub(super) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => promptly(tokio::time::sleep_until(at)).await,

@@ -1,9 +1,12 @@
-//! Keeps one upstream connected.
+//! Supervisor of one upstream: the task that keeps its main connection open.
 //!
-//! One task per upstream: it opens the connection, hears of changes, and opens the connection again
-//! when it has ended, with growing pauses. It alone changes the upstream's status; calls find the
-//! connection in a `watch` and complain here when it fails them. One that is lazy is connected when somebody
-//! wants it, and closed when nobody has for a while.
+//! It opens the connection, follows its notifications, and reconnects with growing pauses after a
+//! loss. It alone changes the upstream's status. Calls read the connection from a `watch` and
+//! report faults to the supervisor. An on-demand upstream is connected on first use and closed
+//! after its idle timeout.
+
+pub(crate) mod library_upstream;
+pub(crate) mod state_publisher;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,69 +15,72 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::state_publisher::Board;
-use super::subscriptions::Interest;
-use super::{Settings, Sharing, Source};
+use super::subscriptions::SubscriptionRegistry;
+use super::{Settings, Sharing, UpstreamSource};
 use crate::fairness::promptly;
 use crate::mcp::revision::Era;
 use crate::upstream::health::backoff::Backoff;
-use crate::upstream::health::crash_loop::{Crashes, WINDOW};
-use crate::upstream::health::on_demand::Demand;
-use crate::upstream::session::connection::{Connection, Wired};
-use crate::upstream::session::connector::{Failed, Found, Opened, Opener, Wanted};
-use crate::upstream::session::session_pool::Links;
-use crate::upstream::transport::dispatcher::{Callers, Ear};
+use crate::upstream::health::crash_loop::{CRASH_LOOP_WINDOW, CrashLoopDetector};
+use crate::upstream::health::on_demand::OnDemand;
+use crate::upstream::session::connection::{McpSession, UpstreamConnection};
+use crate::upstream::session::connector::{
+    ConnectError, ConnectRequest, Connected, Connector, DetectedProtocol,
+};
+use crate::upstream::session::session_pool::SessionPool;
+use crate::upstream::supervisor::state_publisher::StatePublisher;
+use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher};
 
-/// A connection that lived this long was a good one: the pauses begin anew.
-const STEADY: Duration = Duration::from_secs(30);
-/// A connection that has to be opened again after so short a life waits for its turn.
-const HASTY: Duration = Duration::from_secs(1);
-/// How long what is remembered of a server holds against the evidence.
-const REMEMBERED: Duration = Duration::from_secs(60);
+/// Lifetime after which a connection counts as stable: the back-off is reset.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
+/// A connection that has to be replaced after a shorter life waits for the back-off.
+const MIN_LIFETIME: Duration = Duration::from_secs(1);
+/// Time for which the detected protocol is kept in spite of contrary evidence.
+const DETECTION_TTL: Duration = Duration::from_secs(60);
 
-/// The task of one upstream.
+/// Supervisor task of one upstream.
 pub(super) struct Supervisor {
     pub(super) settings: Arc<Settings>,
-    pub(super) opener: Arc<Opener>,
-    /// The connections beside this one, which end with it.
-    pub(super) links: Arc<Links>,
-    pub(super) board: Board,
-    pub(super) interest: Arc<Interest>,
-    pub(super) demand: Arc<Demand>,
-    pub(super) complaints: mpsc::Receiver<Complaint>,
-    pub(super) memory: Memory,
+    pub(super) connector: Arc<Connector>,
+    /// Additional sessions, which end with the main connection.
+    pub(super) session_pool: Arc<SessionPool>,
+    pub(super) state: StatePublisher,
+    pub(super) subscriptions: Arc<SubscriptionRegistry>,
+    pub(super) on_demand: Arc<OnDemand>,
+    pub(super) fault_reports: mpsc::Receiver<FaultReport>,
+    pub(super) reconnect: ReconnectState,
 }
 
-/// What outlives a connection.
+/// State that outlives a connection.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct ReconnectState {
     epoch: u64,
-    /// What an HTTP server speaks, and when it was found out. A child is asked each time it starts.
-    found: Option<(Found, Instant)>,
+    /// Detected protocol of an HTTP server, and the time of detection. A child process is
+    /// negotiated with at each start.
+    found: Option<(DetectedProtocol, Instant)>,
 }
 
-/// A call found that the connection does not work.
+/// Report by a call that the connection does not work.
 #[derive(Debug)]
-pub(super) struct Complaint {
-    /// The connection that it is about.
+pub(super) struct FaultReport {
+    /// Number of the faulty connection.
     pub(super) epoch: u64,
-    pub(super) wrong: Wrong,
+    pub(super) kind: FaultKind,
 }
 
-/// What is wrong with a connection.
+/// Kind of fault.
 #[derive(Debug)]
-pub(super) enum Wrong {
-    /// It has to be opened again, and can be at once.
-    Stale(String),
-    /// There is no way to the server.
+pub(super) enum FaultKind {
+    /// The session is gone; a new connection is possible at once.
+    SessionLost(String),
+    /// The server cannot be reached.
     Unreachable(String),
 }
 
-/// What ends the life of a connection.
+/// Reason for the end of a connection.
 enum Event {
     Stop,
     Idle,
-    Wrong(Wrong),
+    Fault(FaultKind),
     Ended(String),
 }
 
@@ -82,139 +88,146 @@ impl Supervisor {
     /// Keeps the upstream connected. Ends only when `stop` fires, and then leaves nothing running.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut backoff = Backoff::new(&self.settings.retry);
-        let mut crashes = Crashes::default();
+        let mut crashes = CrashLoopDetector::default();
         let mut has_run = false;
-        if self.interest.is_wanted() {
-            self.demand.summon();
+        if self.subscriptions.is_needed() {
+            self.on_demand.request_start();
         }
         loop {
-            if self.demand.is_asleep() {
-                if stop.run_until_cancelled(self.demand.wanted()).await.is_none() {
+            if self.on_demand.is_asleep() {
+                if stop.run_until_cancelled(self.on_demand.wait_until_needed()).await.is_none() {
                     break;
                 }
-                self.board.wakes();
+                self.state.publish_starting();
                 if has_run {
-                    self.board.vitals.tries_again();
+                    self.state.health.retry_started();
                 }
             }
             has_run = true;
             let opened = Instant::now();
-            // Dropping a half-open connection ends it: the wire sees to its child.
+            // Dropping a half-open connection ends it: the transport ends its child process.
             match stop.run_until_cancelled(self.open()).await {
                 None => break,
                 Some(Err(failed)) => {
                     if failed.has_ended {
-                        self.ended(&mut crashes, opened, &failed.reason);
+                        self.record_process_end(&mut crashes, opened, &failed.reason);
                     }
-                    self.board.down(&failed.reason, crashes.is_loop());
-                    if let Some(wire) = failed.wire {
-                        wire.close().await;
+                    self.state.publish_disconnected(&failed.reason, crashes.is_loop());
+                    if let Some(transport) = failed.transport {
+                        transport.close().await;
                     }
                 }
-                Some(Ok((connection, ear))) => {
+                Some(Ok((connection, dispatcher))) => {
                     let since = Instant::now();
-                    let event = self.watch(&connection, &ear, &stop).await;
-                    if since.elapsed() >= if crashes.is_loop() { WINDOW } else { STEADY } {
+                    let event = self.watch(&connection, &dispatcher, &stop).await;
+                    if since.elapsed()
+                        >= if crashes.is_loop() { CRASH_LOOP_WINDOW } else { STABLE_AFTER }
+                    {
                         backoff.reset();
                     }
                     match event {
                         Event::Stop => {
-                            self.board.stopped();
+                            self.state.publish_stopped();
                             connection.close().await;
                             break;
                         }
                         Event::Idle => {
-                            tracing::info!(upstream = %self.settings.name, "nobody uses it: stopped");
+                            let upstream = &self.settings.name;
+                            tracing::info!(%upstream, "idle timeout, process stopped");
                             connection.close().await;
-                            self.board.vitals.sleeps();
+                            self.state.health.process_stopped();
                             continue;
                         }
-                        Event::Wrong(Wrong::Stale(reason)) => {
-                            tracing::info!(upstream = %self.settings.name, reason, "connecting again");
-                            // A legacy session that is over says nothing about the era.
+                        Event::Fault(FaultKind::SessionLost(reason)) => {
+                            let upstream = &self.settings.name;
+                            tracing::info!(%upstream, reason, "upstream reconnecting");
+                            // An expired legacy session is no evidence about the era.
                             if connection.about.era() == Era::Modern {
-                                self.doubt();
+                                self.forget_detection();
                             }
                             connection.abandon().await;
-                            // The calls that found out are waiting for the next connection.
-                            if since.elapsed() >= HASTY {
+                            // The calls that reported the fault wait for the next connection.
+                            if since.elapsed() >= MIN_LIFETIME {
                                 continue;
                             }
                         }
-                        Event::Wrong(Wrong::Unreachable(reason)) | Event::Ended(reason) => {
-                            if let Source::Process(_) = self.settings.source {
-                                self.ended(&mut crashes, since, &reason);
+                        Event::Fault(FaultKind::Unreachable(reason)) | Event::Ended(reason) => {
+                            if let UpstreamSource::Process(_) = self.settings.source {
+                                self.record_process_end(&mut crashes, since, &reason);
                             }
-                            self.board.down(&reason, crashes.is_loop());
+                            self.state.publish_disconnected(&reason, crashes.is_loop());
                             connection.abandon().await;
                         }
                     }
                 }
             }
             let pause = if crashes.is_loop() { backoff.longest() } else { backoff.next() };
-            self.board.vitals.waits(pause);
+            self.state.health.retry_scheduled(pause);
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 break;
             }
-            self.board.vitals.tries_again();
+            self.state.health.retry_started();
         }
-        self.board.stopped();
-        self.links.close().await;
-        self.opener.close();
+        self.state.publish_stopped();
+        self.session_pool.close().await;
+        self.connector.close();
     }
 
-    /// Its child has ended, `since` which it has been alive. That this goes on and on is told once.
-    fn ended(&self, crashes: &mut Crashes, since: Instant, reason: &str) {
+    /// Records the end of the child process that was started at `since`. The start of a crash loop
+    /// is logged once.
+    fn record_process_end(&self, crashes: &mut CrashLoopDetector, since: Instant, reason: &str) {
         let before = crashes.is_loop();
-        crashes.ended(since.elapsed(), Instant::now());
+        crashes.record_end(since.elapsed(), Instant::now());
         if crashes.is_loop() && !before {
             let (upstream, longest) = (&self.settings.name, self.settings.retry.max_backoff);
-            let text = "it ends again and again, and is started at long intervals from now on";
+            let text = "crash loop detected, process restarted at the longest back-off";
             tracing::error!(%upstream, reason, ?longest, "{text}");
         }
     }
 
-    /// Looks after an open connection until something ends it.
+    /// Serves an open connection until an event ends it.
     async fn watch(
         &mut self,
-        connection: &Arc<Wired>,
-        ear: &Ear,
+        connection: &Arc<McpSession>,
+        dispatcher: &Dispatcher,
         stop: &CancellationToken,
     ) -> Event {
-        let mut listen = std::pin::pin!(Arc::clone(connection).listen(&self.interest));
-        let mut listened = None;
+        let mut listen = std::pin::pin!(Arc::clone(connection).listen(&self.subscriptions));
+        let mut listen_end = None;
         {
-            let mut settled = std::pin::pin!(ear.settle_in(connection.tells));
+            let mut listen_ready =
+                std::pin::pin!(dispatcher.wait_for_listen_ack(connection.list_changed));
             loop {
                 tokio::select! {
                     biased;
-                    over = &mut listen, if listened.is_none() => listened = Some(over),
-                    () = promptly(&mut settled) => break,
+                    over = &mut listen, if listen_end.is_none() => listen_end = Some(over),
+                    () = promptly(&mut listen_ready) => break,
                 }
             }
         }
-        self.demand.met();
-        self.board.up(Connection::Wired(Arc::clone(connection)));
+        self.on_demand.mark_started();
+        self.state.publish_connected(UpstreamConnection::Session(Arc::clone(connection)));
         loop {
-            if let Some(Some(reason)) = listened.take_if(|over| over.is_some()) {
-                return Event::Wrong(Wrong::Stale(reason));
+            if let Some(Some(reason)) = listen_end.take_if(|over| over.is_some()) {
+                return Event::Fault(FaultKind::SessionLost(reason));
             }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Event::Stop,
                 reason = connection.ended() => return Event::Ended(reason),
-                Some(complaint) = self.complaints.recv() => {
-                    // One about an earlier connection has been dealt with.
-                    if complaint.epoch == connection.about.epoch {
-                        return Event::Wrong(complaint.wrong);
+                Some(report) = self.fault_reports.recv() => {
+                    // A report about an earlier connection has been handled.
+                    if report.epoch == connection.about.epoch {
+                        return Event::Fault(report.kind);
                     }
                 }
-                over = &mut listen, if listened.is_none() => listened = Some(over),
-                () = promptly(self.demand.idle()) => {
-                    // Clients of the one before it in whose place it is have begun no use here.
-                    if ear.has_tasks() || self.interest.is_wanted() {
-                        self.demand.met();
-                    } else if self.demand.fall_asleep(|| self.board.asleep()) {
+                over = &mut listen, if listen_end.is_none() => listen_end = Some(over),
+                () = promptly(self.on_demand.wait_until_idle()) => {
+                    // Subscriptions that were taken over from a predecessor have registered no use
+                    // here.
+                    if dispatcher.has_tasks() || self.subscriptions.is_needed() {
+                        self.on_demand.mark_started();
+                    } else if self.on_demand.stop_if_idle(|| self.state.publish_idle_stop()) {
                         return Event::Idle;
                     }
                 }
@@ -222,39 +235,41 @@ impl Supervisor {
         }
     }
 
-    /// Opens the connection, and remembers what the server speaks. A child is asked each time it starts.
-    async fn open(&mut self) -> Result<(Arc<Wired>, Arc<Ear>), Failed> {
-        let epoch = self.memory.epoch + 1;
-        let wanted = Wanted {
+    /// Opens the connection and records the detected protocol. A child process is negotiated with
+    /// at each start.
+    async fn open(&mut self) -> Result<(Arc<McpSession>, Arc<Dispatcher>), ConnectError> {
+        let epoch = self.reconnect.epoch + 1;
+        let request = ConnectRequest {
             epoch,
-            found: self.memory.found.map(|(found, _)| found),
+            detected: self.reconnect.found.map(|(found, _)| found),
             declared: None,
-            callers: match self.settings.sharing {
-                Sharing::Sole(_) => Callers::One,
-                Sharing::Shared | Sharing::Client => Callers::Many,
+            clients: match self.settings.sharing {
+                Sharing::Sole(_) => ConnectionClients::Single,
+                Sharing::Shared | Sharing::Client => ConnectionClients::Many,
             },
-            changes: self.board.changes.clone(),
-            interest: Arc::clone(&self.interest),
+            changes: self.state.changes.clone(),
+            registry: Arc::clone(&self.subscriptions),
         };
-        match self.opener.open(&wanted).await {
-            Ok(Opened { connection, ear, found }) => {
-                self.memory.epoch = epoch;
-                if let Source::Http { .. } = self.settings.source {
-                    self.memory.found.get_or_insert((found, Instant::now()));
+        match self.connector.open(&request).await {
+            Ok(Connected { connection, dispatcher, detected: found }) => {
+                self.reconnect.epoch = epoch;
+                if let UpstreamSource::Http { .. } = self.settings.source {
+                    self.reconnect.found.get_or_insert((found, Instant::now()));
                 }
-                Ok((connection, ear))
+                Ok((connection, dispatcher))
             }
             Err(failed) => {
                 if failed.contradicts {
-                    self.doubt();
+                    self.forget_detection();
                 }
                 Err(failed)
             }
         }
     }
 
-    /// Forgets what the server speaks in the light of evidence against it, at most once a minute.
-    fn doubt(&mut self) {
-        self.memory.found = self.memory.found.filter(|(_, found)| found.elapsed() < REMEMBERED);
+    /// Forgets the detected protocol after contrary evidence, at most once a minute.
+    fn forget_detection(&mut self) {
+        self.reconnect.found =
+            self.reconnect.found.filter(|(_, found)| found.elapsed() < DETECTION_TTL);
     }
 }

@@ -1,12 +1,13 @@
-//! The tasks that clients have begun over one connection, where the server tells their owners by itself.
+//! Owners of the tasks that clients have started over one connection, for servers that send task
+//! status notifications without a subscription.
 //!
-//! Server and client have agreed on nothing but the task, so whose it is has to be known here: from the reply
-//! that began it, or from one to a question about it, which only its owner can ask.
+//! Server and client share only the task id, so the owner has to be recorded here: from the
+//! response that created the task, or from a response to a request about it, which only its owner
+//! can send.
 //!
-//! Promises: nobody but a task's owner is told of it. No more than [`MAX_TASKS`] are known, of one client no
-//! more than [`MAX_OWN`]: beyond either the oldest is forgotten, and its owner has to ask.
-//!
-//! Knows nothing of: what a handle is, and how clients are told.
+//! Invariants: only a task's owner is notified of it. At most [`MAX_TASKS`] tasks are known, and at
+//! most [`MAX_OWN`] of one client. Beyond either bound the oldest is forgotten, and its owner has
+//! to poll.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -14,58 +15,53 @@ use std::sync::{Mutex, PoisonError};
 use crate::json::Object;
 use crate::mcp::task::{MAX_TASK_ID_BYTES, TASK_ID, TaskOwner, TaskScope};
 
-/// How many tasks of a connection are known, and how many of one client's.
+/// Maximum known tasks of a connection, and of one client.
 const MAX_TASKS: usize = 4_096;
 const MAX_OWN: usize = 256;
-/// The largest reply that is looked at: what names a task is small.
-const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// A client's request whose reply names a task of its own.
+/// Client request whose response names a task of that client.
 #[derive(Debug, Clone)]
 pub(super) struct TaskClaim {
-    /// The client.
+    /// Client that sent the request.
     pub(super) owner: TaskOwner,
-    /// The upstream's id of the task that the request is about; `None` if the request begins one.
-    pub(super) asked: Option<Box<str>>,
+    /// Upstream's id of the task that the request is about; `None` if the request creates one.
+    pub(super) task_id: Option<Box<str>>,
 }
 
-/// Whose the tasks of a connection are, the oldest first.
+/// Owners of a connection's tasks, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Tasks {
-    known: Mutex<VecDeque<Known>>,
+pub(super) struct TaskOwners {
+    known: Mutex<VecDeque<OwnedTask>>,
 }
 
-/// A task whose owner is told of it.
+/// Task with a known owner.
 #[derive(Debug)]
-struct Known {
+struct OwnedTask {
     id: Box<str>,
     handle: Box<str>,
     owner: TaskOwner,
 }
 
-impl Tasks {
-    /// Takes the reply to a request that begins a task of its client's, or asks about one. Any other task that the
-    /// reply may name is not the client's.
-    pub(super) fn replied(&self, reply: &Object, claim: TaskClaim, scope: TaskScope) {
-        if reply.text_bytes() > MAX_REPLY_BYTES {
-            return;
-        }
-        let TaskClaim { owner, asked } = claim;
-        let begun = reply.get_object("task").filter(|_| asked.is_none());
-        let task = begun.as_ref().unwrap_or(reply);
+impl TaskOwners {
+    /// Records the owner from the response to a request that creates a task or is about one. Any
+    /// other task that the response may name is not the client's.
+    pub(super) fn on_response(&self, response: &Object, claim: TaskClaim, scope: TaskScope) {
+        let TaskClaim { owner, task_id } = claim;
+        let created = response.get_object("task").filter(|_| task_id.is_none());
+        let task = created.as_ref().unwrap_or(response);
         let Some(id) = task.get_string(TASK_ID).filter(|id| id.len() <= MAX_TASK_ID_BYTES) else {
             return;
         };
-        let handle: Option<Box<str>> = match &asked {
-            Some(asked) if **asked == *id => owner.names().handle(&id).map(Into::into),
+        let handle: Option<Box<str>> = match &task_id {
+            Some(task_id) if **task_id == *id => owner.task_ids().handle(&id).map(Into::into),
             Some(_) => None,
-            None if begun.is_some() => owner.names().begin(scope, &id).map(Into::into),
+            None if created.is_some() => owner.task_ids().new_handle(scope, &id).map(Into::into),
             None => None,
         };
         let Some(handle) = handle else { return };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|other| *other.id != *id && !other.owner.is_gone());
-        if is_over(task) {
+        if is_final(task) {
             return;
         }
         let own = known.iter().filter(|other| other.owner.is_same(&owner)).count();
@@ -76,33 +72,33 @@ impl Tasks {
         if let Some(oldest) = oldest {
             known.remove(oldest);
         }
-        known.push_back(Known { id: id.into(), handle, owner });
+        known.push_back(OwnedTask { id: id.into(), handle, owner });
     }
 
-    /// Whether somebody who is still there has begun one that is not known to be over.
-    pub(super) fn go_on(&self) -> bool {
+    /// Whether a connected client owns a task that has not ended.
+    pub(super) fn has_active(&self) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().any(|known| !known.owner.is_gone())
     }
 
-    /// Takes the `params` of a notification about a task: its owner is told, and nobody else.
-    pub(super) fn told(&self, params: &Object) {
+    /// Passes the `params` of a task status notification to the task's owner only.
+    pub(super) fn on_status(&self, params: &Object) {
         let Some(id) = params.get_string(TASK_ID) else { return };
         let (owner, handle) = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(at) = known.iter().position(|known| *known.id == *id) else { return };
             let (owner, handle) = (known[at].owner.clone(), known[at].handle.clone());
-            if is_over(params) {
+            if is_final(params) {
                 known.remove(at);
             }
             (owner, handle)
         };
-        owner.tell(&handle, params);
+        owner.notify(&handle, params);
     }
 }
 
-/// Whether a task's state is its last (spec 2025-11-25, tasks, status lifecycle).
-fn is_over(task: &Object) -> bool {
+/// Whether a task's status is final (spec 2025-11-25, tasks, status lifecycle).
+fn is_final(task: &Object) -> bool {
     let status = task.get_string("status");
     matches!(status.as_deref(), Some("completed" | "failed" | "cancelled"))
 }
@@ -116,90 +112,97 @@ mod tests {
 
     use super::*;
     use crate::mcp::revision::Era;
-    use crate::mcp::task::TaskNews;
+    use crate::mcp::task::TaskStatusQueue;
     use crate::mcp::task::testing::Brackets;
 
     fn object(text: &str) -> Object {
         Object::parse(text.to_owned()).expect(text)
     }
 
-    fn replied(tasks: &Tasks, reply: &str, asked: Option<&str>, news: &TaskNews) {
+    fn respond(tasks: &TaskOwners, response: &str, about: Option<&str>, news: &TaskStatusQueue) {
         let owner = TaskOwner::new(Arc::new(Brackets(Era::Legacy, true)), news);
-        let claim = TaskClaim { owner, asked: asked.map(Into::into) };
-        tasks.replied(&object(reply), claim, TaskScope::of_server("hub"));
+        let claim = TaskClaim { owner, task_id: about.map(Into::into) };
+        tasks.on_response(&object(response), claim, TaskScope::of_server("hub"));
     }
 
-    fn begin(tasks: &Tasks, id: &str, news: &TaskNews) {
-        let reply = format!(r#"{{"task":{{"taskId":"{id}","status":"working"}}}}"#);
-        replied(tasks, &reply, None, news);
+    fn begin(tasks: &TaskOwners, id: &str, news: &TaskStatusQueue) {
+        let response = format!(r#"{{"task":{{"taskId":"{id}","status":"working"}}}}"#);
+        respond(tasks, &response, None, news);
     }
 
-    fn tell(tasks: &Tasks, id: &str, status: &str) {
-        tasks.told(&object(&format!(r#"{{"taskId":"{id}","status":"{status}"}}"#)));
+    fn send_status(tasks: &TaskOwners, id: &str, status: &str) {
+        tasks.on_status(&object(&format!(r#"{{"taskId":"{id}","status":"{status}"}}"#)));
     }
 
-    async fn told(news: &TaskNews) -> Option<Bytes> {
+    async fn next_status(news: &TaskStatusQueue) -> Option<Bytes> {
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
         news.next().now_or_never()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tasks_owner_is_told_until_it_is_over_and_nobody_else() {
-        let (tasks, ann, bob) = (Tasks::default(), TaskNews::default(), TaskNews::default());
+        let (tasks, ann, bob) =
+            (TaskOwners::default(), TaskStatusQueue::default(), TaskStatusQueue::default());
         begin(&tasks, "t", &ann);
         begin(&tasks, "b", &bob);
-        tell(&tasks, "t", "working");
-        tell(&tasks, "nobodys", "working");
-        assert_eq!(told(&ann).await.expect("told"), r#"{"taskId":"<t>","status":"working"}"#);
-        assert_eq!(told(&bob).await, None);
-        tell(&tasks, "t", "completed");
-        assert!(told(&ann).await.is_some());
-        tell(&tasks, "t", "working");
-        assert_eq!(told(&ann).await, None);
-        // Whoever asks about it names it, too; one that is over has nothing to be told of.
+        send_status(&tasks, "t", "working");
+        send_status(&tasks, "unknown", "working");
+        assert_eq!(
+            next_status(&ann).await.expect("a notification"),
+            r#"{"taskId":"<t>","status":"working"}"#
+        );
+        assert_eq!(next_status(&bob).await, None);
+        send_status(&tasks, "t", "completed");
+        assert!(next_status(&ann).await.is_some());
+        send_status(&tasks, "t", "working");
+        assert_eq!(next_status(&ann).await, None);
+        // A request about a task also records its owner; a task that has ended has no further
+        // status.
         for (status, expected) in [("working", true), ("failed", false)] {
-            let reply = format!(r#"{{"taskId":"t","status":"{status}"}}"#);
-            replied(&tasks, &reply, Some("t"), &ann);
-            tell(&tasks, "t", "working");
-            assert_eq!(told(&ann).await.is_some(), expected);
+            let response = format!(r#"{{"taskId":"t","status":"{status}"}}"#);
+            respond(&tasks, &response, Some("t"), &ann);
+            send_status(&tasks, "t", "working");
+            assert_eq!(next_status(&ann).await.is_some(), expected);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reply_that_names_a_task_which_its_client_has_not_asked_about_makes_it_no_owner() {
-        let (tasks, ann, bob) = (Tasks::default(), TaskNews::default(), TaskNews::default());
+        let (tasks, ann, bob) =
+            (TaskOwners::default(), TaskStatusQueue::default(), TaskStatusQueue::default());
         begin(&tasks, "b", &bob);
-        replied(&tasks, r#"{"taskId":"b","status":"working"}"#, Some("t"), &ann);
-        replied(&tasks, r#"{"task":{"taskId":"b"}}"#, Some("t"), &ann);
-        replied(&tasks, r#"{"taskId":"b","status":"working"}"#, None, &ann);
-        tell(&tasks, "b", "working");
-        assert_eq!(told(&ann).await, None);
-        assert!(told(&bob).await.is_some());
+        respond(&tasks, r#"{"taskId":"b","status":"working"}"#, Some("t"), &ann);
+        respond(&tasks, r#"{"task":{"taskId":"b"}}"#, Some("t"), &ann);
+        respond(&tasks, r#"{"taskId":"b","status":"working"}"#, None, &ann);
+        send_status(&tasks, "b", "working");
+        assert_eq!(next_status(&ann).await, None);
+        assert!(next_status(&bob).await.is_some());
     }
 
     #[test]
     fn a_task_goes_on_until_it_is_over_or_its_owner_is_gone() {
-        let (tasks, ann, bob) = (Tasks::default(), TaskNews::default(), TaskNews::default());
-        assert!(!tasks.go_on());
+        let (tasks, ann, bob) =
+            (TaskOwners::default(), TaskStatusQueue::default(), TaskStatusQueue::default());
+        assert!(!tasks.has_active());
         begin(&tasks, "a", &ann);
         begin(&tasks, "b", &bob);
-        tell(&tasks, "a", "completed");
-        assert!(tasks.go_on());
+        send_status(&tasks, "a", "completed");
+        assert!(tasks.has_active());
         drop(bob);
-        assert!(!tasks.go_on());
+        assert!(!tasks.has_active());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_are_forgotten_each_clients_its_own_first() {
-        let (tasks, ann) = (Tasks::default(), TaskNews::default());
+        let (tasks, ann) = (TaskOwners::default(), TaskStatusQueue::default());
         for number in 0..=MAX_OWN {
             begin(&tasks, &format!("a{number}"), &ann);
         }
-        tell(&tasks, "a0", "working");
-        assert_eq!(told(&ann).await, None);
-        tell(&tasks, "a1", "working");
-        assert!(told(&ann).await.is_some());
-        let others: Vec<_> = (0..MAX_TASKS / MAX_OWN).map(|_| TaskNews::default()).collect();
+        send_status(&tasks, "a0", "working");
+        assert_eq!(next_status(&ann).await, None);
+        send_status(&tasks, "a1", "working");
+        assert!(next_status(&ann).await.is_some());
+        let others: Vec<_> = (0..MAX_TASKS / MAX_OWN).map(|_| TaskStatusQueue::default()).collect();
         for (at, other) in others.iter().enumerate() {
             for number in 0..MAX_OWN {
                 begin(&tasks, &format!("{at}-{number}"), other);
@@ -210,7 +213,7 @@ mod tests {
         begin(&tasks, "last", &ann);
         assert_eq!(tasks.known.lock().expect("a lock").len(), 1);
         for odd in ["{}", r#"{"taskId":7}"#, r#"{"task":{"taskId":null}}"#] {
-            replied(&tasks, odd, None, &ann);
+            respond(&tasks, odd, None, &ann);
         }
         begin(&tasks, &"x".repeat(MAX_TASK_ID_BYTES + 1), &ann);
         assert_eq!(tasks.known.lock().expect("a lock").len(), 1);

@@ -1,6 +1,6 @@
-//! Servers that a test plays itself, over wires in memory.
+//! Servers that a test controls itself, over in-memory transports.
 //!
-//! Nothing is scripted: a test takes what Weir sent, looks at it, and answers as it likes.
+//! There are no scripts: a test reads what Weir sent, checks it, and responds as it likes.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,56 +22,59 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connect::{Child, Command, Dial, Process, Stream};
+use super::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
 use super::{
-    Called, Limits, Retry, Settings, Sharing, Source, Status, Timeouts, Transport, Upstream,
+    CallOutcome, ConnectionStatus, HttpTransport, RetrySettings, Settings, Sharing, Timeouts,
+    Upstream, UpstreamLimits, UpstreamSource,
 };
 use crate::json::Object;
-use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
+use crate::mcp::call::{
+    CallContext, Method as CallMethod, ResponseOutcome, UpstreamRequest, UpstreamResponse,
+};
 use crate::mcp::capabilities;
-use crate::mcp::input_request::Abilities;
+use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::revision::{Era, Revision};
-use crate::memory_budget::{Allowance, Budget};
+use crate::memory_budget::{BufferLimit, MemoryBudget};
 
-/// One upstream and the world around it.
+/// One upstream and its environment.
 pub(super) struct World {
     pub(super) upstream: Upstream,
-    pub(super) dial: Arc<TestDial>,
+    pub(super) connector: Arc<TestConnector>,
     children: mpsc::Receiver<Peer>,
     requests: mpsc::Receiver<Exchange>,
-    /// What the upstream's messages count against.
-    pub(super) budget: Budget,
+    /// Memory budget of the upstream's messages.
+    pub(super) budget: MemoryBudget,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
 }
 
-/// Which wire a test runs over.
+/// Transport of a test.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Over {
+pub(super) enum TestTransport {
     Stdio,
     Http,
-    /// The HTTP+SSE pair, pinned.
+    /// HTTP+SSE, configured.
     Sse,
 }
 
-pub(super) fn settings(over: Over) -> Settings {
+pub(super) fn settings(over: TestTransport) -> Settings {
     let source = match over {
-        Over::Stdio => Source::Process(Command {
+        TestTransport::Stdio => UpstreamSource::Process(ChildCommand {
             program: "server".into(),
-            shown: "server".into(),
+            display_name: "server".into(),
             args: vec![],
             env: vec![],
             cwd: None,
         }),
-        Over::Http => Source::Http {
+        TestTransport::Http => UpstreamSource::Http {
             url: Uri::from_static("http://upstream.test/mcp?x=1"),
             headers: HeaderMap::new(),
             transport: None,
         },
-        Over::Sse => Source::Http {
+        TestTransport::Sse => UpstreamSource::Http {
             url: Uri::from_static("http://upstream.test/v1/sse?x=1"),
             headers: HeaderMap::new(),
-            transport: Some(Transport::Sse),
+            transport: Some(HttpTransport::Sse),
         },
     };
     Settings {
@@ -91,12 +94,12 @@ pub(super) fn settings(over: Over) -> Settings {
             stop: Duration::from_secs(2),
             terminate: Duration::from_secs(3),
         },
-        retry: Retry {
+        retry: RetrySettings {
             backoff: Duration::from_millis(250),
             max_backoff: Duration::from_secs(30),
             jitter: false,
         },
-        limits: Limits {
+        limits: UpstreamLimits {
             concurrency: 4,
             waiting: 128,
             wait: Duration::from_secs(1),
@@ -109,21 +112,21 @@ pub(super) fn settings(over: Over) -> Settings {
         lazy: false,
         breaker: crate::upstream::health::breaker::Settings::default(),
         on_down: super::OnDown::Keep,
-        kept_in: None,
+        list_cache_dir: None,
     }
 }
 
-/// As much as comes.
-pub(super) fn unlimited() -> Allowance {
-    Allowance::alone(usize::MAX)
+/// No limit.
+pub(super) fn unlimited() -> BufferLimit {
+    BufferLimit::without_budget(usize::MAX)
 }
 
-/// What all messages of an upstream may take together.
+/// Memory budget of all messages of an upstream.
 pub(super) const BUDGET_BYTES: usize = 64 << 20;
 
-/// The settings of an upstream that is there for this caller alone.
-pub(super) fn alone(over: Over, caller: &Caller) -> Settings {
-    Settings { sharing: Sharing::Sole(super::declared(caller)), ..settings(over) }
+/// Settings of an upstream whose only client is this caller.
+pub(super) fn sole_client_settings(over: TestTransport, caller: &CallContext) -> Settings {
+    Settings { sharing: Sharing::Sole(super::declared_capabilities(caller)), ..settings(over) }
 }
 
 impl World {
@@ -131,7 +134,7 @@ impl World {
         let (child_sender, children) = mpsc::channel(1_000);
         let (request_sender, requests) = mpsc::channel(1_000);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let dial = Arc::new(TestDial {
+        let connector = Arc::new(TestConnector {
             children: child_sender,
             requests: request_sender,
             refuses: AtomicBool::new(false),
@@ -139,22 +142,22 @@ impl World {
             connections: AtomicUsize::new(0),
             servers: TaskTracker::new(),
         });
-        let budget = Budget::new(BUDGET_BYTES);
-        let upstream = Upstream::start(settings, dial.clone(), &budget, &tasks, stop.clone());
-        Self { upstream, dial, children, requests, budget, tasks, stop }
+        let budget = MemoryBudget::new(BUDGET_BYTES);
+        let upstream = Upstream::start(settings, connector.clone(), &budget, &tasks, stop.clone());
+        Self { upstream, connector, children, requests, budget, tasks, stop }
     }
 
-    /// The child that was started next.
+    /// Waits for the next child process.
     pub(super) async fn child(&mut self) -> Peer {
-        self.children.recv().await.expect("the dial lives")
+        self.children.recv().await.expect("the connector lives")
     }
 
-    /// The HTTP request that came next.
+    /// Waits for the next HTTP request.
     pub(super) async fn request(&mut self) -> Exchange {
-        self.requests.recv().await.expect("the dial lives")
+        self.requests.recv().await.expect("the connector lives")
     }
 
-    /// The HTTP request that came next, streams for changes left aside.
+    /// Waits for the next HTTP request that is no GET; each GET gets status 405.
     pub(super) async fn post(&mut self) -> Exchange {
         loop {
             let request = self.request().await;
@@ -166,7 +169,7 @@ impl World {
         }
     }
 
-    /// Whether no HTTP request is waiting once everything has come to rest, streams for changes left aside.
+    /// Whether no HTTP request arrives once everything has settled; each GET gets status 405.
     pub(super) async fn is_quiet(&mut self) -> bool {
         tokio::time::sleep(Duration::from_millis(1)).await;
         loop {
@@ -180,16 +183,16 @@ impl World {
 
     pub(super) async fn up(&self) {
         let mut status = self.upstream.status();
-        let up = status.wait_for(|status| matches!(status, Status::Up(_)));
+        let up = status.wait_for(|status| matches!(status, ConnectionStatus::Up(_)));
         up.await.expect("the upstream lives");
     }
 
-    /// Waits until the upstream is down and tells why.
+    /// Waits until the upstream is down and returns the reason.
     pub(super) async fn down(&self) -> String {
         let mut status = self.upstream.status();
-        let down = status.wait_for(|status| matches!(status, Status::Down { .. }));
+        let down = status.wait_for(|status| matches!(status, ConnectionStatus::Down { .. }));
         match &*down.await.expect("the upstream lives") {
-            Status::Down { reason, .. } => reason.clone(),
+            ConnectionStatus::Down { reason, .. } => reason.clone(),
             _ => unreachable!(),
         }
     }
@@ -201,15 +204,15 @@ impl World {
         self.tasks.close();
         let done = tokio::time::timeout(Duration::from_secs(30), self.tasks.wait()).await;
         assert!(done.is_ok(), "tasks are left over");
-        assert_eq!(self.budget.held(), 0, "what was held is given back");
+        assert_eq!(self.budget.reserved_bytes(), 0, "all memory reservations are returned");
     }
 
-    /// A world whose stdio server has opened in this era.
+    /// Starts a world whose stdio server has connected in this era.
     pub(super) async fn stdio(era: Era) -> (Self, Peer) {
-        Self::opened(settings(Over::Stdio), era).await
+        Self::opened(settings(TestTransport::Stdio), era).await
     }
 
-    /// The same with these settings.
+    /// Starts a world with these settings whose stdio server has connected in this era.
     pub(super) async fn opened(settings: Settings, era: Era) -> (Self, Peer) {
         let mut world = Self::start(settings);
         let mut peer = world.child().await;
@@ -218,12 +221,13 @@ impl World {
         (world, peer)
     }
 
-    /// A world whose HTTP server has opened in this era, with session `s1` and no streams of its own.
+    /// Starts a world whose HTTP server has connected in this era, with session `s1` and no streams
+    /// of its own.
     pub(super) async fn http(era: Era) -> Self {
-        Self::opened_http(settings(Over::Http), era).await
+        Self::opened_http(settings(TestTransport::Http), era).await
     }
 
-    /// The same with these settings.
+    /// Starts a world with these settings whose HTTP server has connected in this era.
     pub(super) async fn opened_http(settings: Settings, era: Era) -> Self {
         let mut world = Self::start(settings);
         world.open_http(era).await;
@@ -245,7 +249,7 @@ impl World {
         }
     }
 
-    /// Answers the handshake with a session.
+    /// Responds to the handshake with a session.
     pub(super) async fn initialize(&mut self, session: &str) {
         let initialize = self.post().await;
         assert_eq!(initialize.body["method"], "initialize");
@@ -263,7 +267,7 @@ impl World {
     }
 }
 
-/// The result of `initialize`; no `listChanged`, so nobody waits for a stream.
+/// Result of `initialize`; without `listChanged`, so nothing waits for a stream.
 pub(super) fn initialized(revision: &str) -> Value {
     json!({
         "protocolVersion": revision,
@@ -272,7 +276,7 @@ pub(super) fn initialized(revision: &str) -> Value {
     })
 }
 
-/// The result of `server/discover`.
+/// Result of `server/discover`.
 pub(super) fn discovered() -> Value {
     json!({
         "resultType": "complete",
@@ -283,43 +287,43 @@ pub(super) fn discovered() -> Value {
     })
 }
 
-/// A call of the tool `t` by a client of this revision, and where its notes go if it wants them.
-pub(super) fn call(revision: Revision) -> Box<Call> {
-    Box::new(Call {
+/// Call of the tool `t` by a client of this revision.
+pub(super) fn call(revision: Revision) -> Box<UpstreamRequest> {
+    Box::new(UpstreamRequest {
         method: CallMethod::CallTool,
         subject: "t".into(),
         params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#)
             .expect("params"),
         scope: None,
-        // What the kept connection is opened with, so that calls go over that one.
-        caller: Caller {
-            abilities: Abilities::ALL,
+        // The capabilities of the main connection, so that the call uses that one.
+        caller: CallContext {
+            features: ClientFeatures::ALL,
             capabilities: capabilities::OWN.into(),
-            ..Caller::plain(revision)
+            ..CallContext::plain(revision)
         },
     })
 }
 
-/// What a call was answered with.
-pub(super) fn replied(called: Called) -> Reply {
-    match called {
-        Called::Replied(reply) => reply,
-        Called::Asks(asks) => panic!("it asks: {asks:?}"),
+/// Response of a call.
+pub(super) fn expect_response(outcome: CallOutcome) -> UpstreamResponse {
+    match outcome {
+        CallOutcome::Response(reply) => reply,
+        CallOutcome::InputRequired(suspended) => panic!("unexpected input requests: {suspended:?}"),
     }
 }
 
-/// The payload of a reply: its result or its error.
-pub(super) async fn payload(called: Called) -> String {
-    let bytes = match replied(called).outcome {
-        Outcome::Result(body) => body.collect(&unlimited()).await.expect("a whole body"),
-        Outcome::Error(error) => error,
+/// Payload of a response: its result or its error.
+pub(super) async fn payload(outcome: CallOutcome) -> String {
+    let bytes = match expect_response(outcome).outcome {
+        ResponseOutcome::Result(body) => body.collect(&unlimited()).await.expect("a whole body"),
+        ResponseOutcome::Error(error) => error,
     };
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
-// === Dial ===
+// === TestConnector ===
 
-pub(super) struct TestDial {
+pub(super) struct TestConnector {
     children: mpsc::Sender<Peer>,
     requests: mpsc::Sender<Exchange>,
     /// Whether connections are refused and programs missing.
@@ -330,12 +334,12 @@ pub(super) struct TestDial {
     servers: TaskTracker,
 }
 
-impl Dial for TestDial {
+impl Connect for TestConnector {
     fn connect<'a>(
         &'a self,
         _: &'a Uri,
         _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async {
             if self.refuses.load(Ordering::Relaxed) {
                 return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "refused"));
@@ -351,12 +355,12 @@ impl Dial for TestDial {
                 let server = hyper::server::conn::http1::Builder::new();
                 let _ = server.serve_connection(TokioIo::new(theirs), service).await;
             });
-            Ok(Box::new(ours) as Box<dyn Stream>)
+            Ok(Box::new(ours) as Box<dyn ByteStream>)
         }
         .boxed()
     }
 
-    fn spawn(&self, _: &Command) -> io::Result<Child> {
+    fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
         if self.refuses.load(Ordering::Relaxed) {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no such program"));
         }
@@ -381,7 +385,7 @@ impl Dial for TestDial {
 
 // === Peer ===
 
-/// A child process as the test plays it.
+/// Child process that the test controls.
 pub(super) struct Peer {
     reads: Option<Lines<BufReader<DuplexStream>>>,
     writes: Option<DuplexStream>,
@@ -391,13 +395,13 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// The next message; `None` when standard input was closed.
+    /// Reads the next message; `None` when standard input was closed.
     pub(super) async fn try_read(&mut self) -> Option<Value> {
         let line = self.read_line().await?;
         Some(serde_json::from_str(&line).expect("a message is JSON"))
     }
 
-    /// The next message as it was sent.
+    /// Reads the next message as it was sent.
     pub(super) async fn read_line(&mut self) -> Option<String> {
         self.reads.as_mut()?.next_line().await.expect("a pipe")
     }
@@ -432,7 +436,7 @@ impl Peer {
     }
 
     /// Writes a line on standard error.
-    pub(super) async fn complain(&mut self, line: &str) {
+    pub(super) async fn write_stderr(&mut self, line: &str) {
         let stderr = self.stderr.as_mut().expect("standard error is open");
         stderr.write_all(format!("{line}\n").as_bytes()).await.expect("a pipe");
     }
@@ -443,7 +447,7 @@ impl Peer {
         (self.reads, self.writes, self.stderr) = (None, None, None);
     }
 
-    /// Opens the connection in this era.
+    /// Completes the handshake in this era.
     pub(super) async fn open(&mut self, era: Era) {
         let discover = self.read().await;
         assert_eq!(discover["method"], "server/discover");
@@ -456,7 +460,7 @@ impl Peer {
         }
     }
 
-    /// Answers the handshake.
+    /// Responds to the handshake.
     pub(super) async fn initialize(&mut self, revision: &str) {
         let initialize = self.read().await;
         assert_eq!(initialize["method"], "initialize");
@@ -471,7 +475,7 @@ struct TestProcess {
     signals: Arc<Mutex<Vec<&'static str>>>,
 }
 
-impl Process for TestProcess {
+impl ProcessHandle for TestProcess {
     fn wait(&mut self) -> BoxFuture<'_, String> {
         async {
             let how = self.exited.wait_for(Option::is_some).await.expect("we hold a sender");
@@ -513,7 +517,7 @@ async fn receive(
 ) -> io::Result<Answered> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let (response, answered) = oneshot::channel();
+    let (response, receiver) = oneshot::channel();
     let exchange = Exchange {
         method: head.method,
         uri: head.uri,
@@ -522,9 +526,9 @@ async fn receive(
         response,
     };
     let _ = requests.try_send(exchange);
-    match answered.await {
+    match receiver.await {
         Ok(response) => response,
-        // The test has dropped the exchange: it never answers.
+        // The test has dropped the exchange: there is no response.
         Err(_) => std::future::pending().await,
     }
 }
@@ -545,7 +549,7 @@ impl Exchange {
         self.reply(Response::builder().status(status), "");
     }
 
-    /// Closes the connection instead of answering.
+    /// Closes the connection instead of responding.
     pub(super) fn hang_up(self) {
         let _ = self.response.send(Err(io::ErrorKind::ConnectionReset.into()));
     }
@@ -599,7 +603,7 @@ fn streaming(
     (sender, response.body(body).expect("a response"))
 }
 
-/// A body that the test writes piece by piece. Dropping it ends the body properly.
+/// Body that the test writes piece by piece. Dropping it ends the body properly.
 pub(super) struct Events {
     sender: mpsc::Sender<io::Result<Bytes>>,
 }

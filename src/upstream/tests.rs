@@ -1,4 +1,4 @@
-//! What an upstream does, over every wire and in both eras, in memory and with a clock of our own.
+//! Tests of upstreams over every transport and in both eras, in memory and with a paused clock.
 
 mod calls;
 mod doing;

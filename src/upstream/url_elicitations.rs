@@ -1,13 +1,13 @@
-//! The visits of URLs that one connection's server has asked for, and whom it asked.
+//! Pending URL-mode elicitations of one connection's server, and their clients.
 //!
-//! A legacy server says when such a visit is done with, perhaps long after the call that it was asked in
-//! (spec 2025-11-25, elicitation, completion notifications). It names the visit by the id that it gave it, which
-//! Weir passes on as it is: one that Weir had to mint the server cannot know.
+//! A legacy server sends `notifications/elicitation/complete` when a URL-mode elicitation is done,
+//! perhaps long after its call (spec 2025-11-25, elicitation, completion notifications). The
+//! notification names the elicitation by the server's own id, which Weir forwards unchanged: the
+//! server would not recognize an id of Weir's.
 //!
-//! Promises: the end of a visit is told to whoever was asked for it, once, and to nobody else; an id that nobody
-//! was asked for is nobody's. No more than [`MAX_VISITS`] are remembered; beyond that the oldest are forgotten.
-//!
-//! Knows nothing of: how anybody is told.
+//! Invariants: a completion is sent once, only to the client that received the elicitation; an
+//! unknown id is ignored. At most [`MAX_PENDING`] elicitations are remembered; beyond that the
+//! oldest is forgotten.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,117 +15,125 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::json::Object;
-use crate::mcp::call_notifications::Notes;
+use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::code;
 use crate::mcp::input_request::ELICITATION_ID;
-use crate::upstream::session::connection::error_code;
+use crate::upstream::message::error_code;
 
-/// How many visits of one connection are remembered, and how long the ids of those may be.
-const MAX_VISITS: usize = 256;
+/// Maximum remembered elicitations of one connection, and maximum length of their ids.
+const MAX_PENDING: usize = 256;
 const MAX_ID_BYTES: usize = 1024;
-/// How many one error may ask for.
-const MAX_IN_ERROR: usize = 64;
+/// Maximum elicitations of one error.
+const MAX_PER_ERROR: usize = 64;
 
-/// The visits that are not done with, the oldest first, and where the news of each goes.
+/// Pending elicitations, oldest first, each with the sink for its completion.
 #[derive(Debug, Default)]
-pub(super) struct Visits {
-    asked: Mutex<VecDeque<(Box<str>, Notes)>>,
+pub(super) struct PendingUrlElicitations {
+    pending: Mutex<VecDeque<(Box<str>, NotificationSink)>>,
 }
 
-impl Visits {
-    /// Whoever hears these notes is asked for a visit with these parameters.
-    pub(super) fn begin(&self, params: &Object, notes: &Notes) {
+impl PendingUrlElicitations {
+    /// Records an elicitation with these parameters for the client behind this sink.
+    pub(super) fn add(&self, params: &Object, notifications: &NotificationSink) {
         let id = params.get_string(ELICITATION_ID).filter(|id| id.len() <= MAX_ID_BYTES);
-        let Some(id) = id.filter(|_| notes.hears_visits()) else { return };
-        let mut asked = self.lock();
-        if asked.len() >= MAX_VISITS {
-            asked.pop_front();
+        let Some(id) = id.filter(|_| notifications.wants_elicitation_completions()) else { return };
+        let mut pending = self.lock();
+        if pending.len() >= MAX_PENDING {
+            pending.pop_front();
         }
-        asked.push_back((id.into(), notes.clone()));
+        pending.push_back((id.into(), notifications.clone()));
     }
 
-    /// The same with each visit that an error wants to be made first (spec 2025-11-25, elicitation, error
+    /// Records each elicitation that an error requires first (spec 2025-11-25, elicitation, error
     /// handling).
-    pub(super) fn begin_all(&self, error: &Bytes, notes: &Notes) {
+    pub(super) fn add_from_error(&self, error: &Bytes, notifications: &NotificationSink) {
         if error_code(error) != Some(code::URL_ELICITATION_REQUIRED) {
             return;
         }
         let error = Object::parse_within(error.clone(), usize::MAX).ok();
         let data = error.and_then(|error| error.get_object("data"));
-        let visits = data.and_then(|data| data.get_elements("elicitations"));
-        for visit in visits.unwrap_or_default().take(MAX_IN_ERROR) {
-            if let Ok(params) = Object::parse_again(visit) {
-                self.begin(&params, notes);
+        let elicitations = data.and_then(|data| data.get_elements("elicitations"));
+        for elicitation in elicitations.unwrap_or_default().take(MAX_PER_ERROR) {
+            if let Ok(params) = Object::parse_trusted(elicitation) {
+                self.add(&params, notifications);
             }
         }
     }
 
-    /// The server says that a visit is done with.
-    pub(super) fn done(&self, params: &Object) {
+    /// Forwards the server's completion notification.
+    pub(super) fn complete(&self, params: &Object) {
         let Some(id) = params.get_string(ELICITATION_ID) else { return };
-        let mut told = Vec::new();
-        self.lock().retain(|(asked, notes)| {
-            let is_it = **asked == *id;
-            told.extend(is_it.then(|| notes.clone()));
+        let mut receivers = Vec::new();
+        self.lock().retain(|(pending, notifications)| {
+            let is_it = **pending == *id;
+            receivers.extend(is_it.then(|| notifications.clone()));
             !is_it
         });
-        told.iter().for_each(|notes| notes.visited(params));
+        receivers.iter().for_each(|notifications| notifications.elicitation_complete(params));
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Box<str>, Notes)>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Box<str>, NotificationSink)>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::call_notifications::{Note, NoteStream};
-    use crate::mcp::log_level::Wanted;
+    use crate::mcp::call_notifications::{CallNotification, NotificationStream};
+    use crate::mcp::log_level::LogLevelSetting;
 
     fn params(id: &str) -> Object {
         Object::parse(format!(r#"{{"mode":"url","elicitationId":"{id}"}}"#)).expect("an object")
     }
 
-    fn client() -> (Notes, NoteStream, crate::mcp::elicitation_complete::Visits) {
-        let (notes, stream) = Notes::open(false, Wanted::nothing());
-        let visits = crate::mcp::elicitation_complete::Visits::default();
-        notes.tell_visits(&visits);
-        (notes, stream, visits)
+    fn client() -> (
+        NotificationSink,
+        NotificationStream,
+        crate::mcp::elicitation_complete::ElicitationCompletions,
+    ) {
+        let (notifications, stream) = NotificationSink::open(false, LogLevelSetting::disabled());
+        let elicitations = crate::mcp::elicitation_complete::ElicitationCompletions::default();
+        notifications.forward_elicitation_completions(&elicitations);
+        (notifications, stream, elicitations)
     }
 
     #[tokio::test]
     async fn the_end_of_a_visit_is_told_once_to_whoever_was_asked() {
-        let visits = Visits::default();
+        let elicitations = PendingUrlElicitations::default();
         let ((ann, anns, _), (bob, bobs, later)) = (client(), client());
-        visits.begin(&params("of-ann"), &ann);
-        visits.begin(&params("of-bob"), &bob);
-        visits.begin(&params("of-nobody"), &Notes::unheard());
+        elicitations.add(&params("of-ann"), &ann);
+        elicitations.add(&params("of-bob"), &bob);
+        elicitations.add(&params("of-nobody"), &NotificationSink::disabled());
         drop(bobs);
         for id in ["of-ann", "of-ann", "unknown", "of-nobody", "of-bob"] {
-            visits.done(&params(id));
+            elicitations.complete(&params(id));
         }
-        assert_eq!(anns.rest(), [Note::Visited(params("of-ann").to_bytes())]);
+        assert_eq!(
+            anns.drain(),
+            [CallNotification::ElicitationComplete(params("of-ann").to_bytes())]
+        );
         assert_eq!(later.next().await, params("of-bob").to_bytes());
-        assert!(visits.lock().is_empty());
+        assert!(elicitations.lock().is_empty());
     }
 
     #[test]
     fn what_an_error_asks_for_counts_and_what_is_remembered_is_bounded() {
-        let visits = Visits::default();
-        let (notes, _stream, _) = client();
+        let elicitations = PendingUrlElicitations::default();
+        let (notifications, _stream, _) = client();
         let error = |code: i64| {
             let one = r#"{"mode":"url","elicitationId":"e","url":"https://x.test/","message":"m"}"#;
             let data = format!(r#"{{"elicitations":[7,{one},{{}}]}}"#);
             format!(r#"{{"code":{code},"message":"m","data":{data}}}"#).into()
         };
-        visits.begin_all(&error(-32603), &notes);
-        assert_eq!(visits.lock().len(), 0);
-        visits.begin_all(&error(-32042), &notes);
-        assert_eq!(visits.lock().len(), 1);
-        visits.begin(&params(&"x".repeat(MAX_ID_BYTES + 1)), &notes);
-        assert_eq!(visits.lock().len(), 1);
-        (0..2 * MAX_VISITS).for_each(|number| visits.begin(&params(&number.to_string()), &notes));
-        assert_eq!(visits.lock().len(), MAX_VISITS);
+        elicitations.add_from_error(&error(-32603), &notifications);
+        assert_eq!(elicitations.lock().len(), 0);
+        elicitations.add_from_error(&error(-32042), &notifications);
+        assert_eq!(elicitations.lock().len(), 1);
+        elicitations.add(&params(&"x".repeat(MAX_ID_BYTES + 1)), &notifications);
+        assert_eq!(elicitations.lock().len(), 1);
+        (0..2 * MAX_PENDING)
+            .for_each(|number| elicitations.add(&params(&number.to_string()), &notifications));
+        assert_eq!(elicitations.lock().len(), MAX_PENDING);
     }
 }

@@ -1,4 +1,5 @@
-//! The audit log, from the program's outside: where it is, what survives a crash, and how it is read.
+//! The audit log seen from outside the program: its location, its state after a crash, and the
+//! commands that read it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::serving::{line_with, terminate};
 use super::{folder, weir};
 
-/// A house that records into `state/audit.jsonl`.
+/// Configuration that records into `state/audit.jsonl`.
 fn config(audit: &str) -> String {
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n[upstreams.house]\n\
@@ -20,7 +21,7 @@ fn config(audit: &str) -> String {
     )
 }
 
-/// A served house, and where.
+/// Starts `weir serve` and returns its address.
 fn serve(folder: &Path) -> (Child, String) {
     let mut command = crate::program();
     command.arg("serve").current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -29,18 +30,18 @@ fn serve(folder: &Path) -> (Child, String) {
     let ready = line_with(&mut log, "\"ready\"");
     let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("it says where");
     let address = rest.split('/').next().expect("an address").to_owned();
-    // Somebody has to read it.
+    // The log has to be drained.
     std::thread::spawn(move || log.lines().for_each(drop));
     (weir, address)
 }
 
-/// The answer to a modern request.
-fn ask(address: &str, method: &str, params: &str) -> String {
-    ask_as(address, None, method, params)
+/// Response to a modern request.
+fn request(address: &str, method: &str, params: &str) -> String {
+    request_with_key(address, None, method, params)
 }
 
-/// The same with this key.
-fn ask_as(address: &str, key: Option<&str>, method: &str, params: &str) -> String {
+/// Response to a modern request with this key.
+fn request_with_key(address: &str, key: Option<&str>, method: &str, params: &str) -> String {
     let shown = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     let body =
@@ -71,13 +72,13 @@ fn stop(mut weir: Child) {
 fn a_log_is_read_in_words_and_checked() {
     let folder = folder(&config(""));
     let (weir_itself, address) = serve(folder.path());
-    assert!(ask(&address, "prompts/get", GREET).contains("Hello, Ada!"));
-    assert!(ask(&address, "prompts/get", r#""name":"house__x","#).contains("Unknown prompt"));
+    assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
+    assert!(request(&address, "prompts/get", r#""name":"house__x","#).contains("Unknown prompt"));
     stop(weir_itself);
 
     let (code, out, err) = weir(folder.path(), &["audit", "tail"]);
     assert_eq!((code, &*err), (0, ""));
-    // Without times.
+    // Drops the timestamps.
     let words: Vec<_> =
         out.lines().map(|line| line.split("  ").skip(1).collect::<Vec<_>>()).collect();
     let words = words.iter().map(|line| line.iter().filter(|it| !it.ends_with(" ms")).copied());
@@ -97,15 +98,12 @@ fn a_log_is_read_in_words_and_checked() {
     assert!(!text.contains("Ada"));
 
     let (code, out, _) = weir(folder.path(), &["audit", "verify"]);
-    let whole = format!("{}: whole; 1 file, 4 lines (1 to 4)", "state/audit.jsonl");
+    let whole = format!("{}: intact; 1 file, 4 lines (1 to 4)", "state/audit.jsonl");
     assert!(code == 0 && out.contains(&whole), "{out}");
     std::fs::write(&path, text.replace("house__x", "house__y")).expect("written");
     let (code, out, err) = weir(folder.path(), &["audit", "verify"]);
     assert_eq!((code, &*out), (5, ""));
-    assert!(
-        err.contains("state/audit.jsonl:4: the line before is not the one that stood here"),
-        "{err}"
-    );
+    assert!(err.contains("state/audit.jsonl:4: hash mismatch"), "{err}");
     let (code, _, err) = weir(folder.path(), &["audit", "verify", "gone", "--json"]);
     assert_eq!(code, 2);
     assert!(err.starts_with("{\"error\":\"gone cannot be read: "), "{err}");
@@ -120,18 +118,18 @@ fn the_log_is_followed_for_one_client() {
     let folder = folder(&config(&format!("{more}{hash}\"]")));
     let (weir_itself, address) = serve(folder.path());
     let prompt = |name: &str| format!(r#""name":"house__{name}","#);
-    ask(&address, "prompts/get", &prompt("first"));
+    request(&address, "prompts/get", &prompt("first"));
     let mut command = crate::program();
     command.args(["audit", "tail", "-f", "--client", "anonymous"]).current_dir(folder.path());
     let mut tail = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(tail.stdout.take().expect("a pipe")).lines();
     let mut next = || lines.next().expect("a line").expect("text");
-    // Once this is there, all else is written while the log is followed.
+    // After this line, all other lines are written while the log is followed.
     let line = next();
     assert!(line.contains("anonymous  prompts/get  house__first"), "{line}");
     for number in 0..3 {
-        ask_as(&address, Some(key), "prompts/get", &prompt("hers"));
-        ask(&address, "prompts/get", &prompt(&number.to_string()));
+        request_with_key(&address, Some(key), "prompts/get", &prompt("hers"));
+        request(&address, "prompts/get", &prompt(&number.to_string()));
         let line = next();
         let expected = format!("anonymous  prompts/get  house__{number}  refused");
         assert!(line.contains(&expected), "{line}");
@@ -150,7 +148,7 @@ fn what_is_killed_leaves_a_log_that_goes_on() {
     let path = folder.path().join("state/audit.jsonl");
     for torn in ["", "{\"seq\":9,\"ti"] {
         let (mut weir_itself, address) = serve(folder.path());
-        assert!(ask(&address, "prompts/get", GREET).contains("Hello, Ada!"));
+        assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
         kill_process(Pid::from_child(&weir_itself), Signal::KILL).expect("it runs");
         weir_itself.wait().expect("it ends");
         let text = std::fs::read_to_string(&path).expect("a log");
@@ -189,16 +187,16 @@ fn two_processes_write_beside_each_other_and_standard_output_is_good_too() {
     let folder = folder(&config(""));
     let served = [serve(folder.path()), serve(folder.path())];
     for (weir_itself, address) in served {
-        assert!(ask(&address, "prompts/get", GREET).contains("Hello, Ada!"));
+        assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
         stop(weir_itself);
     }
     let (code, out, _) = weir(folder.path(), &["audit", "verify"]);
-    let whole = out.lines().filter(|line| line.contains("whole; 1 file, 3 lines")).count();
+    let whole = out.lines().filter(|line| line.contains("intact; 1 file, 3 lines")).count();
     assert_eq!((code, whole), (0, 2), "{out}");
 
     std::fs::write(folder.path().join("weir.toml"), config("path = \"-\"")).expect("written");
     let (mut weir_itself, address) = serve(folder.path());
-    assert!(ask(&address, "prompts/get", GREET).contains("Hello, Ada!"));
+    assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
     terminate(&weir_itself);
     let mut out = String::new();
     weir_itself.stdout.take().expect("a pipe").read_to_string(&mut out).expect("text");
@@ -210,7 +208,7 @@ fn two_processes_write_beside_each_other_and_standard_output_is_good_too() {
 fn nothing_is_recorded_of_one_person_alone() {
     let folder = folder(&config("").replace("enabled = true\n", ""));
     let (weir_itself, address) = serve(folder.path());
-    assert!(ask(&address, "prompts/get", GREET).contains("Hello, Ada!"));
+    assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
     stop(weir_itself);
     assert!(!folder.path().join("state/audit.jsonl").exists());
     let (code, _, err) = weir(folder.path(), &["audit", "tail"]);

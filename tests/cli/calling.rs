@@ -1,4 +1,4 @@
-//! `weir call`: what is printed, how arguments become JSON, and what goes wrong.
+//! `weir call`: its output, the conversion of arguments to JSON, and its failures.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -60,7 +60,7 @@ fn all_arguments_come_as_one_object_from_anywhere() {
     let all = [
         call(&["call", "notes__echo", "--args", "{\"n\": 1e400}"]),
         call(&["call", "notes__echo", "--args", "@a.json", "m=2"]),
-        // Nothing is checked: the server is asked.
+        // No local check: the server validates.
         call(&["call", "notes__slow_count", "--args", "{\"too\":1}"]),
         call(&["call", "notes__echo", "--args", "[]"]),
         call(&["call", "notes__echo", "--args", "@b.json"]),
@@ -163,7 +163,7 @@ fn a_tool_that_fails_is_an_answer_with_exit_code_5() {
     let list = r#""result":{"tools":[{"name":"save","inputSchema":{"type":"object"}}]}"#;
     script(folder.path(), "hub", &[("tools/list", list), ("tools/call", call)]);
     let call = |arguments: &[&str]| shown(folder.path(), arguments);
-    // Into a pipe the text goes as it is.
+    // Written to a pipe, the text is unchanged.
     let all = call(&["call", "hub__save"]) + &call(&["call", "hub__save", "--json"]);
     assert_snapshot!(all.replace('\u{1b}', "ESC"), @r#"
     $ weir call hub__save
@@ -185,13 +185,13 @@ fn a_question_of_the_tool_is_named() {
     script(folder.path(), "hub", &[("tools/list", list), ("tools/call", question)]);
     assert_snapshot!(shown(folder.path(), &["call", "hub__greet"]), @r#"
     $ weir call hub__greet
-    ! weir: hub__greet: it asks its client something ("What is your name?"), which the command line cannot answer
+    ! weir: hub__greet: the server requests input ("What is your name?"), which the command line cannot provide
     => 5
     "#);
-    // The example refuses whoever cannot be asked.
+    // The example rejects clients that support no elicitation.
     assert_snapshot!(shown(folder.path(), &["call", "shop__ask_name", "--demo"]), @r"
     $ weir call shop__ask_name --demo
-    ! weir: shop__ask_name: this tool asks its user for a name; it wants to ask its client something, which the command line cannot answer
+    ! weir: shop__ask_name: this tool asks its user for a name; the server needs input from its client, which the command line cannot provide
     => 5
     ");
 }

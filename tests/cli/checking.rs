@@ -1,4 +1,4 @@
-//! `weir check`, and what is said of a configuration: mistakes at their places, secrets nowhere.
+//! `weir check`, and the report on a configuration: mistakes at their locations, and no secrets.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 
 use super::operating::free_port;
 use super::serving::terminate;
-use super::{HOUSE, folder, script, scripted, serve, was_started, weir};
+use super::{LIBRARY_CONFIG, folder, script, scripted, serve, was_started, weir};
 
 #[test]
 fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
@@ -51,7 +51,7 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
     down  hub  stdio 2025-06-18, but could not be listed: tools/list
-     WARN the list could not be read; the last one stays upstream=hub kind=tool error=it refuses `tools/list`: no
+     WARN list request failed, last list stays upstream=hub kind=tool error=it refuses `tools/list`: no
     weir: 1 of 1 upstreams cannot be used: hub
     ");
 }
@@ -87,7 +87,8 @@ fn check_offline_starts_nothing() {
     assert!(was_started(folder.path(), "hub"));
 }
 
-// Providers answer with 400 to every request that holds such a name, and some clients keep one of `a.b` and `a/b`.
+// Providers answer with 400 to every request that holds such a name, and some clients keep one of
+// `a.b` and `a/b`.
 #[test]
 fn check_and_explain_name_what_clients_know_by_an_altered_name() {
     let folder = folder(&format!("{}rename = {{ \"tools/plain\" = \"x.y\" }}\n", scripted("hub")));
@@ -124,7 +125,7 @@ fn check_and_explain_name_what_clients_know_by_an_altered_name() {
 
 #[test]
 fn check_tells_of_prompt_files_that_are_left_out() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let bad = "---\narguments:\n  - name: who\n    require: true\n---\nHello!\n";
     std::fs::write(folder.path().join("prompts/bad.md"), bad).expect("written");
     let (code, out, err) = weir(folder.path(), &["check"]);
@@ -147,10 +148,10 @@ fn what_is_malformed_is_named_with_its_member_by_the_log_status_and_check() {
     let line = log.find_map(|line| line.ok().filter(|line| line.contains("left out of the list")));
     let line = line.expect("it is said");
     assert!(
-        line.contains(r#""problems":"\"bad\" is of no use: `title` is not a string""#),
+        line.contains(r#""problems":"\"bad\" cannot be used: `title` is not a string""#),
         "{line}"
     );
-    let left_out = r#"left out: tool "bad" is of no use: `title` is not a string"#;
+    let left_out = r#"left out: tool "bad" cannot be used: `title` is not a string"#;
     for command in ["status", "check"] {
         let (code, out, err) = weir(folder.path(), &[command]);
         assert!(code == 0 && out.contains(left_out), "{code} {out}{err}");
@@ -197,15 +198,16 @@ prompts.allow = [\"house/*\"]
 #[test]
 fn ten_mistakes_in_two_files_are_told_in_one_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ten_mistakes");
-    let told = [&["check", "--offline"][..], &["check"], &["serve"], &["list"]].map(|arguments| {
-        let mut command = Command::from_std(crate::program());
-        let command = command.args(arguments).current_dir(&folder).env_remove("HOUSE_PREFIX");
-        let output = command.output().expect("it runs");
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
-        String::from_utf8(output.stderr).expect("it writes text")
-    });
-    assert!(told.iter().all(|other| *other == told[0]));
-    assert_eq!(told[0], include_str!("../ten_mistakes/told.txt"));
+    let report =
+        [&["check", "--offline"][..], &["check"], &["serve"], &["list"]].map(|arguments| {
+            let mut command = Command::from_std(crate::program());
+            let command = command.args(arguments).current_dir(&folder).env_remove("HOUSE_PREFIX");
+            let output = command.output().expect("it runs");
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
+            String::from_utf8(output.stderr).expect("it writes text")
+        });
+    assert!(report.iter().all(|other| *other == report[0]));
+    assert_eq!(report[0], include_str!("../ten_mistakes/report.txt"));
 }
 
 #[test]
@@ -226,9 +228,9 @@ D = { command = [\"sh\", \"-c\", \"echo $FOUR; touch ran\"] }
     };
     write("conf.d/hub.toml", &scripted("hub"));
     write("secrets/three", "drei\n");
-    // The prompt's description is what the server got as secrets.
-    let told = r#""result":{"prompts":[{"name":"p","description":"'$A,$B,$C,$D'"}]}"#;
-    script(folder.path(), "hub", &[("prompts/list", told)]);
+    // The prompt's description contains the secrets that the server received.
+    let report = r#""result":{"prompts":[{"name":"p","description":"'$A,$B,$C,$D'"}]}"#;
+    script(folder.path(), "hub", &[("prompts/list", report)]);
     let weir = |arguments: &[&str]| {
         let mut command = Command::from_std(crate::program());
         let command = command.args(arguments).current_dir(folder.path());
@@ -245,16 +247,19 @@ D = { command = [\"sh\", \"-c\", \"echo $FOUR; touch ran\"] }
         std::fs::set_permissions(folder.path().join("secrets/three"), mode).expect("ours");
     };
     open(0o640);
-    let (code, told) = weir(&["check", "--offline"]);
-    assert!(code == Some(78) && told.starts_with(refused), "{told}");
+    let (code, report) = weir(&["check", "--offline"]);
+    assert!(code == Some(78) && report.starts_with(refused), "{report}");
     open(0o600);
-    let (code, told) = weir(&["check", "--offline"]);
-    assert_eq!((code, told.as_str()), (Some(0), "the configuration is good\n"));
+    let (code, report) = weir(&["check", "--offline"]);
+    assert_eq!((code, report.as_str()), (Some(0), "the configuration is valid\n"));
     assert!(!folder.path().join("ran").exists(), "offline nothing is started");
-    let (code, told) = weir(&["list"]);
-    assert!(code == Some(0) && told.contains("hub__p  eins,zwei,drei,vier"), "{told}");
-    let (_, told) = weir(&["check"]);
-    assert!(!["eins", "zwei", "drei", "vier"].iter().any(|secret| told.contains(secret)), "{told}");
+    let (code, report) = weir(&["list"]);
+    assert!(code == Some(0) && report.contains("hub__p  eins,zwei,drei,vier"), "{report}");
+    let (_, report) = weir(&["check"]);
+    assert!(
+        !["eins", "zwei", "drei", "vier"].iter().any(|secret| report.contains(secret)),
+        "{report}"
+    );
 }
 
 #[test]
@@ -268,7 +273,7 @@ fn offline_tells_of_folders_that_are_not_there() {
       |
     2 | prompts_dir = "promts"
       |               ^^^^^^^^ make it, or correct the path: it starts from the folder of this file
-    the configuration is good
+    the configuration is valid
     "#);
 }
 

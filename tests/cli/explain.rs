@@ -1,4 +1,4 @@
-//! `weir explain`: why something is seen or is not, by which rule and where it stands.
+//! `weir explain`: the rule and its location for which an item is visible or not.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use weir::json::{self, Object};
 
 use super::{example, folder, script, shown, was_started, weir};
 
-const HOUSE: &str = r#"include = ["policy.toml"]
+const LIBRARY_CONFIG: &str = r#"include = ["policy.toml"]
 
 [upstreams.house]
 prompts_dir = "prompts"
@@ -48,9 +48,9 @@ resources.allow = ["hub/*"]
 resources.deny = ["hub/todo:private"]
 "#;
 
-/// A house with rules in a file of their own.
-fn house() -> TempDir {
-    let folder = folder(HOUSE);
+/// Configuration with rules in a file of their own.
+fn policy_folder() -> TempDir {
+    let folder = folder(LIBRARY_CONFIG);
     std::fs::write(folder.path().join("policy.toml"), POLICY).expect("written");
     hub(folder.path());
     folder
@@ -74,16 +74,16 @@ fn hub(folder: &Path) {
     script(folder, "hub", &answers);
 }
 
-/// What is said to each of these arguments.
-fn told(folder: &TempDir, all: &[&[&str]]) -> String {
-    let told = |arguments: &&[&str]| shown(folder.path(), &[&["explain"], *arguments].concat());
-    all.iter().map(told).collect()
+/// Output for each of these arguments.
+fn output(folder: &TempDir, all: &[&[&str]]) -> String {
+    let output = |arguments: &&[&str]| shown(folder.path(), &[&["explain"], *arguments].concat());
+    all.iter().map(output).collect()
 }
 
 #[test]
 fn what_a_rule_allows_or_denies_is_told_with_its_line() {
-    let told = told(
-        &house(),
+    let output = output(
+        &policy_folder(),
         &[
             &["house__greeting", "--as", "visitor"],
             &["house__secret-plan", "--as", "visitor"],
@@ -92,12 +92,12 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
             &["note:///1", "--as", "visitor"],
         ],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain house__greeting --as visitor
     visible to visitor: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house lets it out by `*` of prompts.allow (by default)
+      outlet    house exports it by `*` of prompts.allow (by default)
       client    visitor has the role guest (policy.toml:11)
       allowed   by `house/*` of prompts.allow (policy.toml:2)
     => 0
@@ -105,7 +105,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     not visible to visitor: prompt house__secret-plan
       upstream  house is up: library
       listed    house lists it as `house/secret-plan`
-      outlet    house lets it out by `*` of prompts.allow (by default)
+      outlet    house exports it by `*` of prompts.allow (by default)
       client    visitor has the role guest (policy.toml:11)
       allowed   by `house/*` of prompts.allow (policy.toml:2)
       denied    by `house/secret-*` of prompts.deny (policy.toml:3)
@@ -115,7 +115,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     visible to ci: tool hub__add
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/add`
-      outlet    hub lets it out by `*` of tools.allow (by default)
+      outlet    hub exports it by `*` of tools.allow (by default)
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
     => 0
@@ -123,7 +123,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     not visible to visitor: tool hub__add
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/add`
-      outlet    hub lets it out by `*` of tools.allow (by default)
+      outlet    hub exports it by `*` of tools.allow (by default)
       client    visitor has the role guest (policy.toml:11)
       allowed   no rule allows `hub/add`: there is no tools.allow
     ! weir: `hub__add` is not visible to visitor
@@ -132,7 +132,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     not visible to visitor: resource note:///1
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/note:///1`
-      outlet    hub lets it out by `note:*` of resources.allow (weir.toml:10)
+      outlet    hub exports it by `note:*` of resources.allow (weir.toml:10)
       client    visitor has the role guest (policy.toml:11)
       allowed   no rule allows `hub/note:///1`: resources.allow has `hub/note:///public/*` (policy.toml:5), `hub/note:///*/open` (policy.toml:6)
     ! weir: `note:///1` is not visible to visitor
@@ -142,13 +142,14 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
 
 #[test]
 fn without_a_client_each_role_is_told_of() {
-    let told = told(&house(), &[&["house__greeting"], &["house/secret-plan"], &["todo:1"]]);
-    assert_snapshot!(told, @r#"
+    let output =
+        output(&policy_folder(), &[&["house__greeting"], &["house/secret-plan"], &["todo:1"]]);
+    assert_snapshot!(output, @r#"
     $ weir explain house__greeting
     visible to 2 of 3 roles: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house lets it out by `*` of prompts.allow (by default)
+      outlet    house exports it by `*` of prompts.allow (by default)
       role      client:ci: not visible; no rule allows `house/greeting`: there is no prompts.allow
       role      guest: visible; allowed by `house/*` of prompts.allow (policy.toml:2)
       role      local: visible; allowed by `*` of prompts.allow (by default)
@@ -157,7 +158,7 @@ fn without_a_client_each_role_is_told_of() {
     visible to 1 of 3 roles: prompt house__secret-plan
       upstream  house is up: library
       listed    house lists it as `house/secret-plan`
-      outlet    house lets it out by `*` of prompts.allow (by default)
+      outlet    house exports it by `*` of prompts.allow (by default)
       role      client:ci: not visible; no rule allows `house/secret-plan`: there is no prompts.allow
       role      guest: not visible; allowed by `house/*` of prompts.allow (policy.toml:2); denied by `house/secret-*` of prompts.deny (policy.toml:3)
       role      local: visible; allowed by `*` of prompts.allow (by default)
@@ -166,7 +167,7 @@ fn without_a_client_each_role_is_told_of() {
     visible to 2 of 3 roles: resource todo:1
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/todo:1`
-      outlet    hub lets it out by `todo:*` of resources.allow (weir.toml:10)
+      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
       role      client:ci: visible; allowed by `hub/*` of resources.allow (policy.toml:16)
       role      guest: not visible; no rule allows `hub/todo:1`: resources.allow has `hub/note:///public/*` (policy.toml:5), `hub/note:///*/open` (policy.toml:6)
       role      local: visible; allowed by `*` of resources.allow (by default)
@@ -176,8 +177,8 @@ fn without_a_client_each_role_is_told_of() {
 
 #[test]
 fn what_leaves_no_list_is_told_before_any_role() {
-    let told = told(
-        &house(),
+    let output = output(
+        &policy_folder(),
         &[
             &["hub__drop_all"],
             &["hub/drop_all", "--as", "ci"],
@@ -186,19 +187,19 @@ fn what_leaves_no_list_is_told_before_any_role() {
             &["hub__one", "--as", "ci"],
         ],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain hub__drop_all
     not visible: tool hub__drop_all
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/drop_all`
-      outlet    hub keeps it in by `drop_*` of tools.deny (weir.toml:9)
+      outlet    hub does not export it by `drop_*` of tools.deny (weir.toml:9)
     ! weir: `hub__drop_all` is visible to no role
     => 6
     $ weir explain hub/drop_all --as ci
     not visible to ci: tool hub__drop_all
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/drop_all`
-      outlet    hub keeps it in by `drop_*` of tools.deny (weir.toml:9)
+      outlet    hub does not export it by `drop_*` of tools.deny (weir.toml:9)
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
     ! weir: `hub/drop_all` is not visible to ci
@@ -207,7 +208,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     visible to ci: tool hub__new
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/old`
-      outlet    hub lets it out by `*` of tools.allow (by default)
+      outlet    hub exports it by `*` of tools.allow (by default)
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
     => 0
@@ -215,7 +216,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     not visible: tool hub__one
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/two`
-      outlet    hub lets it out by `*` of tools.allow (by default)
+      outlet    hub exports it by `*` of tools.allow (by default)
       list      it is left out: "two" would be "hub__one" like another, rename one of them
     ! weir: `hub/two` is visible to no role
     => 2
@@ -223,7 +224,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     not visible to ci: tool hub__one
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/one`
-      outlet    hub lets it out by `*` of tools.allow (by default)
+      outlet    hub exports it by `*` of tools.allow (by default)
       list      it is left out: "one" would be "hub__one" like another, rename one of them
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
@@ -231,7 +232,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     not visible to ci: tool hub__one
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/two`
-      outlet    hub lets it out by `*` of tools.allow (by default)
+      outlet    hub exports it by `*` of tools.allow (by default)
       list      it is left out: "two" would be "hub__one" like another, rename one of them
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
@@ -242,8 +243,8 @@ fn what_leaves_no_list_is_told_before_any_role() {
 
 #[test]
 fn what_nobody_lists_is_told_with_what_is_like_it() {
-    let folder = house();
-    let told = told(
+    let folder = policy_folder();
+    let output = output(
         &folder,
         &[
             &["house__greting", "--as", "visitor"],
@@ -255,7 +256,7 @@ fn what_nobody_lists_is_told_with_what_is_like_it() {
             &["house__greeting", "--as", "nobody"],
         ],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain house__greting --as visitor
     not visible to visitor: house__greting
       listed    no upstream lists anything of this name; did you mean `house__greeting`?
@@ -272,13 +273,13 @@ fn what_nobody_lists_is_told_with_what_is_like_it() {
     ! weir: `house/greeting` is visible to no role
     => 2
     $ weir explain huose/greeting
-    ! weir: no upstream `huose`; did you mean `house`? upstreams: house, hub, gone, attic (switched off)
+    ! weir: no upstream `huose`; did you mean `house`? upstreams: house, hub, gone, attic (disabled)
     => 2
     $ weir explain huose__greeting
-    ! weir: no item `huose__greeting`; did you mean `house__greeting`? upstreams: house, hub, gone, attic (switched off)
+    ! weir: no item `huose__greeting`; did you mean `house__greeting`? upstreams: house, hub, gone, attic (disabled)
     => 2
     $ weir explain house --kind tools
-    ! weir: no item `house`: names begin with their upstream's, as in `house__house`; upstreams: house, hub, gone, attic (switched off)
+    ! weir: no item `house`: names begin with the prefix of their upstream, as in `house__house`; upstreams: house, hub, gone, attic (disabled)
     => 2
     $ weir explain house__greeting --as nobody
     ! weir: no client `nobody` in the configuration, which has visitor, ci
@@ -289,9 +290,11 @@ fn what_nobody_lists_is_told_with_what_is_like_it() {
 
 #[test]
 fn an_upstream_that_is_down_or_switched_off_is_told_of() {
-    let told =
-        told(&house(), &[&["gone__x", "--as", "visitor"], &["gone"], &["attic"], &["attic/x"]]);
-    assert_snapshot!(told, @r#"
+    let output = output(
+        &policy_folder(),
+        &[&["gone__x", "--as", "visitor"], &["gone"], &["attic"], &["attic/x"]],
+    );
+    assert_snapshot!(output, @r#"
     $ weir explain gone__x --as visitor
     not visible to visitor: gone__x
       upstream  gone is down: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
@@ -304,12 +307,12 @@ fn an_upstream_that_is_down_or_switched_off_is_told_of() {
     => 4
     $ weir explain attic
     not visible: upstream attic
-      upstream  attic is switched off: `enabled = false` (weir.toml:18)
+      upstream  attic is disabled: `enabled = false` (weir.toml:18)
     ! weir: `attic` is visible to no role
     => 4
     $ weir explain attic/x
     not visible: attic/x
-      upstream  attic is switched off: `enabled = false` (weir.toml:18)
+      upstream  attic is disabled: `enabled = false` (weir.toml:18)
     ! weir: `attic/x` is visible to no role
     => 4
     "#);
@@ -317,8 +320,8 @@ fn an_upstream_that_is_down_or_switched_off_is_told_of() {
 
 #[test]
 fn a_uri_that_nobody_lists_is_told_with_its_way() {
-    let told = told(
-        &house(),
+    let output = output(
+        &policy_folder(),
         &[
             &["note:///public/2", "--as", "ci"],
             &["note:///public/2"],
@@ -330,12 +333,12 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
             &["hub/note:///public/2", "--as", "ci"],
         ],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain note:///public/2 --as ci
     visible to ci: resource note:///public/2
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub lets it out by `note:*` of resources.allow (weir.toml:10)
+      outlet    hub exports it by `note:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       route     the template `note:///{space}/{id}` leads to hub
     => 0
@@ -343,14 +346,14 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     visible to 2 of 3 roles: resource note:///public/2
       listed    no upstream lists it
       role      client:ci: visible; allowed by `hub/*` of resources.allow (policy.toml:16); the template `note:///{space}/{id}` leads to hub
-      role      guest: not visible; allowed by `hub/note:///public/*` of resources.allow (policy.toml:5); the template `note:///{space}/{id}` of hub would lead there, and is hidden
+      role      guest: not visible; allowed by `hub/note:///public/*` of resources.allow (policy.toml:5); the template `note:///{space}/{id}` of hub would lead there, but is hidden
       role      local: visible; allowed by `*` of resources.allow (by default); the template `note:///{space}/{id}` leads to hub
     => 0
     $ weir explain todo:2 --as ci
     visible to ci: resource todo:2
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub lets it out by `todo:*` of resources.allow (weir.toml:10)
+      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       route     its scheme leads to hub, which alone lists such URIs
     => 0
@@ -358,7 +361,7 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     not visible to ci: resource todo:private
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub lets it out by `todo:*` of resources.allow (weir.toml:10)
+      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       denied    by `hub/todo:private` of resources.deny (policy.toml:17)
     ! weir: `todo:private` is not visible to ci
@@ -367,7 +370,7 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     not visible to ci: resource todo:PRIVATE
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub lets it out by `todo:*` of resources.allow (weir.toml:10)
+      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       denied    by `hub/todo:private` of resources.deny (policy.toml:17)
     ! weir: `todo:PRIVATE` is not visible to ci
@@ -382,14 +385,14 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     not visible to ci: resource file:///x
       upstream  gone is down: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
       listed    no upstream lists anything of this name
-      outlet    hub keeps it in: no rule allows `file:///x`: resources.allow has `note:*` (weir.toml:10), `todo:*` (weir.toml:10)
+      outlet    hub does not export it: no rule allows `file:///x`: resources.allow has `note:*` (weir.toml:10), `todo:*` (weir.toml:10)
     ! weir: `file:///x` is not visible to ci
     => 4
     $ weir explain hub/note:///public/2 --as ci
     visible to ci: resource note:///public/2
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub lets it out by `note:*` of resources.allow (weir.toml:10)
+      outlet    hub exports it by `note:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       route     the template `note:///{space}/{id}` leads to hub
     => 0
@@ -398,8 +401,11 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
 
 #[test]
 fn an_upstream_is_told_of_as_a_whole() {
-    let told = told(&house(), &[&["house", "--as", "visitor"], &["house", "--as", "ci"], &["hub"]]);
-    assert_snapshot!(told, @r#"
+    let output = output(
+        &policy_folder(),
+        &[&["house", "--as", "visitor"], &["house", "--as", "ci"], &["hub"]],
+    );
+    assert_snapshot!(output, @r#"
     $ weir explain house --as visitor
     visible to visitor: upstream house
       upstream  house is up: library
@@ -427,8 +433,8 @@ fn an_upstream_is_told_of_as_a_whole() {
 
 #[test]
 fn programs_are_told_the_same() {
-    let told = told(
-        &house(),
+    let output = output(
+        &policy_folder(),
         &[
             &["house__secret-plan", "--as", "visitor", "--json"],
             &["house__greeting", "--json"],
@@ -436,20 +442,20 @@ fn programs_are_told_the_same() {
             &["attic", "--json"],
         ],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain house__secret-plan --as visitor --json
-    {"name":"house__secret-plan","client":"visitor","visible":false,"findings":[{"kind":"prompt","upstream":"house","own":"secret-plan","key":"house__secret-plan","visible":false,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/secret-plan`"},{"about":"outlet","good":true,"text":"house lets it out by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"guest","visible":false,"facts":[{"about":"client","good":true,"text":"visitor has the role guest (policy.toml:11)","place":"policy.toml:11"},{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"},{"about":"denied","good":false,"text":"by `house/secret-*` of prompts.deny (policy.toml:3)","pattern":"house/secret-*","place":"policy.toml:3"}]}]}]}
+    {"name":"house__secret-plan","client":"visitor","visible":false,"findings":[{"kind":"prompt","upstream":"house","own":"secret-plan","key":"house__secret-plan","visible":false,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/secret-plan`"},{"about":"outlet","good":true,"text":"house exports it by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"guest","visible":false,"facts":[{"about":"client","good":true,"text":"visitor has the role guest (policy.toml:11)","place":"policy.toml:11"},{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"},{"about":"denied","good":false,"text":"by `house/secret-*` of prompts.deny (policy.toml:3)","pattern":"house/secret-*","place":"policy.toml:3"}]}]}]}
     ! {"error":"`house__secret-plan` is not visible to visitor","exit_code":6}
     => 6
     $ weir explain house__greeting --json
-    {"name":"house__greeting","visible":true,"findings":[{"kind":"prompt","upstream":"house","own":"greeting","key":"house__greeting","visible":true,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/greeting`"},{"about":"outlet","good":true,"text":"house lets it out by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"client:ci","visible":false,"facts":[{"about":"allowed","good":false,"text":"no rule allows `house/greeting`: there is no prompts.allow"}]},{"role":"guest","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"}]},{"role":"local","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `*` of prompts.allow (by default)","pattern":"*"}]}]}]}
+    {"name":"house__greeting","visible":true,"findings":[{"kind":"prompt","upstream":"house","own":"greeting","key":"house__greeting","visible":true,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/greeting`"},{"about":"outlet","good":true,"text":"house exports it by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"client:ci","visible":false,"facts":[{"about":"allowed","good":false,"text":"no rule allows `house/greeting`: there is no prompts.allow"}]},{"role":"guest","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"}]},{"role":"local","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `*` of prompts.allow (by default)","pattern":"*"}]}]}]}
     => 0
     $ weir explain hub__drop_all --json
-    {"name":"hub__drop_all","visible":false,"findings":[{"kind":"tool","upstream":"hub","own":"drop_all","key":"hub__drop_all","visible":false,"facts":[{"about":"upstream","good":true,"text":"hub is up: stdio 2025-06-18"},{"about":"listed","good":true,"text":"hub lists it as `hub/drop_all`"},{"about":"outlet","good":false,"text":"hub keeps it in by `drop_*` of tools.deny (weir.toml:9)","pattern":"drop_*","place":"weir.toml:9"}],"roles":[]}]}
+    {"name":"hub__drop_all","visible":false,"findings":[{"kind":"tool","upstream":"hub","own":"drop_all","key":"hub__drop_all","visible":false,"facts":[{"about":"upstream","good":true,"text":"hub is up: stdio 2025-06-18"},{"about":"listed","good":true,"text":"hub lists it as `hub/drop_all`"},{"about":"outlet","good":false,"text":"hub does not export it by `drop_*` of tools.deny (weir.toml:9)","pattern":"drop_*","place":"weir.toml:9"}],"roles":[]}]}
     ! {"error":"`hub__drop_all` is visible to no role","exit_code":6}
     => 6
     $ weir explain attic --json
-    {"name":"attic","visible":false,"findings":[{"upstream":"attic","visible":false,"facts":[{"about":"upstream","good":false,"text":"attic is switched off: `enabled = false` (weir.toml:18)","place":"weir.toml:18"}],"roles":[]}]}
+    {"name":"attic","visible":false,"findings":[{"upstream":"attic","visible":false,"facts":[{"about":"upstream","good":false,"text":"attic is disabled: `enabled = false` (weir.toml:18)","place":"weir.toml:18"}],"roles":[]}]}
     ! {"error":"`attic` is visible to no role","exit_code":4}
     => 4
     "#);
@@ -458,16 +464,16 @@ fn programs_are_told_the_same() {
 #[test]
 fn where_nothing_is_written_the_defaults_are_told() {
     let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
-    let told = told(
+    let output = output(
         &folder,
         &[&["house__greeting", "--as", "anonymous"], &["house__greeting"], &["house/greeting"]],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain house__greeting --as anonymous
     visible to anonymous: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house lets it out by `*` of prompts.allow (by default)
+      outlet    house exports it by `*` of prompts.allow (by default)
       client    anonymous has the role local (by default)
       allowed   by `*` of prompts.allow (by default)
     => 0
@@ -475,14 +481,14 @@ fn where_nothing_is_written_the_defaults_are_told() {
     visible to 1 of 1 role: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house lets it out by `*` of prompts.allow (by default)
+      outlet    house exports it by `*` of prompts.allow (by default)
       role      local: visible; allowed by `*` of prompts.allow (by default)
     => 0
     $ weir explain house/greeting
     visible to 1 of 1 role: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house lets it out by `*` of prompts.allow (by default)
+      outlet    house exports it by `*` of prompts.allow (by default)
       role      local: visible; allowed by `*` of prompts.allow (by default)
     => 0
     "#);
@@ -496,7 +502,7 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
                   key_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111\"]\n";
     let folder = folder(config);
     hub(folder.path());
-    let told = told(
+    let output = output(
         &folder,
         &[
             &["todo:1"],
@@ -506,31 +512,31 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
             &["b/note:///public/2"],
         ],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain todo:1
     visible to 1 of 2 roles: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a lets it out by `*` of resources.allow (by default)
+      outlet    a exports it by `*` of resources.allow (by default)
       role      client:second: not visible; no rule allows `a/todo:1`: resources.allow has `b/*` (weir.toml:8)
       role      local: visible; allowed by `*` of resources.allow (by default)
 
     visible to 1 of 2 roles: resource todo:1
       upstream  b is up: stdio 2025-06-18
       listed    b lists it as `b/todo:1`
-      outlet    b lets it out by `*` of resources.allow (by default)
-      list      a lists it, too, and comes first in the file
+      outlet    b exports it by `*` of resources.allow (by default)
+      list      a also lists it and comes first in the file
       role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
-      role      local: not visible; allowed by `*` of resources.allow (by default); what is seen is that of a, which comes first
+      role      local: not visible; allowed by `*` of resources.allow (by default); the visible one is of a, which comes first
     => 0
     $ weir explain b/todo:1 --kind resources
     visible to 1 of 2 roles: resource todo:1
       upstream  b is up: stdio 2025-06-18
       listed    b lists it as `b/todo:1`
-      outlet    b lets it out by `*` of resources.allow (by default)
-      list      a lists it, too, and comes first in the file
+      outlet    b exports it by `*` of resources.allow (by default)
+      list      a also lists it and comes first in the file
       role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
-      role      local: not visible; allowed by `*` of resources.allow (by default); what is seen is that of a, which comes first
+      role      local: not visible; allowed by `*` of resources.allow (by default); the visible one is of a, which comes first
     => 0
     $ weir explain todo:2
     visible to 2 of 2 roles: resource todo:2
@@ -548,7 +554,7 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
     visible to 1 of 2 roles: resource note:///public/2
       listed    no upstream lists it
       role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8); the template `note:///{space}/{id}` leads to b
-      role      local: not visible; allowed by `*` of resources.allow (by default); the template `note:///{space}/{id}` leads to a; so a is asked, and not b
+      role      local: not visible; allowed by `*` of resources.allow (by default); the template `note:///{space}/{id}` leads to a; so the request goes to a, not to b
     => 0
     "#);
 }
@@ -566,7 +572,7 @@ fn who_does_not_see_a_uri_listed_may_be_led_to_another() {
     script(folder.path(), "b", &[("resources/templates/list", list)]);
     let list = r#""result":{"resourceTemplates":[{"name":"t","uriTemplate":"both:{+id}"}]}"#;
     script(folder.path(), "c", &[("resources/templates/list", list)]);
-    let told = told(
+    let output = output(
         &folder,
         &[
             &["todo:1"],
@@ -576,50 +582,50 @@ fn who_does_not_see_a_uri_listed_may_be_led_to_another() {
             &["todo:{id}", "--kind", "templates"],
         ],
     );
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(output, @r#"
     $ weir explain todo:1
     not visible: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a keeps it in by `todo:1` of resources.deny (weir.toml:4)
+      outlet    a does not export it by `todo:1` of resources.deny (weir.toml:4)
 
     visible to 1 of 1 role: resource todo:1
-      listed    whoever does not see it in a list may ask for it all the same
+      listed    clients that do not see it in a list may still read it
       role      local: visible; allowed by `*` of resources.allow (by default); the template `todo:{id}` leads to b
     => 0
     $ weir explain a/todo:1
     not visible: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a keeps it in by `todo:1` of resources.deny (weir.toml:4)
+      outlet    a does not export it by `todo:1` of resources.deny (weir.toml:4)
     ! weir: `a/todo:1` is visible to no role
     => 6
     $ weir explain todo:1 --as anonymous
     not visible to anonymous: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a keeps it in by `todo:1` of resources.deny (weir.toml:4)
+      outlet    a does not export it by `todo:1` of resources.deny (weir.toml:4)
       client    anonymous has the role local (by default)
       allowed   by `*` of resources.allow (by default)
 
     visible to anonymous: resource todo:1
-      listed    whoever does not see it in a list may ask for it all the same
+      listed    clients that do not see it in a list may still read it
       client    anonymous has the role local (by default)
-      outlet    b lets it out by `*` of resources.allow (by default)
+      outlet    b exports it by `*` of resources.allow (by default)
       allowed   by `*` of resources.allow (by default)
       route     the template `todo:{id}` leads to b
     => 0
     $ weir explain both:1
     not visible to any role: resource both:1
       listed    no upstream lists it
-      role      local: not visible; it could be of b or of c: none of them is asked
+      role      local: not visible; it could be of b or of c: no upstream receives the request
     ! weir: `both:1` is visible to no role
     => 2
     $ weir explain todo:{id} --kind templates
     visible to 1 of 1 role: resource template todo:{id}
       upstream  b is up: stdio 2025-06-18
       listed    b lists it as `b/todo:{id}`
-      outlet    b lets it out by `*` of resources.allow (by default)
+      outlet    b exports it by `*` of resources.allow (by default)
       role      local: visible; allowed by `*` of resources.allow (by default)
     => 0
     "#);
@@ -636,33 +642,33 @@ fn instructions_are_told_of_whoever_sees_some_of_their_upstream() {
          key_sha256 = [\"2222222222222222222222222222222222222222222222222222222222222222\"]\n"
     );
     let folder = folder(&config);
-    let all = told(&folder, &[&["notes"]]);
+    let all = output(&folder, &[&["notes"]]);
     std::fs::write(
         folder.path().join("weir.toml"),
         format!("{config}[protocol]\ninstructions = false\n"),
     )
     .expect("written");
-    assert_snapshot!(all + &told(&folder, &[&["notes", "--as", "reader"]]), @r#"
+    assert_snapshot!(all + &output(&folder, &[&["notes", "--as", "reader"]]), @r#"
     $ weir explain notes
     visible to 2 of 3 roles: upstream notes
       upstream  notes is up: stdio 2025-11-25
-      role      client:reader: visible; 0 of 2 prompts, 0 of 5 tools, 4 of 4 resources, 1 of 1 resource template; its instructions are told
-      role      client:stranger: not visible; 0 of 2 prompts, 0 of 5 tools, 0 of 4 resources, 0 of 1 resource template; its instructions are not told: nothing of it is seen
-      role      local: visible; 2 of 2 prompts, 5 of 5 tools, 4 of 4 resources, 1 of 1 resource template; its instructions are told
+      role      client:reader: visible; 0 of 2 prompts, 0 of 5 tools, 4 of 4 resources, 1 of 1 resource template; its instructions are sent
+      role      client:stranger: not visible; 0 of 2 prompts, 0 of 5 tools, 0 of 4 resources, 0 of 1 resource template; its instructions are not sent: none of its items is visible
+      role      local: visible; 2 of 2 prompts, 5 of 5 tools, 4 of 4 resources, 1 of 1 resource template; its instructions are sent
     => 0
     $ weir explain notes --as reader
     visible to reader: upstream notes
       upstream  notes is up: stdio 2025-11-25
       client    reader has rules of its own
       seen      0 of 2 prompts, 0 of 5 tools, 4 of 4 resources, 1 of 1 resource template
-      told      its instructions are not told: [protocol] instructions = false
+      told      its instructions are not sent: [protocol] instructions = false
     => 0
     "#);
 }
 
 #[test]
 fn what_is_told_agrees_with_what_is_listed() {
-    let folder = house();
+    let folder = policy_folder();
     for client in ["visitor", "ci"] {
         for kind in ["prompts", "tools", "resources"] {
             let (_, out, _) = weir(folder.path(), &["list", kind, "--as", client]);
@@ -679,7 +685,7 @@ fn what_is_told_agrees_with_what_is_listed() {
 
 #[test]
 fn what_is_seen_has_nothing_against_it_and_what_is_not_has_a_reason() {
-    let folder = house();
+    let folder = policy_folder();
     let names = [
         "house",
         "hub",
@@ -724,7 +730,7 @@ fn what_is_seen_has_nothing_against_it_and_what_is_not_has_a_reason() {
 
 #[test]
 fn what_limits_the_use_of_an_item_is_told_with_its_place() {
-    let folder = house();
+    let folder = policy_folder();
     let limits = "
 [[limits]]
 per = \"client\"

@@ -1,26 +1,26 @@
-//! With `--json` a failure is one line of JSON; the output that cannot be written; who may not ask.
+//! Failures with `--json` are one line of JSON; failures of the output; clients without permission.
 
 use std::fs::OpenOptions;
 use std::process::Stdio;
 
 use insta::assert_snapshot;
 
-use super::{HOUSE, folder, shown};
+use super::{LIBRARY_CONFIG, folder, shown};
 
 #[test]
 fn with_json_every_failure_is_one_line_of_json() {
     let mistakes = folder("[server]\nlistn = 1\n[naming]\nmode = \"all\"\n");
-    let house = folder(HOUSE);
-    // That there is nothing to start is worth a warning, which would be a second line.
+    let config = folder(LIBRARY_CONFIG);
+    // A configuration without anything to start gives a warning, which would be a second line.
     let warned = folder("[upstreams.a]\nprompts_dir = \"prompts\"\nenabled = false\n");
     let all = [
         shown(mistakes.path(), &["list", "--json"]),
         shown(mistakes.path(), &["check", "--offline", "--json"]),
-        shown(house.path(), &["get", "--json"]),
-        shown(house.path(), &["list", "--json", "--colour"]),
-        shown(house.path(), &["frobnicate", "--json"]),
-        shown(house.path(), &["get", "house__x", "--json", "--as", "nobody"]),
-        shown(house.path(), &["list", "--json", "--config", "elsewhere.toml"]),
+        shown(config.path(), &["get", "--json"]),
+        shown(config.path(), &["list", "--json", "--colour"]),
+        shown(config.path(), &["frobnicate", "--json"]),
+        shown(config.path(), &["get", "house__x", "--json", "--as", "nobody"]),
+        shown(config.path(), &["list", "--json", "--config", "elsewhere.toml"]),
         shown(warned.path(), &["list", "--json", "--upstream", "a"]),
         shown(warned.path(), &["check", "--offline", "--json"]),
     ];
@@ -47,7 +47,7 @@ fn with_json_every_failure_is_one_line_of_json() {
     ! {"error":"elsewhere.toml: cannot be read: No such file or directory (os error 2); check the path and its permissions","exit_code":78,"problems":[{"severity":"error","file":"elsewhere.toml","key":"","what":"cannot be read: No such file or directory (os error 2)","remedy":"check the path and its permissions"}]}
     => 78
     $ weir list --json --upstream a
-    ! {"error":"upstream `a` is switched off: its table says `enabled = false`","exit_code":4}
+    ! {"error":"upstream `a` is disabled: its table has `enabled = false`","exit_code":4}
     => 4
     $ weir check --offline --json
     {"warnings":[{"severity":"warning","file":"weir.toml","line":1,"column":2,"key":"upstreams","what":"every upstream is disabled","remedy":"remove enabled = false from one"}]}
@@ -57,7 +57,7 @@ fn with_json_every_failure_is_one_line_of_json() {
 
 #[test]
 fn a_client_whose_keys_have_expired_is_refused_with_the_moment() {
-    let folder = folder(&format!("{HOUSE}expires = 2026-01-02T03:04:05+01:00\n"));
+    let folder = folder(&format!("{LIBRARY_CONFIG}expires = 2026-01-02T03:04:05+01:00\n"));
     let all = [
         shown(folder.path(), &["list", "--as", "visitor"]),
         shown(folder.path(), &["get", "house__greeting", "who=x", "--as", "visitor", "--json"]),
@@ -78,7 +78,7 @@ fn a_client_whose_keys_have_expired_is_refused_with_the_moment() {
 
 #[test]
 fn an_output_that_is_full_is_a_failure_and_one_that_is_closed_is_none() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     for arguments in [
         &["list"][..],
         &["list", "--json"],
@@ -105,7 +105,7 @@ fn an_output_that_is_full_is_a_failure_and_one_that_is_closed_is_none() {
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     }
-    // Nobody can be told that there is no place to tell it.
+    // A failure to write the output cannot be reported on the output.
     let full = OpenOptions::new().write(true).open("/dev/full").expect("a device");
     let mut weir = crate::program();
     let status = weir.args(["get", "house__x"]).current_dir(folder.path()).stderr(full).status();
@@ -114,9 +114,9 @@ fn an_output_that_is_full_is_a_failure_and_one_that_is_closed_is_none() {
 
 #[test]
 fn warnings_are_told_to_people_and_stand_in_the_report_for_programs() {
-    let folder = folder(&HOUSE.replace("house/secret", "hous/secret"));
-    let asked = shown(folder.path(), &["get", "house__greeting", "who=Ada"]);
-    assert_snapshot!(asked, @r#"
+    let folder = folder(&LIBRARY_CONFIG.replace("house/secret", "hous/secret"));
+    let requested = shown(folder.path(), &["get", "house__greeting", "who=Ada"]);
+    assert_snapshot!(requested, @r#"
     $ weir get house__greeting who=Ada
     [user]
     Hello, Ada!

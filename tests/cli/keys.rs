@@ -1,4 +1,4 @@
-//! `weir keys`: what is said, what is written, and that the key that is shown is the one that opens.
+//! `weir keys`: its output, the files that it writes, and that the printed key authenticates.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ key_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111
 prompts.allow = [\"house/*\"]
 ";
 
-fn desk() -> tempfile::TempDir {
+fn folder_with_clients() -> tempfile::TempDir {
     let folder = folder(CONFIG);
     std::fs::create_dir(folder.path().join("conf.d")).expect("made");
     std::fs::write(folder.path().join("conf.d/machines.toml"), INCLUDED).expect("written");
@@ -35,7 +35,7 @@ fn read(folder: &Path, file: &str) -> String {
     std::fs::read_to_string(folder.join(file)).expect("it is there")
 }
 
-/// A text without the key in it, and without its hash.
+/// Text without the key and without its hash.
 fn masked(text: &str, key: &str) -> String {
     let hash = sha256(key);
     text.replace(key, "KEY").replace(&hash, "HASH")
@@ -45,7 +45,7 @@ fn sha256(key: &str) -> String {
     Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Runs a command that shows a key, and returns the key.
+/// Runs a command that prints a key, and returns the output and the key.
 fn key_of(folder: &Path, arguments: &[&str]) -> (String, String) {
     let (code, out, err) = weir(folder, arguments);
     assert_eq!(code, 0, "{err}");
@@ -57,14 +57,14 @@ fn key_of(folder: &Path, arguments: &[&str]) -> (String, String) {
 
 #[test]
 fn a_client_is_made_rotated_and_removed() {
-    let folder = desk();
+    let folder = folder_with_clients();
     let folder = folder.path();
     let add = ["keys", "add", "ann", "--role", "guest", "--expires", "2099-06-30"];
     let (key, err) = key_of(folder, &add);
     assert_snapshot!(err, @r"
     wrote the client `ann` into weir.toml
     next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is not shown again
-          a running Weir takes the file up within seconds
+          a running Weir applies the file within seconds
     ");
     assert_snapshot!(masked(&read(folder, "weir.toml"), &key), @r#"
     include = ["conf.d/*.toml"]
@@ -102,21 +102,21 @@ fn a_client_is_made_rotated_and_removed() {
     let (new, err) = key_of(folder, &["keys", "rotate", "ann"]);
     assert_snapshot!(err, @r"
     wrote a second key of `ann` into weir.toml
-    next: a running Weir takes the file up within seconds; both keys are good then
+    next: a running Weir applies the file within seconds; both keys are valid then
           give the key to the client; it is not shown again
-          `weir keys rotate ann --finish` drops the older one, once the client has it
+          `weir keys rotate ann --finish` removes the older one, once the client has it
     ");
     let both = read(folder, "weir.toml");
     assert!(both.contains(&format!("[\"{}\", \"{}\"]", sha256(&key), sha256(&new))), "{both}");
     assert_snapshot!(shown(folder, &["keys", "rotate", "ann"]), @r"
     $ weir keys rotate ann
-    ! weir: client `ann` has two keys: `weir keys rotate ann --finish` drops the older one first
+    ! weir: client `ann` has two keys: `weir keys rotate ann --finish` removes the older one first
     => 2
     ");
     assert_snapshot!(shown(folder, &["keys", "rotate", "ann", "--finish"]), @r"
     $ weir keys rotate ann --finish
-    ! dropped the older key of `ann` from weir.toml
-    next: a running Weir takes the file up within seconds
+    ! removed the older key of `ann` from weir.toml
+    next: a running Weir applies the file within seconds
     => 0
     ");
     assert_eq!(read(folder, "weir.toml"), both.replace(&format!("\"{}\", ", sha256(&key)), ""));
@@ -129,7 +129,7 @@ fn a_client_is_made_rotated_and_removed() {
     assert_snapshot!(shown(folder, &["keys", "revoke", "ann"]), @r"
     $ weir keys revoke ann
     ! removed the client `ann` from weir.toml
-    next: a running Weir takes the file up within seconds; until then the client's keys are good there
+    next: a running Weir applies the file within seconds; until then the client's keys are valid there
     => 0
     ");
     assert_eq!(read(folder, "weir.toml"), CONFIG);
@@ -141,7 +141,7 @@ fn a_client_is_made_rotated_and_removed() {
 
 #[test]
 fn what_stands_in_an_included_file_is_changed_there() {
-    let folder = desk();
+    let folder = folder_with_clients();
     let folder = folder.path();
     let (key, _) = key_of(folder, &["keys", "rotate", "ci", "--expires", "2099-01-01"]);
     assert_snapshot!(masked(&read(folder, "conf.d/machines.toml"), &key), @r#"
@@ -169,7 +169,7 @@ fn what_stands_in_an_included_file_is_changed_there() {
     assert_snapshot!(shown(folder, &["keys", "revoke", "ci"]), @r"
     $ weir keys revoke ci
     ! removed the client `ci` from conf.d/machines.toml
-    next: a running Weir takes the file up within seconds; until then the client's keys are good there
+    next: a running Weir applies the file within seconds; until then the client's keys are valid there
     => 0
     ");
     assert_snapshot!(masked(&read(folder, file), &other), @r#"
@@ -182,8 +182,8 @@ fn what_stands_in_an_included_file_is_changed_there() {
     assert_snapshot!(shown(folder, &["keys", "revoke", "builder"]), @r#"
     $ weir keys revoke builder
     ! removed the client `builder` from conf.d/machines.toml
-    next: a running Weir takes the file up within seconds; until then the client's keys are good there
-    note: no client is left, so whoever reaches Weir on this machine will enter without a key; write mode = "required" in [auth] to keep the door closed
+    next: a running Weir applies the file within seconds; until then the client's keys are valid there
+    note: no client is left, so every program on this machine can connect without a key; set mode = "required" under [auth] to require keys
     => 0
     "#);
     assert_eq!(read(folder, file), "# Machines.\n");
@@ -191,7 +191,7 @@ fn what_stands_in_an_included_file_is_changed_there() {
 
 #[test]
 fn a_dry_run_writes_nothing() {
-    let folder = desk();
+    let folder = folder_with_clients();
     let folder = folder.path();
     let add = ["keys", "add", "x", "--role", "guest", "--expires", "2099-01-01", "--dry-run"];
     let (code, out, err) = weir(folder, &add);
@@ -224,7 +224,7 @@ fn a_dry_run_writes_nothing() {
 
 #[test]
 fn with_json_all_of_it_is_one_line() {
-    let folder = desk();
+    let folder = folder_with_clients();
     let folder = folder.path();
     let (code, out, _) = weir(folder, &["keys", "add", "x", "--role", "guest", "--json"]);
     assert_eq!(code, 0);
@@ -236,9 +236,9 @@ fn with_json_all_of_it_is_one_line() {
 
 #[test]
 fn what_cannot_be_done_is_told() {
-    let folder = desk();
+    let folder = folder_with_clients();
     let folder = folder.path();
-    let told = [
+    let output = [
         &["keys", "add", "ci", "--role", "guest"][..],
         &["keys", "add", "x", "--role", "gest"],
         &["keys", "add", "x", "--role", "operations"],
@@ -253,8 +253,8 @@ fn what_cannot_be_done_is_told() {
         &["keys", "revoke", "nobody", "--json"],
         &["keys", "list", "--config", "gone.toml"],
     ];
-    let told: String = told.iter().map(|arguments| shown(folder, arguments)).collect();
-    assert_snapshot!(told, @r#"
+    let output: String = output.iter().map(|arguments| shown(folder, arguments)).collect();
+    assert_snapshot!(output, @r#"
     $ weir keys add ci --role guest
     ! weir: there is a client `ci` already: `weir keys rotate ci` gives it another key
     => 2
@@ -271,25 +271,25 @@ fn what_cannot_be_done_is_told() {
     ! weir: a client's name is 1 to 64 of A-Z, a-z, 0-9, _, . and -
     => 2
     $ weir keys add x --role guest --expires soon
-    ! weir: --expires "soon" is no time: write it like 90d, 12h, 2027-06-30 or 2027-06-30T12:00:00Z
+    ! weir: --expires "soon" is not a time: write it like 90d, 12h, 2027-06-30 or 2027-06-30T12:00:00Z
     => 2
     $ weir keys add x --role guest --expires 2020-01-01
     ! weir: --expires 2020-01-01: this moment has passed
     => 2
     $ weir keys add x --role guest --file elsewhere.toml
-    ! weir: elsewhere.toml does not belong to the configuration: make it, and name it in the `include` of weir.toml
+    ! weir: elsewhere.toml is not part of the configuration: create it, and add it to the `include` of weir.toml
     => 2
     $ weir keys rotate cj
     ! weir: no client `cj`; did you mean `ci`?
     => 2
     $ weir keys rotate nobody
-    ! weir: no client `nobody`: `weir keys list` tells which there are
+    ! weir: no client `nobody`: `weir keys list` lists the clients
     => 2
     $ weir keys rotate ci --finish
     ! weir: client `ci` has one key: `weir keys rotate ci` gives it another first
     => 2
     $ weir keys revoke nobody --json
-    ! {"error":"no client `nobody`: `weir keys list` tells which there are","exit_code":2}
+    ! {"error":"no client `nobody`: `weir keys list` lists the clients","exit_code":2}
     => 2
     $ weir keys list --config gone.toml
     ! error: cannot be read: No such file or directory (os error 2)
@@ -312,12 +312,12 @@ fn what_cannot_be_changed_alone_is_not_changed() {
     let folder = folder.path();
     assert_snapshot!(shown(folder, &["keys", "add", "bob", "--role", "local"]), @r"
     $ weir keys add bob --role local
-    ! weir: weir.toml: what it says of client `bob` cannot be changed without touching the rest, so nothing was written; change it by hand: add [clients.bob] there; --dry-run prints its lines
+    ! weir: weir.toml: client `bob` cannot be changed without touching other settings, so nothing was written; change it by hand: add [clients.bob] there; --dry-run prints its lines
     => 78
     ");
     assert_snapshot!(shown(folder, &["keys", "revoke", "ann"]), @r"
     $ weir keys revoke ann
-    ! weir: weir.toml: what it says of client `ann` cannot be changed without touching the rest, so nothing was written; change it by hand: remove [clients.ann]
+    ! weir: weir.toml: client `ann` cannot be changed without touching other settings, so nothing was written; change it by hand: remove [clients.ann]
     => 78
     ");
     assert_eq!(read(folder, "weir.toml"), inline);
@@ -331,14 +331,14 @@ fn the_last_and_the_first_client_change_who_may_come_in() {
     assert_snapshot!(err, @r"
     wrote the client `ann` into weir.toml
     next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is not shown again
-          a running Weir takes the file up within seconds
+          a running Weir applies the file within seconds
     note: this is the first client: from now on every client needs a key
     ");
     assert_snapshot!(shown(folder, &["keys", "revoke", "ann"]), @r#"
     $ weir keys revoke ann
     ! removed the client `ann` from weir.toml
-    next: a running Weir takes the file up within seconds; until then the client's keys are good there
-    note: no client is left, so whoever reaches Weir on this machine will enter without a key; write mode = "required" in [auth] to keep the door closed
+    next: a running Weir applies the file within seconds; until then the client's keys are valid there
+    note: no client is left, so every program on this machine can connect without a key; set mode = "required" under [auth] to require keys
     => 0
     "#);
 }
@@ -367,7 +367,7 @@ expires = 2199-01-02T03:04:05Z
     assert_snapshot!(shown(folder.path(), &["check"]), @r"
     $ weir check
     ok    house  library  2 prompts, 0 tools, 0 resources, 0 resource templates
-    ! warning: roles.idle: nobody has this role
+    ! warning: roles.idle: no client has this role
      --> weir.toml:7:8
       |
     7 | [roles.idle]
@@ -383,5 +383,5 @@ expires = 2199-01-02T03:04:05Z
     ");
     let (code, out, _) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 0);
-    assert_snapshot!(out, @r#"{"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[],"altered":[]}],"warnings":[{"severity":"warning","file":"weir.toml","line":7,"column":8,"key":"roles.idle","what":"nobody has this role","remedy":"`weir keys add NAME --role idle` makes a client that has it"},{"severity":"warning","file":"weir.toml","line":12,"column":11,"key":"clients.late.expires","what":"the keys of this client have expired","remedy":"`weir keys rotate late --expires 90d` gives it another, `weir keys revoke late` removes it"},{"severity":"warning","key":"roles.guest.prompts.allow","what":"house/greting matches none of the prompts that are listed","remedy":"correct the name, or remove the pattern"},{"severity":"warning","key":"roles.guest.prompts.deny","what":"house/nothing* matches none of the prompts that are listed","remedy":"correct the name, or remove the pattern"}]}"#);
+    assert_snapshot!(out, @r#"{"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[],"altered":[]}],"warnings":[{"severity":"warning","file":"weir.toml","line":7,"column":8,"key":"roles.idle","what":"no client has this role","remedy":"`weir keys add NAME --role idle` makes a client that has it"},{"severity":"warning","file":"weir.toml","line":12,"column":11,"key":"clients.late.expires","what":"the keys of this client have expired","remedy":"`weir keys rotate late --expires 90d` gives it another, `weir keys revoke late` removes it"},{"severity":"warning","key":"roles.guest.prompts.allow","what":"house/greting matches none of the prompts that are listed","remedy":"correct the name, or remove the pattern"},{"severity":"warning","key":"roles.guest.prompts.deny","what":"house/nothing* matches none of the prompts that are listed","remedy":"correct the name, or remove the pattern"}]}"#);
 }

@@ -1,5 +1,5 @@
-//! Why something is missing from a list: each reason there is, as `weir status`, `weir explain` and
-//! `_meta["weir/partial"]` tell of it, in the same words.
+//! Reasons why an item is missing from a list, as `weir status`, `weir explain` and
+//! `_meta["weir/partial"]` report each, in the same words.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use super::{script, scripted};
 
 const LIST: &str = r#""result":{"prompts":[{"name":"x"},{"name":"y"}]}"#;
 
-/// Two prompts, and a way to end for good.
-fn mortal(folder: &Path, name: &str) {
+/// Server with two prompts that can be ended for good.
+fn ending_server(folder: &Path, name: &str) {
     script(folder, name, &[("prompts/list", LIST), ("prompts/get", "'$(touch NAME.dead)'")]);
     let path = folder.join(format!("{name}.sh"));
     let text = std::fs::read_to_string(&path).expect("written").replace("NAME", name);
@@ -42,8 +42,8 @@ fn prepare(folder: &Path) {
     for name in ["clash", "cut", "held", "many"] {
         script(folder, name, &[("prompts/list", LIST)]);
     }
-    mortal(folder, "hiding");
-    // Whatever it is asked it does not know.
+    ending_server(folder, "hiding");
+    // The script rejects every method.
     let refuses = r#"while read -r line; do
     id=${line#*\"id\":}; id=${id%%,*}
     printf '%s\n' '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"no such method"}}'
@@ -52,8 +52,8 @@ done
     std::fs::write(folder.join("odd.sh"), refuses).expect("written");
 }
 
-/// What the status says of one upstream.
-fn told_of<'a>(status: &'a str, name: &str) -> &'a str {
+/// Lines of the status about one upstream.
+fn status_of<'a>(status: &'a str, name: &str) -> &'a str {
     let start = status.find(&format!("{{\"name\":\"{name}\",\"state\"")).expect(name);
     let rest = &status[start..];
     rest[1..].find("{\"name\"").map_or(rest, |end| &rest[..=end])
@@ -67,7 +67,7 @@ fn each_reason_for_a_missing_prompt_is_told_by_status_explain_and_the_list_in_th
     let begin = std::time::Instant::now();
     let status = loop {
         let status = served.with_token("/status").1;
-        let is_so = |name: &str, text: &str| told_of(&status, name).contains(text);
+        let is_so = |name: &str, text: &str| status_of(&status, name).contains(text);
         if is_so("hiding", "\"hidden\":true")
             && is_so("looping", "crash-loop")
             && is_so("held", "left_out\":[\"p")
@@ -96,15 +96,15 @@ fn each_reason_for_a_missing_prompt_is_told_by_status_explain_and_the_list_in_th
         ("held/x", "held", "is held back until it is approved", false),
     ] {
         assert!(page.contains(words), "{item}: {page}");
-        let told = told_of(&status, upstream).replace("\\\"", "\"");
+        let output = status_of(&status, upstream).replace("\\\"", "\"");
         let in_json = words.strip_prefix("lists more than is read: ").unwrap_or(words);
         let in_json = in_json.split(':').next().expect("a word");
-        assert!(told.contains(in_json), "{item}: {told}");
+        assert!(output.contains(in_json), "{item}: {output}");
         let (code, out, err) = served.weir(&["explain", item]);
         assert!(code != 0 && out.contains(words), "{item}: {code} {out}{err}");
         assert_eq!(partial.contains(&format!("\"{upstream}\"")), is_partial, "{item}: {partial}");
     }
-    // What a role may not use is nobody's else to hear of.
+    // Denied items are reported to operators, not to clients.
     let (_, out, _) = served.weir(&["explain", "many/y"]);
     assert!(out.contains("guest: not visible; ") && out.contains("denied by `many/y`"), "{out}");
     assert!(!partial.contains("many") && !partial.contains("house"), "{partial}");

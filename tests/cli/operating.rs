@@ -1,4 +1,4 @@
-//! What operators see of a running Weir: health, metrics, and `weir status`.
+//! Observability of a running Weir: health, metrics, and `weir status`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,27 +11,27 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::serving::terminate;
-use super::{HOUSE, folder, script, scripted, serve};
+use super::{LIBRARY_CONFIG, folder, script, scripted, serve};
 
-/// A running `weir serve` whose listener for operators is known.
+/// A running `weir serve` with the address of its admin endpoint.
 pub(super) struct Served {
     pub(super) weir: Child,
     pub(super) folder: TempDir,
-    /// Where operators look.
+    /// Address of the admin endpoint.
     pub(super) admin: String,
-    /// Where clients connect.
+    /// Address of the MCP endpoint.
     pub(super) host: String,
-    /// Whether it has ended.
+    /// Whether the process has ended.
     is_over: bool,
 }
 
-/// A port that was free a moment ago.
+/// Port that was free a moment ago.
 pub(super) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
 }
 
-/// What is written of the listeners and of the state.
+/// Configuration of the listeners and of the state folder.
 fn listeners(port: u16) -> String {
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:{port}\"\n\
@@ -51,7 +51,7 @@ impl Served {
         Self::run(folder, port)
     }
 
-    /// The same once more after its end, as a restart does it; between them `prepare` may change the folder.
+    /// Restarts Weir after its end; between the two runs `prepare` may change the folder.
     pub(super) fn again(mut self, prepare: impl FnOnce(&Path)) -> Self {
         terminate(&self.weir);
         assert!(self.weir.wait().expect("it ends").success());
@@ -67,7 +67,7 @@ impl Served {
         let (weir, log, ready) = serve(folder.path());
         let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("an endpoint");
         let host = rest.split_once("/mcp").expect("a path").0.to_owned();
-        // Whatever else is said is read by nobody, and must stop nobody.
+        // The remaining log has to be drained, so that Weir is never blocked.
         std::thread::spawn(move || log.for_each(drop));
         Self { weir, folder, admin: format!("127.0.0.1:{port}"), host, is_over: false }
     }
@@ -77,8 +77,8 @@ impl Served {
         std::fs::read_to_string(path).expect("a token").trim().to_owned()
     }
 
-    /// Asks, and returns status and body.
-    fn ask(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
+    /// Sends a request, and returns status and body.
+    fn send(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
         let host = &self.admin;
         let headers = match headers.contains("Host:") {
             true => headers.to_owned(),
@@ -95,14 +95,14 @@ impl Served {
     }
 
     pub(super) fn get(&self, path: &str) -> (u16, String) {
-        self.ask("GET", path, "")
+        self.send("GET", path, "")
     }
 
     pub(super) fn with_token(&self, path: &str) -> (u16, String) {
-        self.ask("GET", path, &format!("Authorization: Bearer {}\r\n", self.token()))
+        self.send("GET", path, &format!("Authorization: Bearer {}\r\n", self.token()))
     }
 
-    /// Waits until a page says something.
+    /// Waits until a page has the expected status and text.
     pub(super) fn wait_for(&self, path: &str, expected: impl Fn(u16, &str) -> bool) -> String {
         let start = Instant::now();
         loop {
@@ -115,17 +115,17 @@ impl Served {
         }
     }
 
-    /// Posts a request of the newest revision to the endpoint; returns the answer.
+    /// Posts a request of the newest revision to the endpoint and returns the response.
     pub(super) fn post(&self, method: &str) -> String {
         self.post_about(method, None)
     }
 
-    /// The same about the item of this name.
+    /// Posts a request about the item of this name.
     pub(super) fn post_about(&self, method: &str, name: Option<&str>) -> String {
         self.post_as(None, method, name)
     }
 
-    /// The same with this key.
+    /// Posts a request with this key.
     fn post_as(&self, key: Option<&str>, method: &str, name: Option<&str>) -> String {
         let shown = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
@@ -170,17 +170,17 @@ impl Drop for Served {
     }
 }
 
-/// The house without its policy, so that anybody may come in.
+/// The configuration without its policy, so that all clients may connect.
 pub(super) const OPEN: &str = "[upstreams.house]\nprompts_dir = \"prompts\"\n";
 
 #[test]
 fn each_page_is_there_for_whoever_may_see_it() {
     let served = Served::start(OPEN);
     assert_eq!(served.get("/healthz"), (200, "ok\n".to_owned()));
-    assert_eq!(served.ask("HEAD", "/healthz", ""), (200, String::new()));
+    assert_eq!(served.send("HEAD", "/healthz", ""), (200, String::new()));
     served.wait_for("/readyz", |status, body| (status, body) == (200, "ready\n"));
     assert_snapshot!(served.get("/readyz?verbose").1, @r"
-    [+]door ok
+    [+]endpoint ok
     [+]lists ok
     [+]upstream house ok
     ready
@@ -192,21 +192,21 @@ fn each_page_is_there_for_whoever_may_see_it() {
     }
     for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
         let length = "Content-Length: 0\r\n";
-        assert_eq!(served.ask(method, "/status", length).0, 405, "{method}");
-        assert_eq!(served.ask(method, "/nothing", length).0, 404, "{method}");
+        assert_eq!(served.send(method, "/status", length).0, 405, "{method}");
+        assert_eq!(served.send(method, "/nothing", length).0, 404, "{method}");
     }
     let (status, body) = served.with_token("/status");
     assert!(status == 200 && body.contains("\"name\":\"house\""), "{body}");
     for token in ["", "x", &served.token()[1..], &format!("{}x", served.token())] {
         let shown = format!("Authorization: Bearer {token}\r\n");
-        assert_eq!(served.ask("GET", "/status", &shown).0, 401, "{token}");
+        assert_eq!(served.send("GET", "/status", &shown).0, 401, "{token}");
     }
     let token = served.token();
     for shown in [format!("Authorization: {token}\r\n"), format!("X-Token: {token}\r\n")] {
-        assert_eq!(served.ask("GET", "/status", &shown).0, 401);
+        assert_eq!(served.send("GET", "/status", &shown).0, 401);
     }
     let twice = format!("Authorization: Bearer {token}\r\n").repeat(2);
-    assert_eq!(served.ask("GET", "/status", &twice).0, 401);
+    assert_eq!(served.send("GET", "/status", &twice).0, 401);
 }
 
 #[test]
@@ -239,8 +239,8 @@ fn while_a_required_upstream_starts_it_is_not_ready() {
         assert!(pipe.expect("mkfifo runs").success());
     });
     assert_eq!(served.get("/readyz"), (503, "not ready\n".to_owned()));
-    let told = served.get("/readyz?verbose").1;
-    assert!(told.contains("[-]upstream slow failed: starting"), "{told}");
+    let output = served.get("/readyz?verbose").1;
+    assert!(output.contains("[-]upstream slow failed: starting"), "{output}");
     std::fs::write(served.folder.path().join("go"), "go\n").expect("written");
     served.wait_for("/readyz", |status, body| (status, body) == (200, "ready\n"));
 }
@@ -269,7 +269,7 @@ fn a_page_in_a_browser_learns_nothing_by_another_name() {
         "Host: 10.0.0.5\r\n",
     ] {
         for path in ["/healthz", "/readyz", "/metrics", "/status"] {
-            assert_eq!(served.ask("GET", path, headers).0, 403, "{headers} {path}");
+            assert_eq!(served.send("GET", path, headers).0, 403, "{headers} {path}");
         }
     }
 }
@@ -283,8 +283,8 @@ fn the_token_is_made_once_for_its_owner_and_is_not_shown() {
     assert_eq!((mode, served.token().len()), (0o600, 43));
     let pages = ["/status", "/metrics", "/readyz?verbose"].map(|path| served.with_token(path).1);
     assert!(!pages.concat().contains(&served.token()));
-    let told = served.weir(&["status"]);
-    assert!(!format!("{told:?}").contains(&served.token()));
+    let output = served.weir(&["status"]);
+    assert!(!format!("{output:?}").contains(&served.token()));
 
     let own = "[admin]\ntoken = \"0123456789abcdef\"\n";
     let config = format!("{}{OPEN}", listeners(free_port()).replace("[admin]\n", own));
@@ -306,8 +306,8 @@ fn status_says_how_everything_is_doing_and_its_exit_code_whether_all_is_well() {
     let (code, out, err) = served.weir(&["status"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let steady = |line: &str| !["weir ", "process "].iter().any(|name| line.starts_with(name));
-    let told: Vec<_> = out.lines().filter(|line| steady(line)).collect();
-    assert_snapshot!(told.join("\n").replace(env!("CARGO_PKG_VERSION"), "VERSION"), @r"
+    let output: Vec<_> = out.lines().filter(|line| steady(line)).collect();
+    assert_snapshot!(output.join("\n").replace(env!("CARGO_PKG_VERSION"), "VERSION"), @r"
     endpoint  http://HOST/mcp
     config    FOLDER/weir.toml
     clients   0 connections, 0 sessions, 0 streams
@@ -319,8 +319,11 @@ fn status_says_how_everything_is_doing_and_its_exit_code_whether_all_is_well() {
     ");
     assert!(!out.contains('\u{1b}'), "{out}");
     let (code, out, _) = served.weir(&["status", "--json"]);
-    let told = weir::json::Object::parse(out.trim().to_owned()).expect("JSON");
-    assert_eq!((code, told.get("ready"), told.get("draining")), (0, Some("true"), Some("false")));
+    let output = weir::json::Object::parse(out.trim().to_owned()).expect("JSON");
+    assert_eq!(
+        (code, output.get("ready"), output.get("draining")),
+        (0, Some("true"), Some("false"))
+    );
 }
 
 #[test]
@@ -329,29 +332,29 @@ fn what_is_down_is_told_with_its_reason_and_whose_move_it_is() {
         "{OPEN}[upstreams.gone]\ncommand = \"/nonexistent/server\"\nrequired = true\n"
     ));
     served.wait_for("/readyz?verbose", |_, body| body.contains("[+]upstream house"));
-    let told =
+    let output =
         served.wait_for("/readyz?verbose", |_, body| body.contains("[-]upstream gone failed"));
-    assert!(told.ends_with("not ready\n"), "{told}");
+    assert!(output.ends_with("not ready\n"), "{output}");
     assert_eq!(served.get("/readyz"), (503, "not ready\n".to_owned()));
     let (code, out, err) = served.weir(&["status"]);
     assert_eq!((code, &*err), (1, "weir: 1 of 2 upstreams not up: gone\n"), "{out}");
-    assert!(out.contains("down  gone") && out.contains("your move"), "{out}");
+    assert!(out.contains("down  gone") && out.contains("check that it runs"), "{out}");
     let missing = "never read, and so missing from clients' lists: prompts/list";
     assert!(out.split_whitespace().collect::<Vec<_>>().join(" ").contains(missing), "{out}");
-    // Clients are told the same.
+    // Clients see the same state.
     assert!(served.post("prompts/list").contains(r#""weir/partial":["gone"]"#));
 }
 
 #[test]
 fn an_upstream_that_is_not_required_keeps_nobody_from_being_ready_within_a_second() {
     let start = Instant::now();
-    // It is started, and never says a word.
+    // The server is started and never writes anything.
     let served = Served::start(&format!(
         "{OPEN}[upstreams.silent]\ncommand = \"sh\"\nargs = [\"-c\", \"read -r _; read -r _; read -r _\"]\n"
     ));
-    let told = served.wait_for("/readyz?verbose", |status, _| status == 200);
-    assert!(told.contains("[-]upstream silent not required: starting"), "{told}");
-    // What a busy machine adds, too.
+    let output = served.wait_for("/readyz?verbose", |status, _| status == 200);
+    assert!(output.contains("[-]upstream silent not required: starting"), "{output}");
+    // Allows for a busy machine.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
@@ -368,7 +371,7 @@ fn while_it_is_about_to_stop_it_is_not_ready_and_serves_on() {
     served.wait_for("/readyz", |status, body| (status, body) == (503, "not ready\n"));
     let answer = served.post("prompts/list");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // The second one, with which it does not wait, comes with the end of this test.
+    // The second signal, after which Weir does not wait, comes with the end of this test.
 }
 
 #[test]
@@ -392,13 +395,13 @@ fn while_it_stops_it_is_not_ready_and_says_so_until_the_last_call_has_ended() {
         get.len()
     )
     .expect("written");
-    // Opening a pipe waits for its other end: the call has reached the server.
+    // Opening a named pipe waits for the other end: the call has reached the server.
     std::fs::read(served.folder.path().join("asked")).expect("read");
     let (_, out, _) = served.weir(&["status"]);
     assert!(out.contains("1 in flight"), "{out}");
     terminate(&served.weir);
     served.wait_for("/readyz", |status, body| (status, body) == (503, "not ready\n"));
-    assert!(served.get("/readyz?verbose").1.contains("[-]door failed: stopping"));
+    assert!(served.get("/readyz?verbose").1.contains("[-]endpoint failed: stopping"));
     assert_eq!(served.get("/healthz").0, 200);
     let (code, out, err) = served.weir(&["status"]);
     assert!(code == 1 && out.contains("stopping") && err.contains("it is stopping"), "{out}{err}");
@@ -410,19 +413,20 @@ fn while_it_stops_it_is_not_ready_and_says_so_until_the_last_call_has_ended() {
 
 #[test]
 fn where_nothing_runs_it_says_what_to_do() {
-    let folder =
-        folder(&format!("[admin]\nlisten = \"127.0.0.1:1\"\n[state]\ndir = \"state\"\n{HOUSE}"));
-    let told = super::shown(folder.path(), &["status"]);
-    assert_snapshot!(told, @r"
+    let folder = folder(&format!(
+        "[admin]\nlisten = \"127.0.0.1:1\"\n[state]\ndir = \"state\"\n{LIBRARY_CONFIG}"
+    ));
+    let output = super::shown(folder.path(), &["status"]);
+    assert_snapshot!(output, @r"
     $ weir status
-    ! weir: no Weir of this configuration runs: nobody answers at 127.0.0.1:1; start it with `weir serve`
+    ! weir: no Weir of this configuration runs: nothing listens at 127.0.0.1:1; start it with `weir serve`
     => 4
     ");
     let off = folder_without_admin();
-    let told = super::shown(off.path(), &["status", "--json"]);
-    assert_snapshot!(told, @r#"
+    let output = super::shown(off.path(), &["status", "--json"]);
+    assert_snapshot!(output, @r#"
     $ weir status --json
-    ! {"error":"a Weir of this configuration cannot be asked: [admin] enabled = false","exit_code":78}
+    ! {"error":"the admin listener of this configuration is disabled: [admin] enabled = false","exit_code":78}
     => 78
     "#);
 }
@@ -436,13 +440,13 @@ fn a_token_that_is_not_taken_is_exit_code_3_and_health_needs_none() {
     for arguments in [&["status"][..], &["reload"], &["top", "--once"]] {
         let (code, out, err) = served.weir(arguments);
         assert_eq!((code, &*out), (3, ""), "{arguments:?}: {err}");
-        assert!(err.contains("does not take the token"), "{arguments:?}: {err}");
+        assert!(err.contains("rejects the token"), "{arguments:?}: {err}");
     }
     assert_eq!(served.weir(&["health"]), (0, "ready\n".to_owned(), String::new()));
 }
 
 fn folder_without_admin() -> TempDir {
-    folder(&format!("[admin]\nenabled = false\n{HOUSE}"))
+    folder(&format!("[admin]\nenabled = false\n{LIBRARY_CONFIG}"))
 }
 
 #[test]
@@ -469,13 +473,13 @@ fn an_address_that_is_written_has_to_be_free() {
 
 #[test]
 fn where_somebody_else_has_the_usual_address_it_serves_without_operators() {
-    // If that fails, somebody has it already.
+    // If binding fails, another process has the address already.
     let _taken = std::net::TcpListener::bind("127.0.0.1:9464");
-    let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{HOUSE}"));
+    let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{LIBRARY_CONFIG}"));
     let mut weir = super::program();
     weir.arg("serve").current_dir(folder.path()).stderr(std::process::Stdio::piped());
     let mut weir = weir.spawn().expect("it starts");
-    // No format is written, and what it logs goes into a pipe.
+    // No format is configured, and the log goes into a pipe.
     let log = BufReader::new(weir.stderr.take().expect("a pipe"));
     let mut lines = log.lines().map_while(Result::ok).map(|line| {
         let line = weir::json::Object::parse(line).expect("a line of JSON");
@@ -486,16 +490,19 @@ fn where_somebody_else_has_the_usual_address_it_serves_without_operators() {
     terminate(&weir);
     lines.for_each(drop);
     assert!(weir.wait().expect("it ends").success());
-    let told =
-        "nothing listens for operators: set `listen` under [admin] for `weir status` and metrics";
-    let expected = [told, "127.0.0.1:9464"].map(|it| Some(it.to_owned()));
+    let output =
+        "admin listener not started: set `listen` under [admin] for `weir status` and metrics";
+    let expected = [output, "127.0.0.1:9464"].map(|it| Some(it.to_owned()));
     assert!(before.contains(&expected), "{before:?}");
 }
 
 #[test]
 fn whatever_clients_invent_makes_no_series() {
     let served = Served::start(OPEN);
-    // Methods, items and clients, each with a name that no text format likes. The first of each make what series there are.
+    // The state of an upstream is a time series, too.
+    served.wait_for("/metrics", |_, text| text.contains(r#",state="up"}"#));
+    // Methods, items and clients, each with a name that no text format accepts unescaped. The first
+    // of each kind create all the time series that there are.
     const KINDS: usize = 4;
     let of = |number: usize| {
         let odd = format!(r#"{number}\"}} 1\n# EOF\u2028\\"#);
@@ -537,7 +544,7 @@ fn whatever_clients_invent_makes_no_series() {
             served.host,
             body.len()
         );
-        // At once: pieces would each wait for the last one to be acknowledged.
+        // In one write: each further piece would wait for the acknowledgment of the one before.
         stream.write_all(request.as_bytes()).expect("written");
         let mut length = 0;
         loop {
@@ -612,7 +619,7 @@ fn what_is_left_of_the_limits_on_an_item_is_told_for_a_client() {
     let folder = folder(&config);
     let (_, text, _) = super::weir(folder.path(), &["explain", "house__greeting", "--as", "ann"]);
     assert!(
-        text.contains("how much is left is known while a Weir of this configuration runs"),
+        text.contains("the remaining quota is known only while a Weir of this configuration runs"),
         "{text}"
     );
 }

@@ -1,10 +1,10 @@
-//! `weir pins`: what is different from what was approved, and approving it.
+//! `weir pins`: differences to the approved definitions, and their approval.
 
 use std::path::Path;
 
 use insta::assert_snapshot;
 
-use super::{GREETING, HOUSE, folder, shown};
+use super::{GREETING, LIBRARY_CONFIG, folder, shown};
 
 fn write(folder: &Path, name: &str, text: &str) {
     std::fs::write(folder.join(name), text).expect("written");
@@ -12,28 +12,28 @@ fn write(folder: &Path, name: &str, text: &str) {
 
 #[test]
 fn what_is_different_is_shown_and_approved() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let folder = folder.path();
-    let mut told = shown(folder, &["pins", "diff"]);
-    told += &shown(folder, &["pins", "list"]);
-    told += &shown(folder, &["pins", "approve"]);
-    told += &shown(folder, &["pins", "diff"]);
-    // One changes, one gets another name, one is new.
+    let mut output = shown(folder, &["pins", "diff"]);
+    output += &shown(folder, &["pins", "list"]);
+    output += &shown(folder, &["pins", "approve"]);
+    output += &shown(folder, &["pins", "diff"]);
+    // One item changes, one is renamed, one is new.
     write(folder, "prompts/greeting.md", &GREETING.replace("Greets", "Beats"));
     let plan = folder.join("prompts/secret-plan.md");
     std::fs::rename(plan, folder.join("prompts/open-plan.md")).expect("renamed");
     write(folder, "prompts/new.md", "---\ndescription: New.\n---\nHi.\n");
-    told += &shown(folder, &["pins", "diff"]);
-    told += &shown(folder, &["pins", "diff", "--json"]);
-    told += &shown(folder, &["pins", "diff", "house/open-plan"]);
-    told += &shown(folder, &["pins", "approve", "house/greeting"]);
-    told += &shown(folder, &["pins", "approve", "house/nothing"]);
-    told += &shown(folder, &["pins", "approve", "hose"]);
-    told += &shown(folder, &["pins", "diff", "house/greeting"]);
-    told += &shown(folder, &["pins", "approve", "house"]);
-    told += &shown(folder, &["pins", "diff"]);
-    told += &shown(folder, &["pins", "list", "house/new"]);
-    assert_snapshot!(told, @r#"
+    output += &shown(folder, &["pins", "diff"]);
+    output += &shown(folder, &["pins", "diff", "--json"]);
+    output += &shown(folder, &["pins", "diff", "house/open-plan"]);
+    output += &shown(folder, &["pins", "approve", "house/greeting"]);
+    output += &shown(folder, &["pins", "approve", "house/nothing"]);
+    output += &shown(folder, &["pins", "approve", "hose"]);
+    output += &shown(folder, &["pins", "diff", "house/greeting"]);
+    output += &shown(folder, &["pins", "approve", "house"]);
+    output += &shown(folder, &["pins", "diff"]);
+    output += &shown(folder, &["pins", "list", "house/new"]);
+    assert_snapshot!(output, @r#"
     $ weir pins diff
     new      house/greeting (prompt)
     new      house/secret-plan (prompt)
@@ -104,15 +104,15 @@ fn what_is_different_is_shown_and_approved() {
 
 #[test]
 fn what_is_locked_is_not_served_until_it_is_approved() {
-    let folder = folder(&format!("{HOUSE}\n[guard]\npinning = \"locked\"\n"));
+    let folder = folder(&format!("{LIBRARY_CONFIG}\n[guard]\npinning = \"locked\"\n"));
     let folder = folder.path();
-    let mut told = shown(folder, &["list"]);
-    told += &shown(folder, &["get", "house__greeting", "who=Ada"]);
-    told += &shown(folder, &["pins", "approve", "house/greeting"]);
-    told += &shown(folder, &["list"]);
+    let mut output = shown(folder, &["list"]);
+    output += &shown(folder, &["get", "house__greeting", "who=Ada"]);
+    output += &shown(folder, &["pins", "approve", "house/greeting"]);
+    output += &shown(folder, &["list"]);
     write(folder, "weir.lock", "version = 1\n[upstreams.house]\nprompts = 7\n");
-    told += &shown(folder, &["list"]);
-    assert_snapshot!(told, @r"
+    output += &shown(folder, &["list"]);
+    assert_snapshot!(output, @r"
     $ weir list
     ! warning: upstreams.house.guard: the lock file approves nothing of this upstream, so nothing is served
      --> weir.toml:2:12
@@ -140,7 +140,7 @@ fn what_is_locked_is_not_served_until_it_is_approved() {
     house__greeting  Greets somebody.
     => 0
     $ weir list
-    ! error: guard.lock_file: the lock file cannot be used: `upstreams.house` is not as Weir writes it
+    ! error: guard.lock_file: the lock file cannot be used: `upstreams.house` is malformed
       --> weir.toml:13:2
        |
     13 | [guard]
@@ -151,12 +151,13 @@ fn what_is_locked_is_not_served_until_it_is_approved() {
 
 #[test]
 fn an_upstream_that_is_not_there_is_not_approved() {
-    let folder = folder(&format!("{HOUSE}\n[upstreams.gone]\ncommand = \"/nonexistent/server\"\n"));
+    let folder =
+        folder(&format!("{LIBRARY_CONFIG}\n[upstreams.gone]\ncommand = \"/nonexistent/server\"\n"));
     let folder = folder.path();
-    let mut told = shown(folder, &["pins", "approve"]);
-    told += &shown(folder, &["pins", "diff"]);
-    told += &shown(folder, &["pins", "approve", "house"]);
-    assert_snapshot!(told, @r"
+    let mut output = shown(folder, &["pins", "approve"]);
+    output += &shown(folder, &["pins", "diff"]);
+    output += &shown(folder, &["pins", "approve", "house"]);
+    assert_snapshot!(output, @r"
     $ weir pins approve
     ! weir: could not be listed, and was not compared: `gone`
     => 4

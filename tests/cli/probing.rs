@@ -1,4 +1,4 @@
-//! Probes of a running Weir: its listener for operators under attack, and `weir health`.
+//! Probes of a running Weir: its admin endpoint under attack, and `weir health`.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -9,9 +9,9 @@ use super::operating::{OPEN, Served, free_port};
 use super::serving::terminate;
 use super::{folder, serve};
 
-/// Holds 64 connections that say nothing or half a head, opens 20 more each second while `ask` is asked for three
-/// seconds, and returns the longest time that an answer took.
-fn besieged(address: &str, mut ask: impl FnMut()) -> Duration {
+/// Keeps 64 connections open that send nothing or half a head, opens 20 more each second while
+/// `probe` is called for three seconds, and returns the longest duration of a call.
+fn longest_under_attack(address: &str, mut probe: impl FnMut()) -> Duration {
     let silent = |number: usize| {
         let mut stream = TcpStream::connect(address).expect("it listens");
         if number.is_multiple_of(2) {
@@ -29,16 +29,16 @@ fn besieged(address: &str, mut ask: impl FnMut()) -> Duration {
             }
             held.len()
         });
-        let (start, mut asked, mut longest) = (Instant::now(), 0, Duration::ZERO);
+        let (start, mut requested, mut longest) = (Instant::now(), 0, Duration::ZERO);
         while start.elapsed() < Duration::from_secs(3) {
             let begin = Instant::now();
-            ask();
-            (asked, longest) = (asked + 1, longest.max(begin.elapsed()));
+            probe();
+            (requested, longest) = (requested + 1, longest.max(begin.elapsed()));
         }
         over.send(()).expect("the flood goes on");
         let connections = flood.join().expect("no panic");
         eprintln!(
-            "{asked} answers beside {connections} connections, the slowest after {longest:?}"
+            "{requested} answers beside {connections} connections, the slowest after {longest:?}"
         );
         longest
     })
@@ -49,7 +49,7 @@ fn probes_are_answered_while_silent_and_half_spoken_connections_keep_coming() {
     let served = Served::start(OPEN);
     served.wait_for("/readyz", |status, _| status == 200);
     let mut paths = ["/healthz", "/readyz", "/metrics"].into_iter().cycle();
-    let longest = besieged(&served.admin, || {
+    let longest = longest_under_attack(&served.admin, || {
         assert_eq!(served.get(paths.next().expect("endless")).0, 200);
     });
     assert!(longest < Duration::from_secs(1), "{longest:?}");
@@ -63,19 +63,19 @@ fn clients_are_answered_while_silent_connections_take_all_places() {
         let text = text.replace("[server]\n", "[server]\nmax_connections = 32\n");
         std::fs::write(file, text).expect("written");
     });
-    let longest = besieged(&served.host, || {
+    let longest = longest_under_attack(&served.host, || {
         assert!(served.post("prompts/list").starts_with("HTTP/1.1 200"));
     });
-    // Each of those that were there first may have its second.
+    // Each of the earlier connections may take its second.
     assert!(longest < Duration::from_secs(8), "{longest:?}");
 }
 
-/// What `weir health` with these arguments ends with.
+/// Result of `weir health` with these arguments.
 fn health(served: &Served, arguments: &[&str]) -> (i32, String, String) {
     served.weir(&[&["health"], arguments].concat())
 }
 
-fn said(code: i32, out: &str, err: &str) -> (i32, String, String) {
+fn result(code: i32, out: &str, err: &str) -> (i32, String, String) {
     (code, out.to_owned(), err.to_owned())
 }
 
@@ -89,7 +89,7 @@ fn health_tells_ready_from_alive_and_both_from_nothing() {
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(err.starts_with("weir: alive, not ready: upstream gone: "), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
-    assert_eq!(health(&served, &["--live"]), said(0, "alive\n", ""));
+    assert_eq!(health(&served, &["--live"]), result(0, "alive\n", ""));
 
     let served = served.again(|folder| {
         let file = folder.join("weir.toml");
@@ -99,21 +99,24 @@ fn health_tells_ready_from_alive_and_both_from_nothing() {
         std::fs::write(file, text).expect("written");
     });
     served.wait_for("/readyz", |status, _| status == 200);
-    assert_eq!(health(&served, &[]), said(0, "ready\n", ""));
+    assert_eq!(health(&served, &[]), result(0, "ready\n", ""));
     terminate(&served.weir);
     served.wait_for("/readyz", |status, _| status == 503);
     let stopping = "weir: alive, not ready: door: stopping\n";
-    assert_eq!(health(&served, &[]), said(1, "", stopping));
-    assert_eq!(health(&served, &["--live"]), said(0, "alive\n", ""));
+    assert_eq!(health(&served, &[]), result(1, "", stopping));
+    assert_eq!(health(&served, &["--live"]), result(0, "alive\n", ""));
     let (folder, admin) = (served.folder.path().to_owned(), served.admin.clone());
     std::fs::copy(folder.join("weir.toml"), folder.join("other.toml")).expect("copied");
-    // Another configuration with the same address for operators, whose own endpoint nobody listens at.
+    // Another configuration with the same admin address, whose own endpoint has no listener.
     let other = std::fs::read_to_string(folder.join("other.toml")).expect("read");
     let other = other.replace("127.0.0.1:0", "127.0.0.1:1");
     std::fs::write(folder.join("other.toml"), other).expect("written");
     let (code, _, err) = health(&served, &["--live", "--config", "other.toml"]);
     assert_eq!(code, 4, "{err}");
-    assert!(err.starts_with("weir: no Weir of this configuration answers: 127.0.0.1:1: "), "{err}");
+    assert!(
+        err.starts_with("weir: no Weir of this configuration responds: 127.0.0.1:1: "),
+        "{err}"
+    );
 
     let kept = std::fs::read_to_string(folder.join("weir.toml")).expect("read");
     drop(served);
@@ -129,14 +132,14 @@ fn health_does_not_mind_what_was_written_into_the_configuration_since() {
     served.wait_for("/readyz", |status, _| status == 200);
     let file = served.folder.path().join("weir.toml");
     let good = std::fs::read_to_string(&file).expect("it was written");
-    let ready = said(0, "ready\n", "");
+    let ready = result(0, "ready\n", "");
     let wrong_key = good.replace("[admin]\n", "[admin]\nlisten_at = 1\n");
     let moved = good.replace(&served.admin, "127.0.0.1:1");
     for text in [wrong_key, moved] {
         std::fs::write(&file, text).expect("written");
         assert_eq!(health(&served, &[]), ready);
     }
-    // No TOML at all: it does not say where it listens, and is what is wrong.
+    // Invalid TOML: the file has no address, and the error is reported.
     std::fs::write(&file, "[admin").expect("written");
     let (code, _, err) = health(&served, &["--live"]);
     assert_eq!(code, 78, "{err}");
@@ -154,14 +157,14 @@ fn health_asks_the_endpoint_where_operators_have_none() {
     let folder = folder(&text(port));
     let (mut weir, log, _) = serve(folder.path());
     std::thread::spawn(move || log.for_each(drop));
-    let asked = super::weir(folder.path(), &["health"]);
-    assert_eq!(asked, said(0, "ready\n", ""));
+    let requested = super::weir(folder.path(), &["health"]);
+    assert_eq!(requested, result(0, "ready\n", ""));
     terminate(&weir);
     assert!(weir.wait().expect("it ends").success());
     let (code, out, err) = super::weir(folder.path(), &["health"]);
     assert_eq!((code, out.as_str()), (4, ""));
     let expected = format!(
-        "weir: no Weir of this configuration answers: no listener of [admin]; 127.0.0.1:{port}: "
+        "weir: no Weir of this configuration responds: no listener of [admin]; 127.0.0.1:{port}: "
     );
     assert!(err.starts_with(&expected), "{err}");
 }
@@ -177,7 +180,7 @@ fn health_waits_no_longer_than_it_is_told() {
     let (code, _, err) = super::weir(folder.path(), &["health", "--timeout", "1"]);
     let took = start.elapsed();
     assert_eq!(code, 4);
-    assert!(err.contains("no answer within 1s"), "{err}");
+    assert!(err.contains("no response within 1s"), "{err}");
     assert!((1..8).contains(&took.as_secs()), "{took:?}");
     let (code, _, _) = super::weir(folder.path(), &["health", "--timeout", "0"]);
     assert_eq!(code, 2);

@@ -33,7 +33,7 @@ fn read_writes_exactly_what_is_there() {
         shown(folder.path(), &["read", "note:///1", "--json"]),
         shown(folder.path(), &["read", "note:///2", "--as", "visitor"]),
         shown(folder.path(), &["read", "note:///3"]),
-        // A template matches it; whether it is there only its server knows.
+        // A template matches the URI; only its server knows whether the resource exists.
         shown(folder.path(), &["read", "note:///99"]),
         shown(folder.path(), &["read", "notes:///1"]),
         shown(folder.path(), &["read", "elsewhere:///1", "--json"]),
@@ -46,7 +46,7 @@ fn read_writes_exactly_what_is_there() {
     ! weir: the policy hides the resource `note:///2` from this client
     => 6
     $ weir read note:///3
-    ! weir: no resource `note:///3`: no upstream lets it out, as `resources` rules are; upstreams: notes, house
+    ! weir: no resource `note:///3`: no upstream exports it under its `resources` rules; upstreams: notes, house
     => 2
     $ weir read note:///99
     ! weir: note:///99: Resource not found
@@ -74,7 +74,7 @@ fn bytes_and_several_contents_go_out_one_after_the_other() {
     script(folder.path(), "hub", &[("resources/list", list), ("resources/read", read)]);
     assert_snapshot!(shown(folder.path(), &["read", "file:///a"]), @r"
     $ weir read file:///a
-    ! weir: file:///a: a blob in the answer is not base64
+    ! weir: file:///a: a blob in the response is not base64
     => 5
     ");
 }
@@ -135,9 +135,9 @@ fn complete_tells_what_is_settled_and_that_there_is_more() {
         r#""result":{"prompts":[{"name":"trip","arguments":[{"name":"from"},{"name":"to"}]}]}"#;
     let values =
         r#""result":{"completion":{"values":["Rome","Ro\nuen"],"total":70,"hasMore":true}}"#;
-    // Answers only what holds the context as the specification writes it.
-    let asked = r#"context":{"arguments":{"from":"Pisa"#;
-    script(folder.path(), "hub", &[("prompts/list", list), (asked, values)]);
+    // Responds only to a request with the context as the specification defines it.
+    let requested = r#"context":{"arguments":{"from":"Pisa"#;
+    script(folder.path(), "hub", &[("prompts/list", list), (requested, values)]);
     let arguments = ["complete", "prompt", "hub__trip", "to=Ro", "--given", "from=Pisa"];
     assert_snapshot!(shown(folder.path(), &arguments), @r"
     $ weir complete prompt hub__trip to=Ro --given from=Pisa

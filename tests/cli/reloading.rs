@@ -1,4 +1,4 @@
-//! `weir serve` and `weir stdio` follow their configuration: files that are saved, files that come, SIGHUP.
+//! Configuration reload of `weir serve` and `weir stdio`: saved files, new files, SIGHUP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -30,25 +30,25 @@ impl Served {
         Self { weir, log }
     }
 
-    fn hang_up(&self) {
+    fn send_sighup(&self) {
         kill_process(Pid::from_child(&self.weir), Signal::HUP).expect("it runs");
     }
 
-    fn says(&mut self, text: &str) -> String {
+    fn wait_for_log(&mut self, text: &str) -> String {
         line_with(&mut self.log, text)
     }
 
     fn end(mut self) {
         terminate(&self.weir);
-        // Whatever else it says has to go somewhere.
+        // The remaining log has to be drained.
         let rest = std::thread::spawn(move || self.log.lines().count());
         assert!(self.weir.wait().expect("it ends").success());
         rest.join().expect("read");
     }
 }
 
-/// A script that writes down the number of each of its processes.
-fn counted(folder: &Path, name: &str) {
+/// Script that records the id of each of its processes.
+fn process_script(folder: &Path, name: &str) {
     script(folder, name, &[]);
     let path = folder.join(format!("{name}.sh"));
     let text = std::fs::read_to_string(&path).expect("written");
@@ -60,8 +60,8 @@ fn processes(folder: &Path, name: &str) -> Vec<String> {
     pids.lines().map(str::to_owned).collect()
 }
 
-/// Puts a file in the place of another, as most editors do.
-fn put(folder: &Path, name: &str, text: &str) {
+/// Replaces a file by rename, as most editors do.
+fn replace_file(folder: &Path, name: &str, text: &str) {
     let beside = folder.join("weir.toml.new");
     std::fs::write(&beside, text).expect("written");
     std::fs::rename(beside, folder.join(name)).expect("moved");
@@ -71,38 +71,38 @@ fn put(folder: &Path, name: &str, text: &str) {
 fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_process() {
     let folder = folder("");
     let folder = folder.path();
-    counted(folder, "kept");
-    counted(folder, "other");
+    process_script(folder, "kept");
+    process_script(folder, "other");
     std::fs::create_dir(folder.join("conf.d")).expect("made");
-    put(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
+    replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
     let mut served = Served::start(folder);
-    served.says("\"listed\"");
+    served.wait_for_log("\"listed\"");
     let kept = processes(folder, "kept");
     assert_eq!(kept.len(), 1);
 
-    // A new file in the folder that is included.
-    put(folder, "conf.d/other.toml", &scripted("other"));
-    let line = served.says("the configuration was reloaded");
+    // A new file in the included folder.
+    replace_file(folder, "conf.d/other.toml", &scripted("other"));
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other added; upstreams kept: 1"), "{line}");
-    served.says("\"listed\"");
+    served.wait_for_log("\"listed\"");
     // An included file that is written in place.
     let changed = format!("{}timeouts = {{ call = \"59s\" }}\n", scripted("other"));
     std::fs::write(folder.join("conf.d/other.toml"), changed).expect("written");
-    let line = served.says("the configuration was reloaded");
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
-    served.says("\"listed\"");
+    served.wait_for_log("\"listed\"");
     assert_eq!(processes(folder, "other").len(), 2);
     std::fs::remove_file(folder.join("conf.d/other.toml")).expect("removed");
-    let line = served.says("the configuration was reloaded");
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other removed; upstreams kept: 1"), "{line}");
 
-    // The main file, put in its place; a key that has to wait is named.
+    // The main file, replaced by rename; a key that needs a restart is named.
     let with_role = "[roles.guest]\nprompts.allow = [\"*\"]\n";
     let other_port = HEAD.replace("127.0.0.1:0", "127.0.0.1:1");
-    put(folder, "weir.toml", &format!("{other_port}{with_role}{}", scripted("kept")));
-    let line = served.says("the configuration was reloaded");
+    replace_file(folder, "weir.toml", &format!("{other_port}{with_role}{}", scripted("kept")));
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("role guest added; upstreams kept: 1"), "{line}");
-    let line = served.says("after a restart");
+    let line = served.wait_for_log("after a restart");
     assert!(line.contains("\"key\":\"server.listen\""), "{line}");
     assert_eq!(processes(folder, "kept"), kept);
     assert!(runs(&kept[0]));
@@ -113,22 +113,22 @@ fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_proces
 fn f81_a_bad_file_is_told_with_its_place_and_changes_nothing() {
     let folder = folder("");
     let folder = folder.path();
-    counted(folder, "kept");
-    put(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
+    process_script(folder, "kept");
+    replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
     let mut served = Served::start(folder);
-    served.says("\"listed\"");
+    served.wait_for_log("\"listed\"");
     let kept = processes(folder, "kept");
 
-    put(folder, "weir.toml", &format!("{HEAD}nonsense = 1\n{}", scripted("kept")));
-    let line = served.says("the configuration is refused");
+    replace_file(folder, "weir.toml", &format!("{HEAD}nonsense = 1\n{}", scripted("kept")));
+    let line = served.wait_for_log("the configuration is refused");
     assert!(line.contains("\"at\":\"weir.toml:6:1\"") && line.contains("log.nonsense"), "{line}");
-    put(folder, "weir.toml", "[server");
-    let line = served.says("the configuration is refused");
+    replace_file(folder, "weir.toml", "[server");
+    let line = served.wait_for_log("the configuration is refused");
     assert!(line.contains("\"at\":\"weir.toml:1:"), "{line}");
     assert_eq!(processes(folder, "kept"), kept);
     assert!(runs(&kept[0]));
-    put(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
-    served.says("says the same");
+    replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
+    served.wait_for_log("nothing changed");
     served.end();
 }
 
@@ -138,13 +138,17 @@ fn sighup_has_the_configuration_read_again_where_files_are_not_watched() {
     let folder = folder.path();
     script(folder, "kept", &[]);
     let head = HEAD.replace("[server]\n", "[server]\nwatch = false\n");
-    put(folder, "weir.toml", &format!("{head}{}", scripted("kept")));
+    replace_file(folder, "weir.toml", &format!("{head}{}", scripted("kept")));
     let mut served = Served::start(folder);
-    served.hang_up();
-    served.says("says the same");
-    put(folder, "weir.toml", &format!("{head}[protocol]\npage_size = 7\n{}", scripted("kept")));
-    served.hang_up();
-    let line = served.says("the configuration was reloaded");
+    served.send_sighup();
+    served.wait_for_log("nothing changed");
+    replace_file(
+        folder,
+        "weir.toml",
+        &format!("{head}[protocol]\npage_size = 7\n{}", scripted("kept")),
+    );
+    served.send_sighup();
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
     served.end();
 }
@@ -164,7 +168,7 @@ fn a_client_on_stdio_hears_of_what_somebody_writes_into_the_file() {
     line_with(&mut output, "protocolVersion");
 
     let denied = "[upstreams.house]\nprompts_dir = \"prompts\"\nprompts.deny = [\"secret-*\"]\n";
-    put(folder.path(), "weir.toml", denied);
+    replace_file(folder.path(), "weir.toml", denied);
     line_with(&mut output, "notifications/prompts/list_changed");
     writeln!(input, r#"{{"jsonrpc":"2.0","id":2,"method":"prompts/list"}}"#).expect("it reads");
     let list = line_with(&mut output, "\"id\":2");
@@ -183,10 +187,12 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
         "[log]\nformat = \"json\"\n[state]\ndir = \"state\"\n[admin]\nlisten = \"{admin}\"\n\
          [server]\nwatch = false\nlisten = \"127.0.0.1:0\"\n"
     );
-    let write = |more: &str| put(folder, "weir.toml", &format!("{head}{more}{}", scripted("kept")));
+    let write = |more: &str| {
+        replace_file(folder, "weir.toml", &format!("{head}{more}{}", scripted("kept")))
+    };
     let reload = |arguments: &[&str]| {
         let mut command = crate::program();
-        // Known to whoever asks only.
+        // The variable is set for the client of the reload only.
         command.arg("reload").args(arguments).current_dir(folder).env("PAGE", "9");
         let output = command.output().expect("it runs");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
@@ -196,14 +202,14 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     let (code, _, err) = reload(&[]);
     assert_eq!(code, 4, "{err}");
     let served = Served::start(folder);
-    assert_eq!(reload(&[]).1, "the configuration says the same as before\n");
+    assert_eq!(reload(&[]).1, "the configuration is unchanged\n");
 
     write("max_body = \"1MiB\"\nmax_buffered = \"64MiB\"\n");
     let (code, out, _) = reload(&[]);
     let expected = "the configuration was reloaded\n  server changed\n  upstreams kept: 1\n  \
                     server.max_buffered takes effect after a restart\n";
     assert_eq!((code, &*out), (0, expected));
-    // What is bad here, and what is bad there alone.
+    // A mistake in this environment, and a mistake only in the process's environment.
     write("nonsense = 1\n");
     let (code, _, err) = reload(&[]);
     assert!(code == 1 && err.contains("weir.toml:10:1") && err.contains("former"), "{code} {err}");
@@ -215,7 +221,7 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
         stream.read_to_string(&mut answer).expect("an answer");
         answer
     };
-    // The same page for whoever has the token.
+    // The same page for a client with the token.
     let token = std::fs::read_to_string(folder.join("state/admin-token")).expect("a token");
     let shown = format!("Authorization: Bearer {}\r\n", token.trim());
     let answer = post(&shown);
@@ -229,7 +235,7 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     let (code, out, err) = reload(&["--json"]);
     assert!(code == 1 && out.contains("\"at\":\"weir.toml:11:"), "{code} {out} {err}");
 
-    // It is nobody's without the token, and not to be asked for by following a link.
+    // The page needs the token, and a GET, as by following a link, is not allowed.
     for (method, status) in [("POST", " 401 "), ("GET", " 405 ")] {
         let mut stream = TcpStream::connect(&admin).expect("it listens");
         write!(stream, "{method} /reload HTTP/1.1\r\nHost: {admin}\r\n\r\n").expect("written");
@@ -240,15 +246,15 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     served.end();
 }
 
-/// A file that its owner alone may read, written in place.
-fn keep(path: &Path, text: &str) {
+/// Writes a file in place that only its owner may read.
+fn write_private(path: &Path, text: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).expect("written");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("set");
 }
 
-/// A script that writes down the token that each of its processes was given.
-fn tokened(folder: &Path, name: &str) {
+/// Script that records the token that each of its processes received.
+fn token_script(folder: &Path, name: &str) {
     script(folder, name, &[]);
     let path = folder.join(format!("{name}.sh"));
     let text = std::fs::read_to_string(&path).expect("written");
@@ -259,30 +265,34 @@ fn tokened(folder: &Path, name: &str) {
 fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone() {
     let folder = folder("");
     let folder = folder.path();
-    tokened(folder, "kept");
-    tokened(folder, "other");
+    token_script(folder, "kept");
+    token_script(folder, "other");
     std::fs::create_dir(folder.join("secrets")).expect("made");
     let token = folder.join("secrets/token");
-    keep(&token, "one\n");
+    write_private(&token, "one\n");
     let secret = "env = { TOKEN = { file = \"secrets/token\" } }\n";
-    put(folder, "weir.toml", &format!("{HEAD}{}{}{secret}", scripted("kept"), scripted("other")));
+    replace_file(
+        folder,
+        "weir.toml",
+        &format!("{HEAD}{}{}{secret}", scripted("kept"), scripted("other")),
+    );
     let mut served = Served::start(folder);
-    served.says("\"listed\"");
-    served.says("\"listed\"");
+    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"listed\"");
 
-    // In place, in its place, and by a right that is given: each is another file to whoever looks.
-    keep(&token, "two\n");
-    let line = served.says("the configuration was reloaded");
+    // In place, by rename, and by a changed permission: each is a different file to the watcher.
+    write_private(&token, "two\n");
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
-    keep(&folder.join("secrets/new"), "three\n");
+    write_private(&folder.join("secrets/new"), "three\n");
     std::fs::rename(folder.join("secrets/new"), &token).expect("moved");
-    served.says("the configuration was reloaded");
+    served.wait_for_log("the configuration was reloaded");
     std::fs::remove_file(&token).expect("removed");
-    let line = served.says("the configuration is refused");
+    let line = served.wait_for_log("the configuration is refused");
     assert!(line.contains("upstreams.other.env.TOKEN") && !line.contains("three"), "{line}");
-    keep(&token, "four\n");
-    served.says("the configuration was reloaded");
-    served.says("\"listed\"");
+    write_private(&token, "four\n");
+    served.wait_for_log("the configuration was reloaded");
+    served.wait_for_log("\"listed\"");
     assert_eq!(processes(folder, "kept"), [""]);
     let last = processes(folder, "other").pop();
     assert_eq!(last.as_deref(), Some("four"));
@@ -293,20 +303,24 @@ fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone()
 fn sighup_has_the_secrets_of_commands_fetched_anew() {
     let folder = folder("");
     let folder = folder.path();
-    tokened(folder, "kept");
-    tokened(folder, "other");
+    token_script(folder, "kept");
+    token_script(folder, "other");
     let secret = "env = { TOKEN = { command = [\"cat\", \"counter\"] } }\n";
-    put(folder, "counter", "one\n");
+    replace_file(folder, "counter", "one\n");
     let head = HEAD.replace("[server]\n", "[server]\nwatch = false\n");
-    put(folder, "weir.toml", &format!("{head}{}{}{secret}", scripted("kept"), scripted("other")));
+    replace_file(
+        folder,
+        "weir.toml",
+        &format!("{head}{}{}{secret}", scripted("kept"), scripted("other")),
+    );
     let mut served = Served::start(folder);
-    served.says("\"listed\"");
-    served.says("\"listed\"");
-    put(folder, "counter", "two\n");
-    served.hang_up();
-    let line = served.says("the configuration was reloaded");
+    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"listed\"");
+    replace_file(folder, "counter", "two\n");
+    served.send_sighup();
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
-    served.says("\"listed\"");
+    served.wait_for_log("\"listed\"");
     assert_eq!(processes(folder, "kept"), [""]);
     assert_eq!(processes(folder, "other"), ["one", "two"]);
     served.end();
@@ -317,12 +331,13 @@ fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
     use std::os::unix::fs::symlink;
     let folder = folder("");
     let folder = folder.path();
-    tokened(folder, "hub");
-    // As kubelet mounts a ConfigMap and a Secret: a link for each file, all through one that is replaced.
+    token_script(folder, "hub");
+    // As kubelet mounts a ConfigMap and a Secret: a symbolic link for each file, all through one
+    // that is replaced.
     let mount = |name: &str, at: &str, file: &str, text: &str| {
         let mount = folder.join(name);
         std::fs::create_dir_all(mount.join(at)).expect("made");
-        keep(&mount.join(at).join(file), text);
+        write_private(&mount.join(at).join(file), text);
         symlink(at, mount.join("..data_tmp")).expect("linked");
         std::fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("moved");
         if !mount.join(file).is_symlink() {
@@ -345,17 +360,17 @@ fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
     let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
     line_with(&mut log, "\"ready\"");
     let mut served = Served { weir, log };
-    served.says("\"listed\"");
+    served.wait_for_log("\"listed\"");
     mount("secrets", "..2", "token", "two\n");
-    let line = served.says("the configuration was reloaded");
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream hub restarted"), "{line}");
     mount("config", "..2", "weir.toml", &config(8));
-    let line = served.says("the configuration was reloaded");
+    let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
     std::fs::remove_dir_all(folder.join("secrets/..1")).expect("removed");
     mount("secrets", "..3", "token", "three\n");
-    served.says("the configuration was reloaded");
-    served.says("\"listed\"");
+    served.wait_for_log("the configuration was reloaded");
+    served.wait_for_log("\"listed\"");
     assert_eq!(processes(folder, "hub"), ["one", "two", "three"]);
     served.end();
 }
@@ -373,7 +388,7 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
     };
     let listen = "listen = \"127.0.0.1:0\"\n";
     let first = config(admin, listen, "", "");
-    put(folder, "weir.toml", &first);
+    replace_file(folder, "weir.toml", &first);
     let mut served = Served::start(folder);
     let reload = || {
         let (code, out, err) = super::weir(folder, &["reload"]);
@@ -381,8 +396,8 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
         out.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("signed");
-    keep(&folder.join("tls.crt"), &certificate.cert.pem());
-    keep(&folder.join("tls.key"), &certificate.signing_key.serialize_pem());
+    write_private(&folder.join("tls.crt"), &certificate.cert.pem());
+    write_private(&folder.join("tls.key"), &certificate.signing_key.serialize_pem());
     let tls = "[server.tls]\ncert = \"tls.crt\"\nkey = { file = \"tls.key\" }\n";
     for (key, text) in [
         ("server.listen", config(admin, "listen = \"127.0.0.1:1\"\n", "", "")),
@@ -391,29 +406,29 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
         ("server.max_buffered", config(admin, listen, "", "max_buffered = \"64MiB\"\n")),
         ("log", config(admin, listen, "level = \"debug\"\n", "")),
         ("audit", config(admin, listen, "", "[audit]\nenabled = true\n")),
-        // It is asked where it listens, not where the file says by now.
+        // The command uses the address where the process listens, not the address now in the file.
         ("admin", config(free_port(), listen, "", "")),
         ("admin", first.replace("[admin]\n", "[admin]\nenabled = false\n")),
         ("admin", first.replace("[admin]\n", "[admin]\ntoken = \"0123456789abcdef\"\n")),
     ] {
-        put(folder, "weir.toml", &text);
-        let told = format!("  {key} takes effect after a restart");
+        replace_file(folder, "weir.toml", &text);
+        let report = format!("  {key} takes effect after a restart");
         let out = reload();
-        assert_eq!(out, ["the configuration was reloaded", &*told], "{key}");
-        let line = served.says("after a restart");
+        assert_eq!(out, ["the configuration was reloaded", &*report], "{key}");
+        let line = served.wait_for_log("after a restart");
         assert!(line.contains(&format!("\"key\":\"{key}\"")), "{line}");
         let (code, _, err) = super::weir(folder, &["status"]);
         assert_eq!(code, 0, "{key}: {err}");
     }
-    // Its token is in the other folder.
-    put(folder, "weir.toml", &first.replace("\"state\"", "\"elsewhere\""));
+    // The token of the process is in the other folder.
+    replace_file(folder, "weir.toml", &first.replace("\"state\"", "\"elsewhere\""));
     let (code, _, err) = super::weir(folder, &["reload"]);
     assert!(code == 4 && err.contains("`dir` under [state]"), "{code} {err}");
-    served.hang_up();
-    let line = served.says("after a restart");
+    served.send_sighup();
+    let line = served.wait_for_log("after a restart");
     assert!(line.contains("\"key\":\"state\""), "{line}");
-    put(folder, "weir.toml", &first);
-    assert_eq!(reload(), ["the configuration says the same as before"]);
+    replace_file(folder, "weir.toml", &first);
+    assert_eq!(reload(), ["the configuration is unchanged"]);
     let kept = || std::fs::read_dir(folder.join("state")).expect("a folder").count();
     assert_eq!(kept(), 2, "the token, and where it listens");
     served.end();

@@ -1,7 +1,7 @@
-//! Sixty planted secrets, and none of them in anything that Weir says: no output of a command, no line of the
-//! log at its most talkative, no line of an audit log, no command line.
+//! Sixty planted secrets, none of which appears in any output of Weir: no output of a command, no
+//! line of the log at its most verbose level, no line of an audit log, no command line.
 //!
-//! What a client is answered is not looked at: there its own arguments may well come back.
+//! Responses to clients are not checked: they may contain the client's own arguments.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::example;
 use super::serving::terminate;
 
-/// The secrets: each says which it is, so that the one that leaks is known.
+/// The secrets; each names its place, so that a leak identifies its source.
 #[derive(Default)]
 struct Planted(BTreeSet<String>);
 
@@ -30,7 +30,7 @@ impl Planted {
         secret
     }
 
-    /// A file with a secret, for its owner only.
+    /// Writes a file with a secret, readable by its owner only.
     fn file(&mut self, folder: &Path, place: &str) -> String {
         let (name, secret) = (format!("file-{}", self.0.len()), self.plant(place));
         let mut options = fs::OpenOptions::new();
@@ -43,18 +43,19 @@ impl Planted {
         let found: Vec<_> = self.0.iter().filter(|secret| text.contains(secret.as_str())).collect();
         let lines = text.lines().filter(|line| line.contains("hunter2-"));
         assert!(found.is_empty(), "{where_}: {found:?} in {:?}", lines.collect::<Vec<_>>());
-        // In a URL it would stand as it is.
+        // A URL would contain it unencoded.
         let part = encoded("hunter2").find(|part| text.contains(part));
         assert_eq!(part, None, "{where_}: a part of one");
     }
 }
 
-/// A text, and how it reads in hexadecimal digits and, wherever it stands in what was encoded, in base64 of either alphabet.
+/// Text in plain, in hexadecimal digits and, at any offset of the encoded input, in base64 of
+/// either alphabet.
 fn encoded(text: &str) -> impl Iterator<Item = String> {
     let hexadecimal = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     let base64 = (0..3).map(move |before| {
         let digits = STANDARD.encode(format!("{}{text}", "?".repeat(before)));
-        // Without the digits that hold bits of what stands before it or behind.
+        // Without the digits that also encode neighboring bytes.
         let [start, end] = [before * 8, (before + text.len()) * 8];
         digits[start.div_ceil(6)..end / 6].to_owned()
     });
@@ -69,18 +70,18 @@ fn what_was_encoded_is_found() {
     }
 }
 
-/// A configuration that is full of secrets, and the variables that it names.
-struct House {
+/// Configuration that is full of secrets, and the variables that it names.
+struct PlantedConfig {
     folder: TempDir,
     planted: Planted,
     variables: Vec<(String, String)>,
     keys: Vec<String>,
     strange: TcpListener,
-    /// Where operators look.
+    /// Address of the admin endpoint.
     admin: String,
 }
 
-impl House {
+impl PlantedConfig {
     fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
         let mut planted = Planted::default();
@@ -207,7 +208,7 @@ expires = 2020-01-01T00:00:00Z
     }
 }
 
-/// A server that refuses everybody.
+/// Server that rejects every request.
 fn refuse_all(listener: &TcpListener) {
     let listener = listener.try_clone().expect("a listener");
     std::thread::spawn(move || {
@@ -221,7 +222,7 @@ fn refuse_all(listener: &TcpListener) {
     });
 }
 
-/// Sends a request and waits for the end of its answer, which nobody looks at.
+/// Sends a request and waits for the end of the response, which is ignored.
 fn send(address: &str, head: &str, headers: &[String], body: &str) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
@@ -234,8 +235,8 @@ fn send(address: &str, head: &str, headers: &[String], body: &str) {
     let _ = stream.read_to_end(&mut answer);
 }
 
-/// What clients send that nobody else may learn.
-fn talk(address: &str, keys: &[String], planted: &mut Planted) {
+/// Sends requests with secrets that no other party may learn.
+fn send_secrets(address: &str, keys: &[String], planted: &mut Planted) {
     let json = "Content-Type: application/json".to_owned();
     let bearer = |key: &str| format!("Authorization: Bearer {key}");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -301,12 +302,13 @@ fn talk(address: &str, keys: &[String], planted: &mut Planted) {
     }
 }
 
-/// What an operator is shown: each page, and what the commands make of it.
-fn operators(house: &House) -> Vec<(String, String)> {
-    let token = house.planted.0.iter().find(|it| it.ends_with("admin-token")).expect("planted");
+/// Output for operators: each admin page, and the commands that show it.
+fn operator_outputs(planted_config: &PlantedConfig) -> Vec<(String, String)> {
+    let token =
+        planted_config.planted.0.iter().find(|it| it.ends_with("admin-token")).expect("planted");
     let page = |path: &str| {
-        let mut stream = TcpStream::connect(&house.admin).expect("it listens");
-        let host = &house.admin;
+        let mut stream = TcpStream::connect(&planted_config.admin).expect("it listens");
+        let host = &planted_config.admin;
         let head =
             format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n");
         stream.write_all(head.as_bytes()).expect("written");
@@ -315,7 +317,7 @@ fn operators(house: &House) -> Vec<(String, String)> {
         (path.to_owned(), answer)
     };
     let command = |arguments: &str| {
-        let output = house.command().args(arguments.split(' ')).output().expect("it runs");
+        let output = planted_config.command().args(arguments.split(' ')).output().expect("it runs");
         let text = [output.stdout, output.stderr].concat();
         (arguments.to_owned(), String::from_utf8_lossy(&text).into_owned())
     };
@@ -324,13 +326,13 @@ fn operators(house: &House) -> Vec<(String, String)> {
     pages.into_iter().chain(commands).collect()
 }
 
-/// An address that was free a moment ago.
+/// Address that was free a moment ago.
 fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").to_string()
 }
 
-/// The command lines of a process and of its children.
+/// Command lines of a process and of its children.
 fn command_lines(weir: &Child) -> String {
     let of = |process: &str| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let own = weir.id().to_string();
@@ -342,26 +344,26 @@ fn command_lines(weir: &Child) -> String {
 
 #[test]
 fn none_of_sixty_secrets_is_in_anything_that_weir_says() {
-    let mut house = House::new();
-    refuse_all(&house.strange);
+    let mut planted_config = PlantedConfig::new();
+    refuse_all(&planted_config.strange);
     for arguments in
         ["check", "check --json", "check --offline", "list", "list tools --json", "audit tail"]
     {
-        let output = house.command().args(arguments.split(' ')).output().expect("it runs");
+        let output = planted_config.command().args(arguments.split(' ')).output().expect("it runs");
         for text in [output.stdout, output.stderr] {
-            house.planted.leaked(arguments, &String::from_utf8_lossy(&text));
+            planted_config.planted.leaked(arguments, &String::from_utf8_lossy(&text));
         }
     }
     for choice in ["none", "names", "hash"] {
-        house.arguments(choice);
-        let mut command = house.command();
+        planted_config.arguments(choice);
+        let mut command = planted_config.command();
         let mut weir = command.arg("serve").stderr(Stdio::piped()).spawn().expect("it starts");
         let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
-        let mut said = String::new();
+        let mut received = String::new();
         let address = loop {
-            let start = said.len();
-            assert!(log.read_line(&mut said).is_ok_and(|read| read > 0), "{said}");
-            if let Some((_, rest)) = said[start..].split_once("\"endpoint\":\"http://") {
+            let start = received.len();
+            assert!(log.read_line(&mut received).is_ok_and(|read| read > 0), "{received}");
+            if let Some((_, rest)) = received[start..].split_once("\"endpoint\":\"http://") {
                 break rest.split('/').next().expect("an address").to_owned();
             }
         };
@@ -370,22 +372,23 @@ fn none_of_sixty_secrets_is_in_anything_that_weir_says() {
             log.read_to_string(&mut rest).expect("text");
             rest
         });
-        talk(&address, &house.keys, &mut house.planted);
-        for (what, text) in operators(&house) {
+        send_secrets(&address, &planted_config.keys, &mut planted_config.planted);
+        for (what, text) in operator_outputs(&planted_config) {
             assert!(text.contains("notes"), "{what}: {text}");
-            house.planted.leaked(&what, &text);
+            planted_config.planted.leaked(&what, &text);
         }
-        house.planted.leaked("a command line", &command_lines(&weir));
+        planted_config.planted.leaked("a command line", &command_lines(&weir));
         terminate(&weir);
         assert!(weir.wait().expect("it ends").success());
-        said += &rest.join().expect("it reads");
-        assert!(said.contains("\"DEBUG\"") && said.contains("a client is not let in"));
-        house.planted.leaked("the log", &said);
+        received += &rest.join().expect("it reads");
+        assert!(received.contains("\"DEBUG\"") && received.contains("client not authenticated"));
+        planted_config.planted.leaked("the log", &received);
     }
-    assert!(house.planted.0.len() > 60, "{} secrets", house.planted.0.len());
-    let log = fs::read_to_string(house.folder.path().join("state/audit.jsonl")).expect("a log");
-    for told in ["[\"text\"]", "\"sha256:", "\"unknown\"", "401", "notes__add_note"] {
-        assert!(log.contains(told), "{told} in {log}");
+    assert!(planted_config.planted.0.len() > 60, "{} secrets", planted_config.planted.0.len());
+    let log =
+        fs::read_to_string(planted_config.folder.path().join("state/audit.jsonl")).expect("a log");
+    for report in ["[\"text\"]", "\"sha256:", "\"unknown\"", "401", "notes__add_note"] {
+        assert!(log.contains(report), "{report} in {log}");
     }
-    house.planted.leaked("the audit log", &log);
+    planted_config.planted.leaked("the audit log", &log);
 }

@@ -1,4 +1,4 @@
-//! `weir serve` over TLS, and clients that show certificates instead of keys.
+//! `weir serve` over TLS, and clients that authenticate with certificates instead of keys.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
 
-use super::{HOUSE, folder, serve, weir};
+use super::{LIBRARY_CONFIG, folder, serve, weir};
 
 const TLS: &str = r#"
 [server]
@@ -39,9 +39,10 @@ type Issuer = CertifiedIssuer<'static, KeyPair>;
 type Identity = (CertificateDer<'static>, KeyPair);
 type Secure = StreamOwned<ClientConnection, TcpStream>;
 
-/// Within this what a certificate no longer allows ends, on a busy machine, too.
+/// Time within which a connection that a certificate no longer allows has to end, on a busy
+/// machine, too.
 const SOON: Duration = Duration::from_secs(5 + 3);
-/// How long a test waits for something that has to come.
+/// Maximum wait for an expected event.
 const LONGEST: Duration = Duration::from_secs(30);
 
 fn ca() -> Issuer {
@@ -57,7 +58,7 @@ fn signed(ca: &Issuer, name: &str) -> (String, CertificateDer<'static>, KeyPair)
     (certificate.pem(), certificate.der().clone(), key)
 }
 
-/// A server over TLS and whoever signed what it takes.
+/// Server over TLS, and the authorities that signed its own and its clients' certificates.
 struct Secured {
     weir: Child,
     host: String,
@@ -66,9 +67,9 @@ struct Secured {
     folder: tempfile::TempDir,
 }
 
-/// The house's rules, where the visitor has a certificate beside the key.
+/// The policy, with a certificate beside the key of the visitor.
 fn config() -> String {
-    let (upstream, client) = HOUSE.split_once("[clients.visitor]").expect("a visitor");
+    let (upstream, client) = LIBRARY_CONFIG.split_once("[clients.visitor]").expect("a visitor");
     format!("{upstream}{TLS}{client}")
 }
 
@@ -97,19 +98,20 @@ impl Secured {
         Self { weir, host, ours, clients, folder }
     }
 
-    /// Lists prompts on a new connection; returns the status and the names, or why no answer came.
+    /// Lists prompts on a new connection; returns the status and the names, or the reason for no
+    /// response.
     fn list(&self, identity: Option<Identity>, key: Option<&str>) -> String {
         self.list_with(&self.client(identity, &[&TLS12, &TLS13]), key)
     }
 
-    /// The same as a client that remembers its TLS sessions.
+    /// Lists prompts as a client that caches its TLS sessions.
     fn list_with(&self, client: &Arc<ClientConfig>, key: Option<&str>) -> String {
         let mut stream = self.connect(client);
         if let Err(error) = self.write_list(&mut stream, key, "Connection: close\r\n") {
             return format!("refused: {}", error.kind());
         }
         let mut reply = Vec::new();
-        // The end of the connection is told, or not: the reply says how long it is.
+        // TLS close_notify may be missing, because the response states its length.
         let _ = stream.read_to_end(&mut reply);
         let reply = String::from_utf8_lossy(&reply).into_owned();
         let Some(status) = reply.get(9..12) else { return "refused in the handshake".to_owned() };
@@ -118,7 +120,7 @@ impl Secured {
         format!("{status} {}", names.join(" ")).trim_end().to_owned()
     }
 
-    /// A client that trusts the server and shows this certificate.
+    /// Client that trusts the server and presents this certificate.
     fn client(
         &self,
         identity: Option<Identity>,
@@ -167,7 +169,7 @@ impl Secured {
         to.write_all((head + &body).as_bytes())
     }
 
-    /// Lists prompts on a connection that stays open; returns the head of the response, in lower case.
+    /// Lists prompts on a persistent connection; returns the head of the response, in lower case.
     fn list_on(&self, stream: &mut Secure) -> io::Result<String> {
         self.write_list(stream, None, "")?;
         let head = read_head(stream)?;
@@ -177,8 +179,8 @@ impl Secured {
         Ok(head)
     }
 
-    /// Lists prompts on a connection again and again until the server closes it. Returns the head of the answer that
-    /// was another one, if the connection was not closed without one.
+    /// Lists prompts on a connection again and again until the server closes it. Returns the head
+    /// of a response other than 200, if there was one before the close.
     fn list_until_closed(&self, stream: &mut Secure) -> Option<String> {
         let start = Instant::now();
         loop {
@@ -195,7 +197,8 @@ impl Secured {
         }
     }
 
-    /// Opens a stream of changes on a connection of its own, once it is acknowledged.
+    /// Opens a `subscriptions/listen` stream on a connection of its own and waits for the
+    /// acknowledgment.
     fn listen(&self, client: &Arc<ClientConfig>) -> Secure {
         let mut stream = self.connect(client);
         let params = r#""notifications":{"promptsListChanged":true},"#;
@@ -211,7 +214,7 @@ impl Secured {
     }
 }
 
-/// Reads up to the empty line behind a head; in lower case.
+/// Reads a head up to its empty line; in lower case.
 fn read_head(stream: &mut Secure) -> io::Result<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -225,8 +228,8 @@ fn is_refused_and_closed(head: &str) -> bool {
     head.starts_with("http/1.1 401") && head.contains("connection: close")
 }
 
-/// Whether the server has closed a connection, with nothing more to say than what it says now.
-fn ends(mut stream: Secure) -> bool {
+/// Whether the server has closed a connection without sending more than it sends now.
+fn is_closed(mut stream: Secure) -> bool {
     match stream.read_to_end(&mut Vec::new()) {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::UnexpectedEof,
@@ -246,19 +249,19 @@ fn a_certificate_opens_the_role_of_its_holder_and_of_nobody_else() {
     let of = |name| server.identity(&server.clients, name);
     assert_eq!(server.list(None, None), "401");
     assert_eq!(server.list(of("visitor.test"), None), "200 house__greeting");
-    // Its rules are about tools.
+    // The rules of this role are about tools.
     assert_eq!(server.list(of("farm.test"), None), "200");
     assert_eq!(server.list(of("nobody.test"), None), "401");
-    // Who shows a key means the key.
+    // A presented key takes precedence over the certificate.
     assert_eq!(server.list(of("visitor.test"), Some("wrong")), "401");
     let stranger = server.identity(&ca(), "visitor.test");
     assert_eq!(server.list(stranger, None), "refused in the handshake");
 
     let mut plain = TcpStream::connect(&server.host).expect("it listens");
     plain.write_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("room");
-    let mut said = Vec::new();
-    let _ = plain.read_to_end(&mut said);
-    assert!(!said.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&said));
+    let mut output = Vec::new();
+    let _ = plain.read_to_end(&mut output);
+    assert!(!output.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&output));
 }
 
 #[test]
@@ -287,10 +290,10 @@ fn a_certificate_that_expires_ends_its_connections_streams_and_tls_sessions() {
         let head = server.list_until_closed(&mut kept);
         assert!(SystemTime::now() >= until - Duration::from_secs(1), "it was good until then");
         assert!(head.as_deref().is_none_or(is_refused_and_closed), "{head:?}");
-        assert!(ends(kept) && ends(idle) && ends(stream));
+        assert!(is_closed(kept) && is_closed(idle) && is_closed(stream));
         let late = SystemTime::now().duration_since(until).unwrap_or_default();
         assert!(late < SOON, "after {late:?}");
-        // Neither by a ticket or a session id nor by another handshake.
+        // Neither a ticket nor a session id nor a new handshake is accepted.
         let refused = server.list_with(&client, None);
         assert!(refused.starts_with("refused"), "{refused}");
     }
@@ -307,7 +310,7 @@ fn a_client_ca_that_is_replaced_ends_the_connections_that_it_alone_vouched_for()
     write([&server.clients, &stays]);
     let client = |ca| server.client(server.identity(ca, "visitor.test"), &[&TLS13]);
     let (first, second) = (client(&server.clients), client(&stays));
-    // Until the second CA is taken up there is no connection.
+    // No connection succeeds until the second CA is loaded.
     let start = Instant::now();
     while server.list_with(&second, None) != "200 house__greeting" {
         assert!(start.elapsed() < LONGEST, "the CA is taken up");
@@ -320,14 +323,14 @@ fn a_client_ca_that_is_replaced_ends_the_connections_that_it_alone_vouched_for()
     let replaced = Instant::now();
     let head = server.list_until_closed(&mut withdrawn);
     assert!(head.as_deref().is_none_or(is_refused_and_closed), "{head:?}");
-    assert!(ends(withdrawn) && ends(stream));
+    assert!(is_closed(withdrawn) && is_closed(stream));
     assert!(replaced.elapsed() < SOON, "after {:?}", replaced.elapsed());
     assert_eq!(server.list_with(&first, None), "refused in the handshake");
     assert!(server.list_on(&mut trusted).expect("an answer").starts_with("http/1.1 200"));
     let mut later = server.connect(&client(&comes));
     assert!(server.list_on(&mut later).expect("an answer").starts_with("http/1.1 200"));
     stays_open.sock.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
-    assert!(!ends(stays_open), "its CA is still there");
+    assert!(!is_closed(stays_open), "its CA is still there");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `weir serve` and `weir stdio`: where they listen, and how a signal ends them.
+//! `weir serve` and `weir stdio`: their addresses, and their end by a signal.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{HOUSE, folder, runs, script, scripted, serve, weir};
+use super::{LIBRARY_CONFIG, folder, runs, script, scripted, serve, weir};
 
 #[test]
 fn serve_refuses_a_network_address_without_keys_unless_told() {
@@ -26,7 +26,7 @@ prompts_dir = \"prompts\"
     assert_eq!(code, 78);
     assert!(err.contains("--allow-anonymous-network"), "{err}");
     let (code, _, err) = weir(folder.path(), &["check", "--offline", "--allow-anonymous-network"]);
-    assert_eq!((code, err.as_str()), (0, "the configuration is good\n"));
+    assert_eq!((code, err.as_str()), (0, "the configuration is valid\n"));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_port_in_use_is_one_line_that_says_what_to_do() {
     let (code, _, err) = weir(folder.path(), &["serve"]);
     assert_eq!(code, 4);
     let err = err.replace(&address.to_string(), "ADDRESS");
-    assert_snapshot!(err, @"weir: cannot listen on ADDRESS: Address already in use (os error 98); stop whatever listens there, or set another `listen` under [server]");
+    assert_snapshot!(err, @"weir: cannot listen on ADDRESS: Address already in use (os error 98); stop the process that listens there, or set another `listen` under [server]");
 }
 
 #[test]
@@ -50,21 +50,21 @@ fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
              [log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
         ));
         let (mut weir, _log, ready) = serve(folder.path());
-        let told = ready.split_once("\"sse\":\"http://").map(|(_, rest)| rest);
-        assert_eq!(told.is_some(), on, "{ready}");
-        if let Some((host, _)) = told.and_then(|rest| rest.split_once("/sse\"")) {
+        let report = ready.split_once("\"sse\":\"http://").map(|(_, rest)| rest);
+        assert_eq!(report.is_some(), on, "{ready}");
+        if let Some((host, _)) = report.and_then(|rest| rest.split_once("/sse\"")) {
             let mut stream = std::net::TcpStream::connect(host).expect("it listens");
             write!(stream, "GET /sse HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("written");
-            let mut said = Vec::new();
-            while !said.ends_with(b"\n\n\r\n") {
+            let mut received = Vec::new();
+            while !received.ends_with(b"\n\n\r\n") {
                 let mut byte = [0];
                 stream.read_exact(&mut byte).expect("an event");
-                said.extend(byte);
+                received.extend(byte);
             }
             terminate(&weir);
             let mut rest = String::new();
             stream.read_to_string(&mut rest).expect("the stream ends");
-            assert_eq!(rest, "0\r\n\r\n", "after {}", String::from_utf8_lossy(&said));
+            assert_eq!(rest, "0\r\n\r\n", "after {}", String::from_utf8_lossy(&received));
         } else {
             terminate(&weir);
         }
@@ -85,18 +85,18 @@ fn warnings_of_the_configuration_are_lines_of_a_log_that_programs_read() {
     assert_eq!((code, &*out), (4, ""));
     let (first, rest) = err.split_once('\n').expect("two lines");
     let line = weir::json::Object::parse(first.to_owned()).expect("a line of JSON");
-    let told = ["level", "at", "key"].map(|key| line.get_string(key).map(|it| it.to_string()));
+    let report = ["level", "at", "key"].map(|key| line.get_string(key).map(|it| it.to_string()));
     let expected = ["WARN", "weir.toml:6:15", "upstreams.a.prompts_dir"];
-    assert_eq!(told, expected.map(|it| Some(it.to_owned())));
+    assert_eq!(report, expected.map(|it| Some(it.to_owned())));
     assert!(rest.starts_with("weir: cannot listen on 127.0.0.1:"), "{rest}");
 }
 
-/// Starts `weir stdio` with its pipes in our hands.
+/// Starts `weir stdio` with pipes to this test.
 fn stdio(folder: &Path) -> Child {
     stdio_with(folder, &[])
 }
 
-/// The same with these arguments.
+/// Starts `weir stdio` with these arguments and pipes to this test.
 fn stdio_with(folder: &Path, arguments: &[&str]) -> Child {
     let mut command = crate::program();
     command.arg("stdio").args(arguments).current_dir(folder);
@@ -106,13 +106,13 @@ fn stdio_with(folder: &Path, arguments: &[&str]) -> Child {
 
 #[test]
 fn weir_stdio_as_a_client_lists_what_that_client_may_see_and_no_more() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let secret = "house__secret-plan";
     for (arguments, sees_all) in [(&["--as", "visitor"][..], false), (&[], true)] {
         let mut weir = stdio_with(folder.path(), arguments);
         let mut input = weir.stdin.take().expect("piped");
         let mut output = BufReader::new(weir.stdout.take().expect("piped"));
-        let mut ask = |id: u32, method: &str, name: &str| {
+        let mut send_request = |id: u32, method: &str, name: &str| {
             let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
             writeln!(
                 input,
@@ -121,10 +121,10 @@ fn weir_stdio_as_a_client_lists_what_that_client_may_see_and_no_more() {
             .expect("it reads");
             line_with(&mut output, &format!("\"id\":{id}"))
         };
-        let list = ask(1, "prompts/list", "");
+        let list = send_request(1, "prompts/list", "");
         assert!(list.contains("\"house__greeting\""), "{list}");
         assert_eq!(list.contains(secret), sees_all, "{arguments:?}: {list}");
-        let plan = ask(2, "prompts/get", &format!(r#""name":"{secret}","#));
+        let plan = send_request(2, "prompts/get", &format!(r#""name":"{secret}","#));
         assert_eq!(plan.contains("Psst"), sees_all, "{arguments:?}: {plan}");
         assert_eq!(plan.contains("-32602"), !sees_all, "{arguments:?}: {plan}");
         drop(input);
@@ -137,7 +137,7 @@ pub(super) fn terminate(child: &Child) {
     kill_process(id, Signal::TERM).expect("it runs");
 }
 
-/// The first line of `lines` that holds `text`.
+/// Returns the first line of `lines` that contains `text`.
 pub(super) fn line_with(lines: &mut impl BufRead, text: &str) -> String {
     let mut lines = lines.lines().map_while(Result::ok);
     lines.find(|line| line.contains(text)).expect("it is said")
@@ -153,7 +153,7 @@ fn a_signal_lets_the_call_of_a_client_on_stdio_end_first() {
     let call = format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{{{count},{meta}}}}}\n"
     );
-    // Held open: the end of the input would cancel the call.
+    // Stays open, because the end of the input would cancel the call.
     let mut input = weir.stdin.take().expect("piped");
     input.write_all(call.as_bytes()).expect("it reads");
     let mut output = BufReader::new(weir.stdout.take().expect("piped"));
@@ -171,20 +171,20 @@ fn a_signal_while_it_ends_kills_a_child_that_will_not() {
     ));
     let mut weir = stdio(folder.path());
     let mut log = BufReader::new(weir.stderr.take().expect("piped"));
-    // Upstreams are started once the client has spoken.
+    // Upstreams are started after the client's first message.
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     writeln!(weir.stdin.as_mut().expect("a pipe"), "{ping}").expect("written");
     let begun = line_with(&mut log, "begun ");
     let child = begun.split("begun ").nth(1).expect("a number");
     let child: String = child.chars().take_while(char::is_ascii_digit).collect();
-    // As clients do it: they close its input, then ask it to end, then kill it.
+    // Clients close the input first, then send SIGTERM, then SIGKILL.
     drop(weir.stdin.take());
     line_with(&mut log, "asked");
     let start = Instant::now();
     terminate(&weir);
     assert!(weir.wait().expect("it ends").success());
     assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the child");
-    // The signal is sent before Weir ends; the kernel takes a moment to carry it out.
+    // The signal is sent before Weir ends; the kernel takes a moment to deliver it.
     while runs(&child) {
         assert!(start.elapsed() < Duration::from_secs(5), "the child is still there");
         std::thread::yield_now();
@@ -194,7 +194,7 @@ fn a_signal_while_it_ends_kills_a_child_that_will_not() {
 #[test]
 fn a_signal_lets_the_calls_of_a_stdio_client_end() {
     let folder = folder(&scripted("hub"));
-    // Tells of the request through one pipe, and answers when it is told to through another.
+    // Reports the request through one named pipe, and responds after a line from another.
     let hesitant = r#"'$(echo asked > asked; read -r _ < go)'"result":{"messages":[]}"#;
     let slow = r#""result":{"prompts":[{"name":"slow"}]}"#;
     script(folder.path(), "hub", &[("prompts/list", slow), ("prompts/get", hesitant)]);
@@ -204,7 +204,7 @@ fn a_signal_lets_the_calls_of_a_stdio_client_end() {
     let mut input = weir.stdin.take().expect("a pipe");
     let get = r#"{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{"name":"hub__slow","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
     writeln!(input, "{get}").expect("written");
-    // Opening a pipe waits for its other end: the call has reached the server.
+    // Opening a named pipe waits for the other end: the call has reached the server.
     std::fs::read(folder.path().join("asked")).expect("read");
     terminate(&weir);
     let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();

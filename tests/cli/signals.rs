@@ -1,4 +1,4 @@
-//! Signals that tools send to services: what each of them means, and which of them mean nothing.
+//! Signals that tools send to services: those with an effect, and those without.
 
 use std::io::{BufReader, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::serving::line_with;
 use super::{folder, runs, script, scripted, serve};
 
-/// They change nothing, at Weir and at what it starts beside each child.
+/// Signals without an effect on Weir and on the helper process that it starts beside each child.
 const WITHOUT_EFFECT: [Signal; 5] =
     [Signal::USR1, Signal::ALARM, Signal::VTALARM, Signal::PROF, Signal::XFSZ];
 
@@ -19,7 +19,7 @@ fn send(to: Pid, signal: Signal) {
     kill_process(to, signal).expect("it runs");
 }
 
-/// The process that started this one.
+/// Parent process of this process.
 #[cfg(target_os = "linux")]
 fn parent(process: &str) -> Pid {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
@@ -49,7 +49,7 @@ fn signals_that_are_sent_to_all_processes_named_weir_end_no_child() {
     let process = Pid::from_child(&weir);
     WITHOUT_EFFECT.into_iter().for_each(|signal| send(process, signal));
     send(process, Signal::HUP);
-    assert!(says("says the same"));
+    assert!(says("nothing changed"));
     assert!(runs(child.trim()));
     assert_eq!(parent(child.trim()), keeper);
     send(process, Signal::QUIT);
@@ -59,8 +59,8 @@ fn signals_that_are_sent_to_all_processes_named_weir_end_no_child() {
     assert!(!runs(child.trim()));
 }
 
-/// `weir stdio`, with a client that has begun.
-fn begun(folder: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
+/// Starts `weir stdio` with an initialized client.
+fn initialized_stdio(folder: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut command = crate::program();
     command.arg("stdio").current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -79,7 +79,7 @@ const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","param
 fn weir_on_stdio_reloads_at_sighup_and_ends_at_sigquit_and_at_no_signal_that_means_neither() {
     let config = "[server]\nwatch = false\n[upstreams.house]\nprompts_dir = \"prompts\"\n";
     let folder = folder(config);
-    let (mut weir, mut output) = begun(folder.path());
+    let (mut weir, mut output) = initialized_stdio(folder.path());
     let process = Pid::from_child(&weir);
     WITHOUT_EFFECT.into_iter().chain([Signal::USR2]).for_each(|signal| send(process, signal));
     let denied = format!("{config}prompts.deny = [\"secret-*\"]\n");
@@ -93,12 +93,12 @@ fn weir_on_stdio_reloads_at_sighup_and_ends_at_sigquit_and_at_no_signal_that_mea
 #[test]
 fn the_last_line_of_standard_input_is_read_without_its_line_end() {
     let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
-    for (said, expected) in [(INITIALIZE, "protocolVersion"), (r#"{"jsonrpc":"2.0""#, "-32700")] {
+    for (sent, expected) in [(INITIALIZE, "protocolVersion"), (r#"{"jsonrpc":"2.0""#, "-32700")] {
         let mut command = assert_cmd::Command::from_std(crate::program());
-        let output = command.arg("stdio").current_dir(folder.path()).write_stdin(said).output();
+        let output = command.arg("stdio").current_dir(folder.path()).write_stdin(sent).output();
         let output = output.expect("it runs");
         let out = String::from_utf8(output.stdout).expect("text");
-        assert!(out.contains(expected) && output.status.success(), "{said}: {out}");
+        assert!(out.contains(expected) && output.status.success(), "{sent}: {out}");
     }
 }
 

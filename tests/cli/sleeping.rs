@@ -1,4 +1,4 @@
-//! A server that is started on first use and stopped when nobody uses it, as the program does it.
+//! On-demand server: started by its first use and stopped when idle, tested with the real program.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::operating::Served;
 use super::{runs, script, scripted, was_started};
 
-/// A server with a tool, that is lazy.
+/// Configuration of an on-demand server with a tool.
 fn config() -> String {
     format!("{}lazy = true\ntimeouts.idle = \"1s\"\n", scripted("hub"))
 }
@@ -28,19 +28,19 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the status of the upstream is this; returns all of it.
+/// Waits until the upstream has this state, and returns the whole status.
 fn state(served: &Served, state: &str) -> String {
-    let mut told = String::new();
+    let mut status_json = String::new();
     until(state, || {
-        told = served.with_token("/status").1;
-        told.contains(&format!("\"state\":\"{state}\""))
+        status_json = served.with_token("/status").1;
+        status_json.contains(&format!("\"state\":\"{state}\""))
     });
-    told
+    status_json
 }
 
 #[test]
 fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_is_gone() {
-    // Nothing is kept: it is started to be listed, and stopped.
+    // Nothing is cached: the server is started for the list, and stopped.
     let first = Served::start_in(&config(), prepare);
     until("it is listed", || first.post_about("tools/list", None).contains("hub__t"));
     state(&first, "asleep");

@@ -1,6 +1,7 @@
-//! Named pipes, sockets and devices where a file is expected: every command says so and ends, and none waits.
+//! Named pipes, sockets and devices where a file is expected: every command reports the file and
+//! exits, and none waits.
 //!
-//! A named pipe without a writer blocks whoever opens it in the usual way, for good and deaf to SIGTERM.
+//! Opening a named pipe without a writer in the usual way blocks for good, even against SIGTERM.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -13,14 +14,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::serving::terminate;
 use super::{folder, serve};
 
-/// How long a command may take that would otherwise wait for ever.
+/// Maximum duration of a command that would otherwise wait for ever.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const CONFIG: &str = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nenabled = false\n\
     [log]\nformat = \"json\"\n[state]\ndir = \"state\"\n[audit]\nenabled = true\n\
     [upstreams.house]\nprompts_dir = \"prompts\"\n";
 
-/// Puts a named pipe at a path, which only its owner may open.
+/// Creates a named pipe that only its owner may open.
 fn pipe(path: &Path) {
     let _ = std::fs::remove_file(path);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
@@ -28,7 +29,7 @@ fn pipe(path: &Path) {
     assert!(made.expect("mkfifo runs").success());
 }
 
-/// The program in a folder, which is its home as well.
+/// Command of the program in a folder, which is its home as well.
 fn program(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = crate::program();
     command.args(arguments).current_dir(folder).env("HOME", folder);
@@ -36,8 +37,8 @@ fn program(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Waits until a command has ended, and returns how, and what it said.
-fn ended(mut weir: Child, about: &str) -> (ExitStatus, String) {
+/// Waits for the exit of a command, and returns its status and its output.
+fn wait(mut weir: Child, about: &str) -> (ExitStatus, String) {
     let begin = Instant::now();
     let status = loop {
         if let Some(status) = weir.try_wait().expect("it can be waited for") {
@@ -50,16 +51,16 @@ fn ended(mut weir: Child, about: &str) -> (ExitStatus, String) {
         }
         std::thread::yield_now();
     };
-    let mut said = String::new();
-    weir.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
-    (status, said)
+    let mut received = String::new();
+    weir.stderr.take().expect("a pipe").read_to_string(&mut received).expect("text");
+    (status, received)
 }
 
-/// Runs a command and returns its exit code and what it said.
+/// Runs a command and returns its exit code and its output.
 fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
     let weir = program(folder, arguments).spawn().expect("it starts");
-    let (status, said) = ended(weir, &arguments.join(" "));
-    (status.code().expect("it exits"), said)
+    let (status, received) = wait(weir, &arguments.join(" "));
+    (status.code().expect("it exits"), received)
 }
 
 #[test]
@@ -124,12 +125,12 @@ fn f99_a_pipe_in_the_place_of_a_configured_file_is_refused_with_its_file_and_key
         write("ca.crt", &certificate.cert.pem());
         pipe(&folder.path().join(file));
         for arguments in commands {
-            let (code, said) = run(folder.path(), arguments);
-            let about = format!("{file}, {arguments:?}: {code}: {said}");
+            let (code, received) = run(folder.path(), arguments);
+            let about = format!("{file}, {arguments:?}: {code}: {received}");
             assert!([1, 2, 78].contains(&code), "{about}");
-            assert!(said.contains(words), "{about}");
-            let is_plain = said.contains("a named pipe, not a regular file");
-            assert!(is_plain || said.contains("is not a file"), "{about}");
+            assert!(received.contains(words), "{about}");
+            let is_plain = received.contains("a named pipe, not a regular file");
+            assert!(is_plain || received.contains("is not a file"), "{about}");
         }
     }
 }
@@ -145,7 +146,7 @@ fn f99_pipes_in_the_folder_of_the_state_and_of_prompts_hold_up_neither_start_nor
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| !path.is_dir()).collect()
     };
-    // What a Weir leaves behind that is killed: its token, where it listens, and the lists.
+    // Files that a killed Weir leaves behind: the token, the admin address, and the cached lists.
     let (mut weir, _log, _) = serve(folder.path());
     let begin = Instant::now();
     while all(&state.join("catalog")).is_empty() {
@@ -160,7 +161,7 @@ fn f99_pipes_in_the_folder_of_the_state_and_of_prompts_hold_up_neither_start_nor
     for path in left.iter().filter(|path| !path.ends_with("audit.jsonl")) {
         pipe(path);
     }
-    // One that was put aside, and prompts that are none.
+    // A rotated log, and prompts that are not files.
     std::fs::write(state.join("audit.jsonl"), "").expect("written");
     pipe(&state.join("audit.jsonl.1"));
     pipe(&folder.path().join("prompts/pipe.md"));
@@ -168,10 +169,10 @@ fn f99_pipes_in_the_folder_of_the_state_and_of_prompts_hold_up_neither_start_nor
     std::fs::write(folder.path().join("prompts/embeds.md"), text).expect("written");
 
     for arguments in [&["status"][..], &["audit", "tail"], &["list", "prompts"]] {
-        let (code, said) = run(folder.path(), arguments);
-        // No token can be read, so nothing is asked of whoever may run.
+        let (code, received) = run(folder.path(), arguments);
+        // The token cannot be read, so the running process is not queried.
         let expected = if arguments == ["status"] { 3 } else { 0 };
-        assert_eq!(code, expected, "{arguments:?}: {said}");
+        assert_eq!(code, expected, "{arguments:?}: {received}");
     }
     let mut weir = program(folder.path(), &["serve"]).spawn().expect("it starts");
     let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
@@ -186,11 +187,11 @@ fn f99_pipes_in_the_folder_of_the_state_and_of_prompts_hold_up_neither_start_nor
         awaited.retain(|text| !line.contains(text));
     }
     terminate(&weir);
-    assert!(ended_silently(weir).success());
+    assert!(wait_without_log(weir).success());
 }
 
-/// Waits for the end of one whose log is read by somebody else.
-fn ended_silently(mut weir: Child) -> ExitStatus {
+/// Waits for the exit of a process whose log another thread reads.
+fn wait_without_log(mut weir: Child) -> ExitStatus {
     weir.stderr = None;
     let begin = Instant::now();
     loop {
@@ -211,10 +212,10 @@ fn f99_a_pipe_in_the_place_of_a_clients_file_is_refused() {
         &["init", "--from", "mcp.json", "--print"][..],
         &["connect", "cursor", "--stdio", "--write"],
     ] {
-        let (code, said) = run(folder.path(), arguments);
-        let about = format!("{arguments:?}: {code}: {said}");
-        assert!(code == 2 && said.contains("mcp.json"), "{about}");
-        assert!(said.contains("it is a named pipe, not a regular file"), "{about}");
+        let (code, received) = run(folder.path(), arguments);
+        let about = format!("{arguments:?}: {code}: {received}");
+        assert!(code == 2 && received.contains("mcp.json"), "{about}");
+        assert!(received.contains("it is a named pipe, not a regular file"), "{about}");
     }
 }
 
@@ -228,10 +229,10 @@ fn f99_a_pipe_as_the_file_of_root_certificates_is_refused() {
     command.env("SSL_CERT_FILE", folder.path().join("roots.pem")).stdout(Stdio::piped());
     let mut weir = command.spawn().expect("it starts");
     let mut out = weir.stdout.take().expect("a pipe");
-    let (status, said) = ended(weir, "check");
+    let (status, received) = wait(weir, "check");
     let mut shown = String::new();
     out.read_to_string(&mut shown).expect("text");
-    assert_eq!(status.code(), Some(4), "{shown}{said}");
+    assert_eq!(status.code(), Some(4), "{shown}{received}");
     assert!(shown.contains("SSL_CERT_FILE names cannot be read: it is a named pipe"), "{shown}");
 }
 
@@ -245,19 +246,19 @@ fn a_configuration_may_come_through_a_pipe_and_a_signal_ends_the_wait_for_it() {
         let mut input = weir.stdin.take().expect("a pipe");
         std::io::Write::write_all(&mut input, &text).expect("it reads");
         drop(input);
-        let (status, said) = ended(weir, path);
+        let (status, received) = wait(weir, path);
         // The folder of the descriptor has no `prompts`, which is a warning.
-        assert_eq!(status.code(), Some(0), "{path}: {said}");
+        assert_eq!(status.code(), Some(0), "{path}: {received}");
     }
     for command in ["serve", "check", "stdio"] {
         let mut command = program(folder.path(), &[command, "--config", "/dev/stdin"]);
         let mut weir = command.stdin(Stdio::piped()).spawn().expect("it starts");
         let input = weir.stdin.take();
         kill_process(Pid::from_child(&weir), Signal::TERM).expect("it runs");
-        let (status, said) = ended(weir, "/dev/stdin");
-        // At the very first moment the signal ends the process by itself.
+        let (status, received) = wait(weir, "/dev/stdin");
+        // Before the handler is installed, the signal ends the process directly.
         let is_stopped = status.code() == Some(143) || status.signal() == Some(15);
-        assert!(is_stopped, "{status:?}: {said}");
+        assert!(is_stopped, "{status:?}: {received}");
         drop(input);
     }
 }
@@ -269,13 +270,14 @@ fn the_audit_log_takes_a_device_and_standard_error() {
         let folder = folder(&CONFIG.replace("enabled = true", &audit));
         let (weir, log, _) = serve(folder.path());
         terminate(&weir);
-        let told = log.map_while(Result::ok).filter(|line| line.contains("\"event\":\"stopped\""));
-        assert_eq!(told.count(), usize::from(path == "/dev/stderr"), "{path}");
-        assert!(ended_silently(weir).success(), "{path}");
+        let output =
+            log.map_while(Result::ok).filter(|line| line.contains("\"event\":\"stopped\""));
+        assert_eq!(output.count(), usize::from(path == "/dev/stderr"), "{path}");
+        assert!(wait_without_log(weir).success(), "{path}");
     }
 }
 
-// === The log in a folder that is watched ===
+// === The log in a watched folder ===
 
 #[test]
 fn f99_a_log_of_everything_in_a_watched_folder_does_not_feed_itself() {
@@ -289,7 +291,7 @@ fn f99_a_log_of_everything_in_a_watched_folder_does_not_feed_itself() {
     let read = || std::fs::read_to_string(&path).expect("a log");
     let wait_for = |text: &str, times: usize| {
         let begin = Instant::now();
-        // Only the end is looked at: a log that feeds itself grows quicker than it is read.
+        // Only the end matters: a log that feeds itself grows faster than it is read.
         while read().matches(text).count() < times {
             assert!(begin.elapsed() < PATIENCE, "{text}");
             assert!(std::fs::metadata(&path).expect("a log").len() < MAX_LOG, "it feeds itself");
@@ -297,7 +299,8 @@ fn f99_a_log_of_everything_in_a_watched_folder_does_not_feed_itself() {
         }
     };
     wait_for("\"ready\"", 1);
-    // Each of these is noticed, waited for, read and told: some tenths of a second, and the look of every two seconds.
+    // Each of these is noticed, debounced, read and logged: some tenths of a second, and the poll
+    // of every two seconds.
     for time in 1..=10 {
         let beside = folder.path().join("weir.toml.new");
         std::fs::write(&beside, format!("{config}[roles.r{time}]\n")).expect("written");
@@ -306,9 +309,9 @@ fn f99_a_log_of_everything_in_a_watched_folder_does_not_feed_itself() {
     }
     terminate(&weir);
     assert!(weir.wait().expect("it ends").success());
-    let told = read();
-    assert!((told.len() as u64) < MAX_LOG && !told.contains("inotify"), "{}", told.len());
+    let output = read();
+    assert!((output.len() as u64) < MAX_LOG && !output.contains("inotify"), "{}", output.len());
 }
 
-/// Far more than ten reloads say, and far less than a log that feeds itself has in a second.
+/// Far more than ten reloads log, and far less than a log that feeds itself writes in a second.
 const MAX_LOG: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Only the upstreams that are needed are started. Each one here would leave a mark.
+//! Only the upstreams that a command needs are started. Each one here would leave a file.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{folder, runs, script, scripted, shown, was_started, weir};
 
-/// Two servers, one whose program is not there, one that is switched off, and a prompt library.
-fn street() -> tempfile::TempDir {
+/// Two servers, one whose program does not exist, one that is disabled, and a prompt library.
+fn folder_with_servers() -> tempfile::TempDir {
     let config = [
         scripted("near"),
         "prefix = \"n\"\nresources.allow = [\"near:*\"]\n".to_owned(),
@@ -44,7 +44,7 @@ fn street() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a command, and tells which servers it has started.
+/// Runs a command, and returns its output and the servers that it started.
 fn started(folder: &Path, arguments: &[&str]) -> (String, Vec<&'static str>) {
     let shown = shown(folder, arguments);
     let started: Vec<_> =
@@ -57,7 +57,7 @@ fn started(folder: &Path, arguments: &[&str]) -> (String, Vec<&'static str>) {
 
 #[test]
 fn one_item_needs_one_upstream_and_its_neighbours_are_not_heard_of() {
-    let folder = street();
+    let folder = folder_with_servers();
     let (_, out, _) = weir(folder.path(), &["list", "tools", "--upstream", "near"]);
     let short = out.split_whitespace().find(|name| name.contains("xxx")).expect("listed");
     for arguments in [
@@ -80,7 +80,7 @@ fn one_item_needs_one_upstream_and_its_neighbours_are_not_heard_of() {
 
 #[test]
 fn a_list_starts_all_that_are_on_unless_told() {
-    let folder = street();
+    let folder = folder_with_servers();
     let (_, all) = started(folder.path(), &["list", "tools"]);
     assert_eq!(all, ["near", "far"]);
     let (_, named) = started(folder.path(), &["list", "--upstream", "far", "--upstream", "house"]);
@@ -89,7 +89,7 @@ fn a_list_starts_all_that_are_on_unless_told() {
 
 #[test]
 fn what_no_upstream_can_have_starts_nothing() {
-    let folder = street();
+    let folder = folder_with_servers();
     let mut all = String::new();
     for arguments in [
         &["call", "near__new"][..],
@@ -105,29 +105,29 @@ fn what_no_upstream_can_have_starts_nothing() {
     }
     assert_snapshot!(all, @r"
     $ weir call near__new
-    ! weir: no tool `near__new`; did you mean `n__new`? upstreams: near (prefix n), far, gone, house, attic (switched off)
+    ! weir: no tool `near__new`; did you mean `n__new`? upstreams: near (prefix n), far, gone, house, attic (disabled)
     => 2
     $ weir call hous__greeting
-    ! weir: no tool `hous__greeting`; did you mean `house__greeting`? upstreams: near (prefix n), far, gone, house, attic (switched off)
+    ! weir: no tool `hous__greeting`; did you mean `house__greeting`? upstreams: near (prefix n), far, gone, house, attic (disabled)
     => 2
     $ weir get greeting
-    ! weir: no prompt `greeting`: names begin with their upstream's, as in `n__greeting`; upstreams: near (prefix n), far, gone, house, attic (switched off)
+    ! weir: no prompt `greeting`: names begin with the prefix of their upstream, as in `n__greeting`; upstreams: near (prefix n), far, gone, house, attic (disabled)
     => 2
     $ weir get attic__x
-    ! weir: upstream `attic` is switched off: its table says `enabled = false`
+    ! weir: upstream `attic` is disabled: its table has `enabled = false`
     => 4
     $ weir list --upstream attic
-    ! weir: upstream `attic` is switched off: its table says `enabled = false`
+    ! weir: upstream `attic` is disabled: its table has `enabled = false`
     => 4
     $ weir list --upstream fur
-    ! weir: no upstream `fur`; did you mean `far`? upstreams: near (prefix n), far, gone, house, attic (switched off)
+    ! weir: no upstream `fur`; did you mean `far`? upstreams: near (prefix n), far, gone, house, attic (disabled)
     => 2
     ");
 }
 
 #[test]
 fn an_upstream_that_cannot_be_reached_is_named_with_its_reason() {
-    let folder = street();
+    let folder = folder_with_servers();
     let all = [
         shown(folder.path(), &["get", "gone__x"]),
         shown(folder.path(), &["read", "gone:1"]),
@@ -141,7 +141,7 @@ fn an_upstream_that_cannot_be_reached_is_named_with_its_reason() {
     ! weir: no resource `gone:1`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     => 4
     $ weir list prompts --upstream gone
-    ! weir: the list is not whole: upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
+    ! weir: the list is incomplete: upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     => 4
     ");
 }
@@ -163,7 +163,7 @@ fn hints_follow_the_configured_separator() {
     ! weir: no prompt `hause_-greeting`; did you mean `house_-greeting`? upstreams: house
     => 2
     $ weir get house__greeting
-    ! weir: no prompt `house__greeting`: names begin with their upstream's, as in `house_-house__greeting`; upstreams: house
+    ! weir: no prompt `house__greeting`: names begin with the prefix of their upstream, as in `house_-house__greeting`; upstreams: house
     => 2
     ");
 }
@@ -180,14 +180,14 @@ fn a_signal_ends_a_wait_at_once_and_leaves_no_child() {
         let mut weir = crate::program();
         let weir = weir.args(["get", "deaf__x"]).current_dir(folder.path());
         let mut weir = weir.spawn().expect("it starts");
-        // Opening a pipe waits for its other end: the child is there.
+        // Opening a named pipe waits for the other end: the child runs.
         let child = std::fs::read_to_string(folder.path().join("begun")).expect("read");
         let start = Instant::now();
         kill_process(Pid::from_child(&weir), signal).expect("it runs");
         let status = weir.wait().expect("it ends");
         assert_eq!((status.code(), status.signal()), (Some(code), None));
         assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the child");
-        // The kernel takes a moment to carry out what was sent before Weir ended.
+        // The kernel takes a moment to deliver a signal that was sent before Weir ended.
         while runs(child.trim()) {
             assert!(start.elapsed() < Duration::from_secs(5), "the child is still there");
             std::thread::yield_now();
@@ -248,7 +248,7 @@ fn a_neighbour_that_is_not_needed_costs_no_secret_and_no_variable() {
         "B = { command = [\"touch\", \"far.asked\"] }\n".to_owned(),
     ];
     let folder = folder(&config.concat());
-    let was_asked = |name: &str| folder.path().join(format!("{name}.asked")).exists();
+    let has_started = |name: &str| folder.path().join(format!("{name}.asked")).exists();
     let answers = [
         ("tools/list", r#""result":{"tools":[{"name":"a","inputSchema":{}}]}"#),
         ("tools/call", r#""result":{"content":[{"type":"text","text":"called"}]}"#),
@@ -256,10 +256,10 @@ fn a_neighbour_that_is_not_needed_costs_no_secret_and_no_variable() {
         ("resources/read", r#""result":{"contents":[{"uri":"near:1","text":"read"}]}"#),
     ];
     script(folder.path(), "near", &answers);
-    // Who does not get that far asks nobody.
+    // A command that fails earlier fetches no secret.
     for arguments in [&["call", "nowhere__a"][..], &["call", "near__a", "--as", "nobody"]] {
         let shown = shown(folder.path(), arguments);
-        assert!(!shown.contains("is not set") && !was_asked("near"), "{shown}");
+        assert!(!shown.contains("is not set") && !has_started("near"), "{shown}");
     }
     for arguments in
         [&["call", "near__a"][..], &["read", "near:1"], &["list", "tools", "--upstream", "near"]]
@@ -267,7 +267,7 @@ fn a_neighbour_that_is_not_needed_costs_no_secret_and_no_variable() {
         let shown = shown(folder.path(), arguments);
         assert!(shown.ends_with("=> 0\n") && !shown.contains("! "), "{shown}");
     }
-    assert!(was_asked("near") && !was_asked("far"));
+    assert!(has_started("near") && !has_started("far"));
     for arguments in [&["call", "far__a"][..], &["list"], &["check"]] {
         let shown = shown(folder.path(), arguments);
         assert!(shown.contains("the variable WEIR_TEST_UNSET is not set"), "{shown}");

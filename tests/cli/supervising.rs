@@ -1,5 +1,5 @@
-//! What systemd is told: a service of `Type=notify` says when it serves, when it reads its configuration again, and when
-//! it stops.
+//! Notifications to systemd: a service of `Type=notify` reports when it is ready, when it reloads
+//! its configuration, and when it stops.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -13,27 +13,27 @@ use super::folder;
 const CONFIG: &str = "[server]\nlisten = \"127.0.0.1:0\"\nwatch = false\n[admin]\nenabled = false\n\
                       [upstreams.house]\nprompts_dir = \"prompts\"\n";
 
-/// A service manager that listens, and its service.
+/// Service manager that listens, and its service.
 struct Service {
     weir: Child,
-    told: UnixDatagram,
+    notifications: UnixDatagram,
 }
 
 impl Service {
     fn start(folder: &Path) -> Self {
         let socket = folder.join("notify");
-        let told = UnixDatagram::bind(&socket).expect("a socket");
-        told.set_read_timeout(Some(Duration::from_secs(20))).expect("it takes one");
+        let notifications = UnixDatagram::bind(&socket).expect("a socket");
+        notifications.set_read_timeout(Some(Duration::from_secs(20))).expect("it takes one");
         let mut command = crate::program();
         command.arg("serve").current_dir(folder).env("NOTIFY_SOCKET", &socket);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        Self { weir: command.spawn().expect("it starts"), told }
+        Self { weir: command.spawn().expect("it starts"), notifications }
     }
 
-    /// The next that it says, line by line.
+    /// Lines of the next notification.
     fn next(&self) -> Vec<String> {
         let mut bytes = [0; 4096];
-        let count = self.told.recv(&mut bytes).expect("it says something");
+        let count = self.notifications.recv(&mut bytes).expect("it says something");
         let text = std::str::from_utf8(&bytes[..count]).expect("text");
         text.lines().map(str::to_owned).collect()
     }
@@ -50,7 +50,7 @@ impl Drop for Service {
     }
 }
 
-/// Microseconds on the clock that systemd compares with; it stands still while a machine sleeps.
+/// Microseconds of the clock that systemd compares with; it stands still while a machine sleeps.
 fn monotonic() -> u64 {
     let uptime = std::fs::read_to_string("/proc/uptime").expect("it is there");
     let seconds: f64 = uptime.split(' ').next().expect("a word").parse().expect("a number");
@@ -69,12 +69,12 @@ fn systemd_hears_of_the_start_of_each_reload_good_or_bad_with_its_end_and_of_the
         std::fs::write(&file, text).expect("written");
         let before = monotonic();
         service.signal(Signal::HUP);
-        let said = service.next();
-        let [reloading, since] = &said[..] else { panic!("{said:?}") };
+        let lines = service.next();
+        let [reloading, since] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!(reloading, "RELOADING=1", "{text}");
         let since = since.strip_prefix("MONOTONIC_USEC=").expect("since when");
         let since: u64 = since.parse().expect("a number");
-        // The uptime is told in hundredths.
+        // The uptime has hundredths of a second.
         assert!(since > last && since + 20_000 >= before && since <= monotonic() + 20_000);
         last = since;
         assert_eq!(service.next(), ["READY=1"], "{text}");

@@ -1,5 +1,5 @@
-//! What stands in the way outside of the configuration: programs that are not there, folders without
-//! permission, a standard error that is broken. Each gets one line that says what to do.
+//! Obstacles outside of the configuration: missing programs, folders without permission, a broken
+//! standard error. Each gives one line that says what to do.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -15,8 +15,10 @@ use super::{folder, shown};
 #[test]
 fn the_soft_limit_of_descriptors_is_raised_to_two_for_each_connection() {
     use std::io::{BufRead, BufReader};
-    let config =
-        format!("[server]\nlisten = \"127.0.0.1:0\"\nmax_connections = 300\n{}", super::HOUSE);
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nmax_connections = 300\n{}",
+        super::LIBRARY_CONFIG
+    );
     let folder = folder(&config);
     let weir = super::program();
     let mut shell = std::process::Command::new("sh");
@@ -47,8 +49,8 @@ fn a_program_that_is_not_there_is_one_line_that_says_what_to_do() {
         &["read", "gone:1", "--json"],
         &["complete", "prompt", "gone__x", "a="],
     ];
-    let told = commands.map(|arguments| shown(folder.path(), arguments)).concat();
-    assert_snapshot!(told);
+    let report = commands.map(|arguments| shown(folder.path(), arguments)).concat();
+    assert_snapshot!(report);
 }
 
 #[test]
@@ -71,8 +73,8 @@ fn a_service_whose_upstream_has_no_program_says_so_and_serves_the_others() {
 
 #[test]
 fn s45_a_child_gets_its_own_environment_and_no_descriptor_of_ours() {
-    // What the process was started with, whatever the shell has made of it since; two of these signs mean one
-    // in the file.
+    // The environment that the process was started with, whatever the shell has changed since; `$$`
+    // in the file means `$`.
     let script = "cat /proc/$$$$/environ >environment; ls /proc/$$$$/fd >descriptors";
     let config = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
@@ -98,22 +100,22 @@ fn s45_a_child_gets_its_own_environment_and_no_descriptor_of_ours() {
     super::serving::terminate(&weir);
     assert!(weir.wait().expect("it ends").success());
 
-    let told = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("it ran");
-    let environment = told("environment");
+    let report = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("it ran");
+    let environment = report("environment");
     let mut environment: Vec<_> = environment.split_terminator('\0').collect();
     environment.sort_unstable();
     let path = format!("PATH={path}");
     let expected = ["GIVEN=by the file", "HOME=/nowhere", "LANG=C", "PASSED=on", &path];
     assert_eq!(environment, expected);
-    // Neither what is ours nor what this test was given and hands on.
-    // A shell that redirects keeps its own at 10.
-    assert_eq!(told("descriptors").replace("10\n", ""), "0\n1\n2\n");
+    // The child has neither Weir's descriptors nor those that this test inherited. A shell that
+    // redirects keeps its own at 10.
+    assert_eq!(report("descriptors").replace("10\n", ""), "0\n1\n2\n");
 }
 
 // === Folders without permission ===
 
-/// A folder that everybody may use, with a copy of Weir in it: tests may run as root, from a build that
-/// only root can reach, and root may do everything.
+/// World-accessible folder with a copy of Weir in it: tests may run as root, from a build that only
+/// root can reach, and root passes all permission checks.
 struct Public {
     folder: TempDir,
 }
@@ -137,7 +139,7 @@ impl Public {
         std::fs::set_permissions(self.path(name), Permissions::from_mode(mode)).expect("ours");
     }
 
-    /// Writes a file that everybody may read, in a folder that nobody may write to.
+    /// Writes a file that all users may read, in a folder that no user may write to.
     fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
@@ -145,25 +147,25 @@ impl Public {
         self.allow(name, 0o644);
     }
 
-    /// Runs Weir and tells it all with the folder's name taken out.
+    /// Runs Weir and returns all its output with the folder's name taken out.
     fn shown(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("it runs");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
         let (out, err) = (text(output.stdout), text(output.stderr));
         let code = output.status.code().expect("it exits");
-        let told = format!("$ weir {}\n{out}{err}=> {code}\n", arguments.join(" "));
-        told.replace(&self.folder.path().display().to_string(), "")
+        let report = format!("$ weir {}\n{out}{err}=> {code}\n", arguments.join(" "));
+        report.replace(&self.folder.path().display().to_string(), "")
     }
 
-    /// Weir, as somebody who is not root.
+    /// Command of Weir as a user other than root.
     fn command(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = std::process::Command::new(self.path("weir-itself"));
         command.args(arguments).current_dir(self.folder.path());
-        // A folder that may not be entered does not make a program that is nowhere a forbidden one.
+        // A folder that may not be entered does not turn a missing program into a forbidden one.
         let path = format!("{}:/usr/bin:/bin", self.path("closed").display());
         command.env("PATH", path).env("HOME", self.path("home")).env_remove("XDG_CONFIG_HOME");
         if rustix::process::geteuid().is_root() {
-            // `nobody`; groups are given up with the user.
+            // User id of `nobody`; the groups are dropped with the user.
             command.uid(65_534).gid(65_534);
         }
         command
@@ -172,7 +174,7 @@ impl Public {
 
 impl Drop for Public {
     fn drop(&mut self) {
-        // Whoever is not root can remove only what may be entered.
+        // A user other than root can remove only what may be entered.
         for name in ["closed", "fixed", "home"] {
             let _ = std::fs::set_permissions(self.path(name), Permissions::from_mode(0o755));
         }
@@ -208,8 +210,8 @@ fn a_folder_without_permission_is_one_line_that_says_what_to_do() {
         &["list", "tools", "--config", "cwd.toml"],
         &["list", "tools", "--config", "gone.toml"],
     ];
-    let told = commands.map(|arguments| public.shown(arguments)).concat();
-    assert_snapshot!(told);
+    let report = commands.map(|arguments| public.shown(arguments)).concat();
+    assert_snapshot!(report);
 }
 
 // === Broken outputs ===
@@ -271,7 +273,7 @@ fn s35_a_service_and_its_children_leave_no_core_and_nobody_looks_into_its_memory
         let process = PathBuf::from(format!("/proc/{}", weir.id()));
         assert_eq!(limits(&process.join("limits")), ["0", "0", "bytes"], "{command}");
         assert_eq!(limits(&public.path("limits")), ["0", "0", "bytes"], "a child of {command}");
-        // What other processes of its user may not look into belongs to root.
+        // The kernel gives /proc files of a process that is not dumpable to root.
         let owner = |name: &str| {
             let file = std::fs::metadata(process.join(name)).expect("it is there");
             std::os::unix::fs::MetadataExt::uid(&file)

@@ -1,4 +1,4 @@
-//! Colors, versions, scripts for shells, and what goes into the log.
+//! Colors, versions, scripts for shells, and contents of the log.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,10 +7,10 @@ use assert_cmd::Command;
 use insta::assert_snapshot;
 
 use super::serving::terminate;
-use super::{HOUSE, folder, script, scripted, serve, shown};
+use super::{LIBRARY_CONFIG, folder, script, scripted, serve, shown};
 
-/// What is told of a configuration with a mistake, and of a wrong argument.
-fn told(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
+/// Output for a configuration with a mistake, and for a wrong argument.
+fn report(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
     let folder = folder("[server]\nlistn = 1\n");
     [&["list"][..], &["list", "--nonsense"]].map(|command| {
         let mut weir = Command::from_std(crate::program());
@@ -26,7 +26,7 @@ fn told(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
 #[test]
 fn colors_are_for_terminals_that_want_them_and_for_whoever_insists() {
     let colored = |arguments: &[&str], variables: &[(&str, &str)]| {
-        told(arguments, variables).map(|text| text.contains('\u{1b}'))
+        report(arguments, variables).map(|text| text.contains('\u{1b}'))
     };
     for (arguments, variables, expected) in [
         (&[][..], &[][..], false),
@@ -88,10 +88,10 @@ fn weir_log_overrides_the_level_of_the_configuration() {
             "[log]\nlevel = \"{level}\"\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
         )
     };
-    let says_debug = |level: &str, variable: Option<&str>| {
+    let is_debug = |level: &str, variable: Option<&str>| {
         let folder = folder(&config(level));
         let mut weir = Command::from_std(crate::program());
-        // Without an input it ends at once.
+        // Without an input it exits at once.
         weir.arg("stdio").current_dir(folder.path()).env_remove("WEIR_LOG");
         weir.envs(variable.map(|it| ("WEIR_LOG", it)));
         let output = weir.output().expect("it runs");
@@ -104,7 +104,7 @@ fn weir_log_overrides_the_level_of_the_configuration() {
         ("error", None, false),
         ("error", Some("weir=debug"), true),
     ] {
-        assert_eq!(says_debug(level, variable), expected, "{level} {variable:?}");
+        assert_eq!(is_debug(level, variable), expected, "{level} {variable:?}");
     }
 }
 
@@ -116,7 +116,7 @@ fn a_log_message_of_an_upstream_that_belongs_to_no_call_goes_into_weirs_own_log(
     let answer = format!(r#""result":{{"tools":[]}}}}' '{}"#, &stray[..stray.len() - 1]);
     script(folder.path(), "hub", &[("tools/list", &answer)]);
     let (mut weir, mut log, _) = serve(folder.path());
-    let line = log.find_map(|line| line.ok().filter(|line| line.contains("the upstream logs")));
+    let line = log.find_map(|line| line.ok().filter(|line| line.contains("upstream log message")));
     let line = line.expect("it is said");
     assert!(line.contains("\"upstream\":\"hub\"") && line.contains("stray"), "{line}");
     terminate(&weir);
@@ -129,7 +129,7 @@ fn only_the_log_at_debug_says_why_a_client_is_not_let_in() {
     let expired = "\n[clients.former]\nrole = \"guest\"\nexpires = 2020-01-01T00:00:00Z\n\
         key_sha256 = [\"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\"]\n";
     let log = "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n";
-    let folder = folder(&format!("{log}{HOUSE}{expired}"));
+    let folder = folder(&format!("{log}{LIBRARY_CONFIG}{expired}"));
     let (mut weir, mut log, ready) = serve(folder.path());
     let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("an endpoint");
     let host = rest.split_once("/mcp").expect("a path").0;
@@ -141,7 +141,8 @@ fn only_the_log_at_debug_says_why_a_client_is_not_let_in() {
         write!(stream, "{head}{rest}").expect("written");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
-        let line = log.find_map(|line| line.ok().filter(|line| line.contains("is not let in")));
+        let line =
+            log.find_map(|line| line.ok().filter(|line| line.contains("client not authenticated")));
         let line = line.expect("it is said");
         assert!(line.contains(why) && line.contains("\"level\":\"DEBUG\""), "{line}");
         assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("expired"), "{answer}");
@@ -156,16 +157,16 @@ fn only_the_log_at_debug_says_why_a_client_is_not_let_in() {
 
 #[test]
 fn connect_says_which_file_its_entry_belongs_in() {
-    let folder = folder(HOUSE);
+    let folder = folder(LIBRARY_CONFIG);
     let folder = folder.path().canonicalize().expect("it is there");
     for (scope, file) in [("user", ".claude.json"), ("project", ".mcp.json")] {
         let mut weir = Command::from_std(crate::program());
         weir.args(["connect", "claude-code", "--stdio", "--scope", scope]);
         let output = weir.current_dir(&folder).env("HOME", &folder).output().expect("it runs");
-        let told = String::from_utf8(output.stderr).expect("text");
+        let report = String::from_utf8(output.stderr).expect("text");
         let file = folder.join(file);
         let line = format!("for Claude Code, in {}", file.display());
-        assert!(output.status.success() && told.contains(&line), "{told}");
+        assert!(output.status.success() && report.contains(&line), "{report}");
         assert!(!file.exists());
     }
 }

@@ -1,4 +1,4 @@
-//! `weir top` on a real terminal: what stands there at any size, and that it is as it was before once it ends.
+//! `weir top` on a real terminal: its screen at any size, and the restored terminal after its end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::operating::Served;
 
-/// A terminal, and the program that runs on it.
+/// Terminal, and the program that runs on it.
 struct Terminal {
     ours: File,
     theirs: File,
@@ -23,7 +23,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a command as the one that has the terminal.
+    /// Starts a command with the terminal as its controlling terminal.
     fn start(command: &Command, rows: u16, columns: u16) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("its other end");
@@ -47,7 +47,7 @@ impl Terminal {
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
-                seen.lock().expect("nobody panics here").process(&bytes[..count]);
+                seen.lock().expect("the lock is not poisoned").process(&bytes[..count]);
             }
         });
         Self { ours, theirs, screen, program }
@@ -56,7 +56,7 @@ impl Terminal {
     fn resize(&self, rows: u16, columns: u16) {
         self.screen
             .lock()
-            .expect("nobody panics here")
+            .expect("the lock is not poisoned")
             .screen_mut()
             .set_size(some(rows), some(columns));
         tcsetwinsize(&self.ours, size(rows, columns)).expect("it has a size");
@@ -66,11 +66,11 @@ impl Terminal {
         self.ours.write_all(keys).expect("it listens");
     }
 
-    /// Waits until this is so of what is on the screen, and returns it.
+    /// Waits until the screen is as expected, and returns its text.
     fn wait_for(&self, expected: impl Fn(&vt100::Screen, &str) -> bool) -> String {
         let start = Instant::now();
         loop {
-            let parser = self.screen.lock().expect("nobody panics here");
+            let parser = self.screen.lock().expect("the lock is not poisoned");
             let text = row_by_row(parser.screen());
             if expected(parser.screen(), &text) {
                 return text;
@@ -81,19 +81,19 @@ impl Terminal {
         }
     }
 
-    /// Whether the terminal takes lines and shows what is typed, on its own screen, with a cursor.
-    fn is_as_before(&self) -> bool {
+    /// Whether the terminal is in line mode with echo, on its main screen, with a visible cursor.
+    fn is_restored(&self) -> bool {
         let modes = tcgetattr(&self.theirs).expect("a terminal").local_modes;
         let is_cooked = modes.contains(LocalModes::ICANON | LocalModes::ECHO);
-        let parser = self.screen.lock().expect("nobody panics here");
+        let parser = self.screen.lock().expect("the lock is not poisoned");
         is_cooked && !parser.screen().alternate_screen() && !parser.screen().hide_cursor()
     }
 
     fn ends_with(&mut self, code: i32) {
         assert_eq!(self.program.wait().expect("it ends").code(), Some(code));
         let start = Instant::now();
-        // What it wrote last may be on its way.
-        while !self.is_as_before() {
+        // The last output may still be on its way.
+        while !self.is_restored() {
             assert!(start.elapsed() < Duration::from_secs(20), "the terminal is left as it was");
             std::thread::yield_now();
         }
@@ -115,8 +115,8 @@ fn size(rows: u16, columns: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// What is on the screen, row by row. The emulator itself goes on with a row in the next one for as long as something
-/// wrapped there, which may have been drawn for another size.
+/// Rows of the screen. The emulator itself joins a row with the next one while text wrapped there,
+/// which may have been drawn for another size.
 fn row_by_row(screen: &vt100::Screen) -> String {
     let (_, columns) = screen.size();
     let rows: Vec<_> = screen.rows(0, columns.get()).map(|row| row.trim_end().to_owned()).collect();
@@ -140,13 +140,14 @@ fn top(served: &Served) -> Command {
 fn top_tells_what_is_wrong_on_a_terminal_of_any_size() {
     let served = served();
     let mut terminal = Terminal::start(&top(&served), 24, 80);
-    let tells = |text: &str| text.contains("gone-and-with-a-rather-long-name  down for");
-    let text = terminal.wait_for(|screen, text| screen.alternate_screen() && tells(text));
+    let reports = |text: &str| text.contains("gone-and-with-a-rather-long-name  down for");
+    let text = terminal.wait_for(|screen, text| screen.alternate_screen() && reports(text));
     assert!(text.starts_with("weir ") && text.contains("q ends"), "{text}");
     assert!(text.lines().count() <= 24 && text.contains("refused"), "{text}");
     for (rows, columns) in [(50, 200), (10, 40), (5, 20), (24, 80)] {
         terminal.resize(rows, columns);
-        // What was drawn for another size stands there for a moment, and has no line that is cut at this one's edge.
+        // Text drawn for another size stays for a moment; it has no line that is cut at this size's
+        // edge.
         let is_cut =
             |line: &str| line.ends_with('…') && line.chars().count() == usize::from(columns);
         let is_drawn = |text: &str| match columns {
@@ -154,7 +155,7 @@ fn top_tells_what_is_wrong_on_a_terminal_of_any_size() {
             80 => text.contains("err/s"),
             _ => text.lines().any(is_cut),
         };
-        // A line that is too long would have pushed down those below it.
+        // A line that is too long would have moved the lines below it.
         let fits = |text: &str| {
             let head: Vec<_> = text.lines().take(3).collect();
             matches!(head[..], [first, second, third] if first.starts_with("weir ")
@@ -185,7 +186,7 @@ fn top_ends_at_once_by_any_way_out_and_leaves_the_terminal_as_it_was() {
     for way in [&b"q"[..], b"Q", b"\x03", b"\x04"] {
         let mut terminal = Terminal::start(&top(&served), 24, 80);
         terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
-        assert!(!terminal.is_as_before());
+        assert!(!terminal.is_restored());
         terminal.press(way);
         terminal.ends_with(0);
     }
@@ -207,7 +208,7 @@ fn top_gives_the_terminal_back_while_it_is_suspended() {
     while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
         assert!(start.elapsed() < Duration::from_secs(20), "it is not suspended");
     }
-    assert!(terminal.is_as_before());
+    assert!(terminal.is_restored());
     kill_process(Pid::from_child(&terminal.program), Signal::CONT).expect("it is there");
     terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
     terminal.press(b"q");
@@ -221,12 +222,12 @@ fn top_outlives_the_weir_that_it_shows_and_goes_on_with_the_next() {
     terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
     let mut silent = String::new();
     let served = served.again(|_| {
-        silent = terminal.wait_for(|_, text| text.contains("no answer"));
+        silent = terminal.wait_for(|_, text| text.contains("no response"));
     });
     assert!(silent.contains("house") && silent.contains("seen last"), "{silent}");
-    terminal.wait_for(|_, text| !text.contains("no answer") && text.contains("house"));
+    terminal.wait_for(|_, text| !text.contains("no response") && text.contains("house"));
     drop(served);
-    terminal.wait_for(|_, text| text.contains("no answer"));
+    terminal.wait_for(|_, text| text.contains("no response"));
     terminal.press(b"q");
     terminal.ends_with(0);
 }
@@ -250,7 +251,7 @@ fn top_has_colors_where_they_are_wanted_and_says_the_same_without() {
             text.contains("down for") && text.contains("ready") && is_colored(screen) == wanted
         });
     }
-    // No place on it can be named: one sample, as into a pipe.
+    // The terminal has no known type: one sample is printed, as into a pipe.
     let mut command = top(&served);
     command.env("TERM", "dumb");
     let mut terminal = Terminal::start(&command, 24, 80);

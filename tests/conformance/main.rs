@@ -1,23 +1,23 @@
-//! The judge: the official conformance suite, and clients that compare what they are told.
+//! Conformance tests: the official conformance suite, and clients that compare exact values.
 //!
-//! A run puts one of two fixture servers, which offer the same in either era (`fixtures/`), behind Weir
-//! or nothing, and judges what a client sees of it:
+//! A run puts one of two fixture servers, which offer the same in either era (`fixtures/`), behind
+//! Weir or nothing, and judges a client's view of it:
 //!
-//! - the suite's scenarios, each of which is a protocol's word about behaviour and hardly looks at contents;
-//! - `clients/`, which go through everything that the fixture offers and are to be told exactly what only
-//!   it can know (`values.json`).
+//! - the suite's scenarios, each of which checks behavior and hardly any contents;
+//! - `clients/`, which use everything that the fixture offers and have to receive the exact values
+//!   that only the fixture can know (`values.json`).
 //!
 //! The suite's scenarios for clients judge Weir from the other side: its server is Weir's upstream.
 //!
-//! What is not reached stands in `unreached.toml`, a row each, with its reason. A run fails on a row too
+//! `unreached.toml` lists what does not pass, a row each, with its reason. A run fails on a row too
 //! many and on a row too few. After a change:
 //!
 //! ```sh
-//! cargo test --test conformance                           # says which rows changed, and why
-//! WEIR_WRITE_UNREACHED=1 cargo test --test conformance    # takes rows out, and puts new ones in without a reason
+//! cargo test --test conformance                           # lists the changed rows and reasons
+//! WEIR_WRITE_UNREACHED=1 cargo test --test conformance    # rewrites rows; new ones have no reason
 //! ```
 //!
-//! Real processes, real sockets, a real clock. `./dev prepare` installs what is needed.
+//! Real processes, real sockets, a real clock. `./dev prepare` installs the programs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
@@ -34,19 +34,19 @@ mod suite;
 mod unreached;
 mod values;
 
-use run::{AsClient, Era, Run, Way};
+use run::{AsClient, Era, Route, Run};
 
 #[tokio::test]
 async fn the_legacy_fixture_passes_by_itself() {
-    Run { client: Era::Legacy, upstream: Era::Legacy, way: Way::Direct }.judge().await;
+    Run { client: Era::Legacy, upstream: Era::Legacy, route: Route::Direct }.judge().await;
 }
 
 #[tokio::test]
 async fn the_modern_fixture_passes_by_itself() {
-    Run { client: Era::Modern, upstream: Era::Modern, way: Way::Direct }.judge().await;
+    Run { client: Era::Modern, upstream: Era::Modern, route: Route::Direct }.judge().await;
 }
 
-/// Otherwise something else than the fixture could have replied.
+/// Otherwise another server than the fixture could have responded.
 #[tokio::test]
 async fn a_reply_is_the_fixtures_own() {
     let fixture = run::fixture(Era::Modern, "the ebb").await;
@@ -66,22 +66,22 @@ async fn a_reply_is_the_fixtures_own() {
 
 #[tokio::test]
 async fn a_legacy_client_has_a_legacy_upstream() {
-    Run { client: Era::Legacy, upstream: Era::Legacy, way: Way::Weir }.judge().await;
+    Run { client: Era::Legacy, upstream: Era::Legacy, route: Route::Weir }.judge().await;
 }
 
 #[tokio::test]
 async fn a_legacy_client_has_a_modern_upstream() {
-    Run { client: Era::Legacy, upstream: Era::Modern, way: Way::Weir }.judge().await;
+    Run { client: Era::Legacy, upstream: Era::Modern, route: Route::Weir }.judge().await;
 }
 
 #[tokio::test]
 async fn a_modern_client_has_a_legacy_upstream() {
-    Run { client: Era::Modern, upstream: Era::Legacy, way: Way::Weir }.judge().await;
+    Run { client: Era::Modern, upstream: Era::Legacy, route: Route::Weir }.judge().await;
 }
 
 #[tokio::test]
 async fn a_modern_client_has_a_modern_upstream() {
-    Run { client: Era::Modern, upstream: Era::Modern, way: Way::Weir }.judge().await;
+    Run { client: Era::Modern, upstream: Era::Modern, route: Route::Weir }.judge().await;
 }
 
 #[tokio::test]
@@ -104,14 +104,14 @@ async fn weir_is_a_client_of_modern_servers_for_a_modern_client() {
     AsClient { client: Era::Modern, servers: Era::Modern }.judge().await;
 }
 
-/// A row of a run that is not there would be held against nothing.
+/// A row of an unknown run would never be checked.
 #[test]
 fn what_is_unreached_is_so_in_a_run_that_there_is() {
     let eras = [Era::Legacy, Era::Modern];
-    let direct = |era| Run { client: era, upstream: era, way: Way::Direct };
+    let direct = |era| Run { client: era, upstream: era, route: Route::Direct };
     let mut runs = eras.map(|era| direct(era).to_string()).to_vec();
     for (client, server) in eras.into_iter().flat_map(|era| eras.map(|other| (era, other))) {
-        runs.push(Run { client, upstream: server, way: Way::Weir }.to_string());
+        runs.push(Run { client, upstream: server, route: Route::Weir }.to_string());
         runs.push(AsClient { client, servers: server }.to_string());
     }
     let strange: Vec<_> = unreached::runs().into_iter().filter(|run| !runs.contains(run)).collect();

@@ -1,4 +1,4 @@
-//! One run: a fixture, Weir before it or nothing, and what the judges say of it.
+//! One run: a fixture, Weir in front of it or nothing, and the verdicts about it.
 
 use std::fmt;
 use std::process::Stdio;
@@ -18,23 +18,23 @@ pub(crate) enum Era {
     Modern,
 }
 
-/// What lies between a client and the fixture.
+/// Path between a client and the fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// Nothing: what passes here is what can be reached.
+pub(crate) enum Route {
+    /// No gateway: whatever passes here can be reached.
     Direct,
     Weir,
 }
 
-/// One cell of the judgement.
+/// One cell of the test.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) client: Era,
     pub(crate) upstream: Era,
-    pub(crate) way: Way,
+    pub(crate) route: Route,
 }
 
-/// Weir as the client of the suite's own servers, for a client of ours.
+/// Weir as the client of the suite's own servers, for a client of this repository.
 #[derive(Clone, Copy)]
 pub(crate) struct AsClient {
     pub(crate) client: Era,
@@ -42,7 +42,7 @@ pub(crate) struct AsClient {
 }
 
 impl Era {
-    /// The revision whose requirements its clients judge by.
+    /// Revision whose requirements apply to its clients.
     pub(crate) fn revision(self) -> &'static str {
         match self {
             Self::Legacy => "2025-11-25",
@@ -62,9 +62,9 @@ impl fmt::Display for Era {
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.way {
-            Way::Direct => write!(f, "{} fixture by itself", self.upstream),
-            Way::Weir => write!(f, "{} client, {} upstream", self.client, self.upstream),
+        match self.route {
+            Route::Direct => write!(f, "{} fixture by itself", self.upstream),
+            Route::Weir => write!(f, "{} client, {} upstream", self.client, self.upstream),
         }
     }
 }
@@ -76,7 +76,7 @@ impl fmt::Display for AsClient {
 }
 
 impl AsClient {
-    /// Fails unless exactly the rows that are listed as unreached are.
+    /// Fails unless exactly the listed rows are unreached.
     pub(crate) async fn judge(self) {
         let verdicts = suite::of_client(self.servers.revision(), self.client).await;
         unreached::compare(&self.to_string(), &verdicts);
@@ -84,63 +84,63 @@ impl AsClient {
 }
 
 impl Run {
-    /// Fails unless exactly the rows that are listed as unreached are.
+    /// Fails unless exactly the listed rows are unreached.
     pub(crate) async fn judge(self) {
         let nonce = nonce();
         let fixture = fixture(self.upstream, &nonce).await;
-        let verdicts = match self.way {
-            Way::Direct => self.ask(&fixture.url, &nonce).await,
-            Way::Weir => {
-                let mut house = House::before(&fixture.url).await;
-                let endpoint = house.served.endpoint.clone();
-                let verdicts = house.during(self.ask(&endpoint, &nonce)).await;
-                assert!(house.served.stop().await, "{self}: Weir ends badly");
+        let verdicts = match self.route {
+            Route::Direct => self.collect_verdicts(&fixture.url, &nonce).await,
+            Route::Weir => {
+                let mut gateway = Gateway::before(&fixture.url).await;
+                let endpoint = gateway.served.endpoint.clone();
+                let verdicts = gateway.during(self.collect_verdicts(&endpoint, &nonce)).await;
+                assert!(gateway.served.stop().await, "{self}: Weir ends badly");
                 verdicts
             }
         };
         unreached::compare(&self.to_string(), &verdicts);
     }
 
-    /// One after the other: the walk counts the changes that the suite makes, too.
-    async fn ask(self, url: &str, nonce: &str) -> Verdicts {
+    /// One after the other, because the walk counts the changes that the suite makes, too.
+    async fn collect_verdicts(self, url: &str, nonce: &str) -> Verdicts {
         let mut verdicts = values::of_server(url, self.client, nonce).await;
         verdicts.extend(suite::of_server(url, self.client.revision()).await);
         verdicts
     }
 }
 
-/// The fixture server of an era, on a port of its own.
+/// Fixture server of an era, on a port of its own.
 pub(crate) async fn fixture(era: Era, nonce: &str) -> Started {
     let mut command = Command::new(part("bin/node"));
     command.arg(suite::script(&format!("fixtures/{era}.mjs")));
-    // It ends with its stdin, even if this process is killed.
+    // The fixture ends with its stdin, even if this process is killed.
     announced(command.env("NONCE", nonce).stdin(Stdio::piped())).await
 }
 
-/// What only the fixture and the test of this run know.
+/// Random text that only the fixture and the test of this run know.
 fn nonce() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     format!("tide {}", now.as_nanos())
 }
 
-/// Weir before one upstream, with nothing between them that a role or a name would change.
-struct House {
+/// Weir in front of one upstream, without any change by a role or a name.
+struct Gateway {
     served: Served,
     _fleet: Fleet,
 }
 
-impl House {
+impl Gateway {
     async fn before(url: &str) -> Self {
         let fleet = Fleet::plain(&format!(
             "[naming]\nmode = \"none\"\n[protocol]\nresumable = true\n[upstreams.fixture]\nurl = {url:?}\n"
         ));
         let mut served = fleet.serve().await;
-        served.logged("listed", "fixture").await;
+        served.logged("upstream listed", "fixture").await;
         Self { served, _fleet: fleet }
     }
 
-    /// Reads Weir's log while something else goes on, so that its pipe never fills. What Weir
-    /// said is shown if the test fails.
+    /// Drains Weir's log while other work runs, so that its pipe never fills. The log is shown if
+    /// the test fails.
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let log = &mut self.served.log;
         let reading = async {

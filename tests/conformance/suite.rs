@@ -1,7 +1,9 @@
-//! The official suite as a program: which scenarios a revision requires, and what it says of each check.
+//! The official suite as a program: the scenarios that a revision requires, and the result of each
+//! check.
 //!
-//! Its exit status and its prose are not read: it writes one folder a scenario, with a `checks.json`. A
-//! required scenario without a check that succeeded counts as failed, whatever else it says.
+//! Its exit status and its text are not read: it writes one folder per scenario, with a
+//! `checks.json`. A required scenario without a successful check counts as failed, whatever else it
+//! reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,13 +18,13 @@ use tokio::process::Command;
 use crate::parts::part;
 use crate::run::Era;
 
-/// What did not pass: `scenario/check` → what is wrong with it.
+/// Failures: `scenario/check` → reason.
 pub(crate) type Verdicts = BTreeMap<String, String>;
 
-/// Whether a scenario is required, or runs without being scored.
+/// Scenarios, and whether each is required or runs without being scored.
 type Scenarios = BTreeMap<String, bool>;
 
-/// What a revision requires, from the suite's own file.
+/// Requirements of a revision, from the suite's own file.
 #[derive(Deserialize)]
 struct Requirements {
     server: BTreeSet<String>,
@@ -30,7 +32,7 @@ struct Requirements {
     not_scored: Vec<NotScored>,
 }
 
-/// A scenario that runs, and counts for nobody's conformance.
+/// Scenario that runs and does not count for conformance.
 #[derive(Deserialize)]
 struct NotScored {
     scenario: String,
@@ -57,7 +59,7 @@ enum Status {
     Info,
 }
 
-/// A program or a page of this folder.
+/// Path of a program or a page of this folder.
 pub(crate) fn script(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance").join(path)
 }
@@ -69,11 +71,13 @@ pub(crate) async fn of_server(url: &str, revision: &str) -> Verdicts {
     read(folder.path(), "server-", &Requirements::of(revision).scenarios("server"))
 }
 
-/// Runs the scenarios for clients of this revision with Weir as the client, for a client of this era.
+/// Runs the scenarios for clients of this revision with Weir as the client, for a client of this
+/// era.
 pub(crate) async fn of_client(revision: &str, era: Era) -> Verdicts {
     let folder = TempDir::new().unwrap();
     let scenarios = Requirements::of(revision).scenarios("client");
-    // The suite gives its words to a shell, and cuts them at spaces itself: so none is in a path.
+    // The suite passes the command to a shell, and splits it at spaces itself, so no path contains
+    // one.
     let command = format!(".cache/interop/bin/node tests/conformance/clients/through.mjs {era}");
     let runs = stream::iter(scenarios.keys()).map(|scenario| async {
         // All at once, as for servers, would run those of authorization, too.
@@ -90,7 +94,8 @@ impl Requirements {
         serde_saphyr::from_str(&std::fs::read_to_string(part(&path)).unwrap()).unwrap()
     }
 
-    /// All but extensions, which neither fixture has, and authorization, which no test is about yet.
+    /// All scenarios except extensions, which neither fixture has, and authorization, which no test
+    /// covers yet.
     fn scenarios(self, leg: &str) -> Scenarios {
         let scored = if leg == "server" { self.server } else { self.client };
         let others = self.not_scored.into_iter();
@@ -111,7 +116,7 @@ async fn run(folder: &Path, arguments: &[&str]) {
     ended.await.expect("the suite ends").unwrap();
 }
 
-/// What did not pass of these scenarios.
+/// Failures of these scenarios.
 fn read(folder: &Path, prefix: &str, scenarios: &Scenarios) -> Verdicts {
     let mut checks = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -128,7 +133,7 @@ fn read(folder: &Path, prefix: &str, scenarios: &Scenarios) -> Verdicts {
     let mut passed = 0;
     for (scenario, &required) in scenarios {
         let mut checks = checks.remove(scenario).unwrap_or_default();
-        // An id may come several times: let the worst of them speak.
+        // An id may occur several times: the worst result counts.
         checks.sort_by_key(|check| check.status != Status::Failure);
         let is_bad = |check: &Check| [Status::Failure, Status::Warning].contains(&check.status);
         let is_good = |check: &Check| check.status == Status::Success;
@@ -140,10 +145,10 @@ fn read(folder: &Path, prefix: &str, scenarios: &Scenarios) -> Verdicts {
         passed += usize::from(required && !has_failed);
         for check in checks {
             if is_bad(&check) {
-                let said = check.error_message.unwrap_or(check.description);
+                let failure = check.error_message.unwrap_or(check.description);
                 let warns = check.status == Status::Warning;
-                let said = if warns { format!("warning: {said}") } else { said };
-                verdicts.entry(format!("{scenario}/{}", check.id)).or_insert(said);
+                let failure = if warns { format!("warning: {failure}") } else { failure };
+                verdicts.entry(format!("{scenario}/{}", check.id)).or_insert(failure);
             }
         }
     }
@@ -154,8 +159,8 @@ fn read(folder: &Path, prefix: &str, scenarios: &Scenarios) -> Verdicts {
 
 const SUITE: &str = "conformance/node_modules/@modelcontextprotocol/conformance";
 
-/// How many scenarios for clients run at once: each is three programs.
+/// Number of scenarios for clients that run at once: each is three programs.
 const AT_ONCE: usize = 2;
 
-/// Generous: it only decides how long a broken run takes.
+/// Generous, because it only limits how long a broken run takes.
 const PATIENCE: Duration = Duration::from_secs(170);

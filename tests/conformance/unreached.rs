@@ -1,4 +1,4 @@
-//! The committed list of what is not reached, held against what a run found.
+//! The committed list of unreached checks, compared with the result of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use crate::suite::{Verdicts, script};
 /// Reasons by row, by run.
 type List = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Fails unless what did not pass is exactly what the list has for this run.
+/// Fails unless the failures are exactly those that the list has for this run.
 pub(crate) fn compare(run: &str, verdicts: &Verdicts) {
     let listed = read().remove(run).unwrap_or_default();
     let passed: Vec<_> = listed.keys().filter(|row| !verdicts.contains_key(*row)).collect();
@@ -22,8 +22,8 @@ pub(crate) fn compare(run: &str, verdicts: &Verdicts) {
     for row in &passed {
         writeln!(report, "  passes now, take it out: {row:?}").unwrap();
     }
-    for (row, said) in &failed {
-        writeln!(report, "  does not pass: {row:?}\n    {said}").unwrap();
+    for (row, failure) in &failed {
+        writeln!(report, "  does not pass: {row:?}\n    {failure}").unwrap();
     }
     for (row, _) in listed.iter().filter(|(_, reason)| reason.starts_with('?')) {
         writeln!(report, "  is listed without a reason: {row:?}").unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn compare(run: &str, verdicts: &Verdicts) {
     );
 }
 
-/// The runs that the list speaks of.
+/// Runs that the list contains.
 pub(crate) fn runs() -> Vec<String> {
     read().into_keys().collect()
 }
@@ -45,7 +45,8 @@ fn read() -> List {
     toml::from_str(&std::fs::read_to_string(script("unreached.toml")).unwrap()).unwrap()
 }
 
-/// Makes the list what was found; a new row has what was said instead of a reason.
+/// Replaces a run's rows in the list by the found failures; a new row has the failure's text
+/// instead of a reason.
 fn write(run: &str, passed: &[&String], failed: &[(&String, &String)]) {
     // The runs are threads of one process.
     static WRITING: Mutex<()> = Mutex::new(());
@@ -53,12 +54,12 @@ fn write(run: &str, passed: &[&String], failed: &[(&String, &String)]) {
     let mut list = read();
     let rows = list.entry(run.to_owned()).or_default();
     rows.retain(|row, _| !passed.contains(&row));
-    rows.extend(failed.iter().map(|(row, said)| ((*row).clone(), format!("? {said}"))));
+    rows.extend(failed.iter().map(|(row, failure)| ((*row).clone(), format!("? {failure}"))));
     list.retain(|_, rows| !rows.is_empty());
     let text = format!("{HEADER}\n{}", toml::to_string(&list).unwrap());
     std::fs::write(script("unreached.toml"), text).unwrap();
 }
 
-const HEADER: &str = r#"# What the judge does not reach, by run: "scenario/check" or "values/step" = "why".
-# How it is kept: the header of main.rs.
+const HEADER: &str = r#"# Checks that do not pass, by run: "scenario/check" or "values/step" = "why".
+# The header of main.rs describes how to update this file.
 "#;

@@ -1,4 +1,5 @@
-//! What a client is told, word for word: the walk of `clients/walk.mjs`, held against `values.json`.
+//! Values that a client receives, word for word: the walk of `clients/walk.mjs`, compared with
+//! `values.json`.
 
 use serde_json::{Map, Value};
 use std::process::Stdio;
@@ -10,15 +11,15 @@ use crate::parts::part;
 use crate::run::Era;
 use crate::suite::{Verdicts, script};
 
-/// What a client of this era saw differently: `values/step` → where, and what.
+/// Differences that a client of this era saw: `values/step` → place and difference.
 pub(crate) async fn of_server(url: &str, era: Era, nonce: &str) -> Verdicts {
     let mut command = Command::new(part("bin/node"));
     command.arg(script(&format!("clients/{era}.mjs"))).arg(url);
     command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let output = soon(command.output()).await.unwrap();
     let Ok(mut seen) = serde_json::from_slice::<Map<String, Value>>(&output.stdout) else {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Verdicts::from([("values/".to_owned(), said)]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Verdicts::from([("values/".to_owned(), stderr)]);
     };
     let mut verdicts = Verdicts::new();
     for (step, wanted) in expected(nonce) {
@@ -43,11 +44,11 @@ fn expected(nonce: &str) -> Map<String, Value> {
     serde_json::from_str(&text.replace("{nonce}", nonce)).unwrap()
 }
 
-/// Where two values begin to differ, and how.
+/// First difference between two values, and its place.
 fn first_difference(place: &str, seen: &Value, wanted: &Value) -> Option<String> {
     match (seen, wanted) {
         (Value::Object(seen), Value::Object(wanted)) => {
-            // What was not seen says more than what was.
+            // Seen members are compared first, then the missing ones.
             let keys = seen.keys().chain(wanted.keys().filter(|key| !seen.contains_key(*key)));
             let sides = keys.map(|key| (key, seen.get(key), wanted.get(key)));
             sides.into_iter().find_map(|(key, seen, wanted)| {

@@ -1,32 +1,32 @@
-//! The files agree with Weir's defaults, with its command line, and with each other.
+//! The files of `deploy/` agree with Weir's defaults, with its command line, and with each other.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 use weir::admin::Route;
-use weir::config::{Config, Server};
+use weir::config::{Config, ServerConfig};
 
 use super::{deploy, folder, weir, yaml};
 
-fn server() -> Server {
+fn server() -> ServerConfig {
     Config::default().server
 }
 
-/// How long stopping may take at most: the drain, and then the upstreams.
+/// Maximum duration of a shutdown in seconds: the drain, then the upstreams.
 fn longest_stop() -> u64 {
     server().shutdown_grace.as_secs() + 5
 }
 
-/// What stands behind a word, up to the end of the line.
+/// Returns the rest of the line that starts with `word`.
 fn after<'a>(text: &'a str, word: &str) -> &'a str {
     text.lines().find_map(|line| line.trim().strip_prefix(word)).expect(word).trim()
 }
 
-/// Where containers find secrets.
+/// Folder for secrets in containers.
 const SECRETS: &str = "/run/secrets";
 
-/// What Weir says of this configuration where its one secret is this token.
+/// Runs `weir check` on this configuration, with this token as its only secret.
 fn check(text: &str, token: &str) -> (Option<i32>, String) {
     let folder = tempfile::TempDir::new().expect("a folder");
     let secrets = folder.path().to_str().expect("a plain name");
@@ -43,12 +43,16 @@ fn every_configuration_is_good() {
     for entry in folder().join("config").read_dir().expect("a folder") {
         let path = entry.expect("a file").path();
         let text = std::fs::read_to_string(&path).expect("a text");
-        let (code, told) = check(&text, "hunter2\n");
+        let (code, output) = check(&text, "hunter2\n");
         let path = path.display();
-        // Folders that a configuration names are where it will be used; nothing else may be told of.
-        let elsewhere = told.matches(": there is no folder /etc/weir/").count();
-        assert_eq!((code, told.matches("warning").count()), (Some(0), elsewhere), "{path}: {told}");
-        assert!(told.ends_with("the configuration is good\n"), "{path}: {told}");
+        // Folders under /etc/weir do not exist here. Other warnings are failures.
+        let elsewhere = output.matches(": there is no folder /etc/weir/").count();
+        assert_eq!(
+            (code, output.matches("warning").count()),
+            (Some(0), elsewhere),
+            "{path}: {output}"
+        );
+        assert!(output.ends_with("the configuration is valid\n"), "{path}: {output}");
     }
 }
 
@@ -60,13 +64,13 @@ fn the_pods_placeholders_are_refused_until_each_is_filled_in() {
     let secret = yaml("kubernetes/secret.yaml");
     let token = secret["stringData"]["wiki_token"].as_str().expect("a text");
 
-    let (code, told) = check(text, "hunter2");
-    assert_eq!((code, told.matches(": ").count()), (Some(78), 2), "{told}");
-    assert!(told.contains("clients.ann.key_sha256"), "{told}");
-    let (code, told) = check(&filled, token);
-    assert_eq!(code, Some(78), "{told}");
-    assert!(told.contains("upstreams.wiki.auth.token"), "{told}");
-    let good = (Some(0), "the configuration is good\n".to_owned());
+    let (code, output) = check(text, "hunter2");
+    assert_eq!((code, output.matches(": ").count()), (Some(78), 2), "{output}");
+    assert!(output.contains("clients.ann.key_sha256"), "{output}");
+    let (code, output) = check(&filled, token);
+    assert_eq!(code, Some(78), "{output}");
+    assert!(output.contains("upstreams.wiki.auth.token"), "{output}");
+    let good = (Some(0), "the configuration is valid\n".to_owned());
     assert_eq!(check(&filled, "hunter2"), good);
 }
 
@@ -87,7 +91,8 @@ fn containers_find_what_their_configuration_names() {
     assert_eq!(pod["volumes"][0]["configMap"]["name"], map["metadata"]["name"]);
     assert_eq!(pod["volumes"][1]["secret"]["secretName"], secret["metadata"]["name"]);
     assert!(map["data"]["weir.toml"].as_str().expect("a configuration").contains(&named));
-    // Nobody but Weir's group may read it: Weir would refuse it. (To this parser of YAML 1.2 it is a decimal.)
+    // Weir refuses a secret that other users may read. (This YAML 1.2 parser reads 0440 as a
+    // decimal.)
     assert!(deploy("kubernetes/deployment.yaml").contains("defaultMode: 0440 }"));
 
     let text = deploy("docker/compose.yaml");
@@ -96,7 +101,7 @@ fn containers_find_what_their_configuration_names() {
     let config = json!([{ "source": "weir_toml", "target": "/etc/weir/weir.toml" }]);
     assert_eq!((&weir["configs"], &weir["secrets"]), (&config, &json!(["wiki_token"])));
     assert!(deploy("config/container.toml").contains(&named));
-    // What is not there has to be made, and is said to be at the top; nothing else is mounted.
+    // The header of the file lists the files that users have to create; nothing else is mounted.
     let (top, _) = text.split_once("services:").expect("services");
     for (made, at) in [("configs", "weir_toml"), ("secrets", "wiki_token")] {
         let file = compose[made][at]["file"].as_str().and_then(|file| file.strip_prefix("./"));
@@ -114,8 +119,8 @@ fn every_command_line_is_one_that_weir_takes() {
     let reload = deploy("systemd/weir.service");
     let reload: Vec<_> = after(&reload, "ExecReload=/usr/local/bin/weir ").split(' ').collect();
     assert_eq!((reload[0], &reload[1..]), ("reload", &unit[1..]));
-    let (code, told) = weir(&reload);
-    assert!(code == Some(1) && told.contains("/etc/weir/weir.toml"), "{told}");
+    let (code, output) = weir(&reload);
+    assert!(code == Some(1) && output.contains("/etc/weir/weir.toml"), "{output}");
     let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(pod["args"], json!(unit));
     for file in ["docker/Dockerfile", "docker/Dockerfile.tools"] {
@@ -123,7 +128,8 @@ fn every_command_line_is_one_that_weir_takes() {
             serde_json::from_str(after(&deploy(file), "CMD ")).expect("a list");
         assert_eq!(image, json!(unit));
     }
-    // The health checks ask the Weir of the same configuration; nothing runs here, nor is there a file.
+    // The health checks use the same configuration. They fail here, because the file does not
+    // exist.
     let config = &unit[1..];
     for (file, program) in
         [("docker/Dockerfile", "/weir"), ("docker/Dockerfile.tools", "/usr/local/bin/weir")]
@@ -139,18 +145,18 @@ fn every_command_line_is_one_that_weir_takes() {
         assert_eq!(&arguments[2..], config);
         assert!(after(&text, "ENTRYPOINT ").contains(&format!("\"{program}\"")));
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let (code, told) = weir(&arguments);
-        assert!(code == Some(78) && told.contains("/etc/weir/weir.toml"), "{told}");
+        let (code, output) = weir(&arguments);
+        assert!(code == Some(78) && output.contains("/etc/weir/weir.toml"), "{output}");
     }
     let compose = yaml("docker/compose.yaml");
     let check = &compose["services"]["weir"]["healthcheck"]["test"];
     assert_eq!(*check, json!([&["CMD", "/weir", "health"][..], config].concat()));
     let waits = &compose["services"]["caddy"]["depends_on"]["weir"]["condition"];
     assert_eq!(waits, "service_healthy");
-    // Its configuration is not here: that is as far as it can get.
-    let (code, told) = weir(&unit);
-    assert_eq!(code, Some(78), "{told}");
-    assert!(told.contains("/etc/weir/weir.toml"), "{told}");
+    // The configuration file does not exist here.
+    let (code, output) = weir(&unit);
+    assert_eq!(code, Some(78), "{output}");
+    assert!(output.contains("/etc/weir/weir.toml"), "{output}");
 }
 
 #[test]
@@ -175,7 +181,7 @@ fn everybodys_patience_outlasts_the_drain() {
 
 #[test]
 fn everybody_names_the_default_address_path_and_size() {
-    let Server { listen, path, max_body, .. } = server();
+    let ServerConfig { listen, path, max_body, .. } = server();
     let port = listen.port();
     assert_eq!((path.as_str(), max_body), ("/mcp", 4 << 20));
 
@@ -285,7 +291,8 @@ fn the_image_is_built_with_the_pinned_toolchain() {
     assert!(text.contains(&format!("FROM rust:{minor}-alpine")), "{minor}");
 }
 
-/// The image is built from what `.dockerignore` lets through, and cargo reads the manifests of all members of a workspace.
+/// The build context contains only the files that `.dockerignore` allows, and cargo needs the
+/// manifests of all members.
 #[test]
 fn the_images_build_context_holds_every_package_of_the_workspace() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,6 @@
-//! What `deploy/` holds agrees with Weir (`files`), is read by the programs that it is for (`programs`), and
-//! lets event streams through (`proxies`), and asks for metrics that there are (`metrics`). Those programs exist on Linux; `./dev prepare` brings them.
+//! Tests of the files in `deploy/`: they agree with Weir (`files`), programs accept them
+//! (`programs`), the proxies forward event streams (`proxies`), and all metrics exist (`metrics`).
+//! The programs are available on Linux, where `./dev prepare` installs them.
 
 #![allow(clippy::disallowed_types, reason = "manifests are read, not passed on")]
 
@@ -27,7 +28,7 @@ fn yaml(path: &str) -> serde_json::Value {
     serde_saphyr::from_str(&deploy(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Runs a program in `deploy/`: its status, and what it wrote.
+/// Runs a program in `deploy/` and returns its exit code and its output.
 fn run(command: &mut Command) -> (Option<i32>, String) {
     let output = command.current_dir(folder()).output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -36,11 +37,11 @@ fn run(command: &mut Command) -> (Option<i32>, String) {
 }
 
 fn weir(arguments: &[&str]) -> (Option<i32>, String) {
-    // A token that a configuration names.
+    // `config/team.toml` names this variable.
     run(Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).env("WIKI_TOKEN", "hunter2"))
 }
 
-/// A program that `./dev prepare` has brought.
+/// Command for a program that `./dev prepare` installs.
 #[cfg(target_os = "linux")]
 fn part(path: &str) -> Command {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/interop").join(path);

@@ -1,5 +1,5 @@
-//! The metrics of a Weir that has seen every kind of traffic, as a strict parser reads them; and the board and the alerts,
-//! which ask for nothing else.
+//! Metrics of a Weir after every kind of traffic, parsed by a strict parser. The dashboard and the
+//! alerts use only metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{deploy, part, yaml};
 
-/// A running Weir.
+/// Weir process.
 struct Served {
     weir: Child,
     host: String,
@@ -58,18 +58,18 @@ impl Served {
         let mut weir = command.spawn().expect("it starts");
         let log = BufReader::new(weir.stderr.take().expect("a pipe"));
         let mut lines = log.lines().map_while(Result::ok);
-        let mut told = |word: &str| {
+        let mut report = |word: &str| {
             let line = lines.by_ref().find(|line| line.contains(word)).expect(word);
             let (_, rest) = line.split_once("://127.0.0.1:").expect("an address");
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             format!("127.0.0.1:{digits}")
         };
-        let (admin, host) = (told("operators may look"), told("\"ready\""));
+        let (admin, host) = (report("admin listener started"), report("\"ready\""));
         std::thread::spawn(move || lines.for_each(drop));
         Self { weir, host, admin, _folder: folder }
     }
 
-    fn ask(&self, host: &str, head: &str, body: &str) -> String {
+    fn send(&self, host: &str, head: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(host).expect("it listens");
         let length = body.len();
         write!(stream, "{head}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}")
@@ -79,7 +79,7 @@ impl Served {
         answer
     }
 
-    /// A request of the newest revision.
+    /// Sends a request of the newest revision.
     fn post(&self, key: &str, method: &str, name: Option<&str>, mut params: Value) -> String {
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -93,10 +93,10 @@ impl Served {
              Mcp-Method: {method}\r\n{name}",
             self.host
         );
-        self.ask(&self.host, &head, &body.to_string())
+        self.send(&self.host, &head, &body.to_string())
     }
 
-    /// A session of a legacy client, from its beginning to its end.
+    /// Runs a complete session of a legacy client.
     fn session(&self) {
         let head = |method: &str, more: &str| {
             format!(
@@ -108,21 +108,21 @@ impl Served {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "x", "version": "1" },
         } });
-        let answer = self.ask(&self.host, &head("POST", ""), &body.to_string());
+        let answer = self.send(&self.host, &head("POST", ""), &body.to_string());
         let id = answer.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
             name.eq_ignore_ascii_case("mcp-session-id").then(|| value.trim().to_owned())
         });
         let more = format!("Mcp-Session-Id: {}\r\n", id.expect("a session"));
         let body = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" });
-        self.ask(&self.host, &head("POST", &more), &body.to_string());
-        let ended = self.ask(&self.host, &head("DELETE", &more), "");
+        self.send(&self.host, &head("POST", &more), &body.to_string());
+        let ended = self.send(&self.host, &head("DELETE", &more), "");
         assert!(ended.starts_with("HTTP/1.1 20"), "{ended}");
     }
 
     fn metrics(&self) -> String {
         let head = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\n", self.admin);
-        let answer = self.ask(&self.admin, &head, "");
+        let answer = self.send(&self.admin, &head, "");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         assert!(
             head.contains("application/openmetrics-text; version=1.0.0; charset=utf-8"),
@@ -132,7 +132,7 @@ impl Served {
     }
 }
 
-/// A family, as the parser read it: its type, its unit, and the names and labels of its samples.
+/// Metric family: its type, its unit, and the names and labels of its samples.
 #[derive(serde::Deserialize)]
 struct Family {
     kind: String,
@@ -147,27 +147,28 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 found = {}
 for family in text_string_to_metric_families(sys.stdin.read()):
     samples = [[sample.name, sample.labels, float(sample.value)] for sample in family.samples]
-    found[family.name] = dict(kind=family.type, unit=family.unit, help=family.documentation, samples=samples)
+    found[family.name] = dict(kind=family.type, unit=family.unit, help=family.documentation,
+                              samples=samples)
 json.dump(found, sys.stdout)
 ";
 
-/// What prometheus_client makes of a text, which refuses what is not OpenMetrics.
+/// Parses a text with prometheus_client, which refuses invalid OpenMetrics.
 fn parsed(text: &str) -> BTreeMap<String, Family> {
     let mut command = part("deploy/bin/python");
     command.args(["-c", READ]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut python = command.spawn().expect("it starts");
     python.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
     let output = python.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{text}");
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{report}\n{text}");
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// The metrics of a Weir after every kind of traffic.
+/// Returns the metrics of a Weir after every kind of traffic.
 fn exported() -> BTreeMap<String, Family> {
     let served = Served::start();
     let post = |method: &str, name: Option<&str>, params| served.post(KEY, method, name, params);
-    // Until it has been listed.
+    // Waits until the prompt is listed.
     while !post("tools/list", None, json!({})).contains("notes__") {}
     for method in
         ["prompts/list", "resources/list", "resources/templates/list", "server/discover", "x/y"]
@@ -186,12 +187,12 @@ fn exported() -> BTreeMap<String, Family> {
     }
     assert!(served.post("wrong", "tools/list", None, json!({})).starts_with("HTTP/1.1 401"));
     let strange = "GET /mcp HTTP/1.1\r\nHost: evil.example\r\n";
-    assert!(served.ask(&served.host, strange, "").starts_with("HTTP/1.1 403"));
+    assert!(served.send(&served.host, strange, "").starts_with("HTTP/1.1 403"));
     served.session();
     parsed(&served.metrics())
 }
 
-/// The names of metrics in an expression.
+/// Returns the names of metrics in an expression.
 fn names(expression: &str) -> impl Iterator<Item = &str> {
     let is_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = expression.split(move |c| !is_of_a_name(c));
@@ -242,7 +243,7 @@ fn a_strict_parser_reads_the_metrics_and_the_board_and_the_alerts_ask_for_those_
     ] {
         assert!(families.contains_key(&format!("weir_{name}")), "{name}");
     }
-    // The names, units and labels of OpenTelemetry's conventions for MCP, as Prometheus writes them.
+    // Names, units and labels of the OpenTelemetry conventions for MCP, in Prometheus form.
     for name in [
         "mcp_server_operation_duration_seconds",
         "mcp_client_operation_duration_seconds",
@@ -286,18 +287,18 @@ fn a_strict_parser_reads_the_metrics_and_the_board_and_the_alerts_ask_for_those_
     let rules = yaml("prometheus/alerts.yml");
     let rules = rules["groups"][0]["rules"].as_array().expect("rules").clone();
     assert!(rules.iter().all(|rule| rule["annotations"]["summary"].is_string()));
-    let board: Value = serde_json::from_str(&deploy("grafana/weir.json")).expect("JSON");
+    let dashboard: Value = serde_json::from_str(&deploy("grafana/weir.json")).expect("JSON");
     let (mut alerts, mut panels) = (Vec::new(), Vec::new());
     expressions(&json!(rules), &mut alerts);
-    expressions(&board, &mut panels);
+    expressions(&dashboard, &mut panels);
     assert!(alerts.len() == rules.len() && panels.len() > 30, "{}", panels.len());
     for expression in alerts.iter().chain(&panels) {
         let mut names = names(expression).peekable();
         assert!(names.peek().is_some(), "{expression}");
         names.for_each(|name| assert!(there.contains(name), "{name} in {expression}"));
     }
-    // No panel stands on another one.
-    let panels = board["panels"].as_array().expect("panels");
+    // Panels do not overlap.
+    let panels = dashboard["panels"].as_array().expect("panels");
     let cells = panels.iter().flat_map(|panel| {
         let at = |key: &str| panel["gridPos"][key].as_u64().expect("a number");
         let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));

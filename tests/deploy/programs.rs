@@ -1,4 +1,4 @@
-//! Each file is read by a program that it is for, or by that program's own parser.
+//! The target programs of the files, or their parsers, accept each file.
 
 use super::{deploy, folder, part, run};
 
@@ -11,8 +11,8 @@ fn the_dockerfiles_are_read_and_found_clean() {
 #[test]
 fn compose_understands_every_key() {
     let arguments = ["-f", "docker/compose.yaml", "--profile", "tls", "config", "--quiet"];
-    let (code, told) = run(part("bin/docker-compose").args(arguments));
-    assert_eq!(code, Some(0), "{told}");
+    let (code, output) = run(part("bin/docker-compose").args(arguments));
+    assert_eq!(code, Some(0), "{output}");
 }
 
 #[test]
@@ -25,12 +25,12 @@ fn the_manifests_keep_to_the_schemas_of_kubernetes() {
         .collect();
     files.retain(|path| !path.ends_with("kustomization.yaml"));
     let mut command = part("deploy/bin/kubernetes-validate");
-    let (code, told) = run(command.arg("--strict").args(&files));
-    assert_eq!(code, Some(0), "{told}");
-    assert_eq!(told.matches(" passed ").count(), files.len(), "{told}");
+    let (code, output) = run(command.arg("--strict").args(&files));
+    assert_eq!(code, Some(0), "{output}");
+    assert_eq!(output.matches(" passed ").count(), files.len(), "{output}");
 }
 
-/// The unit with a program that is there, and with more lines.
+/// Copies the unit with an existing program and additional lines to a folder.
 fn unit(more: &str) -> tempfile::TempDir {
     let text = deploy("systemd/weir.service");
     let text = text.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
@@ -50,21 +50,21 @@ fn systemd_finds_nothing_wrong_with_the_units_and_the_drop_in() {
         let folder = unit(&more);
         let mut command = part("bin/systemd-analyze");
         let units = ["weir.service", "weir.socket"].map(|unit| folder.path().join(unit));
-        let (code, told) = run(command.arg("verify").args(units));
-        assert_eq!(code, Some(0), "{told}");
-        let said = ["weir.service:", "weir.socket:", "npx.conf:"];
-        assert!(!said.iter().any(|unit| told.contains(unit)), "{told}");
+        let (code, output) = run(command.arg("verify").args(units));
+        assert_eq!(code, Some(0), "{output}");
+        let stated = ["weir.service:", "weir.socket:", "npx.conf:"];
+        assert!(!stated.iter().any(|unit| output.contains(unit)), "{output}");
     }
 }
 
-/// What `systemd-analyze security` makes of the unit, in tenths.
+/// Exposure of the unit according to `systemd-analyze security`, in tenths.
 fn exposure(more: &str) -> i32 {
     let folder = unit(more);
     let mut command = part("bin/systemd-analyze");
     command.args(["security", "--offline=true"]).env("SYSTEMD_COLORS", "0");
-    let (code, told) = run(command.arg(folder.path().join("weir.service")));
-    assert_eq!(code, Some(0), "{told}");
-    tenths(told.split("weir.service: ").nth(1).expect("a level"))
+    let (code, output) = run(command.arg(folder.path().join("weir.service")));
+    assert_eq!(code, Some(0), "{output}");
+    tenths(output.split("weir.service: ").nth(1).expect("a level"))
 }
 
 fn tenths(text: &str) -> i32 {
@@ -75,13 +75,13 @@ fn tenths(text: &str) -> i32 {
 #[test]
 fn the_units_exposure_is_what_it_says() {
     let text = deploy("systemd/weir.service");
-    let said = |word| tenths(text.split(word).nth(1).expect("it says so"));
-    let said = [said("of systemd 252: "), said("npx.conf ")];
+    let stated = |word| tenths(text.split(word).nth(1).expect("it says so"));
+    let stated = [stated("of systemd 252: "), stated("npx.conf ")];
     let measured = [exposure(""), exposure(&deploy("systemd/weir.service.d/npx.conf"))];
     let (_, version) = run(part("bin/systemd-analyze").arg("--version"));
-    // Another systemd weighs some things a little differently.
+    // Other versions of systemd weigh some settings differently.
     let tolerance = if version.starts_with("systemd 252 ") { 0 } else { 3 };
-    for (said, measured) in said.iter().zip(measured) {
-        assert!((said - measured).abs() <= tolerance, "{measured} is not {said}");
+    for (stated, measured) in stated.iter().zip(measured) {
+        assert!((stated - measured).abs() <= tolerance, "{measured} is not {stated}");
     }
 }

@@ -1,5 +1,5 @@
-//! nginx and Caddy, really run in front of a real Weir: events arrive as they are sent, and calls work, over the
-//! endpoint and over the deprecated HTTP+SSE pair.
+//! nginx and Caddy as proxies of a Weir process: events arrive without buffering, and calls work,
+//! over Streamable HTTP and over the deprecated HTTP+SSE transport.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -16,17 +16,17 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
 }
 
-/// Killed and waited for when dropped.
-struct Running(Child);
+/// Child process that is killed when dropped.
+struct ChildGuard(Child);
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A server that has gone into the background, by the file with its process id.
+/// Daemon that is identified by its PID file.
 struct Daemon(std::path::PathBuf);
 
 impl Drop for Daemon {
@@ -38,8 +38,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A Weir with a prompt library, and its port.
-fn weir(folder: &TempDir) -> (Running, u16) {
+/// Starts Weir with a prompt library, and returns its port.
+fn weir(folder: &TempDir) -> (ChildGuard, u16) {
     std::fs::create_dir(folder.path().join("prompts")).expect("made");
     write_prompt(folder, "first");
     let config = format!(
@@ -51,14 +51,14 @@ fn weir(folder: &TempDir) -> (Running, u16) {
     command.args(["serve", "--config"]).arg(folder.path().join("weir.toml"));
     let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
     let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
-    let child = Running(child);
+    let child = ChildGuard(child);
     let mut line = String::new();
-    // Not where operators look.
+    // Skips the line of the admin listener.
     while !line.contains("\"endpoint\"") {
         line.clear();
         assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ends before it is ready");
     }
-    // What it says from now on is read, so that it never waits for us.
+    // Reads further output, so that the pipe does not become full.
     std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
     let port = line.split("http://127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next());
     (child, port.expect("a port").parse().expect("a number"))
@@ -76,7 +76,7 @@ struct Proxied {
 }
 
 impl Proxied {
-    /// A request for this path.
+    /// Command for a request with this path.
     fn curl(&self, path: &str) -> Command {
         let Self { scheme, port } = self;
         let mut command = Command::new("curl");
@@ -88,8 +88,8 @@ impl Proxied {
         command
     }
 
-    /// A POST of a modern request.
-    fn ask(&self, method: &str, more: &str) -> Command {
+    /// Command for a modern POST request.
+    fn request(&self, method: &str, more: &str) -> Command {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
         let mut command = self.curl("/mcp");
         command
@@ -99,8 +99,8 @@ impl Proxied {
         command
     }
 
-    /// Posts a message of the pair, which is answered on its stream.
-    fn tell(&self, address: &str, method: &str, id: Option<u8>, params: &str) {
+    /// Posts an HTTP+SSE message; its response arrives on the stream.
+    fn post_message(&self, address: &str, method: &str, id: Option<u8>, params: &str) {
         let mut command = self.curl(address);
         command.args(["-o", "/dev/null", "-w", "%{http_code}"]);
         post(&mut command, method, id, params);
@@ -114,14 +114,14 @@ fn post(command: &mut Command, method: &str, id: Option<u8>, params: &str) {
     command.args(["-H", "Content-Type: application/json", "-d", &body]);
 }
 
-/// A stream that nothing ends: a proxy that holds events back fails by curl's own time limit.
-fn open(mut command: Command) -> (Running, BufReader<ChildStdout>) {
+/// Opens an endless stream. If a proxy buffers events, curl's time limit fails the test.
+fn open(mut command: Command) -> (ChildGuard, BufReader<ChildStdout>) {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("curl starts");
     let stream = BufReader::new(child.stdout.take().expect("a pipe"));
-    (Running(child), stream)
+    (ChildGuard(child), stream)
 }
 
-/// Reads on until this word has come, and returns what was read.
+/// Reads until this word arrives, and returns the text.
 fn wait_for(stream: &mut BufReader<ChildStdout>, word: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(word) {
@@ -131,21 +131,21 @@ fn wait_for(stream: &mut BufReader<ChildStdout>, word: &str) -> String {
     seen
 }
 
-/// A call is answered, and each event comes through while its stream stays open.
-fn lets_calls_and_events_through(proxied: &Proxied, folder: &TempDir) {
-    let (code, told) = run(&mut proxied.ask("prompts/list", ""));
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("house__first"), "{told}");
+/// Checks that a call gets its response, and that each event arrives while its stream is open.
+fn forwards_calls_and_events(proxied: &Proxied, folder: &TempDir) {
+    let (code, output) = run(&mut proxied.request("prompts/list", ""));
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("house__first"), "{output}");
 
     let filter = r#","notifications":{"promptsListChanged":true}"#;
-    let (_listening, mut stream) = open(proxied.ask("subscriptions/listen", filter));
+    let (_listening, mut stream) = open(proxied.request("subscriptions/listen", filter));
     wait_for(&mut stream, "notifications/subscriptions/acknowledged");
     write_prompt(folder, "second");
     wait_for(&mut stream, "notifications/prompts/list_changed");
 }
 
-/// A client of 2024-11-05 opens its stream, is told where to post, initializes, and lists.
-fn lets_the_pair_through(proxied: &Proxied) {
+/// Checks an HTTP+SSE session: stream, `endpoint` event, `initialize` and a list.
+fn forwards_http_sse(proxied: &Proxied) {
     let (_listening, mut stream) = open(proxied.curl("/sse"));
     let opening = wait_for(&mut stream, "data: ") + &wait_for(&mut stream, "\n");
     let address = opening.lines().find_map(|line| line.strip_prefix("data: "));
@@ -153,10 +153,10 @@ fn lets_the_pair_through(proxied: &Proxied) {
     assert!(address.starts_with("/messages?"), "{opening}");
 
     let params = r#""protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"t","version":"1"}"#;
-    proxied.tell(address, "initialize", Some(1), params);
+    proxied.post_message(address, "initialize", Some(1), params);
     wait_for(&mut stream, r#""protocolVersion":"2024-11-05""#);
-    proxied.tell(address, "notifications/initialized", None, "");
-    proxied.tell(address, "prompts/list", Some(2), "");
+    proxied.post_message(address, "notifications/initialized", None, "");
+    proxied.post_message(address, "prompts/list", Some(2), "");
     wait_for(&mut stream, "house__first");
 }
 
@@ -169,8 +169,8 @@ fn nginx_lets_calls_and_events_through() {
     let mut openssl = part("bin/openssl");
     openssl
         .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=weir"]);
-    let (code, told) = run(openssl.args(["-keyout", &at("weir.key"), "-out", &at("weir.crt")]));
-    assert_eq!(code, Some(0), "{told}");
+    let (code, output) = run(openssl.args(["-keyout", &at("weir.key"), "-out", &at("weir.crt")]));
+    assert_eq!(code, Some(0), "{output}");
     let site = deploy("nginx/weir.conf")
         .replace("127.0.0.1:8642", &format!("127.0.0.1:{upstream}"))
         .replace("listen 443 ssl", &format!("listen 127.0.0.1:{port} ssl"))
@@ -179,7 +179,7 @@ fn nginx_lets_calls_and_events_through() {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {};\n", at(kind)))
         .concat();
-    // Weir asks nginx by a header not to hold its streams back; what is tested is what the file says.
+    // nginx ignores X-Accel-Buffering of Weir, so that the test covers the settings of the file.
     let whole = format!(
         "pid {};\nerror_log {};\nevents {{}}\nhttp {{\naccess_log off;\n\
          proxy_ignore_headers X-Accel-Buffering;\n{temporary}include {};\n}}\n",
@@ -193,16 +193,16 @@ fn nginx_lets_calls_and_events_through() {
         nginx.args(["-p", &at(""), "-e", &at("log"), "-c", &at("nginx.conf")]);
         nginx
     };
-    let (code, told) = run(nginx().arg("-t"));
-    assert_eq!(code, Some(0), "{told}");
-    assert!(!told.contains("[warn]"), "{told}");
+    let (code, output) = run(nginx().arg("-t"));
+    assert_eq!(code, Some(0), "{output}");
+    assert!(!output.contains("[warn]"), "{output}");
     let _nginx = Daemon(at("pid").into());
-    // It goes into the background once its sockets are open.
+    // nginx goes into the background when its sockets are open.
     let started = nginx().stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs");
     assert!(started.success(), "{:?}", std::fs::read_to_string(at("log")));
     let proxied = Proxied { scheme: "https", port };
-    lets_calls_and_events_through(&proxied, &place);
-    lets_the_pair_through(&proxied);
+    forwards_calls_and_events(&proxied, &place);
+    forwards_http_sse(&proxied);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn caddy_lets_calls_and_events_through() {
     let (_weir, upstream) = weir(&place);
     let port = free_port();
     let at = |name: &str| place.path().join(name).to_str().expect("a plain path").to_owned();
-    // Over plain HTTP, and without the port that Caddy is administered on.
+    // Over plain HTTP, and without Caddy's admin port.
     let whole = format!(
         "{{\n\tadmin off\n\tauto_https off\n}}\nimport {}\n",
         folder().join("caddy/Caddyfile").display()
@@ -224,14 +224,14 @@ fn caddy_lets_calls_and_events_through() {
         caddy.env("WEIR_UPSTREAM", format!("127.0.0.1:{upstream}"));
         caddy
     };
-    let (code, told) = run(&mut caddy("validate"));
-    assert_eq!(code, Some(0), "{told}");
+    let (code, output) = run(&mut caddy("validate"));
+    assert_eq!(code, Some(0), "{output}");
     let _caddy = Daemon(at("pid").into());
-    // It goes into the background once it serves.
+    // Caddy goes into the background when it is ready.
     let mut start = caddy("start");
     start.args(["--pidfile", &at("pid")]).stdout(Stdio::null()).stderr(Stdio::null());
     assert!(start.status().expect("it runs").success());
     let proxied = Proxied { scheme: "http", port };
-    lets_calls_and_events_through(&proxied, &place);
-    lets_the_pair_through(&proxied);
+    forwards_calls_and_events(&proxied, &place);
+    forwards_http_sse(&proxied);
 }

@@ -1,4 +1,5 @@
-//! What one bad upstream of ten costs the other nine: the blast radius (F-04, F-05, F-14, F-21, F-36, F-48).
+//! Cost of one bad upstream of ten for the other nine: the blast radius (F-04, F-05, F-14, F-21,
+//! F-36, F-48).
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use crate::lab::load::Plan;
 use crate::lab::weir::Weir;
 use crate::lab::{Lab, alone, by_night, until};
 
-/// Ten upstreams as there may be: six over HTTP, four over stdio, of both eras.
-async fn ten() -> Lab {
+/// Ten upstreams of a mixed fleet: six over HTTP, four over stdio, of both eras.
+async fn ten_upstreams() -> Lab {
     let mut lab = Lab::new();
     for number in 0..6 {
         let revision = ["2025-11-25", "2026-07-28"][number % 2];
@@ -26,15 +27,15 @@ async fn ten() -> Lab {
     lab
 }
 
-/// What the others' calls take, and how many there were.
+/// 99th percentile of the calls to the other upstreams, and the number of those calls.
 async fn measure(weir: &Weir, lab: &Lab, others: &[String], time: Duration) -> (Duration, usize) {
     let mut plan = Plan::plain(16, others);
-    // About as much as the machine takes without effort.
+    // About the load that the machine carries without effort.
     plan.pause = Duration::from_millis(if cfg!(debug_assertions) { 60 } else { 30 });
     let load = plan.start(weir);
     tokio::time::sleep(time).await;
     let ledger = load.stop().await;
-    let accounts = ledger.settle(lab.evils());
+    let accounts = ledger.reconcile(lab.evils());
     for (name, account) in &accounts {
         assert_eq!(account.failures(), 0, "{name}: {account:?}");
     }
@@ -42,30 +43,30 @@ async fn measure(weir: &Weir, lab: &Lab, others: &[String], time: Duration) -> (
     (ledger.p99(&names), accounts.values().map(|account| account.calls).sum())
 }
 
-/// What bad upstreams do while the others are measured.
+/// Misbehavior of the bad upstreams while the others are measured.
 enum Bad {
-    /// As many calls hang in each as may be under way.
+    /// Every call that may be in flight with the upstream hangs.
     Hang,
-    /// This is its script.
+    /// The upstream runs this script.
     Flood(Value),
 }
 
-/// What is bad, and how.
+/// One set of bad upstreams and their misbehavior.
 struct Case {
     what: &'static str,
     bad: &'static [&'static str],
     how: Bad,
 }
 
-/// Measures the others before, during and after each of these, and compares: `share` is how much more the 99th
-/// percentile may be.
+/// Measures the other upstreams before, during and after each case and compares: `share` is the
+/// allowed relative growth of the 99th percentile.
 async fn compare(cases: &[Case], share: f64) {
-    let lab = ten().await;
+    let lab = ten_upstreams().await;
     let weir = lab.serve_all("[defaults]\ntimeouts.call = \"5m\"\n").await;
     let is_good = |name: &String| !cases.iter().any(|case| case.bad.contains(&name.as_str()));
     let others: Vec<String> = lab.names().into_iter().filter(is_good).collect();
     let time = Duration::from_secs(if by_night() { 20 } else { 1 });
-    // What comes first is slower: connections are opened.
+    // The first measurement is slower because connections are opened in it.
     measure(&weir, &lab, &others, time / 2).await;
     let (mut before, _) = measure(&weir, &lab, &others, time).await;
     for Case { what, bad, how } in cases {
@@ -82,7 +83,7 @@ async fn compare(cases: &[Case], share: f64) {
         let (after, _) = measure(&weir, &lab, &others, time).await;
 
         let baseline = before.max(after);
-        // Without optimization, beside other work, only what is gross is seen.
+        // An unoptimized build beside other work shows only gross slowdowns.
         let least = if cfg!(debug_assertions) { 0.25 } else { 0.005 };
         let more = Duration::from_secs_f64((baseline.as_secs_f64() * share).max(least));
         eprintln!(
@@ -94,7 +95,7 @@ async fn compare(cases: &[Case], share: f64) {
     weir.stop().await;
 }
 
-/// Makes these bad, until it is over.
+/// Makes the upstreams of a case misbehave until the case is over.
 async fn begin(
     weir: &Weir,
     lab: &Lab,
@@ -126,7 +127,7 @@ async fn begin(
     }
 }
 
-/// Calls that may be under way with a child, by default.
+/// Default number of calls that may be in flight with a child.
 const AT_ONCE: usize = 64;
 
 fn revision_of(name: &str) -> &'static str {

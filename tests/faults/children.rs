@@ -1,4 +1,4 @@
-//! Children over stdio that crash, scream, stay, and leave others behind (C2).
+//! Children over stdio that crash, write too much, do not exit, or leave processes behind (C2).
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::lab::ledger::Ledger;
 use crate::lab::weir::Weir;
 use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, runs, until};
 
-/// So that a test need not wait for what is back at once.
+/// Short retry pauses, so that a test does not wait for a server that is back.
 const QUICK: &str = "[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"50ms\" }\n";
 
-/// Nobody that a server was or has begun runs any more.
+/// Processes of all servers that still run.
 fn survivors(lab: &Lab) -> Vec<u32> {
     let processes = lab.evils().iter().flat_map(|evil| evil.processes());
     processes.filter(|process| runs(*process)).collect()
@@ -24,47 +24,47 @@ fn survivors(lab: &Lab) -> Vec<u32> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f20_a_crash_ends_its_calls_at_once_and_leaves_nothing_behind() {
     let _turn = alone_by_night().await;
-    // Four ends each: a server that crashes more often in a minute is to be left alone for longer.
-    let (houses, upstreams) = (if by_night() { 20 } else { 1 }, 13);
+    // Four ends per server: a server that crashes more often in a minute is paused for longer.
+    let (weirs, upstreams) = (if by_night() { 20 } else { 1 }, 13);
     let mut slowest = Duration::ZERO;
-    for _ in 0..houses {
+    for _ in 0..weirs {
         let mut lab = Lab::new();
         for number in 0..upstreams {
             lab = lab.stdio(&format!("u{number}"), json!({}));
         }
         let weir = lab.serve_all(QUICK).await;
-        let calm = weir.occupied();
+        let calm = weir.resources();
         for cycle in 0..3 {
             let crashes = lab.evils().iter().map(|evil| crash(&weir, evil, cycle));
             slowest = join_all(crashes).await.into_iter().max().max(Some(slowest)).unwrap();
         }
         until("all children run, none is a zombie, and no descriptor is left over", || {
-            let now = weir.occupied();
-            // What was counted at first may have had a client's connection among it.
+            let now = weir.resources();
+            // The first count may have included a client's connection.
             now.children == calm.children && now.zombies == 0 && now.descriptors <= calm.descriptors
         })
         .await;
         weir.stop().await;
         assert_eq!(survivors(&lab), [0; 0]);
     }
-    let cycles = houses * upstreams * 4;
+    let cycles = weirs * upstreams * 4;
     eprintln!("F-20: {cycles} crashes, slowest error {slowest:?} after the crash");
-    // 13 at a time on two cores; alone it is a few milliseconds.
+    // With 13 at a time on two cores; alone it takes a few milliseconds.
     assert!(slowest < Duration::from_millis(if cfg!(debug_assertions) { 2_000 } else { 100 }));
 }
 
-/// One cycle: it crashes while eight calls wait, while it is idle, or in the handshake of its next life. Returns how long
-/// after its end the slowest call heard of it.
+/// Runs one cycle: the server crashes while eight calls wait, while it is idle, or in the handshake
+/// after its restart. Returns the time from the crash until the slowest call ended.
 async fn crash(weir: &Weir, evil: &crate::lab::evil::Evil, cycle: usize) -> Duration {
     let code = [0, 139, -11][cycle];
     let lives = evil.processes().len();
     let last = *evil.processes().last().unwrap();
     if cycle == 1 {
-        // Its next life ends in the handshake, and the one after that is good.
+        // The next process ends in the handshake, and the one after that works.
         evil.script(json!({ "on": { "initialize": { "exit": 1 } } }));
     }
-    let asked: Vec<_> = join_all((0..8).map(|_| weir.client(Revision::LEGACY))).await;
-    let waiting = asked.into_iter().map(async |mut client| {
+    let requested: Vec<_> = join_all((0..8).map(|_| weir.client(Revision::LEGACY))).await;
+    let waiting = requested.into_iter().map(async |mut client| {
         let nonce = json!({ "nonce": "1", "fault": json!({ "never": true }).to_string() });
         let outcome = client.call(&evil.name, nonce).await;
         (outcome, Instant::now())
@@ -99,8 +99,8 @@ async fn crash(weir: &Weir, evil: &crate::lab::evil::Evil, cycle: usize) -> Dura
     }
     until("it is back", || evil.processes().last().is_some_and(|now| *now != last && runs(*now)))
         .await;
-    weir.lists(&evil.name).await;
-    // Listed does not mean connected: what it listed before stays.
+    weir.wait_until_listed(&evil.name).await;
+    // A listed upstream need not be connected: its previous list stays.
     loop {
         let (outcome, _) = weir.call(&evil.name, json!({})).await;
         if outcome.is_result() {
@@ -118,19 +118,21 @@ async fn f21_a_flood_on_standard_error_is_drained_and_kept_short() {
     let bytes: u64 = if by_night() { 1 << 30 } else { 64 << 20 };
     let lab = Lab::new().stdio("loud", json!({})).stdio("calm", json!({}));
     let weir = lab.serve_all("").await;
-    // The second time round nothing is new to the allocator.
+    // In the second round the allocator needs no new memory.
     weir.call("loud", json!({ "stderr_bytes": 1 << 20 })).await;
-    let (before, busy) = (weir.occupied(), weir.busy());
+    let (before, cpu_time) = (weir.resources(), weir.cpu_time());
     let (outcome, took) = weir.call("loud", json!({ "stderr_bytes": bytes })).await;
     assert!(outcome.is_result(), "{outcome:?}");
-    let (more, busy) =
-        (weir.occupied().resident_bytes.saturating_sub(before.resident_bytes), weir.busy() - busy);
+    let (more, cpu_time) = (
+        weir.resources().resident_bytes.saturating_sub(before.resident_bytes),
+        weir.cpu_time() - cpu_time,
+    );
     let lines = weir.log().len();
     eprintln!(
-        "F-21: {bytes} bytes in {took:?}, {busy:?} of a processor, {more} bytes more, {lines} lines of log"
+        "F-21: {bytes} bytes in {took:?}, {cpu_time:?} of a processor, {more} bytes more, {lines} lines of log"
     );
     assert!(more <= 1 << 20, "{more} bytes more");
-    assert!(busy <= took + Duration::from_millis(50), "{busy:?} in {took:?}");
+    assert!(cpu_time <= took + Duration::from_millis(50), "{cpu_time:?} in {took:?}");
     assert!(lines < 1_000, "{lines} lines of log");
     weir.stop().await;
 }
@@ -146,11 +148,12 @@ async fn f22_a_child_that_ends_is_noticed_although_another_holds_its_pipes() {
     let (outcome, took) = weir.call("a", json!({ "exit": 3 })).await;
     assert!(!outcome.is_result());
     eprintln!("F-22: noticed in {took:?}");
-    // Its group ends with it, and so do the pipes that the other one holds.
+    // The process group ends with the child, and so do the pipes that the other process holds open.
     assert!(took < Duration::from_millis(500), "{took:?}");
-    until("nobody of its first life is left", || !first.iter().any(|process| runs(*process))).await;
-    assert_eq!(weir.occupied().zombies, 0);
-    weir.lists("a").await;
+    until("no process of its first run is left", || !first.iter().any(|process| runs(*process)))
+        .await;
+    assert_eq!(weir.resources().zombies, 0);
+    weir.wait_until_listed("a").await;
     weir.stop().await;
     assert_eq!(survivors(&lab), [0; 0]);
 }
@@ -183,17 +186,18 @@ async fn f25_what_a_child_has_started_ends_with_it() {
     let _turn = beside_others().await;
     let (rounds, upstreams) = if by_night() { (5, 100) } else { (2, 25) };
     for _ in 0..rounds {
-        // Half of the lives end with Weir, half with the child; what one waits for the other need not wait for.
+        // Half of the children end with Weir, half by themselves. The two halves run concurrently.
         tokio::join!(end_of_descendants(upstreams, true), end_of_descendants(upstreams, false));
     }
 }
 
-/// Two that have left the group, one of them without a parent and without the environment, and two that have not.
-fn scattered() -> serde_json::Value {
+/// Two descendants that have left the process group, one of them without a parent and without the
+/// environment, and two that have not.
+fn descendants() -> serde_json::Value {
     json!({ "start": { "descendants": ["session", "daemon", "child", "orphan"] } })
 }
 
-/// Waits until all of the lab's servers have begun all of theirs.
+/// Waits until all servers of the lab have started all of their descendants.
 async fn all_have_begun(lab: &Lab) {
     until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 5)).await;
 }
@@ -203,7 +207,7 @@ async fn f26_what_has_left_its_process_group_ends_with_its_child_and_nobody_else
     let _turn = beside_others().await;
     let mut slowest = Duration::ZERO;
     for _ in 0..if by_night() { 100 } else { 5 } {
-        let lab = Lab::new().stdio("a", scattered()).stdio("b", scattered());
+        let lab = Lab::new().stdio("a", descendants()).stdio("b", descendants());
         let weir = lab.serve_all(QUICK).await;
         all_have_begun(&lab).await;
         let (first, others) = (lab.evil("a").processes(), lab.evil("b").processes());
@@ -212,13 +216,13 @@ async fn f26_what_has_left_its_process_group_ends_with_its_child_and_nobody_else
         let swept =
             until("nothing of it is left", || !first.iter().any(|process| runs(*process))).await;
         slowest = slowest.max(ended + swept);
-        // Those of its next life, and those of others, are none of them.
-        weir.lists("a").await;
+        // Descendants of the restarted process and of other servers are not among them.
+        weir.wait_until_listed("a").await;
         assert!(others.iter().all(|process| runs(*process)));
         assert_eq!(lab.evil("b").processes(), others);
-        // Nobody has to wait for any of them.
+        // No process remains as a zombie.
         assert!(!first.iter().any(|process| crate::lab::weir::state_of(*process).is_some()));
-        assert_eq!(weir.occupied().zombies, 0);
+        assert_eq!(weir.resources().zombies, 0);
         weir.stop().await;
         assert_eq!(survivors(&lab), [0; 0]);
     }
@@ -229,7 +233,7 @@ async fn f26_what_has_left_its_process_group_ends_with_its_child_and_nobody_else
 #[tokio::test]
 async fn f26_what_has_left_its_process_group_ends_with_a_child_that_has_to_be_killed() {
     let _turn = beside_others().await;
-    let mut script = scattered();
+    let mut script = descendants();
     script["ignores_eof"] = true.into();
     let lab = Lab::new().stubborn("a", script);
     let weir = lab.serve_all("").await;
@@ -244,7 +248,7 @@ async fn f26_f27_what_has_left_its_process_group_ends_with_weir_even_if_it_is_ki
     let _turn = beside_others().await;
     let mut slowest = Duration::ZERO;
     for _ in 0..if by_night() { 100 } else { 3 } {
-        let mut script = scattered();
+        let mut script = descendants();
         script["ignores_eof"] = true.into();
         let lab = Lab::new().stubborn("a", script.clone()).stdio("b", script);
         let mut weir = lab.serve_all("").await;
@@ -257,7 +261,8 @@ async fn f26_f27_what_has_left_its_process_group_ends_with_weir_even_if_it_is_ki
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
 }
 
-/// Starts so many children with two descendants each, and ends them; nobody may be left.
+/// Starts this number of children with two descendants each, ends them, and checks that no process
+/// is left.
 async fn end_of_descendants(upstreams: usize, with_weir: bool) {
     let mut lab = Lab::new();
     for number in 0..upstreams {
@@ -270,8 +275,10 @@ async fn end_of_descendants(upstreams: usize, with_weir: bool) {
     if !with_weir {
         let calls = lab.evils().iter().map(|evil| weir.call(&evil.name, json!({ "exit": 1 })));
         join_all(calls).await;
-        until("nobody of the first lives is left", || !first.iter().any(|process| runs(*process)))
-            .await;
+        until("no process of the first runs is left", || {
+            !first.iter().any(|process| runs(*process))
+        })
+        .await;
     }
     weir.stop().await;
     assert_eq!(survivors(&lab), [0; 0]);
@@ -287,14 +294,14 @@ async fn f28_a_child_that_never_reads_costs_its_own_calls_only() {
     let weir = lab.serve_all("").await;
     let (first, ()) = tokio::join!(weir.call("deaf", json!({ "deaf": true })), async {
         until("it has gone deaf", || !lab.evil("deaf").executions().is_empty()).await;
-        // Larger than the pipe, and more of them than may be under way.
+        // Each text is larger than the pipe, and there are more of them than may be in flight.
         let large = json!({ "text": "x".repeat(100_000) });
         let calls = join_all((0..12).map(|_| weir.call("deaf", large.clone())));
         let others = join_all((0..12).map(|_| weir.call("fine", json!({}))));
         let (calls, others) = tokio::join!(calls, others);
         for (outcome, took) in calls {
             assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
-            // Its turn comes within a second, and its time is over after two.
+            // A call waits at most one second for its turn, and its time limit is two seconds.
             assert!(
                 took < Duration::from_millis(if cfg!(debug_assertions) { 6_000 } else { 3_500 })
             );
@@ -317,7 +324,8 @@ async fn f28_what_waits_for_a_child_that_never_reads_is_bounded_and_the_rest_is_
     let weir = lab.serve_all("[server.per_client]\ncalls = 1000\n").await;
     let (first, ()) = tokio::join!(weir.call("deaf", json!({ "deaf": true })), async {
         until("it has gone deaf", || !lab.evil("deaf").executions().is_empty()).await;
-        // The first does not fit into the pipe, so those behind it wait; by then it is on its way.
+        // The first message does not fit into the pipe, so later ones wait behind it; by then it is
+        // partly written.
         let plug = weir.call("deaf", json!({ "text": "x".repeat(100_000) }));
         let behind = async {
             for _ in 0..20 {
@@ -329,11 +337,11 @@ async fn f28_what_waits_for_a_child_that_never_reads_is_bounded_and_the_rest_is_
         };
         let (plug, calls) = tokio::join!(plug, behind);
         assert_eq!(plug.0.code(), 5040, "{plug:?}");
-        let (told, waited): (Vec<_>, Vec<_>) =
+        let (refused, waited): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(|(outcome, _)| outcome.code() == 5030);
-        let slowest = told.iter().map(|(_, took)| *took).max().unwrap();
-        eprintln!("F-28: {} refused, the slowest after {slowest:?}", told.len());
-        // To the call it is shown in memory.
+        let slowest = refused.iter().map(|(_, took)| *took).max().unwrap();
+        eprintln!("F-28: {} refused, the slowest after {slowest:?}", refused.len());
+        // An in-memory test in `tests/it` checks the exact number.
         assert!((63..=66).contains(&waited.len()), "{} wait", waited.len());
         assert!(
             slowest < Duration::from_millis(if cfg!(debug_assertions) { 6_000 } else { 1_250 })
@@ -363,7 +371,8 @@ async fn f30_bytes_that_are_no_text_are_skipped_and_others_untouched() {
     let lab = Lab::new().stdio("a", json!({}));
     let weir = lab.serve_all("").await;
     let right = r#"{"jsonrpc":"2.0","id":$ID,"result":{"content":[]}}"#;
-    // Not UTF-8, a NUL, a byte-order mark, half a surrogate in UTF-8, a surrogate alone in JSON, carriage returns.
+    // Not UTF-8, a NUL, a byte-order mark, half a surrogate in UTF-8, a lone surrogate in JSON,
+    // carriage returns.
     let lone = r#"{"jsonrpc":"2.0","method":"x\ud800"}"#;
     let lone: String = lone.bytes().map(|byte| format!("{byte:02x}")).collect();
     for hex in ["fffe80", "00", "efbbbf7b7d", "eda080", "0d0d", &lone, "7b22ff227d"] {
@@ -384,19 +393,19 @@ async fn f31_a_line_without_an_end_is_not_kept() {
     let lab = Lab::new().stdio("a", json!({}));
     let weir = lab.serve_all("[defaults]\nlimits.max_message = \"1MiB\"\n").await;
     weir.call("a", json!({ "filler_bytes": 4 << 20 })).await;
-    let before = weir.occupied().resident_bytes;
+    let before = weir.resources().resident_bytes;
     let (outcome, took) = weir.call("a", json!({ "filler_bytes": bytes })).await;
     assert!(outcome.is_result(), "{outcome:?}");
-    let more = weir.occupied().resident_bytes.saturating_sub(before);
+    let more = weir.resources().resident_bytes.saturating_sub(before);
     eprintln!("F-31: {bytes} bytes in {took:?}, {more} bytes more");
     assert!(more <= 16 << 20, "{more} bytes more");
-    // One that says whose it is ends its call, long before its time is over.
+    // A long line whose id can be read ends its call, long before the time limit.
     let long =
         format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"x":"{}"}}}}"#, "x".repeat(1 << 20));
     let (outcome, took) = weir.call("a", json!({ "text": long })).await;
     assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
     assert!(took < Duration::from_secs(2), "{took:?}");
-    // It was the third within a minute, so the child is started again.
+    // This was the third one within a minute, so the child is restarted.
     let begin = Instant::now();
     while !weir.call("a", json!({})).await.0.is_result() {
         assert!(begin.elapsed() < Duration::from_secs(10), "it does not come back");
@@ -415,7 +424,7 @@ async fn f32_however_a_line_is_cut_it_is_one_message() {
         let (outcome, _) = weir.call("a", fault).await;
         assert_eq!(outcome.result()["content"][0]["text"], "a:one", "pieces of {piece}");
     }
-    // Half a message, and the end.
+    // Half a message, and then the end of the stream.
     let (outcome, _) = weir.call("a", json!({ "cut": 20 })).await;
     assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
     weir.stop().await;
@@ -431,13 +440,13 @@ async fn f33_what_cannot_be_started_is_told_and_tried_with_pauses() {
         [upstreams.lost]\ncommand = \"true\"\ncwd = \"nowhere\"\n";
     let weir = lab.serve_all(config).await;
     assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
-    let told = |upstream: &str| {
+    let logged = |upstream: &str| {
         let log = weir.log();
         let about = format!("\"upstream\":\"{upstream}\"");
         log.iter().filter(|line| line.contains(&about) && line.contains("WARN")).count()
     };
     for upstream in ["missing", "text", "lost"] {
-        until("it is told", || told(upstream) > 0).await;
+        until("it is logged", || logged(upstream) > 0).await;
     }
     assert!(weir.call("fine", json!({})).await.0.is_result());
     let log = weir.log();
@@ -453,13 +462,13 @@ async fn f34_a_slow_start_keeps_nobody_waiting() {
         .stdio("fine", json!({}));
     let weir = lab.serve("").await;
     assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
-    // The first list of all waits two seconds for those that are starting.
-    weir.lists("fine").await;
+    // The very first list waits two seconds for upstreams that are starting.
+    weir.wait_until_listed("fine").await;
     let mut client = weir.client(Revision::MODERN).await;
     let begin = Instant::now();
     assert_eq!(client.tools().await, ["fine__call"]);
     assert!(begin.elapsed() < Duration::from_millis(250), "{:?}", begin.elapsed());
-    weir.lists("slow").await;
+    weir.wait_until_listed("slow").await;
     weir.stop().await;
 }
 
@@ -469,18 +478,18 @@ async fn f36_answers_to_what_was_never_asked_are_dropped() {
     let lab = Lab::new().stdio("mad", json!({})).stdio("fine", json!({}));
     let weir = lab.serve_all("").await;
     let answer = r#"{"jsonrpc":"2.0","id":4000000000,"result":{"content":[]}}"#;
-    let before = weir.occupied().resident_bytes;
+    let before = weir.resources().resident_bytes;
     lab.evil("mad").script(json!({ "storm": { "text": answer, "per_second": 100_000 } }));
-    let (begin, busy) = (Instant::now(), weir.busy());
+    let (begin, cpu_time) = (Instant::now(), weir.cpu_time());
     let ledger = Ledger::default();
     let mut client = weir.client(Revision::MODERN).await;
     while begin.elapsed() < Duration::from_secs(2) {
         assert!(ledger.call(&mut client, "fine", None).await.is_result());
     }
-    let busy = (weir.busy() - busy).as_secs_f64() / begin.elapsed().as_secs_f64();
-    let more = weir.occupied().resident_bytes.saturating_sub(before);
-    let fine = &ledger.settle(lab.evils())["fine"];
-    eprintln!("F-36: {busy:.2} of a processor, {more} bytes more; the other {fine:?}");
+    let cpu_time = (weir.cpu_time() - cpu_time).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let more = weir.resources().resident_bytes.saturating_sub(before);
+    let fine = &ledger.reconcile(lab.evils())["fine"];
+    eprintln!("F-36: {cpu_time:.2} of a processor, {more} bytes more; the other {fine:?}");
     assert!(more <= 4 << 20, "{more} bytes more");
     lab.evil("mad").script(json!({}));
     weir.stop().await;

@@ -1,4 +1,5 @@
-//! Clients in crowds: many that stop reading, and one that asks without a pause (F-61, F-70).
+//! Crowds of clients: many that stop reading, and one that sends requests without a pause (F-61,
+//! F-70).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,12 +16,13 @@ use crate::lab::ledger::Ledger;
 use crate::lab::weir::Weir;
 use crate::lab::{Lab, alone, by_night, until};
 
-// === F-61: who stops reading ===
+// === F-61: clients that stop reading ===
 
-/// A client that opens a stream of changes, hears that it is open, and reads no more.
+/// Client that opens a `subscriptions/listen` stream, reads the acknowledgment, and then stops
+/// reading.
 async fn stalled(weir: &Weir) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
-    // As little as the system allows, so that what is not read stays on the other side.
+    // The smallest buffer that the system allows, so that unread bytes stay on Weir's side.
     socket.set_recv_buffer_size(1).unwrap();
     let mut stream = socket.connect(weir.address.parse().unwrap()).await.unwrap();
     let body = json!({
@@ -42,9 +44,9 @@ async fn stalled(weir: &Weir) -> TcpStream {
         body.len()
     );
     stream.write_all((head + &body).as_bytes()).await.unwrap();
-    let mut heard = Vec::new();
-    while !heard.windows(12).any(|part| part == b"acknowledged") {
-        assert_ne!(stream.read_buf(&mut heard).await.unwrap(), 0, "it is not opened");
+    let mut received = Vec::new();
+    while !received.windows(12).any(|part| part == b"acknowledged") {
+        assert_ne!(stream.read_buf(&mut received).await.unwrap(), 0, "it is not opened");
     }
     stream
 }
@@ -55,12 +57,12 @@ async fn f61_a_thousand_listeners_that_stop_reading_in_a_storm_cost_little_and_h
     let (crowd, time) = if by_night() { (1_000, 60) } else { (100, 6) };
     let lab = Lab::new().stdio("a", json!({})).stdio("b", json!({}));
     let weir = lab.serve_all("[server.per_client]\nstreams = 10000\n").await;
-    let reading = weir.listening().await;
+    let reading = weir.listen().await;
     let mut silent = Vec::new();
     for _ in 0..crowd {
         silent.push(stalled(&weir).await);
     }
-    let before = weir.occupied().resident_bytes;
+    let before = weir.resources().resident_bytes;
     let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
     let (begin, ledger) = (Instant::now(), Ledger::default());
     let mut client = weir.client(Revision::MODERN).await;
@@ -73,34 +75,34 @@ async fn f61_a_thousand_listeners_that_stop_reading_in_a_storm_cost_little_and_h
             assert!(ledger.call(&mut client, "b", None).await.is_result());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        most = most.max(weir.occupied().resident_bytes);
+        most = most.max(weir.resources().resident_bytes);
     }
     lab.evil("a").script(json!({}));
     let more = most.saturating_sub(before);
-    let calls = &ledger.settle(lab.evils())["b"];
+    let calls = &ledger.reconcile(lab.evils())["b"];
     eprintln!(
-        "F-61: {crowd} silent listeners, {} changes told to one that reads: {} KiB more; calls beside them {calls:?}",
+        "F-61: {crowd} silent listeners, {} notifications to one that reads: {} KiB more; calls beside them {calls:?}",
         reading.changes(),
         more >> 10
     );
     assert!(reading.changes() as u64 >= time / 3, "{} changes", reading.changes());
     assert!(more <= 64 << 20, "{more} bytes more");
     assert!(calls.p99 < Duration::from_secs(1), "{calls:?}");
-    // Nothing of them is left when they go.
-    let descriptors = weir.occupied().descriptors;
+    // Weir keeps nothing for them once they disconnect.
+    let descriptors = weir.resources().descriptors;
     drop(silent);
-    until("their connections are closed", || weir.occupied().descriptors + crowd <= descriptors)
+    until("their connections are closed", || weir.resources().descriptors + crowd <= descriptors)
         .await;
     weir.stop().await;
 }
 
-// === F-70: who asks without a pause ===
+// === F-70: one client without a pause ===
 
 fn key_of(client: usize) -> String {
     format!("a-key-of-forty-three-characters-or-more-{client:04}")
 }
 
-/// So many clients with keys of their own, and as much for each as an operator may allow.
+/// Configuration of clients with their own keys, with the largest limits that an operator may set.
 fn clients(count: usize) -> String {
     let client = |number: usize| {
         let hash: String =
@@ -117,7 +119,7 @@ async fn f70_while_one_client_asks_without_a_pause_all_calls_of_the_others_succe
     let (others, time) = if by_night() { (199, 30) } else { (40, 4) };
     let lab = Lab::new().stdio("a", json!({}));
     let weir = lab.serve(&clients(others + 1)).await;
-    let asked = async |time: Duration| {
+    let measured = async |time: Duration| {
         let (ledger, tasks) = (Arc::new(Ledger::default()), TaskTracker::new());
         let begun = Instant::now();
         for number in 1..=others {
@@ -125,7 +127,8 @@ async fn f70_while_one_client_asks_without_a_pause_all_calls_of_the_others_succe
             tasks.spawn(async move {
                 let mut client =
                     Client::http(&address, Revision::MODERN, Some(&key_of(number))).await;
-                // All of them together are about what a machine takes that does other work, too.
+                // All clients together send about as much as a machine handles that does other
+                // work, too.
                 let pause = Duration::from_millis(50 * others as u64);
                 tokio::time::sleep(pause * number as u32 / others as u32).await;
                 while begun.elapsed() < time {
@@ -136,14 +139,14 @@ async fn f70_while_one_client_asks_without_a_pause_all_calls_of_the_others_succe
         }
         tasks.close();
         tasks.wait().await;
-        ledger.settle(lab.evils())["a"].clone()
+        ledger.reconcile(lab.evils())["a"].clone()
     };
     let time = Duration::from_secs(time);
     let mut first = Client::http(&weir.address, Revision::MODERN, Some(&key_of(1))).await;
     until_listed(&mut first).await;
-    // What comes first is slower.
-    asked(time / 4).await;
-    let before = asked(time).await;
+    // The first requests are slower.
+    measured(time / 4).await;
+    let before = measured(time).await;
     let (is_over, done, refused) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
@@ -163,11 +166,11 @@ async fn f70_while_one_client_asks_without_a_pause_all_calls_of_the_others_succe
             }
         });
     }
-    let during = asked(time).await;
+    let during = measured(time).await;
     is_over.store(true, Ordering::Relaxed);
     flood.close();
     flood.wait().await;
-    let after = asked(time).await;
+    let after = measured(time).await;
     let (done, refused) = (done.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
     eprintln!(
         "F-70: {others} others: {} of {} calls failed; p99 {:?}, {:?}, {:?}; the flood: {done} done, {refused} refused",
@@ -180,7 +183,8 @@ async fn f70_while_one_client_asks_without_a_pause_all_calls_of_the_others_succe
     assert!(refused > done, "it was no flood");
     assert_eq!((before.failures(), during.failures(), after.failures()), (0, 0, 0));
     let baseline = before.p99.max(after.p99);
-    // The flood takes its part of the machine; what Weir adds to that is seen where it has the machine for itself.
+    // The flood uses its part of the machine; the overhead of Weir shows when Weir has the machine
+    // for itself.
     let allowed = match cfg!(debug_assertions) {
         true => baseline * 2 + Duration::from_millis(250),
         false => baseline.mul_f64(1.2) + Duration::from_millis(20),
@@ -193,7 +197,7 @@ async fn until_listed(client: &mut Client) {
     let begin = Instant::now();
     while client.tools().await.is_empty() {
         assert!(begin.elapsed() < crate::lab::PATIENCE, "nothing is listed");
-        // Within its limit.
+        // Stays within its rate limit.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Answers that are none, on every wire of the real program (C3). Row by row, and in every cell, they are in
-//! `tests/it/rules.rs`; here the bytes come out of a program and through the kernel.
+//! Invalid responses over every transport of the real program (C3). `tests/it/rules.rs` tests them
+//! row by row and in every cell; here the bytes come from a program and pass through the kernel.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::{Lab, beside_others};
 
-/// What is wrong, and whether the call succeeds all the same.
-fn wrongs() -> Vec<(&'static str, Value, bool)> {
+/// Invalid responses. The flag says whether the call succeeds anyway.
+fn invalid_responses() -> Vec<(&'static str, Value, bool)> {
     let result = r#""result":{"content":[{"type":"text","text":"$NAME:$NONCE"}]}"#;
     let right = format!(r#"{{"jsonrpc":"2.0","id":$ID,{result}}}"#);
     let deep = format!(
@@ -79,13 +79,13 @@ async fn f37_no_answer_that_is_none_reaches_anybody_over_any_wire() {
         let name = &evil.name;
         let mut client = weir.client(Revision::MODERN).await;
         let mut other = weir.client(Revision::LEGACY).await;
-        for (wrong, fault, succeeds) in wrongs() {
-            // 2024-11-05 leaves arrays to JSON-RPC, which has them.
+        for (wrong, fault, succeeds) in invalid_responses() {
+            // 2024-11-05 leaves arrays to JSON-RPC, which allows batches.
             let succeeds = succeeds || (name == "pair" && wrong.starts_with('e'));
             for events in [false, true] {
                 let mut fault = fault.clone();
                 fault["events"] = events.into();
-                // Another call is under way, and its answer comes later.
+                // Another call is in flight, and its response comes later.
                 let slow = json!({ "delay_ms": 100 });
                 let (outcome, beside) = tokio::join!(
                     ledger.call(&mut client, name, Some(&fault)),
@@ -101,10 +101,10 @@ async fn f37_no_answer_that_is_none_reaches_anybody_over_any_wire() {
         }
     });
     join_all(cells).await;
-    for (name, account) in ledger.settle(lab.evils()) {
+    for (name, account) in ledger.reconcile(lab.evils()) {
         eprintln!("F-37: {name}: {:?}", account.ends);
     }
-    // All that was late has come by now, and nobody has been given it.
+    // All late responses have arrived by now, and no client received one.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for name in lab.names() {
         assert!(weir.call(&name, json!({})).await.0.is_result(), "{name}");

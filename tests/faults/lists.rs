@@ -1,4 +1,5 @@
-//! Lists that go round in circles, have no end, or are said to change all the time (C4).
+//! Lists with cursor cycles, lists without an end, and lists that are announced as changed all the
+//! time (C4).
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, until};
 
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
-/// A server in each era, over each wire.
+/// One server of each era over each transport.
 async fn fleet(script: &Value) -> Lab {
     let with = |more: Value| {
         let mut script = script.clone();
@@ -24,7 +25,7 @@ async fn fleet(script: &Value) -> Lab {
     lab.http("pair", with(json!({ "pair": true, "revision": "2024-11-05" }))).await
 }
 
-/// The tools of one upstream, by their own names.
+/// Tools of one upstream under their own names.
 async fn tools_of(weir: &Weir, upstream: &str) -> Vec<String> {
     let tools = weir.client(Revision::MODERN).await.tools().await;
     let own = tools.iter().filter_map(|name| name.strip_prefix(&format!("{upstream}__")));
@@ -39,8 +40,8 @@ async fn f40_f43_a_list_that_goes_round_in_circles_ends_after_three_pages_withou
         let weir = lab.serve_all("").await;
         for evil in lab.evils() {
             assert_eq!(tools_of(&weir, &evil.name).await, ["call", "t1", "t2"], "{walk}");
-            let asked = evil.times("tools/list");
-            assert!(asked <= 4, "{walk}, {}: {asked} pages", evil.name);
+            let requested = evil.times("tools/list");
+            assert!(requested <= 4, "{walk}, {}: {requested} pages", evil.name);
         }
         weir.stop().await;
     }
@@ -51,11 +52,11 @@ async fn f41_a_list_without_an_end_ends_by_its_bounds() {
     let _turn = alone_by_night().await;
     let lab = Lab::new().stdio("endless", json!({ "walk": "endless" })).stdio("fine", json!({}));
     let weir = lab.serve("").await;
-    weir.lists("fine").await;
-    let took = weir.lists("endless").await;
+    weir.wait_until_listed("fine").await;
+    let took = weir.wait_until_listed("endless").await;
     let tools = tools_of(&weir, "endless").await;
     let (pages, resident) =
-        (lab.evil("endless").times("tools/list"), weir.occupied().resident_bytes);
+        (lab.evil("endless").times("tools/list"), weir.resources().resident_bytes);
     eprintln!(
         "F-41: {} items of {pages} pages in {took:?}, {resident} bytes resident",
         tools.len()
@@ -66,7 +67,7 @@ async fn f41_a_list_without_an_end_ends_by_its_bounds() {
     weir.stop().await;
 }
 
-/// How long each of the calls to `fine` takes, until the first page of the list has one behind it.
+/// Durations of the calls to `fine` until the first page of the list has a next page.
 async fn calls_until_there_is_more(weir: &Weir) -> Vec<Duration> {
     let (mut client, mut list) =
         (weir.client(Revision::MODERN).await, weir.client(Revision::MODERN).await);
@@ -107,7 +108,8 @@ async fn f41_a_list_as_long_as_any_may_be_holds_up_nobody_else() {
         begin.elapsed(),
         times.len()
     );
-    // What such a list takes in one go is a few microseconds an item, and ten times that without optimization.
+    // Weir processes such a list in one go in a few microseconds per item, ten times that without
+    // optimization.
     let bound = if by_night() { Duration::from_millis(250) } else { Duration::from_millis(500) };
     assert!(longest < bound, "{longest:?}");
     weir.stop().await;
@@ -143,7 +145,7 @@ async fn f45_a_cursor_that_is_refused_begins_the_walk_again_once() {
     }
     weir.stop().await;
 
-    // Refused again and again, what was listed before stays.
+    // When every cursor is rejected, the previous list stays.
     let lab = fleet(&json!({})).await;
     let weir = lab.serve_all("").await;
     for evil in lab.evils() {
@@ -189,22 +191,22 @@ async fn f48_f49_a_storm_of_notices_costs_a_list_a_second_and_its_last_change_is
         evil.script(script);
     };
     let storm = json!({ "text": CHANGED, "per_second": 10_000 });
-    // Nothing changes, and nobody is told anything.
-    let listening = weir.listening().await;
+    // Nothing changes, so no client is notified.
+    let listening = weir.listen().await;
     let before: Vec<_> = storming.iter().map(|evil| evil.times("tools/list")).collect();
     storming.iter().for_each(|evil| script(evil, json!({ "storm": storm })));
-    let (begin, busy) = (Instant::now(), weir.busy());
+    let (begin, cpu_time) = (Instant::now(), weir.cpu_time());
     while begin.elapsed() < Duration::from_secs(seconds) {
         assert!(weir.call("modern", json!({})).await.0.is_result());
     }
-    let busy = (weir.busy() - busy).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let cpu_time = (weir.cpu_time() - cpu_time).as_secs_f64() / begin.elapsed().as_secs_f64();
     let mut read = Vec::new();
     for (evil, before) in storming.iter().zip(before) {
         read.push(evil.times("tools/list") - before);
     }
     assert_eq!(listening.changes(), 0, "nothing has changed");
     assert!(read.iter().all(|read| *read as u64 <= 2 + seconds), "{read:?} in {seconds} s");
-    // In the middle of it all there is a change, and then silence.
+    // A change comes in the middle of the storm, followed by silence.
     storming.iter().for_each(|evil| script(evil, json!({ "more_tools": 3 })));
     let begin = Instant::now();
     for evil in &storming {
@@ -215,9 +217,9 @@ async fn f48_f49_a_storm_of_notices_costs_a_list_a_second_and_its_last_change_is
         }
     }
     let seen = begin.elapsed();
-    until("they are told", || listening.changes() > 0).await;
+    until("they are notified", || listening.changes() > 0).await;
     eprintln!(
-        "F-48: {read:?} lists in {seconds} s, {busy:.2} of a processor, the change seen after {seen:?}, told {} times",
+        "F-48: {read:?} lists in {seconds} s, {cpu_time:.2} of a processor, the change seen after {seen:?}, told {} times",
         listening.changes()
     );
     assert!(listening.changes() <= 2 + usize::try_from(seen.as_secs()).unwrap());
@@ -230,7 +232,7 @@ async fn f50_a_server_that_announces_a_change_with_every_list_is_not_listed_for_
     let lab = fleet(&json!({ "restless": true })).await;
     let weir = lab.serve_all("").await;
     let begin = Instant::now();
-    // By night until the pause between two lists has become as long as it gets.
+    // By night the test lasts until the pause between two lists has reached its maximum.
     let seconds = if by_night() { 150 } else { 5 };
     let mut client = weir.client(Revision::MODERN).await;
     while begin.elapsed() < Duration::from_secs(seconds) {
@@ -252,12 +254,12 @@ async fn f51_all_who_listen_are_told_of_a_change() {
     let weir = lab.serve_all("").await;
     let mut listening = Vec::new();
     for _ in 0..listeners {
-        listening.push(weir.listening().await);
+        listening.push(weir.listen().await);
     }
     lab.evil("a")
         .script(json!({ "more_tools": 1, "storm": { "text": CHANGED, "per_second": 100 } }));
-    let took = until("all are told", || listening.iter().all(|it| it.changes() > 0)).await;
-    eprintln!("F-51: {listeners} listeners told within {took:?}");
+    let took = until("all are notified", || listening.iter().all(|it| it.changes() > 0)).await;
+    eprintln!("F-51: {listeners} listeners notified within {took:?}");
     assert!(took < Duration::from_secs(2), "{took:?}");
     weir.stop().await;
 }
@@ -277,23 +279,23 @@ async fn f52_long_lists_of_many_upstreams_are_walked_quickly() {
     let tools = client.tools().await;
     let took = begin.elapsed();
     let bytes = tools.len() as u64 * 70;
-    let more = weir.occupied().resident_bytes.saturating_sub(calm);
+    let more = weir.resources().resident_bytes.saturating_sub(calm);
     eprintln!("F-52: {} tools in {took:?}, {more} bytes for {bytes} bytes of JSON", tools.len());
     assert_eq!(tools.len(), 10 * each);
     assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 6 } else { 2 }), "{took:?}");
     weir.stop().await;
 }
 
-/// What the program occupies by itself.
+/// Memory of the program without upstreams.
 async fn weir_without_upstreams() -> u64 {
     let lab = Lab::new().stdio("only", json!({}));
     let weir = lab.serve_all("").await;
-    let resident = weir.occupied().resident_bytes;
+    let resident = weir.resources().resident_bytes;
     weir.stop().await;
     resident
 }
 
-// === F-89: what another version has written ===
+// === F-89: cursors and states of another version ===
 
 #[tokio::test]
 async fn f89_what_another_version_has_written_is_refused_in_words_and_the_walk_begins_again() {
@@ -308,7 +310,8 @@ async fn f89_what_another_version_has_written_is_refused_in_words_and_the_walk_b
         let page = client.request("tools/list", json!({})).await.result();
         let cursor = BASE64_URL_SAFE_NO_PAD.decode(page["nextCursor"].as_str().unwrap()).unwrap();
         for version in 0..=u8::MAX {
-            // Of such a cursor no more is sure than that its first byte is the number of its form.
+            // The only certain property of such a cursor is that its first byte is the format
+            // version.
             let other = [&[version], &cursor[1..]].concat();
             let params = json!({ "cursor": BASE64_URL_SAFE_NO_PAD.encode(&other) });
             let outcome = client.request("tools/list", params).await;
@@ -319,7 +322,7 @@ async fn f89_what_another_version_has_written_is_refused_in_words_and_the_walk_b
         }
         assert_eq!(client.tools().await.len(), 10);
     }
-    // What a call waits under is a random number; another process has not got it.
+    // A suspended call is stored under a random number that another process does not know.
     let mut client = weir.client(Revision::MODERN).await;
     let params = json!({
         "name": "a__call", "arguments": { "nonce": "1" },

@@ -1,5 +1,5 @@
-//! A machine that is not as one would like it: taken by others, starved, with a clock that jumps, and in odd surroundings
-//! (F-35, F-95, F-98, F-99).
+//! Adverse machines: busy, starved, with a clock that jumps, and with unusual environments (F-35,
+//! F-95, F-98, F-99).
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
@@ -21,12 +21,12 @@ use crate::lab::load::Plan;
 use crate::lab::weir::Weir;
 use crate::lab::{Lab, PATIENCE, alone, beside_others, by_night, until};
 
-/// A port that was free a moment ago.
+/// Port that was free a moment ago.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Asks the operators' listener whether Weir lives; the status, if it answers.
+/// Requests `/healthz` from the admin endpoint and returns the status, if there is a response.
 async fn healthz(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n");
@@ -36,7 +36,7 @@ async fn healthz(address: SocketAddr) -> Option<String> {
     answer.split(' ').nth(1).map(str::to_owned)
 }
 
-// === F-35: a child that takes the machine ===
+// === F-35: a child that uses all processors ===
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f35_while_a_child_takes_all_processors_all_calls_of_the_others_succeed_and_time_limits_hold()
@@ -56,7 +56,7 @@ async fn f35_while_a_child_takes_all_processors_all_calls_of_the_others_succeed_
         tokio::time::sleep(time).await;
         let ledger = load.stop().await;
         let failures: usize =
-            ledger.settle(lab.evils()).values().map(|account| account.failures()).sum();
+            ledger.reconcile(lab.evils()).values().map(|account| account.failures()).sum();
         assert_eq!(failures, 0);
         ledger.p99(&["a", "b"])
     };
@@ -83,7 +83,7 @@ async fn f35_while_a_child_takes_all_processors_all_calls_of_the_others_succeed_
 
 // === F-95: clocks that jump ===
 
-/// A library that tells a program another time than it is: a part that `./dev prepare` fetches.
+/// Library that fakes the system time for a program; `./dev prepare` fetches it.
 fn faketime() -> PathBuf {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/interop/faketime/libfaketimeMT.so.1");
@@ -94,7 +94,7 @@ fn faketime() -> PathBuf {
 const HOUR: i64 = 3_600;
 const TEN_YEARS: i64 = 10 * 365 * 24 * HOUR;
 
-/// A client with this key, which ends then.
+/// Configuration of a client whose key expires at this time.
 fn keyed(name: &str, expires: &str) -> String {
     let hash: String = Sha256::digest(key(name)).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("[clients.{name}]\nrole = \"local\"\nkey_sha256 = [\"{hash}\"]\n{expires}\n")
@@ -104,13 +104,13 @@ fn key(name: &str) -> String {
     format!("a-key-of-forty-three-characters-or-more-{name}")
 }
 
-/// A moment as configurations have it.
+/// Timestamp in the format of the configuration.
 fn moment(at: SystemTime) -> String {
     let seconds = at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let mut date = Command::new("date");
     date.args(["-u", "-d", &format!("@{seconds}"), "+%Y-%m-%dT%H:%M:%SZ"]);
-    let told = date.output().expect("date runs");
-    String::from_utf8(told.stdout).unwrap().trim().to_owned()
+    let report = date.output().expect("date runs");
+    String::from_utf8(report.stdout).unwrap().trim().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,7 +150,7 @@ async fn f95_time_limits_and_limits_do_not_mind_a_clock_that_jumps_and_what_expi
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    // What expires goes by the wall clock, whichever way it has jumped.
+    // Expiry follows the wall clock, in whichever direction it has jumped.
     for (jumped, is_good) in
         [(0, true), (HOUR, false), (0, true), (TEN_YEARS, false), (-HOUR, true), (-TEN_YEARS, true)]
     {
@@ -159,11 +159,11 @@ async fn f95_time_limits_and_limits_do_not_mind_a_clock_that_jumps_and_what_expi
         assert_eq!(outcome.is_result(), is_good, "{jumped}: {outcome:?}");
         assert!(ever.request("tools/list", json!({})).await.is_result(), "{jumped}");
     }
-    // It was the clock that it went by, and not another reason.
+    // Without the jump the result differs, so the clock was the reason.
     jump(0);
     assert!(soon.request("tools/list", json!({})).await.is_result());
 
-    // A call under way, and one that is never answered.
+    // One call is in flight, and another is never answered.
     let slow = async {
         let mut client = client("ever").await;
         let fault = json!({ "delay_ms": 2_000 }).to_string();
@@ -187,7 +187,7 @@ async fn f95_time_limits_and_limits_do_not_mind_a_clock_that_jumps_and_what_expi
     assert_eq!(short.code(), 5040, "{short:?}");
     assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
 
-    // Five an hour are five, however many hours the clock says have passed.
+    // A quota of five an hour stays five, however many hours the clock says have passed.
     let say = json!({ "name": "slow__say", "arguments": { "nonce": "2" } });
     for _ in 0..5 {
         assert!(ever.request("prompts/get", say.clone()).await.is_result());
@@ -200,9 +200,9 @@ async fn f95_time_limits_and_limits_do_not_mind_a_clock_that_jumps_and_what_expi
     weir.stop().await;
 }
 
-// === F-98: a processor that is taken away ===
+// === F-98: a throttled processor ===
 
-/// Lets a process run for a fifth of the time, until it is dropped: what a quota does to it.
+/// Lets a process run for a fifth of the time until it is dropped, as a CPU quota does.
 struct Starved {
     is_over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -238,15 +238,15 @@ async fn f98_with_a_fifth_of_the_processor_time_limits_hold_and_it_says_that_it_
     let time = Duration::from_secs(if by_night() { 60 } else { 4 });
     let mut lab = Lab::new().stdio("a", json!({})).stdio("hung", json!({}));
     lab = lab.http("b", json!({ "revision": "2026-07-28" })).await;
-    // It is asked again and again, and not left alone for that.
+    // Calls to it go on, and the circuit breaker does not open.
     lab.evil_mut("hung").extra = "timeouts.call = \"1s\"\nbreaker.failures = 1000".into();
     let admin = free_address();
     let weir = lab.serve_all(&format!("[admin]\nlisten = \"{admin}\"\n")).await;
-    // What is opened by the first call is open.
+    // The first call opens whatever is opened once.
     for name in ["a", "b"] {
         assert!(weir.call(name, json!({})).await.0.is_result());
     }
-    let calm = weir.occupied();
+    let calm = weir.resources();
     let starved = Starved::begin(weir.pid());
     let mut plan = Plan::plain(8, &["a".to_owned(), "b".to_owned()]);
     plan.pause = Duration::from_millis(200);
@@ -263,7 +263,7 @@ async fn f98_with_a_fifth_of_the_processor_time_limits_hold_and_it_says_that_it_
     }
     let ledger = load.stop().await;
     drop(starved);
-    for (name, account) in ledger.settle(lab.evils()) {
+    for (name, account) in ledger.reconcile(lab.evils()) {
         assert_eq!(account.failures(), 0, "{name}: {account:?}");
     }
     eprintln!(
@@ -274,33 +274,33 @@ async fn f98_with_a_fifth_of_the_processor_time_limits_hold_and_it_says_that_it_
     let least = if cfg!(debug_assertions) { 3 } else { 1 };
     assert!(latest < Duration::from_secs(1 + least), "{latest:?}");
     assert!(slowest < Duration::from_secs(least), "{slowest:?}");
-    // Nothing has remained of it.
+    // No after-effect remains.
     let after = Ledger::default();
     let mut client = weir.client(Revision::MODERN).await;
     assert!(after.call(&mut client, "a", None).await.is_result());
     drop(client);
     until("all is as it was", || {
-        let now = weir.occupied();
+        let now = weir.resources();
         now.children == calm.children && now.descriptors <= calm.descriptors
     })
     .await;
     weir.stop().await;
 }
 
-// === F-99: odd surroundings ===
+// === F-99: unusual environments ===
 
-/// What becomes of a start.
+/// Expected result of a start.
 #[derive(Debug, Clone, Copy)]
 enum Start {
     Ready,
-    /// One line that holds this, and an exit code.
+    /// One line with this text, and an exit code.
     Refused(&'static str),
-    /// Either, as it happens.
+    /// Both results are allowed.
     ReadyOrRefused(&'static str),
 }
 
-/// A folder that others may read, with a configuration, a prompt, and the program.
-fn place(admin: SocketAddr) -> tempfile::TempDir {
+/// World-readable folder with a configuration, a prompt, and the program.
+fn prepared_folder(admin: SocketAddr) -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::TempDir::new().unwrap();
     let open = || std::fs::Permissions::from_mode(0o755);
@@ -315,19 +315,19 @@ fn place(admin: SocketAddr) -> tempfile::TempDir {
     folder
 }
 
-/// Starts it by this line of a shell, in which `weir` stands for it, and compares what becomes of it.
+/// Starts the program by this shell line, in which `weir` stands for it, and compares the result.
 async fn starts(what: &str, line: &str, expected: Start) {
     let admin = free_address();
-    let folder = place(admin);
+    let folder = prepared_folder(admin);
     let program = env!("CARGO_BIN_EXE_weir");
     let line = line.replace("weir", &format!("{program} serve"));
     let mut command = Command::new("sh");
     command.args(["-c", &line]).current_dir(folder.path());
     command.env("XDG_STATE_HOME", folder.path().join("state"));
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    // A file: nobody has to read it meanwhile.
-    let told = folder.path().join("told");
-    let mut child = command.stderr(std::fs::File::create(&told).unwrap()).spawn().unwrap();
+    // A file, because nothing reads a pipe meanwhile.
+    let report = folder.path().join("told");
+    let mut child = command.stderr(std::fs::File::create(&report).unwrap()).spawn().unwrap();
     let begin = Instant::now();
     let end = loop {
         if healthz(admin).await.as_deref() == Some("200") {
@@ -339,22 +339,22 @@ async fn starts(what: &str, line: &str, expected: Start) {
         assert!(begin.elapsed() < PATIENCE, "{what}: neither starts nor refuses");
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    let told = || std::fs::read_to_string(&told).unwrap_or_default();
+    let report = || std::fs::read_to_string(&report).unwrap_or_default();
     match (expected, end) {
         (Start::Ready | Start::ReadyOrRefused(_), None) => {
             kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
             let status = tokio::task::spawn_blocking(move || child.wait()).await.unwrap().unwrap();
-            assert!(status.success(), "{what}: {status}, {}", told());
-            assert!(!told().contains("panicked"), "{what}: {}", told());
+            assert!(status.success(), "{what}: {status}, {}", report());
+            assert!(!report().contains("panicked"), "{what}: {}", report());
         }
         (Start::Refused(text) | Start::ReadyOrRefused(text), Some(status)) => {
-            let (told, code) = (told(), status.code());
-            assert!(code.is_some_and(|code| (1..64).contains(&code)), "{what}: {status}, {told}");
-            assert!(told.contains(text) && told.lines().count() == 1, "{what}: {told}");
+            let (report, code) = (report(), status.code());
+            assert!(code.is_some_and(|code| (1..64).contains(&code)), "{what}: {status}, {report}");
+            assert!(report.contains(text) && report.lines().count() == 1, "{what}: {report}");
         }
         (_, end) => {
             let _ = child.kill();
-            panic!("{what}: {end:?} {:?}: {}", end.and_then(|end| end.signal()), told());
+            panic!("{what}: {end:?} {:?}: {}", end.and_then(|end| end.signal()), report());
         }
     }
 }
@@ -380,8 +380,8 @@ async fn f99_in_each_of_ten_odd_surroundings_it_starts_or_refuses_in_one_line() 
         ("a small stack", "ulimit -s 256; exec weir", Start::Ready),
         ("few descriptors", "ulimit -n 32; exec weir", Start::Ready),
         ("hardly any descriptors", "ulimit -n 8; exec weir", Start::Refused("Too many open files")),
-        // The system's allocator takes 64 MiB of addresses for a thread if it gets them, and what is left is enough for the
-        // stacks of the other threads or is not: that depends on which of them comes first.
+        // The system's allocator takes 64 MiB of addresses for a thread if available. Whether the
+        // remainder is enough for the stacks of the other threads depends on their order.
         (
             "little address space",
             "ulimit -v 200000; exec weir",
@@ -396,9 +396,10 @@ async fn f99_in_each_of_ten_odd_surroundings_it_starts_or_refuses_in_one_line() 
 async fn f99_f33_where_no_more_processes_are_allowed_it_refuses_in_one_line() {
     let _turn = beside_others().await;
     let admin = free_address();
-    let folder = place(admin);
-    // Root is not held by the limit, so it becomes somebody who runs nothing else, and who may not look into the
-    // folder of the build. Anybody else runs this test already, which is one too many.
+    let folder = prepared_folder(admin);
+    // The limit does not apply to root, so the process becomes a user that runs nothing else and
+    // may not enter the build folder. Any other user runs this test already, which is one process
+    // too many.
     let program = folder.path().join("program");
     std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
     let become_another: &[&str] = match getuid().is_root() {
@@ -409,8 +410,8 @@ async fn f99_f33_where_no_more_processes_are_allowed_it_refuses_in_one_line() {
     command.args(&become_another[1..]).args(["prlimit", "--nproc=1:1"]);
     command.arg(&program).arg("serve").current_dir(folder.path()).env("HOME", "/nowhere");
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(4), "{told}");
-    assert!(told.contains("the threads could not be started"), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let report = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{report}");
+    assert!(report.contains("the threads could not be started"), "{report}");
+    assert_eq!(report.lines().count(), 1, "{report}");
 }

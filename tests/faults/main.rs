@@ -1,8 +1,10 @@
-//! Faults, row by row, against the real program: what Weir promises of upstreams that break in every way there is.
+//! Fault tests, row by row, against the real program: the behavior that Weir guarantees when
+//! upstreams fail in every known way.
 //!
-//! Real processes, real sockets, a real clock; the tools are in `tests/lab`. A test's name begins with its row,
-//! and `docs/reliability.md` says which row is shown where. What is measured is measured alone on the machine
-//! (`lab::alone`), beside a baseline of the same run. By night (`WEIR_NIGHTLY`) there is more of it, and rows that take long.
+//! Real processes, real sockets, a real clock; the tools are in `tests/lab`. A test's name begins
+//! with its row, and `tests/faults.toml` names the tests of each row. Measurements run alone on the
+//! machine (`lab::alone`), beside a baseline of the same run. By night (`WEIR_NIGHTLY`) there are
+//! more repetitions, and rows that take long.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
@@ -12,6 +14,7 @@
 mod lab;
 
 mod blast;
+mod bodies;
 mod children;
 mod crowds;
 mod floods;

@@ -1,4 +1,4 @@
-//! Servers on the network that are down, slow, break off, or say something else (C1).
+//! Servers on the network that are down, slow, break off, or send unexpected data (C1).
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::{Lab, alone_by_night, beside_others, by_night, until};
 
-/// A port at which nobody listens.
-fn nobody() -> String {
+/// Port without a listener.
+fn closed_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
@@ -27,7 +27,7 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
     }
     let config = format!(
         "[upstreams.refused]\nurl = \"http://{}/mcp\"\n[upstreams.unknown]\nurl = \"http://nowhere.invalid/mcp\"\n",
-        nobody()
+        closed_address()
     );
     let weir = lab.serve(&config).await;
     assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
@@ -40,7 +40,7 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
     let begin = Instant::now();
     assert_eq!(client.tools().await.len(), 8);
     eprintln!("F-01: ready in {:?}, first list {first:?}, next {:?}", weir.took, begin.elapsed());
-    // The first list of all waits for those that are starting.
+    // The very first list waits for upstreams that are starting.
     assert!(first < Duration::from_millis(2_500) && begin.elapsed() < Duration::from_millis(250));
     weir.stop().await;
 }
@@ -48,8 +48,9 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
 #[tokio::test]
 async fn f02_with_all_down_lists_are_empty_and_calls_end_at_once() {
     let _turn = beside_others().await;
-    let tables =
-        (0..10).map(|number| format!("[upstreams.u{number}]\nurl = \"http://{}/mcp\"\n", nobody()));
+    let tables = (0..10).map(|number| {
+        format!("[upstreams.u{number}]\nurl = \"http://{}/mcp\"\n", closed_address())
+    });
     let lab = Lab::new();
     let weir = lab.serve(&tables.collect::<String>()).await;
     assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
@@ -75,7 +76,7 @@ async fn f03_a_slow_server_is_waited_for_by_its_own_callers() {
     let begin = Instant::now();
     client.tools().await;
     assert!(begin.elapsed() < Duration::from_millis(2_200), "a list: {:?}", begin.elapsed());
-    weir.lists("slow").await;
+    weir.wait_until_listed("slow").await;
     let ((late, took), others) = tokio::join!(
         weir.call("slow", json!({ "delay_ms": 2_000 })),
         join_all((0..20).map(|_| weir.call("fine", json!({})))),
@@ -119,7 +120,7 @@ async fn f06_a_stream_that_hangs_after_progress_ends_its_call_in_time() {
         let mut lab = Lab::new().http("a", json!({ "revision": revision })).await;
         lab.evil_mut("a").extra = "timeouts.call = \"1s\"".into();
         let weir = lab.serve_all("").await;
-        // Comments keep a connection, not a call.
+        // SSE comments keep a connection alive, not a call.
         join_all([20, 100_000].map(async |comments| {
             let fault = json!({ "progress": 2, "comments_ms": comments });
             let mut client = weir.client(Revision::MODERN).await;
@@ -138,7 +139,7 @@ async fn f06_a_stream_that_hangs_after_progress_ends_its_call_in_time() {
             );
         }))
         .await;
-        until("it was told", || {
+        until("it was logged", || {
             lab.evil("a").times("hang-up") + lab.evil("a").times("notifications/cancelled") > 0
         })
         .await;
@@ -147,9 +148,9 @@ async fn f06_a_stream_that_hangs_after_progress_ends_its_call_in_time() {
     .await;
 }
 
-// === F-07, F-08: what breaks off, and what is refused ===
+// === F-07, F-08: truncated and refused responses ===
 
-/// The ways in which an answer may be framed.
+/// Framings that a response may have.
 fn framings() -> [(&'static str, Value); 3] {
     [
         ("length", json!({})),
@@ -173,7 +174,7 @@ async fn f07_an_answer_that_is_cut_anywhere_ends_its_call_once() {
     let weir = lab.serve_all("").await;
     let ledger = Ledger::default();
     let sweeps = join_all(lab.evils().iter().map(|evil| sweep(&weir, &ledger, &evil.name))).await;
-    let accounts = ledger.settle(lab.evils());
+    let accounts = ledger.reconcile(lab.evils());
     let cuts: usize = sweeps.iter().map(|(cuts, _)| cuts).sum();
     let slowest = sweeps.iter().map(|(_, took)| *took).max().unwrap();
     let broken: usize = accounts.values().map(|account| account.failures()).sum();
@@ -187,7 +188,7 @@ async fn f07_an_answer_that_is_cut_anywhere_ends_its_call_once() {
     weir.stop().await;
 }
 
-/// Cuts the answers of one server at every offset, until all of it comes through.
+/// Truncates the responses of one server at every offset until a response arrives complete.
 async fn sweep(weir: &crate::lab::weir::Weir, ledger: &Ledger, name: &str) -> (usize, Duration) {
     let words: Vec<_> = name.split('-').collect();
     let framing = framings().into_iter().find(|(framing, _)| *framing == words[1]).unwrap().1;
@@ -202,7 +203,7 @@ async fn sweep(weir: &crate::lab::weir::Weir, ledger: &Ledger, name: &str) -> (u
             fault["reset"] = (*reset).into();
             let client = &mut clients[cut / 2 % 2];
             let begin = Instant::now();
-            let outcome = ledger.ask(client, method, name, Some(&fault)).await;
+            let outcome = ledger.request(client, method, name, Some(&fault)).await;
             slowest = slowest.max(begin.elapsed());
             cuts += 1;
             if outcome.is_result() {
@@ -211,11 +212,11 @@ async fn sweep(weir: &crate::lab::weir::Weir, ledger: &Ledger, name: &str) -> (u
                 assert!(matches!(outcome, Outcome::Error { .. }), "{name} at {cut}: {outcome:?}");
                 whole = 0;
             }
-            // One that is not cut, so that the server counts as well again.
-            let outcome = ledger.ask(client, method, name, Some(&framing)).await;
+            // A complete response, so that the server counts as healthy again.
+            let outcome = ledger.request(client, method, name, Some(&framing)).await;
             assert!(outcome.is_result(), "{name} behind {cut}: {outcome:?}");
         }
-        // More than what stands behind the last byte that matters.
+        // More bytes than follow the last significant byte.
         if whole > 20 {
             break;
         }
@@ -234,7 +235,7 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
     let weir =
         lab.serve_all("[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"20ms\" }\n").await;
     let cells = join_all(["legacy", "modern"].map(async |name| {
-        let mut told = Vec::new();
+        let mut entry = Vec::new();
         for status in [500, 502, 503, 429, 401, 403, 404, 400] {
             for (content_type, text) in bodies {
                 let fault = json!({ "status": status, "content_type": content_type, "text": text });
@@ -245,7 +246,7 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
                 assert!(!message.contains("SECRET"), "{message}");
                 assert!(took < Duration::from_secs(2), "{name} {status}: {took:?}");
                 if text == rpc && code != -32050 {
-                    told.push(format!("{name} {status} {code}"));
+                    entry.push(format!("{name} {status} {code}"));
                 }
                 if text != rpc {
                     assert!([5030, -32603].contains(&code), "{name} {status}: {code} {message}");
@@ -253,10 +254,10 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
                 while !weir.call(name, json!({})).await.0.is_result() {}
             }
         }
-        told
+        entry
     }));
-    let told = cells.await.concat();
-    eprintln!("F-08: 48 cells; an error object is passed on, but for {told:?}");
+    let entry = cells.await.concat();
+    eprintln!("F-08: 48 cells; an error object is passed on, but for {entry:?}");
     weir.stop().await;
 }
 
@@ -265,25 +266,25 @@ async fn f08_who_is_refused_for_credentials_leaves_a_warning_whatever_the_client
     let _turn = beside_others().await;
     let rpc = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32050,"message":"no"}}"#;
     for (status, body, message) in
-        [(401, "", "a call has no reply"), (403, rpc, "the server refused a request")]
+        [(401, "", "upstream call failed"), (403, rpc, "upstream refused a request")]
     {
         let lab = Lab::new().http("modern", json!({ "revision": "2026-07-28" })).await;
         let weir = lab.serve_all("").await;
         let fault = json!({ "status": status, "content_type": "application/json", "text": body });
         let (outcome, _) = weir.call("modern", fault).await;
         assert!(matches!(outcome, Outcome::Error { .. }), "{status}: {outcome:?}");
-        let told = weir.logged(message);
-        let told = told.unwrap_or_else(|| panic!("{status}: {:?}", weir.log()));
+        until("it is logged", || weir.logged(message).is_some()).await;
+        let entry = weir.logged(message).expect("it is logged");
         assert_eq!(
-            (told["level"].as_str(), told["upstream"].as_str()),
+            (entry["level"].as_str(), entry["upstream"].as_str()),
             (Some("WARN"), Some("modern"))
         );
-        assert!(told.to_string().contains(&status.to_string()), "{told}");
+        assert!(entry.to_string().contains(&status.to_string()), "{entry}");
         weir.stop().await;
     }
 }
 
-// === F-09, F-13: coming and going ===
+// === F-09, F-13: servers that come and go ===
 
 #[tokio::test]
 async fn f09_who_comes_and_goes_is_not_run_after_and_its_clients_hear_nothing() {
@@ -291,7 +292,7 @@ async fn f09_who_comes_and_goes_is_not_run_after_and_its_clients_hear_nothing() 
     let turns = if by_night() { 60 } else { 2 };
     let mut lab = Lab::new().http("a", json!({})).await.http("fine", json!({})).await;
     let weir = lab.serve_all("").await;
-    let listening = weir.listening().await;
+    let listening = weir.listen().await;
     let begin = Instant::now();
     for _ in 0..turns {
         lab.evil_mut("a").kill().await;
@@ -318,7 +319,8 @@ async fn f09_who_comes_and_goes_is_not_run_after_and_its_clients_hear_nothing() 
         begin.elapsed(),
         listening.changes()
     );
-    // For each time that it was up one for the kept connection, and one for its callers'.
+    // For each time that the server was up: one handshake for the supervisor's connection, and one
+    // for the callers' connection.
     assert!(opened <= 2 * (turns + 1), "{opened} handshakes");
     assert_eq!(listening.changes(), 0, "what is listed has not changed");
     weir.stop().await;
@@ -349,7 +351,7 @@ async fn f13_who_is_back_is_asked_again_within_five_seconds() {
         let connections = lab.evil(name).times("connect") - connected;
         eprintln!("F-13: {revision} is back after {took:?}, {connections} connections");
         assert!(took < Duration::from_millis(5_500), "{took:?}");
-        // Those that the house itself asks over are not for callers: each thread has its own.
+        // Connections of the gateway's own requests are not for callers: each thread has its own.
         assert!(connections <= 6, "no herd of them: {connections}");
         weir.stop().await;
     }))
@@ -364,7 +366,7 @@ async fn f15_garbage_upon_the_first_question_leads_to_the_other_era_once() {
     let weir = lab.serve_all("").await;
     assert!(weir.call("a", json!({})).await.0.is_result());
     let evil = lab.evil("a");
-    // The second handshake is that of the call's own session.
+    // The second handshake belongs to the call's own session.
     assert_eq!((evil.times("server/discover"), evil.times("initialize")), (1, 2));
     weir.stop().await;
 }

@@ -1,8 +1,9 @@
-//! The soak: a mixed load of both eras over ten upstreams, faults at random, a configuration that changes all the time,
-//! and books that have to balance (F-101, G1, G2, G7, G19).
+//! Soak test: a mixed load of both eras over ten upstreams, random faults, a configuration that
+//! changes all the time, and ledgers that have to balance (F-101, G1, G2, G7, G19).
 //!
-//! By day it takes seconds; `./dev soak 30m` says how long else (`WEIR_SOAK`). Chance comes from one number, which is
-//! printed; `WEIR_SEED` gives it back. What the load itself does wrong is then the same; what the clock makes of it is not.
+//! By day it takes seconds; `./dev soak 30m` (`WEIR_SOAK`) sets another duration. All randomness
+//! comes from one seed, which is printed; `WEIR_SEED` sets it. The faults of the load are then the
+//! same; effects of the clock are not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,22 +15,22 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::lab::client::{Client, Revision};
-use crate::lab::ledger::{Account, End, Ledger};
-use crate::lab::load::{Chance, Plan};
-use crate::lab::weir::{Occupied, Weir};
+use crate::lab::ledger::{End, Ledger, Summary};
+use crate::lab::load::{Plan, Random};
+use crate::lab::weir::{Resources, Weir};
 use crate::lab::{Lab, alone, by_night, runs, until};
 
-/// So that what is back is found soon, and what hangs is given up soon.
+/// Short intervals, so that a restarted upstream is found soon and a hanging one is given up soon.
 const CONFIG: &str =
     "[defaults]\ntimeouts.call = \"2s\"\nretry = { backoff = \"50ms\", max_backoff = \"1s\" }\n";
 
-/// An upstream that comes and goes with the configuration, and that the load leaves alone.
-const GUEST: &str = "guest";
+/// Upstream that appears and disappears with the configuration; the load does not call it.
+const TRANSIENT: &str = "guest";
 
-/// How many more tasks there may be at the end than before: what is idle ends in its own time.
+/// Number of tasks allowed at the end above the number before: idle tasks end after a while.
 const SPARE_TASKS: u64 = 8;
 
-/// How much more memory may be resident at the end than when all was warm.
+/// Growth of the resident memory that is allowed after the warm-up.
 const SPARE_BYTES: u64 = 16 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,30 +43,31 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     );
     let mut lab = fleet().await;
     let names = lab.names();
-    lab = lab.http(GUEST, json!({ "revision": Revision::MODERN.as_str() })).await;
-    let rules = Rules::new();
+    lab = lab.http(TRANSIENT, json!({ "revision": Revision::MODERN.as_str() })).await;
+    let rules = ConfigFile::new();
     rules.write(&lab);
     let weir = Weir::start(lab.folder()).await;
     for name in &names {
-        weir.lists(name).await;
+        weir.wait_until_listed(name).await;
     }
-    // Each upstream in each era once, so that what is opened by the first call is open.
+    // Calls each upstream in each era once, so that whatever the first call opens is open.
     rest(&weir, &names).await;
-    let (calm, calm_tasks) = (weir.occupied(), rules.tasks().await);
+    let (calm, calm_tasks) = (weir.resources(), rules.tasks().await);
 
     let mut plan = Plan::plain(24, &names);
     plan.seed = seed;
     plan.pause = Duration::from_millis(if cfg!(debug_assertions) { 20 } else { 5 });
     plan.faults = Arc::new(fault);
     let load = plan.start(&weir);
-    let mut weather = Weather { chance: Chance::new(seed), counts: BTreeMap::new(), names, rules };
+    let mut weather =
+        UpstreamFaults { random: Random::new(seed), counts: BTreeMap::new(), names, rules };
     let mut samples = Vec::new();
     let mut next_line = Duration::ZERO;
     while load.running() < time {
         weather.change(&mut lab, &weir).await;
-        samples.push((load.running(), weir.occupied()));
+        samples.push((load.running(), weir.resources()));
         if load.running() >= next_line {
-            tell(load.running(), load.ledger.ended(), &weir.occupied());
+            print_progress(load.running(), load.ledger.ended(), &weir.resources());
             next_line = load.running() + (time / 8).min(Duration::from_secs(30));
         }
     }
@@ -74,13 +76,13 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     weather.clear(&mut lab, &weir).await;
     rest(&weir, &weather.names).await;
 
-    // What is idle is let go after seconds; after that, all is as it was.
+    // Idle connections are closed after seconds; after that, all counts are as before.
     until("descriptors and children are as they were", || {
-        let now = weir.occupied();
+        let now = weir.resources();
         now.descriptors <= calm.descriptors && now.children == calm.children && now.zombies == 0
     })
     .await;
-    let end = weir.occupied();
+    let end = weir.resources();
     let begin = Instant::now();
     let mut tasks = weather.rules.tasks().await;
     while tasks > calm_tasks + SPARE_TASKS && begin.elapsed() < Duration::from_secs(60) {
@@ -90,11 +92,11 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     eprintln!("soak: {calm_tasks} tasks before, {tasks} behind");
     assert!(tasks <= calm_tasks + SPARE_TASKS, "{tasks} tasks, {calm_tasks} before");
     assert!(weather.rules.applied > 0, "the configuration has never changed");
-    let accounts = ledger.settle(lab.evils());
+    let accounts = ledger.reconcile(lab.evils());
     close(&accounts, lists.load(Ordering::Relaxed), &weather, [calm, end]);
     let behind: Vec<_> = samples.iter().filter(|(at, _)| *at >= time / 4).collect();
     eprintln!("soak: memory changes by {:.1} MiB an hour, once warm", growth(&behind));
-    let warm = behind.first().map_or(end, |(_, occupied)| *occupied);
+    let warm = behind.first().map_or(end, |(_, resources)| *resources);
     assert!(
         end.resident_bytes <= warm.resident_bytes + SPARE_BYTES,
         "{} bytes, {} when warm",
@@ -111,8 +113,8 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     weir.stop().await;
 }
 
-/// By how many MiB an hour the resident memory changes, as the line nearest to all samples says.
-fn growth(samples: &[&(Duration, Occupied)]) -> f64 {
+/// Growth of the resident memory in MiB per hour, by linear regression over all samples.
+fn growth(samples: &[&(Duration, Resources)]) -> f64 {
     let points = || samples.iter().map(|(at, it)| (at.as_secs_f64(), it.resident_bytes as f64));
     let mean = |of: fn((f64, f64)) -> f64| points().map(of).sum::<f64>() / samples.len() as f64;
     let (middle, level) = (mean(|it| it.0), mean(|it| it.1));
@@ -143,9 +145,9 @@ fn seed() -> u64 {
     u64::from(now.subsec_nanos())
 }
 
-// === Who there is ===
+// === The fleet ===
 
-/// Ten upstreams in all revisions and over all wires.
+/// Ten upstreams in all revisions and over all transports.
 async fn fleet() -> Lab {
     let mut lab = Lab::new();
     for (number, revision) in Revision::ALL.iter().enumerate() {
@@ -157,7 +159,7 @@ async fn fleet() -> Lab {
     lab.http("pair", json!({ "pair": true, "revision": "2024-11-05" })).await
 }
 
-/// What an upstream's script says in calm weather.
+/// Script of an upstream between faults.
 fn calm_script(name: &str) -> Value {
     match name {
         "pair" => json!({ "pair": true, "revision": "2024-11-05" }),
@@ -182,71 +184,71 @@ async fn rest(weir: &Weir, names: &[String]) {
     }
 }
 
-// === What goes wrong ===
+// === Faults ===
 
-/// The fault of one call, of which most have none.
-fn fault(chance: &mut Chance, upstream: &str) -> Option<Value> {
-    if chance.below(100) >= 12 {
+/// Fault of one call; most calls have none.
+fn fault(random: &mut Random, upstream: &str) -> Option<Value> {
+    if random.below(100) >= 12 {
         return None;
     }
     let wrong_id = r#"{"jsonrpc":"2.0","id":987654321,"result":{"content":[]}}"#;
     let half = r#"{"jsonrpc":"2.0","id":$ID,"resu"#;
     let error = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32050,"message":"no"}}"#;
-    Some(match chance.below(16) {
-        0 | 1 => json!({ "delay_ms": chance.below(200) }),
-        // Of a child, its end.
-        2 if upstream.starts_with('s') && chance.below(8) > 0 => json!({ "delay_ms": 1 }),
-        2 => json!({ "cut": chance.below(300), "reset": chance.below(2) == 0 }),
+    Some(match random.below(16) {
+        0 | 1 => json!({ "delay_ms": random.below(200) }),
+        // For a child, the fault is its exit.
+        2 if upstream.starts_with('s') && random.below(8) > 0 => json!({ "delay_ms": 1 }),
+        2 => json!({ "cut": random.below(300), "reset": random.below(2) == 0 }),
         3 if !upstream.starts_with('s') => {
-            json!({ "cut": chance.below(400), "events": true, "reset": chance.below(2) == 0 })
+            json!({ "cut": random.below(400), "events": true, "reset": random.below(2) == 0 })
         }
         4 => json!({ "before": [wrong_id] }),
         5 => json!({ "after": [wrong_id, wrong_id] }),
         6 => json!({ "text": half }),
         7 => json!({ "text": error }),
-        8 => json!({ "piece": 1 + chance.below(20) }),
+        8 => json!({ "piece": 1 + random.below(20) }),
         9 => json!({ "piece": 40, "pause_ms": 2, "events": true }),
-        10 => json!({ "stderr_bytes": chance.below(200_000) }),
-        11 => json!({ "filler_bytes": chance.below(500_000) }),
+        10 => json!({ "stderr_bytes": random.below(200_000) }),
+        11 => json!({ "filler_bytes": random.below(500_000) }),
         12 if upstream.starts_with('h') => {
-            json!({ "status": *chance.one_of(&[500, 502, 503, 429, 404]) })
+            json!({ "status": *random.one_of(&[500, 502, 503, 429, 404]) })
         }
-        13 if upstream.starts_with('s') && chance.below(8) == 0 => {
-            json!({ "exit": *chance.one_of(&[0, 1, 139, -9]) })
+        13 if upstream.starts_with('s') && random.below(8) == 0 => {
+            json!({ "exit": *random.one_of(&[0, 1, 139, -9]) })
         }
-        14 if chance.below(4) == 0 => json!({ "never": true }),
-        _ => json!({ "progress": chance.below(20), "events": chance.below(2) == 0 }),
+        14 if random.below(4) == 0 => json!({ "never": true }),
+        _ => json!({ "progress": random.below(20), "events": random.below(2) == 0 }),
     })
 }
 
-/// What goes wrong with a whole upstream for a moment.
-struct Weather {
-    chance: Chance,
-    /// How often there was what.
+/// Temporary faults of whole upstreams.
+struct UpstreamFaults {
+    random: Random,
+    /// Number of occurrences of each fault.
     counts: BTreeMap<&'static str, u64>,
-    /// The upstreams that are always there.
+    /// Upstreams that are always configured.
     names: Vec<String>,
-    rules: Rules,
+    rules: ConfigFile,
 }
 
-impl Weather {
-    /// Something happens to one upstream, lasts for a moment, and is over.
+impl UpstreamFaults {
+    /// Applies one fault to one upstream, for a moment.
     async fn change(&mut self, lab: &mut Lab, weir: &Weir) {
-        let name = self.chance.one_of(&self.names).clone();
-        // However short it is, the first is one of these.
-        if self.counts.is_empty() || self.chance.below(5) == 0 {
+        let name = self.random.one_of(&self.names).clone();
+        // However short the soak is, the first fault is one of these.
+        if self.counts.is_empty() || self.random.below(5) == 0 {
             *self.counts.entry("reloads").or_default() += 1;
-            return self.rules.change(&mut self.chance, &name, lab, weir).await;
+            return self.rules.change(&mut self.random, &name, lab, weir).await;
         }
         let is_http = !name.starts_with('s');
         let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
         let storm = |text: &str, on_stderr| json!({ "storm": { "text": text, "per_second": 2_000, "on_stderr": on_stderr } });
-        let (what, more) = match self.chance.below(6) {
+        let (what, more) = match self.random.below(6) {
             0 => ("notices", storm(changed, false)),
             1 if !is_http => ("standard error", storm("something is wrong", true)),
             2 => (
                 "other lists",
-                json!({ "more_tools": self.chance.below(50), "storm": { "text": changed, "per_second": 100 } }),
+                json!({ "more_tools": self.random.below(50), "storm": { "text": changed, "per_second": 100 } }),
             ),
             3 if is_http => ("resets", json!({ "down": true })),
             4 if is_http => ("kills", json!({})),
@@ -257,11 +259,11 @@ impl Weather {
         let mut script = calm_script(&name);
         script.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         lab.evil(&name).script(script);
-        let moment = Duration::from_millis(100 + self.chance.below(400));
+        let moment = Duration::from_millis(100 + self.random.below(400));
         if what == "kills" {
             lab.evil_mut(&name).kill().await;
         }
-        let listening = if what == "listeners" { Some(weir.listening().await) } else { None };
+        let listening = if what == "listeners" { Some(weir.listen().await) } else { None };
         tokio::time::sleep(moment).await;
         drop(listening);
         if what == "kills" {
@@ -271,7 +273,7 @@ impl Weather {
         tokio::time::sleep(moment).await;
     }
 
-    /// All is well again.
+    /// Ends all faults.
     async fn clear(&mut self, lab: &mut Lab, weir: &Weir) {
         for name in &self.names {
             lab.evil(name).script(calm_script(name));
@@ -280,34 +282,43 @@ impl Weather {
     }
 }
 
-// === What the configuration says ===
+// === The configuration ===
 
-/// Clients that go without a word leave sessions behind, one with each reload: they are gone within a time that is short
-/// beside a soak's, so that what still grows does so for another reason.
+/// Clients that leave without a DELETE leave sessions behind, one with each reload. The sessions
+/// expire within a time that is short beside a soak's, so that any further growth has another
+/// cause.
 const SESSIONS: &str = "[protocol]\nsession_ttl = \"1m\"\n";
 
-/// The configuration, as it stands in the file.
-struct Rules {
-    /// Where operators look.
+/// Current state of the configuration file.
+struct ConfigFile {
+    /// Port of the admin endpoint.
     admin: u16,
-    has_guest: bool,
-    /// Whether there is a role, with a client of its own, beside the one that all have.
+    has_transient: bool,
+    /// Whether there is a second role with a client of its own.
     has_visitor: bool,
-    /// Whether everybody may use the upstream that comes and goes.
+    /// Whether all clients may use the upstream that comes and goes.
     may_all: bool,
-    /// How often each upstream's own settings were others.
+    /// Number of changes of each upstream's own settings.
     times: BTreeMap<String, u32>,
-    /// How many reloads have been taken up, and refused.
+    /// Number of reloads that were applied, and that were rejected.
     applied: usize,
     refused: usize,
 }
 
-impl Rules {
+impl ConfigFile {
     fn new() -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = free.local_addr().unwrap().port();
         let (times, applied, refused) = (BTreeMap::new(), 0, 0);
-        Self { admin, has_guest: false, has_visitor: false, may_all: true, times, applied, refused }
+        Self {
+            admin,
+            has_transient: false,
+            has_visitor: false,
+            may_all: true,
+            times,
+            applied,
+            refused,
+        }
     }
 
     fn write(&self, lab: &Lab) {
@@ -325,26 +336,26 @@ impl Rules {
         }
         let more = |name: &str| {
             let items = 5_000 + self.times.get(name).copied().unwrap_or_default();
-            let is_there = name != GUEST || self.has_guest;
+            let is_there = name != TRANSIENT || self.has_transient;
             is_there.then(|| format!("limits = {{ max_items = {items} }}\n"))
         };
         lab.configure_for(more, &text);
     }
 
-    /// Something in the file is other than before, and Weir is told; then it is looked at what became of it.
-    async fn change(&mut self, chance: &mut Chance, name: &str, lab: &Lab, weir: &Weir) {
-        match chance.below(6) {
-            0 | 1 => self.has_guest = !self.has_guest,
+    /// Changes the file, has Weir reload it, and checks the effect.
+    async fn change(&mut self, random: &mut Random, name: &str, lab: &Lab, weir: &Weir) {
+        match random.below(6) {
+            0 | 1 => self.has_transient = !self.has_transient,
             2 => self.has_visitor = !self.has_visitor,
             3 => self.may_all = !self.may_all,
-            5 if self.applied > 0 => return self.spoil(lab, weir).await,
+            5 if self.applied > 0 => return self.write_invalid(lab, weir).await,
             _ => *self.times.entry(name.to_owned()).or_default() += 1,
         }
         self.apply(lab, weir).await;
-        // Both eras see what holds now, as soon as it has been listed.
+        // Clients of both eras see the new configuration as soon as the upstreams have been listed.
         for revision in [Revision::LEGACY, Revision::MODERN] {
             let mut client = weir.client(revision).await;
-            let shows = self.has_guest && self.may_all;
+            let shows = self.has_transient && self.may_all;
             let begin = Instant::now();
             while client.tools().await.iter().any(|tool| tool.starts_with("guest__")) != shows {
                 assert!(begin.elapsed() < Duration::from_secs(30), "{shows}: the guest's tools");
@@ -361,23 +372,23 @@ impl Rules {
         until("it is reloaded", || logged(weir, "the configuration was reloaded") >= applied).await;
     }
 
-    /// A mistake, which changes nothing, and the file as it was.
-    async fn spoil(&mut self, lab: &Lab, weir: &Weir) {
+    /// Writes an invalid file, which changes nothing, and restores it.
+    async fn write_invalid(&mut self, lab: &Lab, weir: &Weir) {
         let good = std::fs::read_to_string(lab.config()).unwrap();
         std::fs::write(lab.config(), format!("{good}\n[roles.local]\ntools.alow = 1\n")).unwrap();
         weir.signal(Signal::HUP);
         self.refused += 1;
         let refused = self.refused;
-        let what = "the configuration is refused, the former one holds";
+        let what = "the configuration is refused, the previous one stays active";
         until("it is refused", || logged(weir, what) >= refused).await;
         self.write(lab);
     }
 
-    /// As at the beginning.
+    /// Restores the initial configuration.
     async fn restore(&mut self, lab: &Lab, weir: &Weir) {
         let is_other =
-            self.has_guest || self.has_visitor || !self.may_all || !self.times.is_empty();
-        (self.has_guest, self.has_visitor, self.may_all) = (false, false, true);
+            self.has_transient || self.has_visitor || !self.may_all || !self.times.is_empty();
+        (self.has_transient, self.has_visitor, self.may_all) = (false, false, true);
         self.times.clear();
         if is_other {
             self.apply(lab, weir).await;
@@ -385,7 +396,7 @@ impl Rules {
         eprintln!("soak: {} reloads, {} refused", self.applied, self.refused);
     }
 
-    /// How many tasks are alive, as operators are told.
+    /// Number of tasks alive, from the metrics.
     async fn tasks(&self) -> u64 {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.admin)).await.unwrap();
         let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
@@ -397,14 +408,14 @@ impl Rules {
     }
 }
 
-/// How often its log has this message.
+/// Number of lines in Weir's log with this message.
 fn logged(weir: &Weir, message: &str) -> usize {
     weir.log().iter().filter(|line| line.contains(message)).count()
 }
 
-// === What is told ===
+// === Output ===
 
-fn tell(at: Duration, ended: usize, now: &Occupied) {
+fn print_progress(at: Duration, ended: usize, now: &Resources) {
     eprintln!(
         "soak: {:>5} s, {ended:>8} calls, {:>6} KiB, {:>4} descriptors, {:>2} children, {} zombies, {} threads",
         at.as_secs(),
@@ -417,10 +428,10 @@ fn tell(at: Duration, ended: usize, now: &Occupied) {
 }
 
 fn close(
-    accounts: &BTreeMap<String, Account>,
+    accounts: &BTreeMap<String, Summary>,
     lists: u64,
-    weather: &Weather,
-    [calm, end]: [Occupied; 2],
+    weather: &UpstreamFaults,
+    [calm, end]: [Resources; 2],
 ) {
     eprintln!(
         "soak: upstream     calls  successes  executed     median        p99  how the others ended"
@@ -445,17 +456,17 @@ async fn g1_g2_a_client_on_stdio_gets_each_answer_once_whatever_goes_wrong() {
     let lab = fleet().await;
     lab.configure(CONFIG);
     let (ledger, calls) = (Ledger::default(), if by_night() { 5_000 } else { 300 });
-    let mut chance = Chance::new(seed());
+    let mut random = Random::new(seed());
     for revision in [Revision::LEGACY, Revision::MODERN] {
         let mut client = Client::stdio(lab.folder(), revision).await;
         for _ in 0..calls {
-            let upstream = chance.one_of(&lab.names()).clone();
-            let fault = fault(&mut chance, &upstream);
+            let upstream = random.one_of(&lab.names()).clone();
+            let fault = fault(&mut random, &upstream);
             ledger.call(&mut client, &upstream, fault.as_ref()).await;
         }
-        client.leave().await;
+        client.close().await;
     }
-    let accounts = ledger.settle(lab.evils());
+    let accounts = ledger.reconcile(lab.evils());
     let successes: usize = accounts.values().map(|account| account.successes).sum();
     eprintln!("stdio: {successes} successes of {}", ledger.ended());
     assert!(successes > calls, "{accounts:?}");

@@ -1,4 +1,5 @@
-//! Servers whose certificate is not good, or that never finish their handshake: nothing is said to them (F-10).
+//! Servers with an invalid certificate or an unfinished TLS handshake: Weir sends them no request
+//! (F-10).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,18 +24,19 @@ fn ca() -> Issuer {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Where a server listens, and how many bytes it has been told.
-struct Listening {
+/// Address of a server, and the number of bytes that it has received.
+struct TestServer {
     port: u16,
-    heard: Arc<AtomicUsize>,
+    received_bytes: Arc<AtomicUsize>,
 }
 
-/// A server with a certificate of this authority for this name; without one it accepts and says nothing.
-async fn listen(certificate: Option<(&Issuer, &str, bool)>, tasks: &TaskTracker) -> Listening {
+/// Server with a certificate of this authority for this name; without one it accepts connections
+/// and sends nothing.
+async fn listen(certificate: Option<(&Issuer, &str, bool)>, tasks: &TaskTracker) -> TestServer {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let heard = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&heard);
+    let received_bytes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&received_bytes);
     let acceptor = certificate.map(|(ca, name, has_expired)| {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         if has_expired {
@@ -64,7 +66,7 @@ async fn listen(certificate: Option<(&Issuer, &str, bool)>, tasks: &TaskTracker)
             }
         }
     });
-    Listening { port, heard }
+    TestServer { port, received_bytes }
 }
 
 #[tokio::test]
@@ -88,19 +90,22 @@ async fn f10_nothing_is_said_to_who_cannot_show_a_good_certificate() {
     std::fs::write(&authority, ours.pem()).unwrap();
     let begin = Instant::now();
     let weir = Weir::start_with(lab.folder(), &[("SSL_CERT_FILE", &authority)]).await;
-    let told = |name: &str| {
+    let was_logged = |name: &str| {
         let about = format!("\"upstream\":\"{name}\"");
         weir.log().iter().any(|line| line.contains(&about) && line.contains("WARN"))
     };
     for (name, server) in &servers {
         if *name == "good" {
-            until("the good one is spoken to", || server.heard.load(Ordering::Relaxed) > 0).await;
+            until("the good one is spoken to", || {
+                server.received_bytes.load(Ordering::Relaxed) > 0
+            })
+            .await;
         } else {
-            until("it is told", || told(name)).await;
-            assert_eq!(server.heard.load(Ordering::Relaxed), 0, "{name}");
+            until("it is logged", || was_logged(name)).await;
+            assert_eq!(server.received_bytes.load(Ordering::Relaxed), 0, "{name}");
         }
     }
-    eprintln!("F-10: all are told after {:?}", begin.elapsed());
+    eprintln!("F-10: all are logged after {:?}", begin.elapsed());
     assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
     weir.stop().await;
 }

@@ -1,9 +1,11 @@
-//! Command-line clients that call tools for a model, before Weir: Claude Code, Codex and Gemini CLI.
+//! Command-line clients that call tools for a model, with Weir as their server: Claude Code, Codex
+//! and Gemini CLI.
 //!
-//! By night (`WEIR_NIGHTLY`): only then `./dev prepare` installs them, 1 GB. By day these tests return at once, and rows
-//! of `tests/claims.toml` that name them say `nightly`. `parts/model.mjs` stands in for the API of their provider and
-//! refuses what providers refuse; nothing but the loopback interface is reached. Each client uses the entry that
-//! `weir connect` writes, over stdio and over HTTP.
+//! By night (`WEIR_NIGHTLY`): only then `./dev prepare` installs them, 1 GB. By day these tests
+//! return at once, and rows of `tests/claims.toml` that name them say `nightly`. `parts/model.mjs`
+//! stands in for the API of their provider and rejects what providers reject; nothing but the
+//! loopback interface is reached. Each client uses the entry that `weir connect` writes, over stdio
+//! and over HTTP.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,26 +27,29 @@ const DOTTED: &str = "names__a_b_17a5ba6d";
 /// Public name of the upstream's prompt `say.hello`.
 const HELLO: &str = "names__say_hello_f63e90e3";
 
-/// Calls a tool whose name was altered, has the upstream add one, and calls that as soon as the client offers it.
+/// Calls a tool with an altered name, lets the upstream add a tool, and calls that as soon as the
+/// client offers it.
 const CHANGE: [&str; 4] = [DOTTED, "__grow", "__a_b until __grown", "__grown"];
 
-/// How many tools the upstream lists at first; some clients would make one of four.
+/// Number of tools that the upstream lists at first; some clients would merge four of them into
+/// one.
 const LISTED: usize = 6;
 
-/// How a client reaches Weir.
+/// Transport between a client and Weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Transport {
     Stdio,
     Http,
 }
 
-/// What a client's file holds before `weir connect` adds to it, by the address of the model.
+/// Content of a client's file before `weir connect` adds to it, as a function of the model's
+/// address.
 struct File {
     path: &'static str,
     text: fn(&str) -> String,
 }
 
-/// A client's home folder with Weir's entry in its file, and the model that it asks.
+/// A client's home folder with Weir's entry in its file, and its model.
 struct Setting {
     fleet: Fleet,
     home: PathBuf,
@@ -54,7 +59,7 @@ struct Setting {
 }
 
 impl Setting {
-    async fn new(client: &str, way: Way, steps: &[&str], file: Option<File>) -> Self {
+    async fn new(client: &str, transport: Transport, steps: &[&str], file: Option<File>) -> Self {
         let (node, server) = (part("bin/node"), script("names_server.mjs"));
         let config = format!("[upstreams.names]\ncommand = {node:?}\nargs = [{server:?}]\n");
         let fleet = Fleet::plain(&config);
@@ -68,9 +73,9 @@ impl Setting {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text(&model.url)).unwrap();
         }
-        let served = match way {
-            Way::Stdio => None,
-            Way::Http => Some(fleet.serve().await),
+        let served = match transport {
+            Transport::Stdio => None,
+            Transport::Http => Some(fleet.serve().await),
         };
         let mut connect = fleet.command(&["connect", client, "--write"]);
         match &served {
@@ -79,11 +84,11 @@ impl Setting {
         };
         connect.env("HOME", &home).env_remove("CLAUDE_CONFIG_DIR").env_remove("CODEX_HOME");
         let connected = soon(connect.stderr(Stdio::null()).status()).await.unwrap();
-        assert!(connected.success(), "{client} {way:?}");
+        assert!(connected.success(), "{client} {transport:?}");
         Self { fleet, home, requests, model, _served: served }
     }
 
-    /// The client's program, which reaches nothing but this machine.
+    /// Command of the client's program, which reaches nothing but this machine.
     fn client(&self, program: &str) -> Command {
         let mut command = Command::new(node());
         command.arg(part("agents/node_modules").join(program));
@@ -106,8 +111,8 @@ impl Setting {
         lines.filter(|line| !tools(line).is_empty()).collect()
     }
 
-    /// Checks that the model took every request, that each tool was offered to it under a name of its own, and that
-    /// the answers of tools came back to it. Returns the last request.
+    /// Checks that the model accepted every request, that each tool was offered to it under a
+    /// unique name, and that the results of tools came back to it. Returns the last request.
     fn check(&self, who: &str, answers: &[&str]) -> Value {
         let stderr = std::fs::read_to_string(self.fleet.folder().join("stderr")).unwrap();
         let offers = self.offers();
@@ -130,7 +135,7 @@ impl Setting {
     }
 }
 
-/// Node.js of the clients' part: on 26, Gemini CLI sees no header of a reply over HTTP.
+/// Node.js of the clients' part: on 26, Gemini CLI sees no header of an HTTP response.
 fn node() -> PathBuf {
     let packages = std::fs::read_dir(part("agents/node_modules")).unwrap();
     let mut programs = packages.map(|package| package.unwrap().path().join("bin/node"));
@@ -158,9 +163,9 @@ async fn claude_code_calls_tools_sees_a_change_and_takes_a_prompt_as_a_command()
     if !is_night() {
         return;
     }
-    for way in [Way::Stdio, Way::Http] {
-        let who = format!("Claude Code over {way:?}");
-        let setting = Setting::new("claude-code", way, &CHANGE, None).await;
+    for transport in [Transport::Stdio, Transport::Http] {
+        let who = format!("Claude Code over {transport:?}");
+        let setting = Setting::new("claude-code", transport, &CHANGE, None).await;
         let mut command = setting.client("@anthropic-ai/claude-code/cli-wrapper.cjs");
         command.args(["-p", "--verbose", "--allowedTools", "mcp__weir"]);
         command.args(["--input-format", "stream-json", "--output-format", "stream-json"]);
@@ -173,7 +178,7 @@ async fn claude_code_calls_tools_sees_a_change_and_takes_a_prompt_as_a_command()
         ] {
             command.env(switch, "1");
         }
-        // Else it offers a search instead of the tools.
+        // Otherwise the client offers a search instead of the tools.
         command.env("ENABLE_TOOL_SEARCH", "false");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
@@ -198,7 +203,7 @@ async fn claude_code_calls_tools_sees_a_change_and_takes_a_prompt_as_a_command()
     }
 }
 
-// Codex 0.169 takes no notice of a changed list while it runs.
+// Codex 0.169 ignores a changed list while it runs.
 #[tokio::test]
 async fn codex_calls_tools() {
     if !is_night() {
@@ -211,13 +216,14 @@ async fn codex_calls_tools() {
              env_key = \"MODEL_KEY\"\n[analytics]\nenabled = false\n"
         )
     };
-    for way in [Way::Stdio, Way::Http] {
-        let who = format!("Codex over {way:?}");
+    for transport in [Transport::Stdio, Transport::Http] {
+        let who = format!("Codex over {transport:?}");
         let file = Some(File { path: ".codex/config.toml", text: file });
-        let setting = Setting::new("codex", way, &[DOTTED, "__grow"], file).await;
+        let setting = Setting::new("codex", transport, &[DOTTED, "__grow"], file).await;
         let mut command = setting.client("@openai/codex/bin/codex.js");
         command.args(["exec", "--skip-git-repo-check", "--json", "please go"]);
-        // The model asks for no command; without this, Codex asks a person before it calls a tool.
+        // The model requests no command; without this flag, Codex requests a confirmation before it
+        // calls a tool.
         command.arg("--dangerously-bypass-approvals-and-sandbox").env("MODEL_KEY", "none");
         finish(&mut command, &who, &setting.home).await;
         setting.check(&who, &["a.b", "grow"]);
@@ -237,10 +243,10 @@ async fn gemini_cli_calls_tools_and_sees_a_change() {
         })
         .to_string()
     };
-    for way in [Way::Stdio, Way::Http] {
-        let who = format!("Gemini CLI over {way:?}");
+    for transport in [Transport::Stdio, Transport::Http] {
+        let who = format!("Gemini CLI over {transport:?}");
         let file = Some(File { path: ".gemini/settings.json", text: file });
-        let setting = Setting::new("gemini", way, &CHANGE, file).await;
+        let setting = Setting::new("gemini", transport, &CHANGE, file).await;
         let mut command = setting.client("@google/gemini-cli/bundle/gemini.js");
         command.args(["-m", "gemini-2.5-flash", "-p", "please go"]);
         command.args(["--skip-trust", "--approval-mode", "yolo"]);

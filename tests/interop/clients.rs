@@ -1,4 +1,4 @@
-//! A client that others wrote, in each era and over each wire, before a mixed fleet.
+//! A third-party client, in each era and over each transport, with a mixed fleet.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ arguments:
 Hello, {{who}}!
 ";
 
-/// Counts what a legacy client is told of without asking.
+/// Counts the notifications that a legacy client receives.
 #[derive(Clone, Default)]
 pub(crate) struct Listener {
     pub(crate) prompts_changed: Arc<Notify>,
@@ -65,7 +65,8 @@ pub(crate) async fn over_http(
     lifecycle: ClientLifecycleMode,
     listener: &Listener,
 ) -> Client {
-    // rmcp's client wants a TLS provider even for plain HTTP; an error means that one is there.
+    // rmcp's client requires a TLS provider even for plain HTTP; an error means that one is
+    // installed.
     let _ = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider().install_default();
     let wire = StreamableHttpClientTransport::from_uri(served.endpoint.clone());
     soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap()
@@ -93,7 +94,7 @@ pub(crate) fn object(value: Value) -> JsonObject {
     value.as_object().unwrap().clone()
 }
 
-/// What every client can do, whatever its era and its wire.
+/// Operations that every client supports, in every era and over every transport.
 async fn walk(client: &Client) {
     let prompts = soon(client.list_all_prompts()).await.unwrap();
     let names: Vec<_> = prompts.iter().map(|prompt| prompt.name.as_str()).collect();
@@ -122,7 +123,7 @@ async fn walk(client: &Client) {
     let reference = Reference::for_prompt("house__greeting");
     let complete = CompleteRequestParams::new(reference, ArgumentInfo::new("who", "a"));
     let completed = soon(client.complete(complete)).await.unwrap();
-    // Values that begin with what was typed come before those that hold it elsewhere.
+    // Values with the typed prefix come before those that contain it elsewhere.
     assert_eq!(completed.completion.values, ["Ada", "Alan", "Grace"]);
 
     let tools = soon(client.list_all_tools()).await.unwrap();
@@ -149,8 +150,8 @@ async fn walk(client: &Client) {
     assert_eq!(templates, ["note:///{id}", "product:///{id}"]);
 }
 
-/// Edits a file and waits until the client has heard of it, the way its era hears.
-async fn hear_of_a_change(client: &Client, listener: &Listener, fleet: &Fleet, is_modern: bool) {
+/// Edits a file and waits until the client is notified, in the way of its era.
+async fn wait_for_change(client: &Client, listener: &Listener, fleet: &Fleet, is_modern: bool) {
     let file = fleet.folder().join("prompts/farewell.md");
     let write = || std::fs::write(&file, "---\ntitle: Farewell\n---\nGoodbye!\n").unwrap();
     let is_listed = async || {
@@ -158,7 +159,7 @@ async fn hear_of_a_change(client: &Client, listener: &Listener, fleet: &Fleet, i
         prompts.iter().any(|prompt| prompt.name == "house__farewell")
     };
     assert!(!is_listed().await);
-    // Upstreams that have just come up may be announced, too: listen until it is this change.
+    // Upstreams that have just connected may be announced, too: wait for this change.
     if is_modern {
         let filter = SubscriptionFilter::builder().prompts_list_changed().build();
         let mut changes = soon(client.listen(filter)).await.unwrap();
@@ -188,7 +189,7 @@ async fn rmcp_of_either_era_works_over_http() {
         let lifecycle = if is_modern { modern() } else { legacy() };
         let client = over_http(&served, lifecycle, &listener).await;
         walk(&client).await;
-        hear_of_a_change(&client, &listener, &fleet, is_modern).await;
+        wait_for_change(&client, &listener, &fleet, is_modern).await;
         soon(client.cancel()).await.unwrap();
         assert!(served.stop().await);
     }
@@ -203,7 +204,7 @@ async fn rmcp_of_either_era_works_over_stdio() {
         let lifecycle = if is_modern { modern() } else { legacy() };
         let client = over_stdio(&fleet, lifecycle, &listener).await;
         walk(&client).await;
-        hear_of_a_change(&client, &listener, &fleet, is_modern).await;
+        wait_for_change(&client, &listener, &fleet, is_modern).await;
         soon(client.cancel()).await.unwrap();
     }
 }
@@ -213,9 +214,9 @@ async fn clients_of_both_eras_share_one_endpoint_and_each_hears_of_the_change() 
     let shop = Shop::open().await;
     let fleet = mixed_fleet(&shop);
     let served = fleet.serve().await;
-    let (old_ear, new_ear) = (Listener::default(), Listener::default());
-    let old = over_http(&served, legacy(), &old_ear).await;
-    let new = over_http(&served, modern(), &new_ear).await;
+    let (old_listener, new_listener) = (Listener::default(), Listener::default());
+    let old = over_http(&served, legacy(), &old_listener).await;
+    let new = over_http(&served, modern(), &new_listener).await;
     let filter = SubscriptionFilter::builder().prompts_list_changed().build();
     let mut changes = soon(new.listen(filter)).await.unwrap();
     soon(old.list_all_prompts()).await.unwrap();
@@ -225,7 +226,7 @@ async fn clients_of_both_eras_share_one_endpoint_and_each_hears_of_the_change() 
     let add = add.with_arguments(object(json!({ "name": "fresh", "text": "New." })));
     soon(new.call_tool(add)).await.unwrap();
 
-    soon(old_ear.prompts_changed.notified()).await;
+    soon(old_listener.prompts_changed.notified()).await;
     assert!(soon(changes.next()).await.unwrap().is_some());
     for client in [&old, &new] {
         let prompts = soon(client.list_all_prompts()).await.unwrap();

@@ -1,8 +1,9 @@
-//! The same client with the same server, once directly and once through Weir: the same frames, but for
-//! what Weir owns.
+//! Differential test: the same client with the same server, once directly and once through Weir,
+//! exchanges the same frames, except for the parts that Weir owns.
 //!
-//! Recordings are made on the client's wire and on the upstream's. A table says what may differ, and in
-//! which words Weir owns it; anything else fails and shows both frames. A row that nothing needs fails, too.
+//! Recordings are made on the client's side and on the upstream's. A table lists the allowed
+//! differences with the reason for each; any other difference fails and shows both frames. A row
+//! that no recording needs fails, too.
 
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
@@ -16,7 +17,7 @@ use compare::How::{self, Anything, Gone, Is, Late, More, Names, Order, Place};
 use compare::When::{self, Always, Down, Same, Up};
 use compare::{Judge, Row};
 use recording::Recording;
-use script::{is_of_nothing, script};
+use script::{is_unknown, script};
 use tap::{PipeTap, Tap};
 
 pub(crate) mod cells;
@@ -26,7 +27,7 @@ mod rmcp;
 mod script;
 mod tap;
 
-/// Everything that may differ: when, of what, where, how, and why it is Weir's.
+/// All allowed differences: condition, message, place, kind, and the reason.
 const OWNED: &[Row] = &[
     row(Always, "answer initialize", "result/capabilities", Anything, CAPABILITIES),
     row(Always, "answer initialize", "result/instructions", Anything, INSTRUCTIONS),
@@ -60,7 +61,7 @@ const OWNED: &[Row] = &[
     row(Down, "answer *", "result/cacheScope", Anything, UNREAD),
     row(Up, "answer prompts/get", "error", Is(&[PYTHON_LEGACY]), ITS_ERA),
     row(Down, "answer prompts/get", "error", Is(&[PYTHON_MODERN]), ITS_ERA),
-    // What is not there.
+    // Unknown items.
     row(Always, "no item prompts/get", "error", Is(&[NO_PROMPT]), NO_ITEM),
     row(Always, "no item tools/call", "error", Is(&[NO_TOOL]), NO_ITEM),
     row(Always, "no item tools/call", "result", Gone, NO_ITEM),
@@ -70,27 +71,27 @@ const OWNED: &[Row] = &[
     row(Always, "no item resources/read", "status", Is(&["200"]), NO_ITEM),
     row(Always, "answer weir/nonsense", "error", Is(&[NO_METHOD]), ERRORS),
     row(Always, "answer ping", "error", Is(&[NO_PING]), ERRORS),
-    // Questions.
+    // Input requests.
     row(Always, "note elicitation/create", "params/_meta/progressToken", Gone, TOKENS),
     row(Always, "note sampling/createMessage", "params/_meta/progressToken", Gone, TOKENS),
     row(Always, "note roots/list", "params/_meta/progressToken", Gone, TOKENS),
-    row(Up, "answer tools/call", "result/inputRequests", Names, PARKED),
-    row(Up, "answer tools/call", "result/inputRequests", Is(&[ASKS_FOR_ROOTS]), PARKED),
-    row(Up, "answer tools/call", "result/requestState", Anything, PARKED),
-    row(Up, "request tools/call", "params/inputResponses", Names, PARKED),
-    row(Up, "request tools/call", "params/requestState", Anything, PARKED),
-    // Beside the answers.
+    row(Up, "answer tools/call", "result/inputRequests", Names, REQUEST_STATE),
+    row(Up, "answer tools/call", "result/inputRequests", Is(&[ROOTS_REQUEST]), REQUEST_STATE),
+    row(Up, "answer tools/call", "result/requestState", Anything, REQUEST_STATE),
+    row(Up, "request tools/call", "params/inputResponses", Names, REQUEST_STATE),
+    row(Up, "request tools/call", "params/requestState", Anything, REQUEST_STATE),
+    // Notifications beside the responses.
     row(Always, "note notifications/progress", "params/progressToken", Place, TOKENS),
     row(Same, "note notifications/subscriptions/acknowledged", "params/_meta", Place, LISTENS),
     row(Same, "note notifications/resources/updated", "params/_meta", Place, LISTENS),
     row(Always, "unasked notifications/*list_changed", "", Anything, CHANGES),
     row(Always, "DELETE*", "", Anything, SESSIONS),
     row(Always, "GET*", "", Anything, SESSIONS),
-    // What the server gets.
+    // Messages to the server.
     row(Same, "upstream *", "params/_meta/progressToken", Anything, TOKENS),
     row(Same, "upstream tools/call", LOG_LEVEL, Place, LEVELS),
     row(Same, "upstream notifications/cancelled", "params/requestId", Anything, IDS),
-    row(Same, "upstream notifications/cancelled", "params/reason", Is(&[NOBODY_WAITS]), CANCEL),
+    row(Same, "upstream notifications/cancelled", "params/reason", Is(&[NOT_NEEDED]), CANCEL),
     row(Same, "upstream notifications/cancelled", "params/_meta", Gone, CANCEL),
 ];
 
@@ -114,19 +115,19 @@ const ITS_ERA: &str = "not Weir's: this server says something else in each era";
 const NO_ITEM: &str = "denied and unknown are the same answer, in Weir's words";
 const ERRORS: &str = "the words of Weir's own errors";
 const TOKENS: &str = "progress tokens";
-const PARKED: &str = "requestState when Weir minted it, and the keys of what it asks itself";
-const LISTENS: &str = "subscriptionId, in what Weir tells of itself";
+const REQUEST_STATE: &str = "requestState when Weir minted it, and the keys of what it asks itself";
+const LISTENS: &str = "subscriptionId, in Weir's own notifications";
 const LEVELS: &str = "logLevel";
 const IDS: &str = "ids towards an upstream are minted by Weir";
 const CANCEL: &str = "a cancellation towards an upstream; a notification needs no _meta";
-const CHANGES: &str = "Weir tells of changes itself: when a view has changed";
+const CHANGES: &str = "Weir itself notifies of changes: when a view has changed";
 const SESSIONS: &str = "legacy sessions";
 
 const IN_META: &str = "result/_meta/io.modelcontextprotocol/serverInfo";
 const LOG_LEVEL: &str = "params/_meta/io.modelcontextprotocol/logLevel";
-/// The one from which a legacy server's progress token was taken.
-const ASKS_FOR_ROOTS: &str = r#"{"q1":{"method":"roots/list","params":{}}}"#;
-const NOBODY_WAITS: &str = r#""nobody waits for the answer any more""#;
+/// Request from which a legacy server's progress token was taken.
+const ROOTS_REQUEST: &str = r#"{"q1":{"method":"roots/list","params":{}}}"#;
+const NOT_NEEDED: &str = r#""the response is no longer needed""#;
 const WEIR: &str =
     concat!(r#"{"name":"weir","title":"Weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 const VERSIONS: &str = r#"["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]"#;
@@ -136,13 +137,13 @@ const NO_PROMPT: &str = r#"{"code":-32602,"message":"Unknown prompt: nonesuch"}"
 const NO_TOOL: &str = r#"{"code":-32602,"message":"Unknown tool: nonesuch"}"#;
 const NO_METHOD: &str = r#"{"code":-32601,"message":"Method not found: weir/nonsense"}"#;
 const NO_PING: &str = r#"{"code":-32601,"message":"Method not found: ping"}"#;
-/// To a legacy client, and to a modern one.
+/// For a legacy client, and for a modern one.
 const NO_RESOURCE: [&str; 2] = [
     r#"{"code":-32002,"message":"Resource not found","data":{"uri":"nowhere://at/all"}}"#,
     r#"{"code":-32602,"message":"Resource not found","data":{"uri":"nowhere://at/all"}}"#,
 ];
 
-/// How many servers are compared at once: more would only take each other's time.
+/// Number of servers that are compared at once; more would only slow each other down.
 const AT_ONCE: usize = 2;
 
 const fn era(of: Era) -> &'static str {
@@ -152,7 +153,8 @@ const fn era(of: Era) -> &'static str {
     }
 }
 
-/// Weir before one server, whose names stay as they are, and which is asked for prompts without their arguments, too.
+/// Weir in front of one server with unchanged names, whose prompts are requested without their
+/// arguments, too.
 fn fleet(upstream: &str, of: Era) -> Fleet {
     let of = era(of);
     Fleet::plain(&format!(
@@ -168,24 +170,24 @@ fn when(client: Era, upstream: Era) -> When {
     }
 }
 
-/// The clients that speak to a server directly, each in the eras that both know.
+/// Clients that speak to a server directly, each in the eras that both support.
 fn clients(server: Server) -> Vec<(Client, Era)> {
     let clients = Client::ALL.into_iter();
     let pairs = clients.flat_map(|client| client.eras().iter().map(move |&era| (client, era)));
     pairs.filter(|(_, era)| server.eras().contains(era)).collect()
 }
 
-/// What was seen in one cell, and how each step ended.
+/// Recording of one cell, and the ending of each step.
 struct Seen {
     recording: Recording,
-    /// Of what is there: an error's code is in the recording.
+    /// Endings of the steps for existing items; an error's code is in the recording.
     endings: Vec<bool>,
 }
 
 impl Seen {
     fn new(recording: Recording, endings: &[String], script: &Value) -> Self {
         let steps = script["steps"].as_array().unwrap().iter().zip(endings);
-        let known = steps.filter(|(step, _)| !is_of_nothing(&step.to_string()));
+        let known = steps.filter(|(step, _)| !is_unknown(&step.to_string()));
         Self { recording, endings: known.map(|(_, ending)| ending == "done").collect() }
     }
 }
@@ -210,26 +212,26 @@ fn judge(
     problems.into_iter().map(|problem| format!("{cell}: {problem}")).collect()
 }
 
-/// What a client sees that takes these steps over Streamable HTTP.
+/// Recording of a client that takes these steps over Streamable HTTP.
 async fn over_http_once(client: Client, era: Era, url: &str, steps: &Value) -> Seen {
     let tap = Tap::before(url).await;
     let endings = client.run(era, Target::Url(&tap.url), None, steps).await;
     Seen::new(tap.take(1).await, &endings, steps)
 }
 
-/// Every client before one server over Streamable HTTP.
+/// Compares every client with one server over Streamable HTTP.
 async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
     let started = server.over_http().await;
     let mut directly: Vec<(Client, Era, Value, Seen)> = Vec::new();
     let mut problems = Vec::new();
-    for &spoken in server.eras() {
+    for &upstream_era in server.eras() {
         let behind = Tap::before(&started.url).await;
-        let fleet = fleet(&format!("url = {:?}", behind.url), spoken);
+        let fleet = fleet(&format!("url = {:?}", behind.url), upstream_era);
         let mut weir = fleet.serve().await;
-        weir.logged("listed", "real").await;
+        weir.logged("upstream listed", "real").await;
         behind.take(0).await;
         for (client, era) in clients(server) {
-            let steps = script(server, era, spoken);
+            let steps = script(server, era, upstream_era);
             let is_known = |known: &(Client, Era, Value, Seen)| {
                 (known.0, known.1, &known.2) == (client, era, &steps)
             };
@@ -240,8 +242,8 @@ async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
             let direct = directly.iter().find(|known| is_known(known)).unwrap();
             let through = over_http_once(client, era, &weir.endpoint, &steps).await;
             let upstream = behind.take(1).await;
-            let cell = format!("{client:?} {era:?} → {server:?} {spoken:?}, HTTP");
-            let when = when(era, spoken);
+            let cell = format!("{client:?} {era:?} → {server:?} {upstream_era:?}, HTTP");
+            let when = when(era, upstream_era);
             problems.extend(judge(judged, &cell, when, &direct.3, &through, &upstream));
         }
         assert!(weir.stop().await);
@@ -253,26 +255,30 @@ async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Pipes(Client, Era, Server, Era);
 
-/// One client before one server over stdio.
-async fn over_stdio(Pipes(client, of, server, spoken): Pipes, judged: &Judge<'_>) -> Vec<String> {
-    let steps = script(server, of, spoken);
+/// Compares one client with one server over stdio.
+async fn over_stdio(
+    Pipes(client, of, server, upstream_era): Pipes,
+    judged: &Judge<'_>,
+) -> Vec<String> {
+    let steps = script(server, of, upstream_era);
     let tap = PipeTap::new();
     let endings = client.run(of, Target::Command(tap.around(server.command())), None, &steps).await;
     let direct = Seen::new(tap.take(), &endings, &steps);
 
     let (tap, behind) = (PipeTap::new(), PipeTap::new());
     let command = behind.around(server.command());
-    let fleet = fleet(&format!("command = {:?}\nargs = {:?}", command[0], &command[1..]), spoken);
+    let fleet =
+        fleet(&format!("command = {:?}\nargs = {:?}", command[0], &command[1..]), upstream_era);
     let config = fleet.folder().join("weir.toml");
     let weir = [env!("CARGO_BIN_EXE_weir"), "stdio", "--config", config.to_str().unwrap()];
     let command = tap.around(weir.map(str::to_owned).to_vec());
     let endings = client.run(of, Target::Command(command), Some("real"), &steps).await;
     let through = Seen::new(tap.take(), &endings, &steps);
-    let cell = format!("{client:?} {of:?} → {server:?} {spoken:?}, stdio");
-    judge(judged, &cell, when(of, spoken), &direct, &through, &behind.take())
+    let cell = format!("{client:?} {of:?} → {server:?} {upstream_era:?}, stdio");
+    judge(judged, &cell, when(of, upstream_era), &direct, &through, &behind.take())
 }
 
-/// Over stdio each client meets one server in each era on an ordinary day, and all of them at night.
+/// Over stdio each client meets one server in each era by day, and all of them by night.
 fn pipes() -> impl Iterator<Item = Pipes> {
     let pairs = [
         Pipes(Client::Rmcp, Legacy, Server::Everything, Legacy),
@@ -290,7 +296,7 @@ fn pipes() -> impl Iterator<Item = Pipes> {
     let all = Server::ALL.into_iter().flat_map(|server| {
         let cells = clients(server).into_iter();
         cells.flat_map(move |(client, era)| {
-            server.eras().iter().map(move |&spoken| Pipes(client, era, server, spoken))
+            server.eras().iter().map(move |&upstream_era| Pipes(client, era, server, upstream_era))
         })
     });
     all.filter(move |cell| is_night || pairs.contains(cell))

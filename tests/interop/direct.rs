@@ -1,7 +1,7 @@
-//! What a real server lists and answers by itself, and what Weir makes of it: the same, under other names.
+//! Lists and responses of a real server, directly and through Weir: equal, under other names.
 //!
-//! Each server is spoken to in raw lines, once directly and once through Weir, by clients of both eras.
-//! Their facts stand in `tests/interop/parts/README.md`.
+//! Each server is spoken to in raw lines, once directly and once through Weir, by clients of both
+//! eras. `tests/interop/parts/README.md` describes the servers.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,15 +17,15 @@ use crate::pipe::Pipe;
 
 /// A real server over stdio.
 struct Server {
-    /// Its upstream's name.
+    /// Name of its upstream.
     name: &'static str,
     program: PathBuf,
     arguments: Vec<String>,
     path: Option<&'static str>,
-    /// The newest era that it speaks, which Weir is to find.
+    /// Newest era that the server speaks, which Weir has to detect.
     era: Era,
-    /// Requests that it answers alike each time, with its own names.
-    asks: Vec<(&'static str, Value)>,
+    /// Requests with a repeatable response, with the server's own names.
+    requests: Vec<(&'static str, Value)>,
 }
 
 impl Server {
@@ -45,20 +45,20 @@ impl Server {
         format!("[upstreams.{name}]\ncommand = {program:?}\nargs = {arguments:?}\n{path}")
     }
 
-    /// The name that Weir gives to one of its prompts or tools.
+    /// Public name of one of its prompts or tools.
     fn public(&self, own: &Value) -> Value {
         json!(format!("{}__{}", self.name, own.as_str().unwrap()))
     }
 }
 
 fn servers(repository: &Path, page: &str) -> Vec<Server> {
-    // Nothing here is to find a `kubectl`, or a `node` to start npm with.
+    // The servers must find neither `kubectl` nor a `node` to start npm with.
     let nowhere = Some("/nonexistent");
     let repository = repository.to_str().unwrap();
     let at = |program: &str| part(program);
-    let server = |name, program, arguments: &[&str], path, era, asks| {
+    let server = |name, program, arguments: &[&str], path, era, requests| {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Server { name, program, arguments, path, era, asks }
+        Server { name, program, arguments, path, era, requests }
     };
     let call = |name: &str, with: Value| ("tools/call", json!({ "name": name, "arguments": with }));
     let get = |name: &str, with: Value| ("prompts/get", json!({ "name": name, "arguments": with }));
@@ -74,7 +74,7 @@ fn servers(repository: &Path, page: &str) -> Vec<Server> {
         vec![get("fetch", json!({ "url": page["url"] })), call("fetch", page)]
     };
     let status = || vec![call("git_status", json!({ "repo_path": repository }))];
-    // What it tells of a real zone depends on the day.
+    // The response for a real zone depends on the day.
     let zone = || vec![call("get_current_time", json!({ "timezone": "Weir/Nowhere" }))];
     let tides = script("sdk2_server.mjs");
     let kubernetes = part("kubernetes/node_modules/mcp-server-kubernetes/dist/index.js");
@@ -189,8 +189,8 @@ const LISTS: [(&str, &str); 4] = [
     ("resources/templates/list", "resourceTemplates"),
 ];
 
-/// What a server says by itself in one era: its lists as Weir is to show them, and its answers.
-async fn said_directly(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value>) {
+/// Direct lists of a server in one era, in the form in which Weir lists them, and its responses.
+async fn direct_results(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value>) {
     let mut pipe = Pipe::open(server.command(), era).await;
     let mut lists = Vec::new();
     for (method, member) in LISTS {
@@ -201,74 +201,74 @@ async fn said_directly(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value
         lists.push(items);
     }
     let mut answers = Vec::new();
-    for (method, params) in &server.asks {
-        answers.push(pipe.ask(era, method, params.clone()).await);
+    for (method, params) in &server.requests {
+        answers.push(pipe.request(era, method, params.clone()).await);
     }
     (lists, answers)
 }
 
-/// Compares what Weir says with what each of its servers said by itself.
+/// Compares Weir's lists and responses with those of each server.
 async fn compare(
     weir: &mut Pipe,
     era: Era,
     servers: &[Server],
-    said: &[(Vec<Vec<Value>>, Vec<Value>)],
+    direct: &[(Vec<Vec<Value>>, Vec<Value>)],
 ) {
     for (kind, (method, member)) in LISTS.into_iter().enumerate() {
-        // A tool that has to be called as a task is nothing for who knows no such tasks.
+        // A tool that requires a task is not listed to clients without tasks.
         let needs_task = |item: &&Value| item["execution"]["taskSupport"] == "required";
-        let listed = said.iter().flat_map(|(lists, _)| lists[kind].iter());
+        let listed = direct.iter().flat_map(|(lists, _)| lists[kind].iter());
         let usable = listed.filter(|item| era == Era::Legacy || !needs_task(item));
         let mut expected: Vec<_> = usable.map(Value::to_string).collect();
         let listed = weir.list(era, method, member).await;
         let mut listed: Vec<_> = listed.iter().map(Value::to_string).collect();
-        assert!(!expected.is_empty(), "nobody answers {method}");
+        assert!(!expected.is_empty(), "no server answers {method}");
         // The order is Weir's own.
         expected.sort();
         listed.sort();
         assert_eq!(listed, expected, "{method}, {era:?}");
     }
-    for (server, (_, answers)) in servers.iter().zip(said) {
-        for ((method, params), expected) in server.asks.iter().zip(answers) {
+    for (server, (_, answers)) in servers.iter().zip(direct) {
+        for ((method, params), expected) in server.requests.iter().zip(answers) {
             let mut params = params.clone();
             if let Some(own) = params.get("name") {
                 params["name"] = server.public(own);
             } else if let Some(own) = params.pointer("/ref/name") {
                 params["ref"]["name"] = server.public(own);
             }
-            let answer = weir.ask(era, method, params.clone()).await;
+            let answer = weir.request(era, method, params.clone()).await;
             assert_eq!(answer, *expected, "{}, {method}, {params}, {era:?}", server.name);
         }
     }
 }
 
-/// Puts Weir before the servers, each spoken to in the era that it says.
+/// Starts Weir in front of the servers, each in its declared era, and compares.
 async fn compare_all(servers: &[Server], rest: &str) {
     let configuration: Vec<_> =
         servers.iter().map(|server| server.configuration() + rest).collect();
-    // What a server says to a prompt without its arguments is compared, too.
+    // Responses to a prompt without its arguments are compared, too.
     let guard = "[guard]\narguments = \"off\"\n";
     let fleet = Fleet::new(&(configuration.concat() + guard));
     let mut command = fleet.command(&["stdio"]);
     command.stderr(Stdio::piped());
     let mut weir = Pipe::open(command, Modern).await;
     let mut log = weir.log();
-    // Weir starts its own once its client has spoken.
-    weir.ask(Modern, "server/discover", json!({})).await;
-    let said = join_all(servers.iter().map(|server| said_directly(server, server.era)));
-    let said = said.await;
+    // Weir starts its upstreams after its client's first message.
+    weir.request(Modern, "server/discover", json!({})).await;
+    let direct = join_all(servers.iter().map(|server| direct_results(server, server.era)));
+    let direct = direct.await;
     for server in servers {
-        let up = log.logged("up", server.name).await;
+        let up = log.logged("upstream connected", server.name).await;
         let revision = match server.era {
             Legacy => "2025-11-25",
             Modern => "2026-07-28",
         };
         assert_eq!(up["revision"], revision, "{}", server.name);
-        log.logged("listed", server.name).await;
+        log.logged("upstream listed", server.name).await;
     }
-    compare(&mut weir, Modern, servers, &said).await;
+    compare(&mut weir, Modern, servers, &direct).await;
     weir.shake_hands().await;
-    compare(&mut weir, Legacy, servers, &said).await;
+    compare(&mut weir, Legacy, servers, &direct).await;
 }
 
 #[tokio::test]
@@ -280,7 +280,7 @@ async fn a_real_server_lists_and_answers_through_weir_what_it_does_directly() {
         let mut servers = servers(repository.path(), &page().await);
         compare_all(&servers, "").await;
 
-        // Those of both eras once more in the older one, where they are asked to.
+        // Servers of both eras once more in the legacy era, where the configuration forces it.
         servers.retain(|server| server.era == Modern);
         for server in &mut servers {
             server.era = Legacy;

@@ -1,4 +1,4 @@
-//! What a client that can show everything has to see of the fleet in `programs.rs`.
+//! Expected document of a client that can show everything, for the fleet in `programs.rs`.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::pipe::Era::{self, Legacy, Modern};
 
-/// The document of a client that can show everything.
+/// Document of a client that can show everything.
 pub(crate) fn expected(era: Era) -> Value {
     let prompts = [
         "house__greeting",
@@ -26,7 +26,7 @@ pub(crate) fn expected(era: Era) -> Value {
         "prompts": prompts,
         // Three prompts a page.
         "pages": 3,
-        // Two upstreams say that their lists are stale at once: nobody keeps anything.
+        // Two upstreams declare their lists stale at once, so the client caches none.
         "again": 3,
         "got": {
             "house__greeting": ["Hello, Ada {{who}}!"],
@@ -38,7 +38,7 @@ pub(crate) fn expected(era: Era) -> Value {
             "weather__forecast": ["What is the weather in Bern?", "Answer in one line."],
         },
         "completed": {
-            // Values that begin with what was typed come before those that hold it elsewhere.
+            // Values with the typed prefix come before those that contain it elsewhere.
             "house__greeting": ["Ada", "Alan", "Grace"],
             "tides__tide-table": ["Den Helder", "Den Oever"],
             "weather__forecast": ["Berlin", "Bern"],
@@ -88,7 +88,7 @@ pub(crate) fn expected(era: Era) -> Value {
     })
 }
 
-/// Takes the member at a pointer away.
+/// Removes the member at a pointer.
 pub(crate) fn without(document: &mut Value, pointer: &str) {
     let (parent, member) = pointer.rsplit_once('/').unwrap();
     let parent = document.pointer_mut(parent).and_then(Value::as_object_mut);
@@ -96,7 +96,7 @@ pub(crate) fn without(document: &mut Value, pointer: &str) {
     assert!(gone.is_some(), "{pointer} is no member");
 }
 
-/// The members of a document that are not as expected, a line each.
+/// Members of a document that are not as expected, a line each.
 pub(crate) fn differences(seen: &Value, expected: &Value) -> String {
     let members = |document: &Value| document.as_object().cloned().unwrap_or_default();
     let (seen, expected) = (members(seen), members(expected));

@@ -10,15 +10,15 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
-/// Generous: it only decides how long a broken test takes.
+/// Generous, because it only limits how long a broken test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for something that a working house does at once.
+/// Awaits a future that a working Weir completes at once.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("it happens within the test's patience")
 }
 
-/// A folder with a configuration, and the program that runs on it.
+/// Folder with a configuration, and the program that runs on it.
 pub(crate) struct Fleet {
     folder: TempDir,
 }
@@ -30,10 +30,10 @@ pub(crate) struct Served {
     pub(crate) log: Log,
 }
 
-/// What Weir logs, among the other lines of the stderr that it shares.
+/// Log lines of Weir, among the other lines of a shared stderr.
 pub(crate) struct Log {
     pub(crate) lines: Lines<BufReader<ChildStderr>>,
-    /// What was read.
+    /// Lines read so far.
     pub(crate) seen: Vec<String>,
 }
 
@@ -76,12 +76,12 @@ impl Fleet {
 }
 
 impl Log {
-    /// Reads nothing yet.
+    /// Creates a log that has read nothing yet.
     pub(crate) fn of(stderr: ChildStderr) -> Self {
         Self { lines: BufReader::new(stderr).lines(), seen: Vec::new() }
     }
 
-    /// Waits until it holds a line of this message for this upstream, or has held one.
+    /// Waits until the log has a line of this message for this upstream; earlier lines count.
     pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
         self.line(|line| is_about(line, message, upstream)).await
     }
@@ -107,7 +107,7 @@ impl Log {
         soon(next).await
     }
 
-    /// Reads it to its end, so that its pipe never fills, and hands out all of it.
+    /// Reads the log to its end, so that the pipe never fills, and returns all of it.
     pub(crate) async fn rest(mut self) -> String {
         while let Ok(Some(line)) = self.lines.next_line().await {
             self.seen.push(line);
@@ -117,18 +117,18 @@ impl Log {
 }
 
 impl Served {
-    /// Waits until the log holds a line of this message for this upstream, or has held one.
+    /// Waits until the log has a line of this message for this upstream; earlier lines count.
     pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
         self.log.logged(message, upstream).await
     }
 
-    /// Waits until the log holds another line of this message for this upstream.
+    /// Waits until the log has a further line of this message for this upstream.
     pub(crate) async fn logs(&mut self, message: &str, upstream: &str) {
         self.log.next(|line| is_about(line, message, upstream)).await;
     }
 
-    /// How much memory the program occupies by itself. The pages of its file, which are three times as many without
-    /// optimization and go when they are not needed, are not counted.
+    /// Memory of the program without the pages of its file, which are three times as many without
+    /// optimization and are evicted when they are not needed.
     pub(crate) fn own_bytes(&self) -> u64 {
         let status = format!("/proc/{}/status", self.child.id().expect("it runs"));
         let status = std::fs::read_to_string(status).unwrap();
@@ -136,24 +136,24 @@ impl Served {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Tells it to stop and returns whether it ended well.
+    /// Stops Weir and returns whether the exit code was 0.
     pub(crate) async fn stop(self) -> bool {
-        self.stop_and_tell().await.0
+        self.stop_with_log().await.0
     }
 
-    /// The same, with all that it has logged.
-    pub(crate) async fn stop_and_tell(mut self) -> (bool, String) {
+    /// Stops Weir and returns whether the exit code was 0, with its whole log.
+    pub(crate) async fn stop_with_log(mut self) -> (bool, String) {
         let pid = self.child.id().expect("it runs");
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        // Its log must not fill the pipe while it stops.
+        // The log must not fill the pipe while Weir stops.
         let drain = self.log.rest();
         let (status, log) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
         (status.unwrap().success(), log)
     }
 }
 
-/// Other lines than Weir's own are nothing.
+/// Lines of other programs become null.
 fn parsed(line: impl AsRef<str>) -> Value {
     serde_json::from_str(line.as_ref()).unwrap_or_default()
 }
@@ -162,7 +162,8 @@ fn is_about(line: &Value, message: &str, upstream: &str) -> bool {
     line["message"] == message && line["upstream"] == upstream
 }
 
-/// A program from `examples/`. A plain `cargo test` builds them first; narrowed to this file it does not.
+/// Path of a program from `examples/`. A plain `cargo test` builds them first; narrowed to this
+/// file it does not.
 pub(crate) fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().unwrap().parent().unwrap();
@@ -178,7 +179,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// Starts it.
+    /// Starts the server.
     pub(crate) async fn open() -> Self {
         let mut child = Command::new(example("modern_http"))
             .args(["--listen", "127.0.0.1:0"])

@@ -1,6 +1,6 @@
-//! Weir between programs that others wrote: real servers behind it, real clients before it.
+//! Weir between third-party programs: real servers behind it, real clients before it.
 //!
-//! Real processes, real sockets, a real clock. What the servers need is installed by `./dev prepare`.
+//! Real processes, real sockets, a real clock. `./dev prepare` installs the programs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]

@@ -1,4 +1,5 @@
-//! Clients that others wrote before an upstream whose definitions they cannot read: each list arrives, with all that is good.
+//! Third-party clients and an upstream with definitions that they cannot parse: each list arrives,
+//! with all valid items.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ const LISTS: [(&str, &str); 4] = [
     ("template", "resources/templates/list"),
 ];
 
-/// The names of what is to be listed of a kind.
+/// Names of the items of a kind that are to be listed.
 fn expected(kind: &str) -> BTreeSet<String> {
     let lines = include_str!("../fixtures/malformed_definitions.txt").lines();
     let names = lines.filter(|line| !line.starts_with('#')).filter_map(|line| {
@@ -43,9 +44,9 @@ async fn every_sdk_takes_every_list_whatever_an_upstream_lists() {
     let fleet =
         Fleet::plain(&format!("[upstreams.evil]\ncommand = {python:?}\nargs = [{server:?}]\n"));
     let mut served = fleet.serve().await;
-    served.logged("listed", "evil").await;
-    let left_out = served.logged("some items are left out of the list", "evil").await;
-    assert!(left_out["problems"].as_str().unwrap().contains("is of no use"), "{left_out}");
+    served.logged("upstream listed", "evil").await;
+    let left_out = served.logged("items excluded from the list", "evil").await;
+    assert!(left_out["problems"].as_str().unwrap().contains("cannot be used"), "{left_out}");
 
     let mut steps: Vec<_> =
         LISTS.map(|(_, method)| json!({ "do": "list", "method": method })).to_vec();

@@ -1,4 +1,4 @@
-//! What Weir promises in numbers, on the program as it is built.
+//! Documented figures, measured on the built program.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::fleet::{Fleet, Shop};
 
 #[tokio::test]
 async fn it_is_ready_in_under_a_second_with_all_upstreams_down() {
-    // Nobody listens on the discard port, no program has this name, and `sleep` never answers.
+    // The discard port has no listener, no program has this name, and `sleep` never responds.
     let mut upstreams = String::new();
     for number in 0..4 {
         upstreams += &format!("[upstreams.http{number}]\nurl = \"http://127.0.0.1:9/mcp\"\n");
@@ -34,7 +34,7 @@ async fn it_idles_in_under_15_mib_of_its_own_with_ten_http_upstreams() {
     let fleet = Fleet::new(&upstreams);
     let mut served = fleet.serve().await;
     for number in 0..10 {
-        served.logged("listed", &format!("shop{number}")).await;
+        served.logged("upstream listed", &format!("shop{number}")).await;
     }
     let mib = served.own_bytes() as f64 / f64::from(1 << 20);
     println!("{mib:.1} MiB of its own with ten HTTP upstreams");

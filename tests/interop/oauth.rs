@@ -1,7 +1,7 @@
-//! Clients that others wrote log in at a provider that others wrote, and Weir takes the provider's word.
+//! Third-party clients log in at a third-party identity provider, and Weir accepts its tokens.
 //!
-//! Everything is found out: Weir's 401 leads a client to the metadata, those to the provider, and its token
-//! back to Weir, which has found the provider's keys by itself.
+//! Everything is discovered: Weir's 401 leads a client to the metadata, the metadata leads to the
+//! provider, and the token comes back to Weir, which has discovered the provider's keys by itself.
 
 use std::process::Stdio;
 
@@ -11,10 +11,10 @@ use tokio::process::Command;
 use crate::fleet::{Fleet, soon};
 use crate::parts::{Started, announced, free_port, part, script};
 
-/// What the program without a user shows the provider.
+/// Client secret of the program without a user.
 const ROBOT_SECRET: &str = "the-secret-of-the-robot";
 
-/// A provider for tokens of this resource, signed in this way.
+/// Starts a provider for tokens of this resource, signed in this way.
 async fn provider(resource: &str, signed_with: &str) -> Started {
     let mut command = Command::new(part("bin/node"));
     part("oidc/node_modules/oidc-provider");
@@ -23,8 +23,8 @@ async fn provider(resource: &str, signed_with: &str) -> Started {
     announced(&mut command).await
 }
 
-/// A house with two prompts; people may use both of them, robots one.
-async fn house(endpoint_port: u16, issuer: &str) -> Fleet {
+/// Weir with two prompts; people may use both of them, robots one.
+async fn gateway(endpoint_port: u16, issuer: &str) -> Fleet {
     let fleet = Fleet::plain("");
     let config = format!(
         r#"
@@ -56,15 +56,15 @@ async fn house(endpoint_port: u16, issuer: &str) -> Fleet {
     fleet
 }
 
-/// Runs a client and returns the one line that it says.
-async fn says(command: &mut Command) -> Value {
+/// Runs a client and returns its one line of output.
+async fn run_client(command: &mut Command) -> Value {
     command.env("ROBOT_SECRET", ROBOT_SECRET).kill_on_drop(true);
     let output = command.stdin(Stdio::null()).output();
     let output = soon(output).await.unwrap();
-    let (said, log) =
+    let (stdout, log) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}\n{log}");
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}\n{log}"))
+    assert!(output.status.success(), "{stdout}\n{log}");
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}\n{log}"))
 }
 
 #[tokio::test]
@@ -73,25 +73,25 @@ async fn sdk_clients_log_in_at_a_real_provider() {
         let port = free_port().await;
         let endpoint = format!("http://127.0.0.1:{port}/mcp");
         let provider = provider(&endpoint, signed_with).await;
-        let fleet = house(port, &provider.url).await;
+        let fleet = gateway(port, &provider.url).await;
         let mut served = fleet.serve().await;
         assert_eq!(served.endpoint, endpoint);
-        served.logged("listed", "house").await;
+        served.logged("upstream listed", "house").await;
 
         for sdk in ["sdk1", "sdk2"] {
             let mut client = Command::new(part("bin/node"));
             client.arg(script("clients/oauth.mjs")).args([sdk, &endpoint]);
-            let seen = says(&mut client).await;
+            let seen = run_client(&mut client).await;
             let expected = json!({ "prompts": ["house__greet", "house__oil"] });
             assert_eq!(seen, expected, "{sdk} with {signed_with}");
         }
         let mut client = Command::new(part("mcp2/bin/python"));
         client.arg(script("clients/oauth.py")).args([&endpoint, &provider.url]);
-        let seen = says(&mut client).await;
+        let seen = run_client(&mut client).await;
         assert_eq!(seen, json!({ "prompts": ["house__oil"] }), "python with {signed_with}");
-        let (well, log) = served.stop_and_tell().await;
+        let (well, log) = served.stop_with_log().await;
         assert!(well && log.contains("no credentials"), "{log}");
-        // Neither a token nor a part of one: all of them begin like this.
+        // No part of a token is logged: all of them begin like this.
         assert!(!log.contains("eyJ") && !log.contains(ROBOT_SECRET), "{log}");
     }
 }

@@ -1,6 +1,6 @@
-//! The programs that `./dev prepare` installs, and the servers among them that a test starts.
+//! Programs that `./dev prepare` installs, and the servers among them that a test starts.
 //!
-//! Their facts stand in `tests/interop/parts/README.md`. Knows nothing of: Weir.
+//! `tests/interop/parts/README.md` describes them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,12 +16,12 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A program of our own, which needs a part.
+/// Path of a program of this repository that needs a part.
 pub(crate) fn script(path: &str) -> PathBuf {
     root().join("tests/interop/parts").join(path)
 }
 
-/// A prepared part.
+/// Path of a prepared part.
 pub(crate) fn part(path: &str) -> PathBuf {
     let path = root().join(".cache/interop").join(path);
     assert!(path.exists(), "{} is missing: run `./dev prepare`", path.display());
@@ -32,25 +32,26 @@ pub(crate) fn everything() -> PathBuf {
     part("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
 }
 
-/// A server over HTTP that a test started.
+/// Server over HTTP that a test started.
 pub(crate) struct Started {
     pub(crate) url: String,
     _child: Child,
 }
 
-/// A port that is free for now.
+/// Port that is free for now.
 pub(crate) async fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }
 
-/// `server-everything` over Streamable HTTP. It tells nobody which port it got, so it gets a free one.
+/// `server-everything` over Streamable HTTP. It does not report a port that the system chose, so it
+/// gets a free one.
 pub(crate) async fn everything_over_http() -> Started {
     let port = free_port().await;
     let child = everything_on(port, "streamableHttp", "listening on port").await;
     Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
 }
 
-/// `server-everything` on this port, once it says that it is ready.
+/// `server-everything` on this port, once it reports that it is ready.
 pub(crate) async fn everything_on(port: u16, mode: &str, ready: &str) -> Child {
     let mut child = Command::new(part("bin/node"))
         .arg(everything())
@@ -63,36 +64,37 @@ pub(crate) async fn everything_on(port: u16, mode: &str, ready: &str) -> Child {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     soon(async { while !lines.next_line().await.unwrap().unwrap().contains(ready) {} }).await;
-    // It logs every message: somebody has to read on, until it ends.
+    // It logs every message, so the pipe has to be drained until it ends.
     TaskTracker::new().spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     child
 }
 
-/// FastMCP over Streamable HTTP, which speaks both eras.
+/// FastMCP over Streamable HTTP, in both eras.
 pub(crate) async fn fastmcp() -> Started {
     let mut command = Command::new(part("mcp2/bin/python"));
     announced(command.arg(script("fastmcp_server.py"))).await
 }
 
-/// A server of the TypeScript SDK v2 over Streamable HTTP, which speaks both eras.
+/// Server of the TypeScript SDK v2 over Streamable HTTP, in both eras.
 pub(crate) async fn sdk2() -> Started {
     let mut command = Command::new(part("bin/node"));
     announced(command.arg(script("sdk2_server.mjs")).arg("http")).await
 }
 
-/// A server of the TypeScript SDK v2 that asks, over Streamable HTTP and with sessions in the legacy era.
-pub(crate) async fn sdk2_asking() -> Started {
+/// Server of the TypeScript SDK v2 with input requests, over Streamable HTTP and with sessions in
+/// the legacy era.
+pub(crate) async fn sdk2_input_requests() -> Started {
     let mut command = Command::new(part("bin/node"));
     announced(command.arg(script("sdk2_asking.mjs")).arg("http")).await
 }
 
-/// A server of the Python SDK in this part over Streamable HTTP.
+/// Server of the Python SDK in this part over Streamable HTTP.
 pub(crate) async fn python(part_of: &str) -> Started {
     let mut command = Command::new(part(&format!("{part_of}/bin/python")));
     announced(command.arg(script("python_server.py")).arg("http")).await
 }
 
-/// Starts a server that says on stdout where it listens.
+/// Starts a server that writes its address to stdout.
 pub(crate) async fn announced(command: &mut Command) -> Started {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
@@ -101,7 +103,7 @@ pub(crate) async fn announced(command: &mut Command) -> Started {
     Started { url: line.strip_prefix("listening on ").unwrap().to_owned(), _child: child }
 }
 
-/// A page on this machine, since a test asks nobody else.
+/// Address of a web page on this machine, since tests use no other host.
 pub(crate) async fn page() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

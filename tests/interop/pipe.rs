@@ -1,7 +1,7 @@
-//! A client of either era over lines, which hides nothing that it reads.
+//! A client of either era over lines, which exposes all that it reads.
 //!
-//! Where two answers are compared, what only one of the eras has is taken out: `resultType`, how long a
-//! result is fresh, and who made it.
+//! Before two responses are compared, members of only one era are removed: `resultType`, the
+//! freshness of a result, and `serverInfo`.
 
 use std::process::Stdio;
 
@@ -18,7 +18,7 @@ pub(crate) enum Era {
     Modern,
 }
 
-/// A client over lines, which reads every answer as it was written.
+/// Client over lines, which reads every response as it was written.
 pub(crate) struct Pipe {
     child: Child,
     stdin: ChildStdin,
@@ -27,7 +27,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Starts the program and, in the legacy era, shakes hands.
+    /// Starts the program and, in the legacy era, initializes.
     pub(crate) async fn open(mut command: Command, era: Era) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
@@ -40,7 +40,7 @@ impl Pipe {
         pipe
     }
 
-    /// What it logs, where its stderr is a pipe.
+    /// Log of the program, where its stderr is a pipe.
     pub(crate) fn log(&mut self) -> Log {
         Log::of(self.child.stderr.take().unwrap())
     }
@@ -49,7 +49,7 @@ impl Pipe {
         let us = json!({ "name": "test", "version": "0" });
         let hello =
             json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": us });
-        let answer = self.ask(Legacy, "initialize", hello).await;
+        let answer = self.request(Legacy, "initialize", hello).await;
         assert!(answer["result"]["capabilities"].is_object(), "{answer}");
         self.write(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
     }
@@ -58,8 +58,8 @@ impl Pipe {
         self.stdin.write_all(format!("{message}\n").as_bytes()).await.unwrap();
     }
 
-    /// The answer without what frames it: `{"result": …}` or `{"error": …}`.
-    pub(crate) async fn ask(&mut self, era: Era, method: &str, mut params: Value) -> Value {
+    /// Response without its envelope: `{"result": …}` or `{"error": …}`.
+    pub(crate) async fn request(&mut self, era: Era, method: &str, mut params: Value) -> Value {
         self.asked += 1;
         if era == Modern {
             params["_meta"] = json!({
@@ -75,7 +75,7 @@ impl Pipe {
             let line = soon(self.lines.next_line()).await.unwrap();
             let line = line.unwrap_or_else(|| panic!("no answer to {ask}"));
             let mut answer: Value = serde_json::from_str(&line).unwrap();
-            // What a server tells without being asked stands between the answers.
+            // Notifications of the server come between the responses.
             if answer["id"] == id && answer.get("method").is_none() {
                 answer.as_object_mut().unwrap().retain(|key, _| key != "jsonrpc" && key != "id");
                 return plain(answer);
@@ -83,12 +83,12 @@ impl Pipe {
         }
     }
 
-    /// All that is listed, through all pages.
+    /// All items of a list, from all pages.
     pub(crate) async fn list(&mut self, era: Era, method: &str, member: &str) -> Vec<Value> {
         let mut all = Vec::new();
         let mut params = json!({});
         loop {
-            let mut page = self.ask(era, method, params).await;
+            let mut page = self.request(era, method, params).await;
             if page["error"]["code"] == -32601 {
                 return all;
             }
@@ -104,7 +104,7 @@ impl Pipe {
     }
 }
 
-/// An answer without the members that only one of the eras has.
+/// Response without the members that only one of the eras has.
 fn plain(mut answer: Value) -> Value {
     if let Some(result) = answer["result"].as_object_mut() {
         result.retain(|key, _| !matches!(key.as_str(), "resultType" | "ttlMs" | "cacheScope"));

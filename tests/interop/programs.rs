@@ -1,9 +1,9 @@
-//! Clients that others wrote, as programs of their own: each in each era over each wire that it can,
-//! before one fleet.
+//! Third-party clients as programs of their own: each in each era over each transport that it
+//! supports, with one fleet.
 //!
-//! All of them do the same task, `parts/clients/task.json`, and say in one document what they saw;
-//! the document is the same for all, but for what the table here says that a client cannot show.
-//! The contract stands in `tests/interop/parts/README.md`.
+//! All of them do the same task, `parts/clients/task.json`, and write one document with their
+//! results; the document is the same for all, except for the parts that the table here says a
+//! client cannot show. `tests/interop/parts/README.md` describes the contract.
 
 use std::fmt;
 use std::process::Stdio;
@@ -19,36 +19,37 @@ use crate::expected::{differences, expected, without};
 use crate::fleet::{Fleet, Log, PATIENCE, example};
 use crate::parts::{fastmcp, part, script, sdk2};
 
-/// How many clients run at once: more would only take each other's time.
+/// Number of clients that run at once; more would only slow each other down.
 const AT_ONCE: usize = 2;
 
-/// A client that others wrote, as the program that runs it.
+/// A third-party client, as the program that runs it.
 struct Client {
     name: &'static str,
     runs_on: &'static str,
     script: &'static str,
-    speaks: &'static [(Era, &'static [Wire])],
-    /// What it cannot show, as pointers into the document.
+    speaks: &'static [(Era, &'static [Transport])],
+    /// Parts that it cannot show, as pointers into the document.
     lacks: &'static [&'static str],
 }
 
-/// What lies between a client and Weir.
+/// Transport between a client and Weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wire {
+enum Transport {
     Http,
-    /// The deprecated pair, HTTP+SSE.
+    /// The deprecated HTTP+SSE transport.
     Sse,
     Stdio,
-    /// Over stdio to `mcp-remote`, which goes on over HTTP: in the client's era.
+    /// Over stdio to `mcp-remote`, which continues over HTTP in the client's era.
     RemoteHttp,
-    /// The same, but `mcp-remote` speaks the modern era to Weir for its legacy client.
+    /// Over stdio to `mcp-remote`, which speaks the modern era to Weir over HTTP for its legacy
+    /// client.
     RemoteBridge,
-    /// Over stdio to `mcp-remote`, which goes on over HTTP+SSE.
+    /// Over stdio to `mcp-remote`, which continues over HTTP+SSE.
     RemoteSse,
 }
 
 use crate::pipe::Era::{self, Legacy, Modern};
-use Wire::{Http, RemoteBridge, RemoteHttp, RemoteSse, Sse, Stdio as Pipe};
+use Transport::{Http, RemoteBridge, RemoteHttp, RemoteSse, Sse, Stdio as Pipe};
 
 const CLIENTS: [Client; 5] = [
     Client {
@@ -79,8 +80,8 @@ const CLIENTS: [Client; 5] = [
         speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe])],
         lacks: &[],
     },
-    // A process for each request: it hears of nothing, asks for no progress and no completion, and walks
-    // through the pages by itself. Of each kind of request it makes one.
+    // One process per request: it receives no notifications, requests no progress and no
+    // completion, and follows the pages by itself. Of each kind of request it makes one.
     Client {
         name: INSPECTOR,
         runs_on: "bin/node",
@@ -111,14 +112,14 @@ const INSPECTOR: &str = "Inspector's CLI";
 /// A library on a folder, an example over stdio, and two real servers over HTTP: legacy and modern.
 const UPSTREAMS: [&str; 4] = ["house", "notes", "tides", "weather"];
 
-/// What the file says that a client is to hear of.
+/// Content of the file whose change a client is to be notified of.
 const FAREWELL: &str = "---\ntitle: Farewell\n---\nGoodbye!\n";
 
-/// One client in one era over one wire.
+/// One client in one era over one transport.
 struct Cell {
     client: &'static Client,
     era: Era,
-    wire: Wire,
+    wire: Transport,
 }
 
 impl fmt::Display for Cell {
@@ -137,7 +138,7 @@ impl Cell {
         })
     }
 
-    /// Runs it and says in which way it saw something else than it should.
+    /// Runs the client and compares its document with the expected one.
     async fn check(&self, tides: &str, weather: &str) -> Result<(), String> {
         let fleet = Fleet::new(&format!(
             "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {:?}\n\
@@ -163,7 +164,7 @@ impl Cell {
         }
     }
 
-    /// What the client saw, and what it and its children said on stderr.
+    /// Document of the client, and the stderr of it and its children.
     async fn run(&self, fleet: &Fleet, upstreams: &[&str], task: &str) -> (Value, String) {
         let mut served = match self.wire {
             Pipe => None,
@@ -178,10 +179,10 @@ impl Cell {
         // Over stdio Weir is a child of the client, and shares its stderr.
         for upstream in upstreams {
             match &mut served {
-                Some(served) => _ = served.logged("listed", upstream).await,
+                Some(served) => _ = served.logged("upstream listed", upstream).await,
                 // It starts Weir anew for each request, and no earlier than that.
                 None if self.client.name == INSPECTOR => {}
-                None => _ = log.logged("listed", upstream).await,
+                None => _ = log.logged("upstream listed", upstream).await,
             }
         }
         stdin.write_all(b"go\n").await.unwrap();
@@ -232,7 +233,7 @@ impl Cell {
             RemoteBridge => remote(&mut command, endpoint, "http-only", "auto"),
             RemoteSse => remote(&mut command, &pair, "sse-only", "legacy"),
         }
-        // What they keep for the next time is kept here; they ask nobody whether they are the newest.
+        // Their caches are in this folder, and they do not check for updates.
         command.env("HOME", fleet.folder()).env("MCP_REMOTE_CONFIG_DIR", fleet.folder());
         command.current_dir(fleet.folder()).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -255,7 +256,7 @@ async fn every_client_sees_the_same_fleet_in_every_era_and_over_every_wire() {
 #[tokio::test]
 async fn a_list_is_kept_for_as_long_as_weir_says_and_dropped_when_it_tells_of_a_change() {
     for (client, again) in [("TypeScript SDK v2", 0), ("Python SDK 2.x", 1)] {
-        // Nobody here says how long its lists are fresh, so Weir does.
+        // None of these upstreams declares how long its lists are fresh, so Weir does.
         let fleet = Fleet::new(&format!(
             "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {:?}\n",
             example("legacy_stdio"),
@@ -268,9 +269,9 @@ async fn a_list_is_kept_for_as_long_as_weir_says_and_dropped_when_it_tells_of_a_
         let cell = Cell { client, era: Modern, wire: Http };
         let running = cell.run(&fleet, &["house", "notes"], "lists.json");
         let (seen, log) = tokio::time::timeout(PATIENCE, running).await.expect("it ends");
-        // One keeps all pages as one list, the other keeps the first.
-        let asked = [&seen["pages"], &seen["again"]];
-        assert_eq!(asked, [&json!(2), &json!(again)], "{cell}: {log}");
+        // One SDK caches all pages as one list, the other caches the first page.
+        let requested = [&seen["pages"], &seen["again"]];
+        assert_eq!(requested, [&json!(2), &json!(again)], "{cell}: {log}");
         let prompts =
             ["adieu", "farewell", "greeting"].map(|name| format!("house__{name}")).into_iter();
         let notes = ["notes__daily-plan", "notes__summarize-notes"].map(str::to_owned);

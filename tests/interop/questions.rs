@@ -1,5 +1,5 @@
-//! Servers that ask their clients in mid-call, behind Weir: a real client is asked, and what it answers
-//! comes back.
+//! Servers that send input requests in mid-call, behind Weir: a real client receives them, and its
+//! responses come back.
 
 use std::process::Stdio;
 
@@ -18,7 +18,8 @@ fn fleet(keys: &str) -> Fleet {
     ))
 }
 
-/// What the tools that ask say to a client of the TypeScript SDK v1 that can answer.
+/// Results of the tools with input requests for a client of the TypeScript SDK v1 that supports
+/// them.
 async fn answers(target: &[&str]) -> Vec<Value> {
     let call = |name: &str, arguments: Value| json!({ "do": "call", "params": { "name": name, "arguments": arguments } });
     let steps = json!({
@@ -33,7 +34,7 @@ async fn answers(target: &[&str]) -> Vec<Value> {
     run(&steps, target).await
 }
 
-/// What a client of the TypeScript SDK v1 says of its steps.
+/// Output of a client of the TypeScript SDK v1 for these steps.
 async fn run(steps: &Value, target: &[&str]) -> Vec<Value> {
     let mut command = Command::new(part("bin/node"));
     command.arg(script("clients/sdk1.mjs")).args(["--era", "legacy", "--wire"]).args(target);
@@ -45,7 +46,7 @@ async fn run(steps: &Value, target: &[&str]) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Whether the client's own answers stand in what the tools said.
+/// Checks that the results of the tools contain the client's own responses.
 fn judge(answers: &[Value]) {
     let [elicited, sampled, roots] = answers else { panic!("{answers:?}") };
     let text =
@@ -53,8 +54,8 @@ fn judge(answers: &[Value]) {
     let inputs = text(elicited, "/content/1/text");
     assert_eq!(inputs.as_deref(), Some("User inputs:\n- Name: Ada"), "{elicited}");
     let sampled = text(sampled, "/content/0/text").unwrap_or_else(|| panic!("{sampled}"));
-    let (said, result) = sampled.split_once('\n').unwrap();
-    assert_eq!(said, "LLM sampling result: ");
+    let (tool_result, result) = sampled.split_once('\n').unwrap();
+    assert_eq!(tool_result, "LLM sampling result: ");
     let content = json!({ "type": "text", "text": "It holds water back." });
     let expected = json!({ "role": "assistant", "model": "none", "content": content });
     assert_eq!(serde_json::from_str::<Value>(result).unwrap(), expected);
@@ -75,7 +76,7 @@ async fn a_server_over_stdio_asks_the_one_client_of_weir_stdio() {
 async fn a_server_over_stdio_asks_a_client_that_has_its_own_process() {
     let fleet = fleet("sharing = \"client\"");
     let mut weir = fleet.serve().await;
-    weir.logged("listed", "real").await;
+    weir.logged("upstream listed", "real").await;
     judge(&answers(&["http", &weir.endpoint]).await);
     assert!(weir.stop().await);
 }
@@ -84,8 +85,8 @@ async fn a_server_over_stdio_asks_a_client_that_has_its_own_process() {
 async fn a_server_whose_process_is_shared_is_refused_what_it_asks() {
     let fleet = fleet("");
     let mut weir = fleet.serve().await;
-    weir.logged("listed", "real").await;
-    // It is told of no client that could be asked, and has no such tools then.
+    weir.logged("upstream listed", "real").await;
+    // The server sees no client that supports input requests, and has no such tools then.
     assert_eq!(answers(&["http", &weir.endpoint]).await, ["refused: -32602"; 3]);
     assert!(weir.stop().await);
 }
@@ -97,7 +98,7 @@ async fn a_server_whose_process_is_shared_is_refused_even_if_it_asks_all_the_sam
         "[naming]\nmode = \"none\"\n[upstreams.real]\ncommand = {python:?}\nargs = [{server:?}, \"stdio\"]\n"
     ));
     let mut weir = fleet.serve().await;
-    weir.logged("listed", "real").await;
+    weir.logged("upstream listed", "real").await;
     let call = |name: &str, arguments: Value| json!({ "do": "call", "params": { "name": name, "arguments": arguments } });
     let script = json!({
         "shows": true,
@@ -110,12 +111,12 @@ async fn a_server_whose_process_is_shared_is_refused_even_if_it_asks_all_the_sam
         ],
     });
     let answers = run(&script, &["http", &weir.endpoint]).await;
-    let said = |text: &str, failed: bool| json!({ "content": [{ "type": "text", "text": text }], "isError": failed });
+    let tool_result = |text: &str, failed: bool| json!({ "content": [{ "type": "text", "text": text }], "isError": failed });
     let refused = |tool: &str, method: &str| {
-        let told = "Method not found: this client does not support";
-        said(&format!("Error executing tool {tool}: {told} {method}"), true)
+        let message = "Method not found: this client does not support";
+        tool_result(&format!("Error executing tool {tool}: {message} {method}"), true)
     };
-    let mut counted = said("counted to 2", false);
+    let mut counted = tool_result("counted to 2", false);
     counted["structuredContent"] = json!({ "result": "counted to 2" });
     let expected = [
         refused("ask", "elicitation/create"),

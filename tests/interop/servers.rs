@@ -1,4 +1,4 @@
-//! Servers that others wrote, behind Weir. Their facts stand in `tests/interop/parts/README.md`.
+//! Third-party servers behind Weir. `tests/interop/parts/README.md` describes them.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ async fn complete(client: &Client, name: &str, argument: &str, value: &str) -> V
     soon(client.complete(complete)).await.unwrap().completion.values
 }
 
-/// Weir with every real server there is, the broken one among them.
+/// Weir with every real server, a broken one among them.
 struct RealFleet {
     fleet: Fleet,
     repository: tempfile::TempDir,
@@ -58,7 +58,7 @@ impl RealFleet {
         let everything = everything();
         let everything = [everything.to_str().unwrap(), "stdio"];
         let repo = ["--repository", repository.path().to_str().unwrap()];
-        // Its tool would start npm if it found a node.
+        // The tool would start npm if it found a node.
         let no_node = "env = { PATH = \"/nonexistent\" }";
         let upstreams = [
             stdio("everything", part("bin/node"), &everything, ""),
@@ -84,7 +84,7 @@ impl RealFleet {
     }
 }
 
-/// What each server can do, through Weir.
+/// Uses each server through Weir.
 async fn use_every_server(client: &Client, repository: &Path, page: &str) {
     let prompts = soon(client.list_all_prompts()).await.unwrap();
     let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.name.as_str()).collect();
@@ -156,14 +156,14 @@ async fn real_servers_of_both_eras_work_beside_a_broken_one() {
         for upstream in
             ["fetch", "fetch-old", "git", "git-old", "everything", "weather", "weather-old"]
         {
-            served.logged("listed", upstream).await;
+            served.logged("upstream listed", upstream).await;
         }
         for lifecycle in [legacy(), modern()] {
             let client = over_http(&served, lifecycle, &Listener::default()).await;
             use_every_server(&client, real.repository.path(), &page).await;
             soon(client.cancel()).await.unwrap();
         }
-        served.logged("down", "sqlite").await;
+        served.logged("upstream disconnected", "sqlite").await;
         assert!(served.stop().await);
     };
     local.run_until(everyone).await;
@@ -183,21 +183,21 @@ async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_ser
         (format!("url = {:?}", python.url), "modern"),
         (stdio.clone(), "legacy"),
         (stdio, "modern"),
-        // To a legacy client over HTTP this SDK tells nothing.
+        // To a legacy client over HTTP this SDK sends no notification.
         (format!("url = {:?}", typescript.url), "modern"),
     ] {
         let fleet = Fleet::new(&format!("[upstreams.real]\n{server}\nera = {era:?}\n"));
         let mut served = fleet.serve().await;
-        served.logged("listed", "real").await;
-        let (old_ear, new_ear) = (Listener::default(), Listener::default());
-        let old = over_http(&served, legacy(), &old_ear).await;
-        let new = over_http(&served, modern(), &new_ear).await;
+        served.logged("upstream listed", "real").await;
+        let (old_listener, new_listener) = (Listener::default(), Listener::default());
+        let old = over_http(&served, legacy(), &old_listener).await;
+        let new = over_http(&served, modern(), &new_listener).await;
         let filter = SubscriptionFilter::builder().prompts_list_changed().build();
         let mut changes = soon(new.listen(filter)).await.unwrap();
 
         call(&new, "real__add_prompt", json!({ "name": "storm" })).await;
 
-        soon(old_ear.prompts_changed.notified()).await;
+        soon(old_listener.prompts_changed.notified()).await;
         assert!(soon(changes.next()).await.unwrap().is_some());
         for client in [&old, &new] {
             let text = prompt(client, "real__storm", json!({ "topic": "wind" })).await;
@@ -222,11 +222,11 @@ async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
 
     let mut served = fleet.serve().await;
     for upstream in ["found", "pinned"] {
-        served.logged("listed", upstream).await;
+        served.logged("upstream listed", upstream).await;
     }
-    let ear = Listener::default();
+    let listener = Listener::default();
     for lifecycle in [legacy(), modern()] {
-        let client = over_http(&served, lifecycle, &ear).await;
+        let client = over_http(&served, lifecycle, &listener).await;
         let prompts = soon(client.list_all_prompts()).await.unwrap();
         assert_eq!(prompts.len(), 8, "{prompts:?}");
         for upstream in ["found", "pinned"] {
@@ -243,24 +243,24 @@ async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
         let slow = json!({ "duration": 0.2, "steps": 2 });
         let done = call(&client, "pinned__trigger-long-running-operation", slow).await;
         assert!(done.contains("completed"), "{done}");
-        soon(ear.progressed.notified()).await;
+        soon(listener.progressed.notified()).await;
         soon(client.cancel()).await.unwrap();
     }
 
-    // A call that is under way when the server dies ends at once, and the next server is found.
-    let ear = Listener::default();
-    let client = over_http(&served, modern(), &ear).await;
+    // A call in flight ends at once when the server dies, and the next server is detected.
+    let listener = Listener::default();
+    let client = over_http(&served, modern(), &listener).await;
     let slow = json!({ "duration": 600, "steps": 6000 });
     let under_way = client.call_tool(arguments("found__trigger-long-running-operation", slow));
     let dies = async {
-        ear.progressed.notified().await;
+        listener.progressed.notified().await;
         server.kill().await.unwrap();
     };
     let (ended, ()) = soon(async { tokio::join!(under_way, dies) }).await;
     assert!(ended.is_err(), "{ended:?}");
-    served.logged("down", "found").await;
+    served.logged("upstream disconnected", "found").await;
     let _server = everything_on(port, "sse", ready).await;
-    served.logs("up", "found").await;
+    served.logs("upstream connected", "found").await;
     assert_eq!(call(&client, "found__echo", json!({ "message": "b" })).await, "Echo: b");
     soon(client.cancel()).await.unwrap();
     assert!(served.stop().await);

@@ -1,8 +1,10 @@
-//! Spellings of URIs, judged by real readers: whatever one of them takes for a resource that a role may not read is not
-//! routed (docs/resource-uris.md).
+//! Spellings of URIs, judged by real parsers: a URI that one of them takes for a resource that a
+//! role may not read is not routed, nor one that does not leave its upstream
+//! (docs/resource-uris.md).
 //!
-//! The spellings are a corpus of known tricks and some thousand that a generator with a fixed seed makes of it. Python
-//! (pydantic's `AnyUrl`, `urllib`), Node and Rust (`url`) read all of them, each in one process.
+//! The spellings are a corpus of known tricks and some thousand variants that a generator with a
+//! fixed seed derives from it. Python (pydantic's `AnyUrl`, `urllib`), Node and Rust (`url`) parse
+//! all of them, each in one process.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -12,18 +14,19 @@ use rmcp::model::ReadResourceRequestParams;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use weir::catalog::{Catalog, Filter, Outlet, Route, Settings, Snapshot, View};
+use weir::catalog::{Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings, UriRoute};
 use weir::mcp::definition::item::Item;
 use weir::mcp::kind::Kind;
 use weir::mcp::name::Naming;
-use weir::mcp::pattern::Rules;
+use weir::mcp::pattern::AllowDeny;
 use weir::policy::role::Role;
 
 use crate::clients::{Listener, legacy, modern, over_http};
 use crate::fleet::{Fleet, soon};
 use crate::parts::{part, script};
 
-/// What is allowed, what is denied, and whether a role with these rules may read what a reader takes a URI for.
+/// Allowed patterns, denied patterns, and whether a role with these rules may read the resource
+/// that a parser sees.
 struct Case {
     allow: &'static [&'static str],
     deny: &'static [&'static str],
@@ -80,7 +83,7 @@ const CASES: [Case; 5] = [
     },
 ];
 
-/// What the spellings are made of.
+/// URIs from which the spellings are derived.
 const BASES: [&str; 29] = [
     "file:///pub/a.txt",
     "file:///pub/../secret/b.txt",
@@ -113,7 +116,7 @@ const BASES: [&str; 29] = [
     "note://pub/a.txt?q=a%2Fb",
 ];
 
-/// What is put into a spelling, at some place.
+/// Texts that are inserted into a spelling, at some place.
 const INSERTED: [&str; 58] = [
     "\t",
     "\n",
@@ -175,10 +178,10 @@ const INSERTED: [&str; 58] = [
     "localhost",
 ];
 
-/// Numbers that are the same in every run (xorshift).
-struct Dice(u64);
+/// Pseudo-random numbers that are the same in every run (xorshift).
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -187,21 +190,21 @@ impl Dice {
     }
 }
 
-/// Another spelling of a URI, or of another one.
-fn changed(uri: &str, dice: &mut Dice) -> String {
+/// Another spelling of a URI, possibly of another resource.
+fn changed(uri: &str, random: &mut Random) -> String {
     let mut letters: Vec<char> = uri.chars().collect();
-    let at = dice.below(letters.len());
-    match dice.below(6) {
+    let at = random.below(letters.len());
+    match random.below(6) {
         0 | 1 => {
-            letters.splice(at..at, INSERTED[dice.below(INSERTED.len())].chars());
+            letters.splice(at..at, INSERTED[random.below(INSERTED.len())].chars());
         }
         2 => {
-            letters.splice(at..=at, INSERTED[dice.below(INSERTED.len())].chars());
+            letters.splice(at..=at, INSERTED[random.below(INSERTED.len())].chars());
         }
         3 => {
             let mut bytes = [0; 4];
             let bytes = letters[at].encode_utf8(&mut bytes).bytes();
-            let is_capital = dice.below(2) == 0;
+            let is_capital = random.below(2) == 0;
             let escape = |byte| match is_capital {
                 true => format!("%{byte:02X}"),
                 false => format!("%{byte:02x}"),
@@ -214,7 +217,7 @@ fn changed(uri: &str, dice: &mut Dice) -> String {
             letters.splice(at..=at, capital);
         }
         _ => {
-            // Fullwidth forms stand in the order of ASCII.
+            // Fullwidth forms have the order of ASCII.
             let wide = u32::from(letters[at]).checked_sub(0x21).filter(|place| *place < 0x5e);
             let wide = wide.and_then(|place| char::from_u32(0xff01 + place));
             let wide = wide.unwrap_or('\u{3000}').to_string();
@@ -226,18 +229,18 @@ fn changed(uri: &str, dice: &mut Dice) -> String {
 }
 
 fn spellings() -> Vec<String> {
-    let mut dice = Dice(0x57e1_2026);
+    let mut random = Random(0x57e1_2026);
     let mut all: Vec<String> = BASES.map(str::to_owned).into();
     for base in BASES {
         for inserted in INSERTED {
-            let (head, tail) = base.split_at(dice.below(base.len()));
+            let (head, tail) = base.split_at(random.below(base.len()));
             all.push([head, inserted, tail].concat());
         }
     }
     for _ in 0..2_000 {
-        let mut uri = BASES[dice.below(BASES.len())].to_owned();
-        for _ in 0..=dice.below(3) {
-            uri = changed(&uri, &mut dice);
+        let mut uri = BASES[random.below(BASES.len())].to_owned();
+        for _ in 0..=random.below(3) {
+            uri = changed(&uri, &mut random);
         }
         all.push(uri);
     }
@@ -246,11 +249,15 @@ fn spellings() -> Vec<String> {
     all
 }
 
-/// Generous: how long one reader takes for all spellings, which is seconds on a machine that does nothing else.
+/// Maximum time of one parser for all spellings, which is seconds on an idle machine.
 const READING: Duration = Duration::from_secs(300);
 
-/// What a reader makes of each URI: what it writes for it again, and what resources it may mean.
-async fn read_by(program: &str, file: &str, uris: &[String]) -> Vec<(Option<String>, Vec<String>)> {
+/// Result of a parser for each URI: its normalized form, and the resources that it may mean.
+async fn parsed_by(
+    program: &str,
+    file: &str,
+    uris: &[String],
+) -> Vec<(Option<String>, Vec<String>)> {
     let mut command = Command::new(part(program));
     command.arg(script(file)).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
@@ -266,7 +273,7 @@ async fn read_by(program: &str, file: &str, uris: &[String]) -> Vec<(Option<Stri
     read.iter().map(|one| (one["written"].as_str().map(str::to_owned), claims(one))).collect()
 }
 
-fn read_by_rust(uri: &str) -> (Option<String>, Vec<String>) {
+fn parsed_by_rust(uri: &str) -> (Option<String>, Vec<String>) {
     let Ok(url) = url::Url::parse(uri) else { return (None, Vec::new()) };
     let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
     let mut claims =
@@ -277,54 +284,72 @@ fn read_by_rust(uri: &str) -> (Option<String>, Vec<String>) {
     (Some(url.to_string()), claims.collect())
 }
 
-/// What a role with these rules sees of an upstream that has a template for every URI.
-fn view(case: &Case) -> Arc<View> {
+/// Place of the rules of a case.
+#[derive(Debug, Clone, Copy)]
+enum RuleOwner {
+    Role,
+    /// The upstream's own `resources`: equal rules without the upstream's name.
+    Upstream,
+}
+
+/// View of a role with these rules on an upstream that has a template for every URI.
+fn view(case: &Case, owner: RuleOwner) -> Arc<RoleView> {
     let name = || "hub".parse().unwrap();
-    let everything = Rules::everything;
-    let outlet = Outlet {
+    let everything = AllowDeny::everything;
+    // Also allows the template itself, which is no URI: only the rules for URIs matter.
+    let allow: Vec<_> = case.allow.iter().copied().chain(["hub/{+any}"]).collect();
+    let own = |patterns: &[&'static str]| -> Vec<_> {
+        patterns.iter().map(|it| it.strip_prefix("hub/").unwrap_or(it)).collect()
+    };
+    let (of_role, of_upstream) = match owner {
+        RuleOwner::Role => (AllowDeny::new(&allow, case.deny), everything()),
+        RuleOwner::Upstream => (everything(), AllowDeny::new(&own(&allow), &own(case.deny))),
+    };
+    let outlet = ExportRules {
         name: name(),
         prefix: name(),
         prompts: everything(),
         tools: everything(),
-        resources: everything(),
+        resources: of_upstream,
         rename: Vec::new(),
     };
     let catalog = Catalog::new(Settings {
         naming: Naming::default(),
-        outlets: vec![outlet],
+        exports: vec![outlet],
         page_items: 100,
         page_bytes: 100_000,
         instructions: false,
     });
     let template = br#"{"uriTemplate":"{+any}","name":"any"}"#.as_slice();
     let items = vec![Item::parse(Kind::Template, template.into()).unwrap()];
-    let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
+    let snapshot = ListSnapshot { items, fresh_until: None, is_private: false, cut: None };
     catalog.publish(&name(), Kind::Template, snapshot);
-    // Whatever hides the template itself, which is no URI: only the rules for URIs are looked at.
-    let allow: Vec<_> = case.allow.iter().copied().chain(["hub/{+any}"]).collect();
-    let resources = Rules::new(&allow, case.deny);
-    let role: Arc<dyn Filter> = Arc::new(Role { resources, ..Role::default() });
+    let role: Arc<dyn Filter> = Arc::new(Role { resources: of_role, ..Role::default() });
     Arc::clone(&catalog.view("guest", &role).borrow())
 }
 
 #[tokio::test]
 async fn a_uri_that_any_reader_takes_for_what_a_role_may_not_read_is_not_routed() {
     let uris = spellings();
-    let python = read_by("mcp1/bin/python", "uri_readers.py", &uris).await;
-    let node = read_by("bin/node", "uri_readers.mjs", &uris).await;
+    let python = parsed_by("mcp1/bin/python", "uri_readers.py", &uris).await;
+    let node = parsed_by("bin/node", "uri_readers.mjs", &uris).await;
     assert_eq!((python.len(), node.len()), (uris.len(), uris.len()));
-    let rust: Vec<_> = uris.iter().map(|uri| read_by_rust(uri)).collect();
+    let rust: Vec<_> = uris.iter().map(|uri| parsed_by_rust(uri)).collect();
     let mut problems = Vec::new();
-    for case in &CASES {
-        let view = view(case);
+    let passes = [RuleOwner::Role, RuleOwner::Upstream];
+    for (case, owner) in CASES.iter().flat_map(|case| passes.map(|owner| (case, owner))) {
+        let view = view(case, owner);
         let (mut routed, mut kept) = (0, 0);
         for (at, uri) in uris.iter().enumerate() {
             let readers = [("python", &python[at]), ("node", &node[at]), ("rust", &rust[at])];
             let barred = readers.iter().find_map(|(reader, (_, claims))| {
                 let claim = claims.iter().find(|claim| !(case.may_read)(claim))?;
-                Some(format!("{reader} reads {uri:?} as {claim:?}, beside {:?}", case.allow))
+                Some(format!(
+                    "{reader} reads {uri:?} as {claim:?}, beside {:?} of {owner:?}",
+                    case.allow
+                ))
             });
-            if !matches!(view.route(uri), Route::Template(_)) {
+            if !matches!(view.route(uri), UriRoute::Template(_)) {
                 kept += usize::from(barred.is_some());
                 continue;
             }
@@ -336,7 +361,8 @@ async fn a_uri_that_any_reader_takes_for_what_a_role_may_not_read_is_not_routed(
                 }
             }
         }
-        assert!(routed > 50 && kept > 100, "{:?}: {routed} routed, {kept} kept", case.allow);
+        let counts = format!("{:?} of {owner:?}: {routed} routed, {kept} kept", case.allow);
+        assert!(routed > 50 && kept > 100, "{counts}");
     }
     let shown = problems.iter().take(40).cloned().collect::<Vec<_>>().join("\n");
     assert!(problems.is_empty(), "{} problems:\n{shown}", problems.len());
@@ -370,7 +396,7 @@ async fn a_server_of_the_python_sdk_is_asked_for_no_file_that_the_client_may_not
                  [auth]\nanonymous_role = \"guest\"\n[roles.guest]\n{rules}\n"
             ));
             let mut served = fleet.serve().await;
-            served.logged("listed", "files").await;
+            served.logged("upstream listed", "files").await;
             for lifecycle in [legacy(), modern()] {
                 let client = over_http(&served, lifecycle, &Listener::default()).await;
                 let read = |uri: &str| client.read_resource(ReadResourceRequestParams::new(uri));

@@ -1,19 +1,19 @@
-//! Upstreams that are away: what is shown of them meanwhile, and what is known of them after a start.
+//! Upstreams that are unavailable: the lists that clients get meanwhile, and after a start.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 
 use crate::cell::{MODERN_HTTP, UPSTREAMS};
-use crate::client::{Ears, SILENCE, keys_of};
+use crate::client::{ChangeStream, SILENCE, keys_of};
 use crate::upstream::{Script, definition};
 use crate::world::{World, everywhere, hub, pass};
 
-/// Of which topics is told until it is silent.
-async fn told(ears: &mut Ears<'_>) -> BTreeSet<&'static str> {
+/// Topics of the changes that are announced until the stream is silent.
+async fn announced_topics(changes: &mut ChangeStream<'_>) -> BTreeSet<&'static str> {
     let mut topics = BTreeSet::new();
-    while let Ok(topic) = tokio::time::timeout(SILENCE, ears.next_change()).await {
+    while let Ok(topic) = tokio::time::timeout(SILENCE, changes.next_change()).await {
         topics.insert(topic.capability());
     }
     topics
@@ -26,15 +26,15 @@ async fn an_upstream_that_stays_away_is_hidden_after_its_grace_and_back_at_once(
     everywhere(config, hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let before = client.list_all(Kind::Tool).await;
-        let mut ears = client.listen().await;
+        let mut changes = client.listen().await;
         world.upstream("hub").go_down();
         pass(Duration::from_secs(1)).await;
         assert_eq!(client.call_tool("hub__a").await.code(), 5030);
-        // Some are found to be away by that call only.
+        // For some upstreams only this call finds out that they are unavailable.
         pass(Duration::from_secs(22)).await;
         assert_eq!(client.list_all(Kind::Tool).await, before);
-        ears.stays_silent().await;
-        assert_eq!(told(&mut ears).await.len(), Topic::ALL.len());
+        changes.stays_silent().await;
+        assert_eq!(announced_topics(&mut changes).await.len(), ListTopic::ALL.len());
         let page = client.page(Kind::Tool, None).await;
         assert!(keys_of(Kind::Tool, &page).is_empty());
         let meta = page.get_object("_meta").expect("_meta");
@@ -42,7 +42,7 @@ async fn an_upstream_that_stays_away_is_hidden_after_its_grace_and_back_at_once(
         assert_eq!(client.call_tool("hub__a").await.code(), -32602);
 
         world.upstream("hub").come_up();
-        assert_eq!(told(&mut ears).await.len(), Topic::ALL.len());
+        assert_eq!(announced_topics(&mut changes).await.len(), ListTopic::ALL.len());
         assert_eq!(client.list_all(Kind::Tool).await, before);
     })
     .await;
@@ -54,15 +54,15 @@ async fn f09_an_upstream_that_comes_and_goes_changes_no_list() {
         let config = "[defaults]\non_down = \"hide\"\nretry.max_backoff = \"1s\"\n";
         let world = World::start(hub(upstream), config).await;
         let client = world.client(MODERN_HTTP).await;
-        let mut ears = client.listen().await;
+        let mut changes = client.listen().await;
         for _ in 0..60 {
             world.upstream("hub").go_down();
             pass(Duration::from_secs(1)).await;
             world.upstream("hub").come_up();
             pass(Duration::from_secs(1)).await;
         }
-        ears.stays_silent().await;
-        drop(ears);
+        changes.stays_silent().await;
+        drop(changes);
         drop(client);
         world.close().await;
     }
@@ -79,7 +79,7 @@ async fn what_was_listed_before_a_start_is_shown_until_the_upstream_is_there() {
         let client = world.client(MODERN_HTTP).await;
         let keys = client.list_all(Kind::Resource).await;
         drop(client);
-        // Its file is written behind the list.
+        // The cache file is written after the list.
         pass(Duration::from_secs(1)).await;
         world.close().await;
 
@@ -93,11 +93,11 @@ async fn what_was_listed_before_a_start_is_shown_until_the_upstream_is_there() {
         world.upstream("hub").change_quietly(Kind::Prompt, |list| {
             list.push(definition(Kind::Prompt, "new"));
         });
-        let mut ears = client.listen().await;
+        let mut changes = client.listen().await;
         world.upstream("hub").come_up();
-        assert_eq!(told(&mut ears).await, BTreeSet::from(["prompts"]), "{upstream}");
+        assert_eq!(announced_topics(&mut changes).await, BTreeSet::from(["prompts"]), "{upstream}");
         assert_eq!(client.prompts().await, ["hub__a", "hub__b", "hub__new"]);
-        drop(ears);
+        drop(changes);
         drop(client);
         world.close().await;
 

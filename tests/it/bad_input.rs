@@ -1,14 +1,14 @@
-//! What no client should send: a clear error, and the next request on the same connection works.
+//! Invalid input from clients: a clear error, and the next request on the same connection works.
 
 use hyper::{HeaderMap, Method};
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Wire};
+use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport};
 use crate::client::{Client, Http, named, object, set, string};
 use crate::world::{World, everywhere, hub};
 
-/// Bodies that are no message, and the code that says so.
+/// Bodies that are not a message, and the expected error code.
 fn no_messages() -> Vec<(Vec<u8>, i64)> {
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"x":{}{}}}}}"#,
@@ -60,7 +60,7 @@ async fn what_is_no_message_is_refused_and_the_connection_lives_on() {
         for (line, code) in no_messages() {
             let shown = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
             client.stdio().send(&line);
-            let answer = object(&string(client.stdio().stray().await.expect("an answer")));
+            let answer = object(&string(client.stdio().next_unrouted().await.expect("an answer")));
             let error = answer.get_object("error").expect("an error");
             assert_eq!(error.get("code"), Some(&*code.to_string()), "{side}: {shown}");
             assert_eq!(client.prompts().await.len(), 2, "{side}: after {shown}");
@@ -123,7 +123,7 @@ async fn what_nobody_has_is_unknown_in_each_eras_words() {
         let reply = client.read("nowhere:x").await;
         let expected = if cell.client.is_modern() { -32602 } else { -32002 };
         assert_eq!(reply.code(), expected, "{reply:?}");
-        // Not by the owner's name for it, and not in another kind's list.
+        // Neither the upstream's own name nor another kind's list reaches the item.
         assert_eq!(client.get_prompt("a").await.code(), -32602);
         assert_eq!(client.read("hub__a").await.code(), expected);
     })
@@ -159,10 +159,10 @@ async fn batches_are_refused_where_they_were_removed() {
     let sides = [
         MODERN_HTTP,
         LEGACY_HTTP,
-        Side::new(Revision::V2025_06_18, Wire::Http),
+        Side::new(Revision::V2025_06_18, Transport::Http),
         MODERN_STDIO,
         LEGACY_STDIO,
-        Side::new(Revision::V2025_06_18, Wire::Stdio),
+        Side::new(Revision::V2025_06_18, Transport::Stdio),
     ];
     for side in sides {
         let client = world.client(side).await;
@@ -175,7 +175,8 @@ async fn batches_are_refused_where_they_were_removed() {
                 reply.code().to_string()
             } else {
                 client.stdio().send(batch.as_bytes());
-                let answer = object(&string(client.stdio().stray().await.expect("an answer")));
+                let answer =
+                    object(&string(client.stdio().next_unrouted().await.expect("an answer")));
                 let error = answer.get_object("error").expect("an error");
                 error.get("code").expect("a code").to_owned()
             };
@@ -202,7 +203,7 @@ async fn a_message_over_the_limit_is_refused() {
         } else {
             let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
             client.stdio().send(&message);
-            let answer = object(&string(client.stdio().stray().await.expect("an answer")));
+            let answer = object(&string(client.stdio().next_unrouted().await.expect("an answer")));
             assert!(answer.has("error"), "{side}: {answer:?}");
         }
         assert_eq!(client.prompts().await.len(), 2, "{side}");
@@ -240,7 +241,7 @@ async fn a_request_of_the_wrong_type_is_refused() {
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         let client = world.client(side).await;
         let http = client.http();
-        let params = client.dressed("{}");
+        let params = client.with_request_meta("{}");
         let body =
             string(weir::jsonrpc::write_request(&7.into(), "prompts/list", params.as_bytes()));
         let changed = |name: &str, value: Option<&str>| {
@@ -293,7 +294,7 @@ async fn a_head_of_8_kib_is_taken_however_small_the_limit() {
     let world = World::start(hub(MODERN_HTTP), "[server]\nmax_head = 1024").await;
     let client = world.client(MODERN_HTTP).await;
     let http = client.http();
-    // What gets through the head is no message.
+    // A head within the limit gets through; the body is then not a message.
     for (bytes, expected) in [(7 * 1024, 400), (9 * 1024, 431)] {
         let mut headers = http.headers("prompts/list", "{}");
         set(&mut headers, "x-large", &"x".repeat(bytes));
@@ -305,7 +306,7 @@ async fn a_head_of_8_kib_is_taken_however_small_the_limit() {
 
 // === The context of a modern request ===
 
-/// Posts a get of `hub__a` with these `_meta` members and headers.
+/// Posts a `prompts/get` of `hub__a` with these `_meta` members and headers.
 async fn post(client: &Client, inner: &str, changed: &[(&str, Option<&str>)]) -> (u16, i64) {
     let params = format!(r#"{{"name":"hub__a","_meta":{{{inner}}}}}"#);
     let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
@@ -414,9 +415,9 @@ async fn an_id_that_is_in_use_is_refused() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     for side in [MODERN_STDIO, LEGACY_STDIO, LEGACY_HTTP] {
         let client = world.client(side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let first = client.start_as(70.into(), "tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let second = client.start_as(70.into(), "prompts/list", "{}");
         assert_eq!(second.reply().await.code(), -32600, "{side}");
         call.result(r#"{"resultType":"complete","content":[]}"#);

@@ -1,4 +1,4 @@
-//! Ends of calls that are not answers: cancelled, deserted, too slow.
+//! Calls that end without an answer: cancelled, abandoned by the client, or timed out.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::client::named;
 use crate::upstream::Cancelled;
 use crate::world::{World, everywhere, hub, pass, settle, with_pair};
 
-/// How an upstream of this side is told that a call is cancelled.
-fn how(upstream: Side) -> Cancelled {
-    if upstream == MODERN_HTTP { Cancelled::Closed } else { Cancelled::Told }
+/// Signal by which an upstream of this side learns that a call is cancelled.
+fn expected_signal(upstream: Side) -> Cancelled {
+    if upstream == MODERN_HTTP { Cancelled::Closed } else { Cancelled::Notified }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_call_is_cancelled_at_its_upstream() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
         let other = client.start("tools/call", &named("hub__b"));
-        let (call, other_call) = (held.next().await, held.next().await);
+        let (call, other_call) = (intercepted.next().await, intercepted.next().await);
         exchange.cancel().await;
-        assert_eq!(call.cancelled().await, how(cell.upstream));
+        assert_eq!(call.cancelled().await, expected_signal(cell.upstream));
         settle().await;
         assert!(other_call.is_wanted(), "only the one that was meant");
         other_call.result(r#"{"content":[]}"#);
@@ -42,9 +42,9 @@ async fn a_call_whose_answer_is_arriving_on_a_shared_stream_is_cancelled() {
     {
         let world = World::start(hub(upstream), &with_pair("")).await;
         let client = world.client(client_side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let half = "x".repeat(512 * 1024);
         call.piece(&format!(
             r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"content":[],"text":"{half}"#
@@ -63,15 +63,15 @@ async fn a_call_whose_answer_is_arriving_on_a_shared_stream_is_cancelled() {
 async fn f37g_a_late_answer_to_a_cancelled_call_reaches_nobody() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         exchange.cancel().await;
         call.cancelled().await;
         call.result(r#"{"content":["late"]}"#);
-        world.upstream("hub").behave("tools/call");
+        world.upstream("hub").reset_answer("tools/call");
         let reply = client.call_tool("hub__a").await;
-        assert!(!reply.result().contains("late") && reply.notes.is_empty(), "{reply:?}");
+        assert!(!reply.result().contains("late") && reply.notifications.is_empty(), "{reply:?}");
     })
     .await;
 }
@@ -81,11 +81,11 @@ async fn a_call_ends_when_its_modern_client_leaves() {
     for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(MODERN_HTTP).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         drop(exchange);
-        assert_eq!(call.cancelled().await, how(upstream), "{upstream}");
+        assert_eq!(call.cancelled().await, expected_signal(upstream), "{upstream}");
         drop(client);
         world.close().await;
     }
@@ -96,14 +96,14 @@ async fn a_legacy_client_that_loses_its_stream_only_detaches() {
     for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(LEGACY_HTTP).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         drop(exchange);
         pass(Duration::from_secs(30)).await;
         assert!(call.is_wanted(), "{upstream}");
-        // To its limit, that is.
-        assert_eq!(call.cancelled().await, how(upstream), "{upstream}");
+        // The call runs up to its time limit.
+        assert_eq!(call.cancelled().await, expected_signal(upstream), "{upstream}");
         drop(client);
         world.close().await;
     }
@@ -114,14 +114,14 @@ async fn the_end_of_a_session_cancels_its_calls() {
     for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(LEGACY_HTTP).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let _exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let http = client.http();
         let headers = http.plain_headers();
         let reply = http.send(hyper::Method::DELETE, "/mcp", "", &headers).whole().await;
         assert!((200..300).contains(&reply.status), "{reply:?}");
-        assert_eq!(call.cancelled().await, how(upstream), "{upstream}");
+        assert_eq!(call.cancelled().await, expected_signal(upstream), "{upstream}");
         drop(_exchange);
         drop(client);
         world.close().await;
@@ -134,12 +134,16 @@ async fn the_end_of_standard_input_cancels_every_call() {
         for upstream in UPSTREAMS {
             let world = World::start(hub(upstream), "").await;
             let client = world.client(client_side).await;
-            let mut held = world.upstream("hub").hold("tools/call");
+            let mut intercepted = world.upstream("hub").intercept("tools/call");
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
+            let call = intercepted.next().await;
             drop(exchange);
             drop(client);
-            assert_eq!(call.cancelled().await, how(upstream), "{client_side}, {upstream}");
+            assert_eq!(
+                call.cancelled().await,
+                expected_signal(upstream),
+                "{client_side}, {upstream}"
+            );
             world.close().await;
         }
     }
@@ -164,21 +168,21 @@ const SHORT: &str = r#"
     timeouts = { call = "5s", call_max = "20s" }
 "#;
 
-/// Starts a call that hears of progress.
+/// Parameters of a call that asks for progress.
 const WITH_PROGRESS: &str = r#"{"name":"hub__a","_meta":{"progressToken":70}}"#;
 
 #[tokio::test(start_paused = true)]
 async fn n64_a_silent_call_times_out_and_its_upstream_is_told() {
     everywhere(SHORT, hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let start = Instant::now();
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let reply = exchange.reply().await;
         assert_eq!(reply.code(), 5040, "{reply:?}");
         assert_eq!(start.elapsed().as_secs(), 5);
-        assert_eq!(call.cancelled().await, how(cell.upstream));
+        assert_eq!(call.cancelled().await, expected_signal(cell.upstream));
     })
     .await;
 }
@@ -187,10 +191,10 @@ async fn n64_a_silent_call_times_out_and_its_upstream_is_told() {
 async fn n64_progress_keeps_a_call_alive_but_not_for_ever() {
     everywhere(SHORT, hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let start = Instant::now();
         let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let progress = async {
             for number in 1.. {
                 pass(Duration::from_secs(4)).await;
@@ -203,7 +207,7 @@ async fn n64_progress_keeps_a_call_alive_but_not_for_ever() {
         };
         assert_eq!(reply.code(), 5040, "{reply:?}");
         assert_eq!(start.elapsed().as_secs(), 20);
-        assert_eq!(call.cancelled().await, how(cell.upstream));
+        assert_eq!(call.cancelled().await, expected_signal(cell.upstream));
     })
     .await;
 }
@@ -216,10 +220,10 @@ async fn a_setting_lets_progress_count_for_nothing() {
     "#;
     everywhere(config, hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let start = Instant::now();
         let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         pass(Duration::from_secs(4)).await;
         call.progress(r#""progress":1"#);
         assert_eq!(exchange.reply().await.code(), 5040);

@@ -1,16 +1,15 @@
-//! The matrix: which revision and wire stand on either side of the house.
+//! The test matrix: revision and transport on either side of the gateway.
 //!
-//! Most of what Weir promises holds for every pair, so a test names the behaviour and [`matrix`] names
-//! the pairs.
+//! Most promises hold for every pair, so a test names the behaviour and [`matrix`] names the pairs.
 
 use std::fmt;
 
 use weir::mcp::revision::{Era, Revision};
 
-/// How messages travel.
+/// Transport of a client or an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wire {
-    /// Lines over a byte stream.
+pub(crate) enum Transport {
+    /// Newline-delimited JSON over a byte stream.
     Stdio,
     /// Streamable HTTP.
     Http,
@@ -18,26 +17,26 @@ pub(crate) enum Wire {
     Sse,
 }
 
-/// What one side speaks.
+/// Revision and transport of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) revision: Revision,
-    pub(crate) wire: Wire,
+    pub(crate) transport: Transport,
 }
 
-/// A client's side and an upstream's.
+/// One pair of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) client: Side,
     pub(crate) upstream: Side,
 }
 
-/// The newest revision of each era over each wire.
+/// The newest revision of each era over each transport.
 pub(crate) const SIDES: [Side; 4] = [
-    Side::new(Revision::NEWEST, Wire::Http),
-    Side::new(Revision::NEWEST, Wire::Stdio),
-    Side::new(Revision::NEWEST_LEGACY, Wire::Http),
-    Side::new(Revision::NEWEST_LEGACY, Wire::Stdio),
+    Side::new(Revision::NEWEST, Transport::Http),
+    Side::new(Revision::NEWEST, Transport::Stdio),
+    Side::new(Revision::NEWEST_LEGACY, Transport::Http),
+    Side::new(Revision::NEWEST_LEGACY, Transport::Stdio),
 ];
 
 pub(crate) const MODERN_HTTP: Side = SIDES[0];
@@ -45,21 +44,21 @@ pub(crate) const MODERN_STDIO: Side = SIDES[1];
 pub(crate) const LEGACY_HTTP: Side = SIDES[2];
 pub(crate) const LEGACY_STDIO: Side = SIDES[3];
 
-pub(crate) const LEGACY_SSE: Side = Side::new(Revision::NEWEST_LEGACY, Wire::Sse);
+pub(crate) const LEGACY_SSE: Side = Side::new(Revision::NEWEST_LEGACY, Transport::Sse);
 
-/// Every side of a client.
+/// All sides that a client can have.
 pub(crate) const CLIENTS: [Side; 5] = [SIDES[0], SIDES[1], SIDES[2], SIDES[3], LEGACY_SSE];
 
-/// What an upstream may speak: one that is asked over HTTP+SSE, too.
+/// All sides that an upstream can have, HTTP+SSE included.
 pub(crate) const UPSTREAMS: [Side; 5] = [
     MODERN_HTTP,
     MODERN_STDIO,
     LEGACY_HTTP,
     LEGACY_STDIO,
-    Side::new(Revision::V2024_11_05, Wire::Sse),
+    Side::new(Revision::V2024_11_05, Transport::Sse),
 ];
 
-/// Every client's side with every upstream's.
+/// All pairs of a client's side and an upstream's side.
 pub(crate) fn matrix() -> impl Iterator<Item = Cell> {
     CLIENTS
         .into_iter()
@@ -67,8 +66,8 @@ pub(crate) fn matrix() -> impl Iterator<Item = Cell> {
 }
 
 impl Side {
-    pub(crate) const fn new(revision: Revision, wire: Wire) -> Self {
-        Self { revision, wire }
+    pub(crate) const fn new(revision: Revision, transport: Transport) -> Self {
+        Self { revision, transport }
     }
 
     pub(crate) fn is_modern(self) -> bool {
@@ -76,13 +75,13 @@ impl Side {
     }
 
     pub(crate) fn is_http(self) -> bool {
-        self.wire == Wire::Http
+        self.transport == Transport::Http
     }
 }
 
 impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} over {:?}", self.revision, self.wire)
+        write!(f, "{} over {:?}", self.revision, self.transport)
     }
 }
 

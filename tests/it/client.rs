@@ -1,10 +1,9 @@
-//! Raw clients of every revision over every wire: they send bytes and hand bytes back.
+//! Raw clients of every revision over every transport: they send bytes and return bytes.
 //!
-//! A [`Client`] has made its era's introductions. [`Client::start`] sends a request and returns the
-//! [`Exchange`] that it opens; [`Client::request`] waits for its [`Reply`]. Whatever comes back is kept
-//! as text, so that tests compare bytes.
+//! A [`Client`] has completed its era's handshake. [`Client::start`] sends a request and returns
+//! the [`Exchange`] that it opens; [`Client::request`] waits for its [`Reply`]. All responses are
+//! kept as text, so that tests compare bytes.
 //!
-//! Knows nothing of: the house, and what the methods mean.
 
 mod http;
 mod pair;
@@ -21,125 +20,132 @@ use tokio::io::DuplexStream;
 use tokio_util::task::TaskTracker;
 use weir::json::{self, Object};
 use weir::jsonrpc::{self, Id};
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 use weir::mcp::meta;
 
-use crate::cell::{Side, Wire};
-use crate::judge::Talk;
+use crate::cell::{Side, Transport};
+use crate::judge::JudgedConversation;
 use crate::upstream::PATIENCE;
 pub(crate) use http::{AUTHORITY, Exchange as HttpExchange, Http, HttpReply, set};
 pub(crate) use stdio::Stdio;
 
-/// How long a silence has to be before it counts as one.
+/// Time without a message after which a stream counts as silent.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
-/// Opens connections to what is tested.
+/// Opens connections to the tested gateway or server.
 #[derive(Clone)]
-pub(crate) struct Open {
+pub(crate) struct Connector {
     connect: Arc<dyn Fn() -> DuplexStream + Send + Sync>,
-    /// Who judges what comes back, if that is Weir's.
-    talk: Option<Arc<Talk>>,
+    /// Judge of the received messages, if they are Weir's.
+    conversation: Option<Arc<JudgedConversation>>,
 }
 
-/// One client.
+/// A client of one side.
 pub(crate) struct Client {
     pub(crate) side: Side,
-    pub(crate) wire: Wired,
-    /// What it declares that it can do.
+    pub(crate) transport: ClientTransport,
+    /// Declared client capabilities, as JSON.
     capabilities: String,
     numbers: AtomicU64,
 }
 
-/// A client's wire.
-pub(crate) enum Wired {
+/// Transport of a client.
+pub(crate) enum ClientTransport {
     Http(Http),
-    /// And the HTTP+SSE pair, which has one incoming stream for everything, too.
+    /// Also the HTTP+SSE pair, which has one incoming stream for everything as well.
     Stdio(Stdio),
 }
 
-/// How a request ended.
+/// Response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
     /// The HTTP status; 200 over stdio.
     pub(crate) status: u16,
-    /// The id, as it came back.
+    /// The id, as received.
     pub(crate) id: String,
-    /// The `result` or the `error`, as it came.
+    /// The `result` or the `error`, as received.
     pub(crate) outcome: Result<String, String>,
-    /// The messages before it.
-    pub(crate) notes: Vec<String>,
+    /// The messages before the response.
+    pub(crate) notifications: Vec<String>,
 }
 
-/// A request that is under way. Dropping it is leaving without a word.
+/// A request in flight. Dropping it abandons the request without a notification.
 pub(crate) struct Exchange<'a> {
     client: &'a Client,
     id: Id,
-    wire: Wiring,
+    transport: ExchangeTransport,
 }
 
-enum Wiring {
+enum ExchangeTransport {
     Http(http::Exchange),
     Stdio(stdio::Exchange),
 }
 
-impl Open {
+impl Connector {
     pub(crate) fn new(
         connect: impl Fn() -> DuplexStream + Send + Sync + 'static,
-        talk: Option<Arc<Talk>>,
+        conversation: Option<Arc<JudgedConversation>>,
     ) -> Self {
-        Self { connect: Arc::new(connect), talk }
+        Self { connect: Arc::new(connect), conversation }
     }
 
     pub(crate) fn connect(&self) -> DuplexStream {
         (self.connect)()
     }
 
-    /// The client says this, over this wire.
-    fn said(&self, bytes: &[u8], wire: Wire) {
-        if let Some(talk) = &self.talk {
-            talk.said(bytes, wire);
+    /// Shows the judge a message that the client sends over this transport.
+    fn record_sent(&self, bytes: &[u8], transport: Transport) {
+        if let Some(conversation) = &self.conversation {
+            conversation.record_sent(bytes, transport);
         }
     }
 
-    /// The client hears this.
-    fn heard(&self, bytes: &[u8]) {
-        if let Some(talk) = &self.talk {
-            talk.heard(bytes);
+    /// Has the judge check a message that the client receives.
+    fn check_received(&self, bytes: &[u8]) {
+        if let Some(conversation) = &self.conversation {
+            conversation.check_received(bytes);
         }
     }
 }
 
 impl Client {
-    /// A client that has opened its conversation.
+    /// Connects a client and completes its handshake.
     pub(crate) async fn open(
         side: Side,
-        open: Open,
+        open: Connector,
         key: Option<&str>,
         tasks: &TaskTracker,
     ) -> Self {
-        let client = Self::silent(side, open, key, tasks);
+        let client = Self::uninitialized(side, open, key, tasks);
         if !side.is_modern() {
             client.initialize().await;
         }
         client
     }
 
-    /// A client that has said nothing yet.
-    pub(crate) fn silent(side: Side, open: Open, key: Option<&str>, tasks: &TaskTracker) -> Self {
-        let wire = match side.wire {
-            Wire::Http => Wired::Http(Http::new(side, open, key, tasks)),
-            Wire::Stdio => Wired::Stdio(Stdio::new(&open, tasks)),
-            Wire::Sse => Wired::Stdio(pair::open(Http::new(side, open, key, tasks), tasks)),
+    /// Connects a client that has sent nothing yet.
+    pub(crate) fn uninitialized(
+        side: Side,
+        open: Connector,
+        key: Option<&str>,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let transport = match side.transport {
+            Transport::Http => ClientTransport::Http(Http::new(side, open, key, tasks)),
+            Transport::Stdio => ClientTransport::Stdio(Stdio::new(&open, tasks)),
+            Transport::Sse => {
+                ClientTransport::Stdio(pair::open(Http::new(side, open, key, tasks), tasks))
+            }
         };
-        Self { side, wire, capabilities: "{}".into(), numbers: AtomicU64::new(1) }
+        Self { side, transport, capabilities: "{}".into(), numbers: AtomicU64::new(1) }
     }
 
-    /// The client with these capabilities, which it has not told yet.
+    /// Sets these capabilities, before the handshake.
     pub(crate) fn declaring(self, capabilities: &str) -> Self {
         Self { capabilities: capabilities.into(), ..self }
     }
 
-    /// Opens the conversation in the legacy way.
+    /// Completes the handshake of the legacy era.
     pub(crate) async fn initialize(&self) {
         let params = format!(
             r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{{"name":"raw","version":"1"}}}}"#,
@@ -165,55 +171,57 @@ impl Client {
 
     /// Sends a request under this id.
     pub(crate) fn start_as(&self, id: Id, method: &str, params: &str) -> Exchange<'_> {
-        let params = self.dressed(params);
+        let params = self.with_request_meta(params);
         let message = jsonrpc::write_request(&id, method, params.as_bytes());
-        let wire = match &self.wire {
-            Wired::Http(http) => Wiring::Http(http.post(message, &http.headers(method, &params))),
-            Wired::Stdio(stdio) => Wiring::Stdio(stdio.ask(&id, &message)),
+        let transport = match &self.transport {
+            ClientTransport::Http(http) => {
+                ExchangeTransport::Http(http.post(message, &http.headers(method, &params)))
+            }
+            ClientTransport::Stdio(stdio) => ExchangeTransport::Stdio(stdio.ask(&id, &message)),
         };
-        Exchange { client: self, id, wire }
+        Exchange { client: self, id, transport }
     }
 
     /// Sends a notification.
     pub(crate) async fn notify(&self, method: &str, params: &str) {
         let message = jsonrpc::write_notification(method, params.as_bytes());
-        match &self.wire {
-            Wired::Http(http) => {
+        match &self.transport {
+            ClientTransport::Http(http) => {
                 let reply = http.post(message, &http.headers(method, params)).whole().await;
                 assert_eq!(reply.status, 202, "{method}: {reply:?}");
             }
-            Wired::Stdio(stdio) => stdio.send(&message),
+            ClientTransport::Stdio(stdio) => stdio.send(&message),
         }
     }
 
-    /// Sends any message that has no answer.
+    /// Sends any message that has no response.
     pub(crate) async fn send(&self, message: &str) {
-        match &self.wire {
-            Wired::Http(http) => {
+        match &self.transport {
+            ClientTransport::Http(http) => {
                 let mut posted = http.post(message.to_owned(), &http.headers("", "{}"));
                 posted.opened().await;
                 assert_eq!(posted.status(), 202, "{message}");
             }
-            Wired::Stdio(stdio) => stdio.send(message.as_bytes()),
+            ClientTransport::Stdio(stdio) => stdio.send(message.as_bytes()),
         }
     }
 
     pub(crate) fn http(&self) -> &Http {
-        match &self.wire {
-            Wired::Http(http) => http,
-            Wired::Stdio(_) => panic!("this client speaks over stdio"),
+        match &self.transport {
+            ClientTransport::Http(http) => http,
+            ClientTransport::Stdio(_) => panic!("this client speaks over stdio"),
         }
     }
 
     pub(crate) fn stdio(&self) -> &Stdio {
-        match &self.wire {
-            Wired::Stdio(stdio) => stdio,
-            Wired::Http(_) => panic!("this client speaks over HTTP"),
+        match &self.transport {
+            ClientTransport::Stdio(stdio) => stdio,
+            ClientTransport::Http(_) => panic!("this client speaks over HTTP"),
         }
     }
 
-    /// The parameters with what a modern request says about itself.
-    pub(crate) fn dressed(&self, params: &str) -> String {
+    /// The parameters with the `_meta` members of a modern request.
+    pub(crate) fn with_request_meta(&self, params: &str) -> String {
         if !self.side.is_modern() {
             return params.to_owned();
         }
@@ -231,7 +239,7 @@ impl Client {
 
     // === Requests by name ===
 
-    /// One page of a list.
+    /// Requests one page of a list.
     pub(crate) async fn page(&self, kind: Kind, cursor: Option<&str>) -> Object {
         let params = match cursor {
             Some(cursor) => format!(r#"{{"cursor":{}}}"#, string(json::quote(cursor))),
@@ -240,7 +248,7 @@ impl Client {
         object(self.request(kind.list_method(), &params).await.result())
     }
 
-    /// The keys of all items of a kind, through all pages.
+    /// Lists the keys of all items of a kind, through all pages.
     pub(crate) async fn list_all(&self, kind: Kind) -> Vec<String> {
         let (mut keys, mut cursor) = (Vec::new(), None::<String>);
         loop {
@@ -269,7 +277,7 @@ impl Client {
         self.request("resources/read", &format!(r#"{{"uri":{}}}"#, string(json::quote(uri)))).await
     }
 
-    /// Completes an argument of a prompt.
+    /// Requests a completion of a prompt's argument.
     pub(crate) async fn complete(&self, prompt: &str) -> Reply {
         let name = string(json::quote(prompt));
         let params = format!(
@@ -278,18 +286,18 @@ impl Client {
         self.request("completion/complete", &params).await
     }
 
-    /// Listens for changes of every topic.
-    pub(crate) async fn listen(&self) -> Ears<'_> {
-        self.listen_for(&Topic::ALL).await
+    /// Opens a stream for changes of every topic.
+    pub(crate) async fn listen(&self) -> ChangeStream<'_> {
+        self.listen_for(&ListTopic::ALL).await
     }
 
-    /// Listens for changes; only a modern client can choose of which topics.
-    pub(crate) async fn listen_for(&self, topics: &[Topic]) -> Ears<'_> {
+    /// Opens a stream for changes; only a modern client can choose the topics.
+    pub(crate) async fn listen_for(&self, topics: &[ListTopic]) -> ChangeStream<'_> {
         self.try_listen_for(topics).await.expect("a stream")
     }
 
-    /// The same; `None` if the connection ends before the stream has begun.
-    pub(crate) async fn try_listen_for(&self, topics: &[Topic]) -> Option<Ears<'_>> {
+    /// [`Self::listen_for`] that returns `None` if the connection ends before the stream has begun.
+    pub(crate) async fn try_listen_for(&self, topics: &[ListTopic]) -> Option<ChangeStream<'_>> {
         if self.side.is_modern() {
             let filter: Vec<_> =
                 topics.iter().map(|topic| format!(r#""{}":true"#, topic.filter_member())).collect();
@@ -298,72 +306,77 @@ impl Client {
             let acknowledged = object(&exchange.next().await?);
             let method = acknowledged.get_string("method");
             assert_eq!(method.as_deref(), Some("notifications/subscriptions/acknowledged"));
-            return Some(Ears {
+            return Some(ChangeStream {
                 id: Some(exchange.id.clone()),
                 source: Source::Exchange(exchange),
             });
         }
-        let source = match &self.wire {
-            Wired::Http(http) => {
+        let source = match &self.transport {
+            ClientTransport::Http(http) => {
                 let stream = http.get();
-                let exchange =
-                    Exchange { client: self, id: Id::from(0), wire: Wiring::Http(stream) };
+                let exchange = Exchange {
+                    client: self,
+                    id: Id::from(0),
+                    transport: ExchangeTransport::Http(stream),
+                };
                 Source::Exchange(exchange)
             }
-            Wired::Stdio(stdio) => Source::Strays(stdio),
+            ClientTransport::Stdio(stdio) => Source::Unrouted(stdio),
         };
-        let mut ears = Ears { id: None, source };
-        ears.opened().await.then_some(ears)
+        let mut changes = ChangeStream { id: None, source };
+        changes.opened().await.then_some(changes)
     }
 }
 
 impl Exchange<'_> {
-    /// The next message: a note, or the answer; `None` when nothing comes any more.
+    /// The next message: a notification or the response; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<String> {
-        tokio::time::timeout(PATIENCE * 10, self.whenever()).await.expect("a message in time")
+        tokio::time::timeout(PATIENCE * 10, self.next_untimed()).await.expect("a message in time")
     }
 
-    /// The same, however long it takes.
-    async fn whenever(&mut self) -> Option<String> {
-        let next: BoxFuture<'_, Option<Bytes>> = match &mut self.wire {
-            Wiring::Http(exchange) => Box::pin(exchange.next()),
-            Wiring::Stdio(exchange) => Box::pin(exchange.next()),
+    /// Waits for the next message without a time limit.
+    async fn next_untimed(&mut self) -> Option<String> {
+        let next: BoxFuture<'_, Option<Bytes>> = match &mut self.transport {
+            ExchangeTransport::Http(exchange) => Box::pin(exchange.next()),
+            ExchangeTransport::Stdio(exchange) => Box::pin(exchange.next()),
         };
         next.await.map(string)
     }
 
-    /// The next question to the client of this request.
-    pub(crate) async fn question(&mut self) -> String {
+    /// The next message of the server about this call: on its stream, or unsolicited over stdio.
+    pub(crate) async fn next_server_message(&mut self) -> String {
         let question = async {
-            match &self.client.wire {
-                Wired::Http(_) => self.next().await,
-                Wired::Stdio(stdio) => stdio.stray().await.map(string),
+            match &self.client.transport {
+                ClientTransport::Http(_) => self.next().await,
+                ClientTransport::Stdio(stdio) => stdio.next_unrouted().await.map(string),
             }
         };
         let question = tokio::time::timeout(PATIENCE * 10, question).await;
         question.expect("a question in time").expect("the stream is open")
     }
 
-    /// Waits for the answer.
+    /// Waits for the response.
     pub(crate) async fn reply(mut self) -> Reply {
-        self.answer().await.unwrap_or_else(|notes| panic!("no answer after {notes:?}"))
+        self.answer()
+            .await
+            .unwrap_or_else(|notifications| panic!("no answer after {notifications:?}"))
     }
 
-    /// Waits for the answer; without one returns what came instead.
+    /// Waits for the response; without one, returns the messages that came instead.
     pub(crate) async fn answer(&mut self) -> Result<Reply, Vec<String>> {
-        let mut notes = Vec::new();
+        let mut notifications = Vec::new();
         loop {
-            let Some(message) = self.next().await else { return Err(notes) };
+            let Some(message) = self.next().await else { return Err(notifications) };
             if object(&message).has("method") {
-                notes.push(message);
+                notifications.push(message);
                 continue;
             }
-            return Ok(self.read(&message, notes));
+            return Ok(self.read(&message, notifications));
         }
     }
 
-    /// An answer, behind these notes.
-    pub(crate) fn read(&self, message: &str, notes: Vec<String>) -> Reply {
+    /// Parses a response that came after these notifications.
+    pub(crate) fn read(&self, message: &str, notifications: Vec<String>) -> Reply {
         let answer = object(message);
         let member = |name: &str| answer.get_bytes(name).map(string);
         let outcome = match (member("result"), member("error")) {
@@ -371,33 +384,34 @@ impl Exchange<'_> {
             (None, Some(error)) => Err(error),
             _ => panic!("not an answer: {message}"),
         };
-        let status = match &self.wire {
-            Wiring::Http(exchange) => exchange.status(),
-            Wiring::Stdio(_) => 200,
+        let status = match &self.transport {
+            ExchangeTransport::Http(exchange) => exchange.status(),
+            ExchangeTransport::Stdio(_) => 200,
         };
-        Reply { status, id: member("id").expect("an id"), outcome, notes }
+        Reply { status, id: member("id").expect("an id"), outcome, notifications }
     }
 
-    /// Whether nothing comes for a while.
+    /// Asserts that no message comes for a while.
     pub(crate) async fn stays_silent(&mut self) {
         let next = tokio::time::timeout(SILENCE, self.next()).await;
         assert!(next.is_err(), "{next:?}");
     }
 
-    /// Cancels the request in its era's way.
+    /// Cancels the request in the way of its era.
     pub(crate) async fn cancel(self) {
         if self.client.side.is_modern() && self.client.side.is_http() {
-            return; // Dropping the exchange closes its stream.
+            // Dropping the exchange closes its stream.
+            return;
         }
         let params = format!(r#"{{"requestId":{}}}"#, self.id);
         self.client.notify("notifications/cancelled", &params).await;
     }
 
-    /// The next piece of an HTTP response's body, as it arrives.
+    /// The next chunk of an HTTP response's body, as it arrives.
     pub(crate) async fn piece(&mut self) -> Option<Bytes> {
-        match &mut self.wire {
-            Wiring::Http(exchange) => exchange.piece().await,
-            Wiring::Stdio(_) => panic!("lines have no pieces"),
+        match &mut self.transport {
+            ExchangeTransport::Http(exchange) => exchange.piece().await,
+            ExchangeTransport::Stdio(_) => panic!("lines have no pieces"),
         }
     }
 }
@@ -418,24 +432,26 @@ impl Reply {
     }
 }
 
-// === Ears ===
+// === Change notifications ===
 
 /// A client's stream of change notifications.
-pub(crate) struct Ears<'a> {
-    /// The listen request's id, in the modern era.
+pub(crate) struct ChangeStream<'a> {
+    /// Id of the listen request, in the modern era.
     id: Option<Id>,
     source: Source<'a>,
 }
 
 enum Source<'a> {
     Exchange(Exchange<'a>),
-    Strays(&'a Stdio),
+    Unrouted(&'a Stdio),
 }
 
-impl Ears<'_> {
-    /// Waits until the stream is open; `false` if its connection ended before.
+impl ChangeStream<'_> {
+    /// Waits until the stream is open; `false` if its connection ended before that.
     async fn opened(&mut self) -> bool {
-        if let Source::Exchange(Exchange { wire: Wiring::Http(exchange), .. }) = &mut self.source {
+        if let Source::Exchange(Exchange { transport: ExchangeTransport::Http(exchange), .. }) =
+            &mut self.source
+        {
             if !exchange.opened().await {
                 return false;
             }
@@ -444,24 +460,24 @@ impl Ears<'_> {
         true
     }
 
-    /// The next message, whatever it is.
+    /// The next message of any method.
     pub(crate) async fn next(&mut self) -> Option<String> {
         match &mut self.source {
             Source::Exchange(exchange) => exchange.next().await,
-            Source::Strays(stdio) => stdio.stray().await.map(string),
+            Source::Unrouted(stdio) => stdio.next_unrouted().await.map(string),
         }
     }
 
-    /// The same, however long it takes.
-    pub(crate) async fn whenever(&mut self) -> Option<String> {
+    /// Waits for the next message without a time limit.
+    pub(crate) async fn next_untimed(&mut self) -> Option<String> {
         match &mut self.source {
-            Source::Exchange(exchange) => exchange.whenever().await,
-            Source::Strays(stdio) => stdio.stray().await.map(string),
+            Source::Exchange(exchange) => exchange.next_untimed().await,
+            Source::Unrouted(stdio) => stdio.next_unrouted().await.map(string),
         }
     }
 
     /// The topic of the next change.
-    pub(crate) async fn next_change(&mut self) -> Topic {
+    pub(crate) async fn next_change(&mut self) -> ListTopic {
         let next = tokio::time::timeout(PATIENCE, self.next()).await;
         let message = next.expect("a change in time").expect("the stream is open");
         let message = object(&message);
@@ -469,10 +485,10 @@ impl Ears<'_> {
         let subscription = meta.and_then(|meta| meta.get_bytes(meta::SUBSCRIPTION_ID));
         assert_eq!(subscription.as_ref(), self.id.as_ref().map(Id::as_bytes));
         let method = message.get_string("method").expect("a method");
-        Topic::of_notification(&method).unwrap_or_else(|| panic!("{method} is no change"))
+        ListTopic::of_notification(&method).unwrap_or_else(|| panic!("{method} is no change"))
     }
 
-    /// Waits a while in which nothing must come.
+    /// Asserts that no message comes for a while.
     pub(crate) async fn stays_silent(&mut self) {
         let next = tokio::time::timeout(SILENCE, self.next()).await;
         assert!(next.is_err(), "{next:?}");
@@ -482,11 +498,11 @@ impl Ears<'_> {
     pub(crate) async fn piece(&mut self) -> Option<Bytes> {
         match &mut self.source {
             Source::Exchange(exchange) => exchange.piece().await,
-            Source::Strays(_) => panic!("lines have no pieces"),
+            Source::Unrouted(_) => panic!("lines have no pieces"),
         }
     }
 
-    /// Ends listening with its era's word for it; a legacy stream is simply closed.
+    /// Ends listening in the way of its era; a legacy stream is simply closed.
     pub(crate) async fn cancel(self) {
         if let (Source::Exchange(exchange), Some(_)) = (self.source, self.id) {
             exchange.cancel().await;
@@ -496,7 +512,7 @@ impl Ears<'_> {
 
 // === Text ===
 
-/// The parameters of a get or a call.
+/// The parameters of a get or a call of this name.
 pub(crate) fn named(name: &str) -> String {
     format!(r#"{{"name":{}}}"#, string(json::quote(name)))
 }

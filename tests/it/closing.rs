@@ -1,4 +1,4 @@
-//! Closing the house: what is under way is finished, streams end in their era's way, nothing new begins.
+//! Shutdown: requests in flight are finished, streams end in their era's way, nothing new begins.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::world::{World, everywhere, hub, pass};
 async fn a_call_under_way_is_answered() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
-        world.stop_doors();
+        let call = intercepted.next().await;
+        world.stop_downstream();
         pass(Duration::from_secs(1)).await;
         assert!(call.is_wanted());
         call.result(r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#);
@@ -27,16 +27,16 @@ async fn a_call_under_way_is_answered() {
 async fn n61_a_modern_listen_over_http_ends_with_its_result() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let client = world.client(MODERN_HTTP).await;
-    let mut ears = client.listen().await;
-    world.stop_doors();
-    let last = object(&ears.next().await.expect("a result"));
+    let mut changes = client.listen().await;
+    world.stop_downstream();
+    let last = object(&changes.next().await.expect("a result"));
     let id = last.get("id").expect("an id").to_owned();
     let result = last.get_object("result").expect("a result");
     let inner = result.get_object("_meta").expect("_meta");
     assert_eq!(inner.get("io.modelcontextprotocol/subscriptionId"), Some(&*id));
     assert_eq!(result.get("resultType"), Some("\"complete\""));
-    assert_eq!(ears.next().await, None);
-    drop(ears);
+    assert_eq!(changes.next().await, None);
+    drop(changes);
     drop(client);
     world.close().await;
 }
@@ -45,14 +45,14 @@ async fn n61_a_modern_listen_over_http_ends_with_its_result() {
 async fn n61_a_modern_listen_over_stdio_is_cancelled() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let client = world.client(MODERN_STDIO).await;
-    let ears = client.listen().await;
-    world.stop_doors();
-    let last = client.stdio().stray().await.expect("a notification");
+    let changes = client.listen().await;
+    world.stop_downstream();
+    let last = client.stdio().next_unrouted().await.expect("a notification");
     let last = object(&String::from_utf8_lossy(&last));
     assert_eq!(last.get("method"), Some("\"notifications/cancelled\""));
     let params = last.get_object("params").expect("params");
     assert_eq!(params.get("requestId"), Some("1"));
-    drop(ears);
+    drop(changes);
     drop(client);
     world.close().await;
 }
@@ -61,10 +61,10 @@ async fn n61_a_modern_listen_over_stdio_is_cancelled() {
 async fn a_legacy_stream_ends() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let client = world.client(LEGACY_HTTP).await;
-    let mut ears = client.listen().await;
-    world.stop_doors();
-    assert_eq!(ears.next().await, None);
-    drop(ears);
+    let mut changes = client.listen().await;
+    world.stop_downstream();
+    assert_eq!(changes.next().await, None);
+    drop(changes);
     drop(client);
     world.close().await;
 }
@@ -76,7 +76,7 @@ async fn a_house_that_nobody_uses_closes_at_once() {
         client.prompts().await;
         drop(client);
         let start = tokio::time::Instant::now();
-        world.stop_doors();
+        world.stop_downstream();
         world.drained().await;
         assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     })

@@ -1,18 +1,18 @@
-//! Definitions and what hangs on them: which bytes pass, which clients get another form, and which
-//! arguments of a tool are repeated in headers.
+//! Definitions of items: the bytes that pass, the forms for older clients, and the tool arguments
+//! that are repeated in headers.
 
 use hyper::HeaderMap;
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 use weir::mcp::revision::Revision;
 
 use crate::cell::{
-    LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, UPSTREAMS, Wire,
+    LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport, UPSTREAMS,
 };
 use crate::client::{Client, HttpReply, named, object, set, string};
 use crate::upstream::Script;
 use crate::world::{World, everywhere};
 
-/// What the newest revision and many before it may say of anything.
+/// Members that the newest revision and many before it allow in every definition.
 const ODD: &str = r#""title":"\u0041\/é","description":"d","icons":[{"src":"https://example.org/i.png","mimeType":"image/png","sizes":["48x48","any"],"theme":"dark"}],"_meta":{"example.org/x":{"n":1e300,"f":1.0}},"novel":[ 1 ,{}]"#;
 
 #[tokio::test(start_paused = true)]
@@ -23,10 +23,11 @@ async fn every_member_of_a_definition_passes_byte_for_byte() {
     let prompt = format!(
         r#"{{"name":"a","arguments":[{{"name":"p","title":"t","required":true,"x":1.0}}],{ODD}}}"#
     );
-    let notes = r#""annotations":{"audience":["user"],"priority":0.50,"lastModified":"2025-01-12T15:00:58Z","x":1.0},"mimeType":"text/plain""#;
-    let resource =
-        format!(r#"{{"uri":"file:///a","name":"a",{notes},"size":9007199254740993,{ODD}}}"#);
-    let template = format!(r#"{{"uriTemplate":"a:///{{path}}","name":"a",{notes},{ODD}}}"#);
+    let notifications = r#""annotations":{"audience":["user"],"priority":0.50,"lastModified":"2025-01-12T15:00:58Z","x":1.0},"mimeType":"text/plain""#;
+    let resource = format!(
+        r#"{{"uri":"file:///a","name":"a",{notifications},"size":9007199254740993,{ODD}}}"#
+    );
+    let template = format!(r#"{{"uriTemplate":"a:///{{path}}","name":"a",{notifications},{ODD}}}"#);
     let definitions = [prompt, tool, resource, template];
     let script = |side| {
         let script = Kind::ALL.into_iter().zip(&definitions);
@@ -47,15 +48,17 @@ async fn every_member_of_a_definition_passes_byte_for_byte() {
 
 #[tokio::test(start_paused = true)]
 async fn every_member_of_a_call_and_its_result_passes_byte_for_byte() {
-    let notes = r#""annotations":{"audience":["assistant"],"priority":1,"lastModified":"2025-01-12T15:00:58Z"},"_meta":{"example.org/y":1e400}"#;
-    let text = format!(r#"{{"type":"text","text":"\u0041\/é",{notes}}}"#);
-    let image = format!(r#"{{"type":"image","data":"AA==","mimeType":"image/png",{notes}}}"#);
-    let audio = format!(r#"{{"type":"audio","data":"AA==","mimeType":"audio/wav",{notes}}}"#);
+    let notifications = r#""annotations":{"audience":["assistant"],"priority":1,"lastModified":"2025-01-12T15:00:58Z"},"_meta":{"example.org/y":1e400}"#;
+    let text = format!(r#"{{"type":"text","text":"\u0041\/é",{notifications}}}"#);
+    let image =
+        format!(r#"{{"type":"image","data":"AA==","mimeType":"image/png",{notifications}}}"#);
+    let audio =
+        format!(r#"{{"type":"audio","data":"AA==","mimeType":"audio/wav",{notifications}}}"#);
     let link = format!(
         r#"{{"type":"resource_link","uri":"file:///b","name":"b","size":1.0,{ODD},"annotations":{{}}}}"#
     );
     let embedded = format!(
-        r#"{{"type":"resource","resource":{{"uri":"file:///b","blob":"AA==","_meta":{{"n":1.0}}}},{notes}}}"#
+        r#"{{"type":"resource","resource":{{"uri":"file:///b","blob":"AA==","_meta":{{"n":1.0}}}},{notifications}}}"#
     );
     let blocks = [text.as_str(), &image, &audio, &link, &embedded].join(",");
     let cases = [
@@ -100,7 +103,7 @@ async fn every_member_of_a_call_and_its_result_passes_byte_for_byte() {
                 }
                 (true, _) => r#","resultType":"complete""#,
             };
-            // Blocks that its revision does not have yet are not for this upstream to send.
+            // This upstream must not send blocks that its revision does not have yet.
             let result = match cell.upstream.revision >= Revision::V2025_06_18 {
                 true => result.clone(),
                 false => result.replace(&format!("{audio},{link},"), ""),
@@ -175,9 +178,10 @@ async fn a_tool_that_needs_a_task_is_there_for_whom_can_begin_one() {
     };
     let all = [("a", "required"), ("b", "optional"), ("c", "forbidden")];
     let listed = all.map(|(name, support)| tool(&format!("hub__{name}"), support));
-    let older = Side::new(Revision::V2025_06_18, Wire::Http);
+    let older = Side::new(Revision::V2025_06_18, Transport::Http);
     for upstream in [LEGACY_HTTP, LEGACY_STDIO] {
-        // Of who declares no tasks the tools have none, whatever they say.
+        // The tools of an upstream without the tasks capability have no tasks, whatever they
+        // declare.
         for (declared, needs_task) in [
             (r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#, true),
             (r#"{"tools":{}}"#, false),
@@ -201,7 +205,7 @@ async fn a_tool_that_needs_a_task_is_there_for_whom_can_begin_one() {
                 let before = world.requests();
                 let reply = client.call_tool("hub__a").await;
                 if is_hidden {
-                    // Like one that was never there.
+                    // The reply is the same as for an unknown tool.
                     let unknown = client.call_tool("hub__x").await;
                     assert_eq!(reply.error(), unknown.error().replace("hub__x", "hub__a"));
                     assert_eq!(world.requests(), before, "{side}");
@@ -227,11 +231,11 @@ async fn a_change_of_tools_that_a_client_cannot_use_is_not_told_to_it() {
     let tool =
         r#"{"name":"t","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}"#;
     world.upstream("hub").change(Kind::Tool, |list| list.push(tool.into())).await;
-    assert_eq!(seeing.next_change().await, Topic::Tools);
+    assert_eq!(seeing.next_change().await, ListTopic::Tools);
     blind.stays_silent().await;
     world.upstream("hub").add(Kind::Tool, "z").await;
-    assert_eq!(seeing.next_change().await, Topic::Tools);
-    assert_eq!(blind.next_change().await, Topic::Tools);
+    assert_eq!(seeing.next_change().await, ListTopic::Tools);
+    assert_eq!(blind.next_change().await, ListTopic::Tools);
     drop((blind, seeing));
     drop((modern, legacy));
     world.close().await;
@@ -239,7 +243,7 @@ async fn a_change_of_tools_that_a_client_cannot_use_is_not_told_to_it() {
 
 // === Arguments in headers ===
 
-/// A tool that wants three of its arguments repeated.
+/// A tool that asks for three of its arguments to be repeated in headers.
 const MARKED: &str = r#"{"name":"t","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"deep":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}},"flag":{"type":"boolean","x-mcp-header":"Flag"}}}}"#;
 
 fn marked(side: Side) -> Script {
@@ -249,7 +253,7 @@ fn marked(side: Side) -> Script {
 /// Calls a tool over HTTP with these headers beside the usual ones.
 async fn call(client: &Client, params: &str, extra: &[(&'static str, &str)]) -> HttpReply {
     let http = client.http();
-    let params = client.dressed(params);
+    let params = client.with_request_meta(params);
     let mut headers = http.headers("tools/call", &params);
     for (name, value) in extra {
         set(&mut headers, name, value);
@@ -294,13 +298,13 @@ async fn a_modern_clients_headers_have_to_repeat_its_arguments() {
                 assert_eq!(error.get("code"), Some("-32020"), "{upstream}");
             }
         }
-        // Nothing is expected of a tool without marks, nor of an item that is not there.
+        // A tool without annotations, or an unknown item, needs no such header.
         assert_eq!(call(&client, &named("hub__a"), &[]).await.status, 200, "{upstream}");
         let unknown = call(&client, &named("hub__x"), &good).await;
         let unknown = object(&unknown.body).get_object("error").expect("an error");
         assert_eq!(unknown.get("code"), Some("-32602"), "{upstream}");
         drop(client);
-        // Other wires and eras have no such headers.
+        // Other transports and eras have no such headers.
         for side in [MODERN_STDIO, LEGACY_HTTP, LEGACY_STDIO] {
             let client = world.client(side).await;
             assert!(client.request("tools/call", body).await.outcome.is_ok(), "{side}");
@@ -327,7 +331,7 @@ async fn a_modern_http_server_gets_its_own_headers_and_those_that_mean_nothing_h
     assert_eq!(repeated(&seen), expected);
     assert!(!seen.contains_key("x-other"));
     drop(client);
-    // From a client that has no such headers the server gets its own all the same.
+    // The server gets its headers even if the client's transport or era has none.
     for side in [MODERN_STDIO, LEGACY_HTTP, LEGACY_STDIO] {
         let client = world.client(side).await;
         assert!(client.request("tools/call", body).await.outcome.is_ok());
@@ -355,7 +359,8 @@ async fn a_tool_with_bad_marks_is_left_out_where_headers_are_spoken() {
             let client = world.client(side).await;
             let expected: &[&str] = match upstream {
                 MODERN_HTTP => &["hub__a"],
-                // Spec 2026-07-28, Streamable HTTP, schema extension: other transports may ignore marks.
+                // Spec 2026-07-28, Streamable HTTP, schema extension: other transports may ignore
+                // the annotations.
                 _ => &["hub__a", "hub__bad"],
             };
             assert_eq!(client.list_all(Kind::Tool).await, expected, "{side} of {upstream}");

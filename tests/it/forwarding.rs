@@ -1,15 +1,16 @@
-//! Calls: they go to the owner under its own name, and what it says comes back as it was said.
+//! Forwarding of calls: to the owner under its own name, and the response comes back unchanged.
 
 use weir::json::Object;
 use weir::mcp::kind::Kind;
 use weir::mcp::meta;
 
-use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Wire};
+use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Transport};
 use crate::client::{named, object, set, string};
 use crate::upstream::{Answer, Script};
 use crate::world::{World, everywhere, hub, key_of, settle};
 
-/// Each method with parameters for the upstream `hub`'s item `a`, and how that upstream names it.
+/// Each method with parameters for the item `a` of the upstream `hub`, and that upstream's own
+/// form.
 const METHODS: [(&str, &str, &str); 5] = [
     ("prompts/get", r#"{"name":"hub__a"}"#, r#""name":"a""#),
     ("tools/call", r#"{"name":"hub__a","arguments":{}}"#, r#""name":"a""#),
@@ -26,7 +27,7 @@ const METHODS: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// A result without the members that belong to its revision's envelope.
+/// A result without the members of its revision's envelope.
 fn payload(result: &str) -> String {
     let mut result = object(result);
     for member in ["resultType", "ttlMs", "cacheScope"] {
@@ -165,7 +166,7 @@ async fn a_client_gets_its_own_id_back() {
 async fn many_calls_at_once_get_their_own_answers_in_any_order() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchanges: Vec<_> = (0..20)
             .map(|n| {
                 let params = format!(r#"{{"name":"hub__a","arguments":{{"n":{n}}}}}"#);
@@ -174,7 +175,7 @@ async fn many_calls_at_once_get_their_own_answers_in_any_order() {
             .collect();
         let mut calls = Vec::new();
         for _ in 0..20 {
-            calls.push(held.next().await);
+            calls.push(intercepted.next().await);
         }
         for call in calls.into_iter().rev() {
             let arguments = string(call.params.get_bytes("arguments").expect("arguments"));
@@ -194,9 +195,9 @@ async fn a_large_reply_is_forwarded_while_it_arrives() {
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         let world = World::start(hub(side), "").await;
         let client = world.client(side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let mut exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let half = "x".repeat(512 * 1024);
         call.piece(&format!(
             r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"resultType":"complete","content":[],"text":"{half}"#
@@ -211,7 +212,7 @@ async fn a_large_reply_is_forwarded_while_it_arrives() {
             body.extend_from_slice(&piece);
         }
         let text = String::from_utf8(body).expect("UTF-8");
-        // Behind `data:` if Weir has chosen an event stream.
+        // The message follows `data:` if Weir has chosen an event stream.
         let message = &text[text.find('{').expect("an object")..=text.rfind('}').expect("its end")];
         let result = object(message).get_object("result").expect("a result");
         let forwarded = result.get("text").expect("the text");
@@ -228,9 +229,9 @@ async fn a_reply_that_breaks_off_is_an_error_or_a_broken_connection_but_no_resul
         for length in [10, 1 << 20] {
             let world = World::start(hub(side), "").await;
             let client = world.client(side).await;
-            let mut held = world.upstream("hub").hold("tools/call");
+            let mut intercepted = world.upstream("hub").intercept("tools/call");
             let mut exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
+            let call = intercepted.next().await;
             let text = "x".repeat(length);
             call.piece(&format!(
                 r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"content":[],"text":"{text}"#
@@ -266,7 +267,7 @@ async fn an_upstream_gets_its_own_headers_and_none_of_the_clients() {
         for side in [MODERN_HTTP, LEGACY_HTTP] {
             let client = world.client_as("staff", side).await;
             let http = client.http();
-            let params = client.dressed(&named("hub__a"));
+            let params = client.with_request_meta(&named("hub__a"));
             let mut headers = http.headers("tools/call", &params);
             set(&mut headers, "cookie", "secret=1");
             set(&mut headers, "x-forwarded-for", "10.0.0.1");
@@ -293,24 +294,28 @@ async fn s16_n83_a_clients_key_reaches_no_upstream_over_any_wire() {
     "#;
     everywhere(config, hub, async |world, cell| {
         let client = world.client_as("staff", cell.client).await;
-        let ears = client.listen().await;
+        let changes = client.listen().await;
         for (method, params, _) in METHODS {
             client.request(method, params).await.result();
         }
-        // One that is taken back, and a list that is asked for anew.
-        let mut held = world.upstream("hub").hold("tools/call");
+        // One request is cancelled, and a list is requested again.
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__b"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         exchange.cancel().await;
         call.cancelled().await;
         world.upstream("hub").add(Kind::Prompt, "c").await;
         settle().await;
-        ears.cancel().await;
+        changes.cancel().await;
 
         let (key, upstream) = (key_of("staff"), world.upstream("hub"));
-        let heads = upstream.heads();
-        assert_eq!(heads.is_empty(), cell.upstream.wire == Wire::Stdio, "{cell}");
-        for headers in heads {
+        let request_headers = upstream.request_headers();
+        assert_eq!(
+            request_headers.is_empty(),
+            cell.upstream.transport == Transport::Stdio,
+            "{cell}"
+        );
+        for headers in request_headers {
             assert!(!headers.contains_key("authorization"), "{cell}: {headers:?}");
             assert!(!format!("{headers:?}").contains(&key), "{cell}: {headers:?}");
         }

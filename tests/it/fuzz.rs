@@ -1,5 +1,6 @@
-//! The corpora of `fuzz/`: each committed input goes through its target's check, in its time, and so do a few that
-//! are made from them. `./dev fuzz` has libFuzzer make them, guided by what they reach.
+//! The corpora of `fuzz/`: each committed input passes its target's check in time, and so do a few
+//! inputs that are derived from them. `./dev fuzz` lets libFuzzer derive inputs, guided by
+//! coverage.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,17 +8,17 @@ use std::time::{Duration, Instant};
 use crate::checks::TARGETS;
 use crate::sim::Dice;
 
-/// How long one input may take, in an unoptimized build on a busy machine.
+/// Longest time for one input, in an unoptimized build on a busy machine.
 const TIME: Duration = Duration::from_secs(5);
 
-/// How large all corpora are together, at the most.
+/// Total size of all corpora, at most.
 const BYTES: u64 = 300 * 1024;
 
 fn corpora() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus")
 }
 
-/// The inputs of a target, in the order of their names.
+/// Inputs of a target, sorted by name.
 fn inputs(target: &str) -> Vec<PathBuf> {
     let folder = corpora().join(target);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -50,11 +51,11 @@ fn the_house_keeps_its_word_for_every_committed_input() {
     replay(11..TARGETS.len());
 }
 
-/// How many inputs are made from a target's corpus: of text, and where each takes a house.
+/// Derived inputs for each target: of text, and of those that start a gateway for each input.
 const MADE: u64 = 300;
 const MADE_HOUSES: u64 = 15;
 
-/// An input made from those of a corpus.
+/// Derives an input from those of a corpus.
 fn made(from: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     let mut bytes = from[dice.below(from.len() as u64) as usize].clone();
     for _ in 0..=dice.below(4) {
@@ -79,7 +80,7 @@ fn made(from: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Makes so many inputs for each of these targets, the same each time.
+/// Derives `count` inputs for each of these targets, the same ones each time.
 fn make(targets: std::ops::Range<usize>, count: u64) {
     for (target, check) in &TARGETS[targets] {
         let read = |path: &PathBuf| std::fs::read(path).expect("an input");

@@ -1,4 +1,4 @@
-//! Garbage from an upstream: it costs the call that it belongs to, and no other.
+//! Garbage from an upstream: it fails the call that it belongs to, and no other.
 
 use std::time::Duration;
 
@@ -26,17 +26,17 @@ async fn f37f_an_answer_that_is_none_is_an_error_and_the_next_call_works() {
             "7",
             "",
         ] {
-            let mut held = world.upstream("hub").hold("tools/call");
+            let mut intercepted = world.upstream("hub").intercept("tools/call");
             let exchange = client.start("tools/call", &named("hub__a"));
-            held.next().await.garbage(garbage);
+            intercepted.next().await.respond_raw(garbage);
             let reply = exchange.reply().await;
             assert!(reply.outcome.is_err(), "{garbage}: {reply:?}");
             // Over HTTP an error without an id still belongs to the request that it answers.
             let codes: &[i64] =
                 if cell.upstream.is_http() { &[-32603, 5030, -32600] } else { &[-32603, 5040] };
             assert!(codes.contains(&reply.code()), "{garbage}: {reply:?}");
-            world.upstream("hub").behave("tools/call");
-            // Should Weir have hung up: it is back soon.
+            world.upstream("hub").reset_answer("tools/call");
+            // If Weir has closed the connection, it is connected again soon.
             pass(Duration::from_secs(5)).await;
             let reply = client.call_tool("hub__a").await;
             assert!(reply.outcome.is_ok(), "after {garbage}: {reply:?}");
@@ -51,14 +51,14 @@ async fn f37b_a_second_answer_is_dropped() {
         let world = World::start(hub(upstream), "").await;
         for side in SIDES {
             let client = world.client(side).await;
-            let mut held = world.upstream("hub").hold("tools/call");
+            let mut intercepted = world.upstream("hub").intercept("tools/call");
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
+            let call = intercepted.next().await;
             call.piece("{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{\"n\":1,\"content\":[]}}\n");
             call.piece("{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{\"n\":2}}\n");
             let reply = exchange.reply().await;
             assert!(reply.result().contains("\"n\":1"), "{side}: {reply:?}");
-            world.upstream("hub").behave("tools/call");
+            world.upstream("hub").reset_answer("tools/call");
             assert!(!client.call_tool("hub__a").await.result().contains("\"n\":2"), "{side}");
         }
         world.close().await;
@@ -71,24 +71,24 @@ async fn a_legacy_servers_ping_is_answered_and_its_questions_are_declined() {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(LEGACY_HTTP).await;
         let hub = world.upstream("hub");
-        hub.until_heard(weir::mcp::kind::Topic::Prompts).await;
+        hub.until_listener(weir::mcp::kind::ListTopic::Prompts).await;
         hub.say(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
-        let answers = hub.answers_heard(1).await;
+        let answers = hub.received_responses(1).await;
         assert_eq!(answers, [r#"{"jsonrpc":"2.0","id":"p","result":{}}"#], "{upstream}");
         let question = r#"{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"messages":[]}}"#;
         hub.say(question);
-        let answers = hub.answers_heard(2).await;
+        let answers = hub.received_responses(2).await;
         assert!(answers[1].contains(r#""id":7"#) && answers[1].contains("-32601"), "{answers:?}");
 
-        let mut held = hub.hold("tools/call");
+        let mut intercepted = hub.intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
-        call.question(question);
-        let answers = hub.answers_heard(3).await;
+        let call = intercepted.next().await;
+        call.send_request(question);
+        let answers = hub.received_responses(3).await;
         assert!(answers[2].contains("error"), "{answers:?}");
         call.result(r#"{"content":[]}"#);
         let reply = exchange.reply().await;
-        assert!(reply.outcome.is_ok() && reply.notes.is_empty(), "{reply:?}");
+        assert!(reply.outcome.is_ok() && reply.notifications.is_empty(), "{reply:?}");
         drop(client);
         world.close().await;
     }
@@ -100,16 +100,16 @@ async fn f37h_a_modern_servers_question_is_not_answered_and_reaches_nobody() {
         let world = World::start(hub(upstream), "").await;
         for side in SIDES {
             let client = world.client(side).await;
-            let mut held = world.upstream("hub").hold("tools/call");
+            let mut intercepted = world.upstream("hub").intercept("tools/call");
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
-            call.question(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
-            call.question(r#"{"jsonrpc":"2.0","id":7,"method":"roots/list"}"#);
+            let call = intercepted.next().await;
+            call.send_request(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
+            call.send_request(r#"{"jsonrpc":"2.0","id":7,"method":"roots/list"}"#);
             call.notify("notifications/message", r#"{"level":"info","data":"x"}"#);
             call.notify("notifications/nonsense", "{}");
             call.result(r#"{"resultType":"complete","content":[]}"#);
             let reply = exchange.reply().await;
-            assert!(reply.outcome.is_ok() && reply.notes.is_empty(), "{side}: {reply:?}");
+            assert!(reply.outcome.is_ok() && reply.notifications.is_empty(), "{side}: {reply:?}");
         }
         world.close().await;
     }

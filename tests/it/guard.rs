@@ -1,4 +1,4 @@
-//! What goes in and comes out: arguments, the make of results, hidden text, redaction, in every cell.
+//! The guard in every cell: prompt arguments, malformed results, invisible text, redaction.
 
 use weir::mcp::kind::Kind;
 
@@ -22,7 +22,7 @@ fn result(upstream: Side, members: &str) -> String {
     }
 }
 
-/// A prompt that says this.
+/// A prompt result with this text.
 fn saying(text: &str) -> String {
     format!(r#""messages":[{{"role":"user","content":{{"type":"text","text":"{text}"}}}}]"#)
 }
@@ -104,7 +104,7 @@ async fn hidden_text_in_a_result_is_dealt_with_by_setting() {
                 Some(text) => assert!(reply.result().contains(&saying(text)), "{reply:?}"),
                 None => assert_eq!(
                     reply.error(),
-                    r#"{"code":-32603,"message":"the reply of upstream hub is refused here: hidden text, <U+001B>"}"#
+                    r#"{"code":-32603,"message":"the response of upstream hub was refused by the guard: hidden text, <U+001B>"}"#
                 ),
             }
         })
@@ -152,7 +152,7 @@ async fn a_malformed_prompt_is_refused_by_setting() {
             }
             let reply = client.get_prompt("hub__a").await;
             let text =
-                "the reply of upstream hub is refused here: a role is neither user nor assistant";
+                "the response of upstream hub was refused by the guard: a role is neither user nor assistant";
             assert_eq!(reply.error(), format!(r#"{{"code":-32603,"message":"{text}"}}"#));
         })
         .await;
@@ -177,7 +177,7 @@ async fn secrets_are_redacted_from_results_and_errors_of_every_kind() {
                     r#""contents":[{{"uri":"file:///a","text":"{text}"}}],"ttlMs":0,"cacheScope":"private""#
                 ),
             };
-            // The second is far over what is held otherwise.
+            // The second is far larger than the limit for other results.
             for filling in ["", &"x".repeat(200_000)] {
                 let secret = says(&format!("{filling}AKIA\\u0041BCD{filling}"));
                 world.upstream("hub").result(method, &result(cell.upstream, &secret));
@@ -199,20 +199,20 @@ async fn secrets_are_redacted_from_results_and_errors_of_every_kind() {
 async fn a_reply_that_comes_after_questions_is_looked_at_too() {
     let config = "[guard]\nhidden_text = \"refuse\"\n";
     let world = World::start(hub(LEGACY_HTTP), config).await;
-    let mut held = world.upstream("hub").hold("prompts/get");
+    let mut intercepted = world.upstream("hub").intercept("prompts/get");
     let client = world.client_declaring(LEGACY_HTTP, r#"{"elicitation":{}}"#).await;
     let mut exchange = client.start("prompts/get", r#"{"name":"hub__a"}"#);
     let asking = async {
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let form = r#"{"message":"m","requestedSchema":{"type":"object","properties":{}}}"#;
-        call.question(&format!(
+        call.send_request(&format!(
             r#"{{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{form}}}"#
         ));
-        world.upstream("hub").answers_heard(1).await;
+        world.upstream("hub").received_responses(1).await;
         call.result(&format!("{{{}}}", saying(r"\u202e")));
     };
     let answering = async {
-        let id = object(&exchange.question().await).get("id").expect("an id").to_owned();
+        let id = object(&exchange.next_server_message().await).get("id").expect("an id").to_owned();
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"action":"cancel"}}}}"#);
         client.send(&answer).await;
         exchange.reply().await
@@ -257,7 +257,7 @@ async fn secrets_are_redacted_from_definitions_and_instructions() {
         let script = Script::new(side).instructions("use AKIAABCD").raw(Kind::Tool, TOOL);
         let script = script.raw(Kind::Prompt, PROMPT);
         let script = script.raw(Kind::Resource, RESOURCE).raw(Kind::Template, TEMPLATE);
-        // What its upstream has to get back as it is.
+        // The upstream has to get these members back unchanged.
         let script =
             script.raw(Kind::Tool, r#"{"name":"AKIAABCD","inputSchema":{"type":"object"}}"#);
         let script = script.raw(
@@ -273,7 +273,7 @@ async fn secrets_are_redacted_from_definitions_and_instructions() {
         let client = world.client(cell.client).await;
         let redacted = |text: &str| {
             let text = text.replace("AKI\\u0041", "AKIA");
-            // An icon's address is none any more.
+            // A redacted icon's address is no URI any more, so the icon is left out.
             let text = text.replace(r#""icons":[{"src":"https://example.org/AKIAABCD"}],"#, "");
             text.replace("AKIAABCD", "[redacted:key]").replacen(
                 r#""name":""#,
@@ -291,19 +291,18 @@ async fn secrets_are_redacted_from_definitions_and_instructions() {
             let expected = format!("[{}]", text.replace("AKIAABCD", "[redacted:key]"));
             assert_eq!(page.get(kind.list_member()), Some(&*expected));
         }
-        let why =
-            "what is redacted stands in its name, its URI or the name of a member or argument";
-        let told = Kind::ALL.map(|kind| world.left_out("hub", kind));
+        let why = "text to redact is in its name, its URI or the name of a member or argument";
+        let reasons = Kind::ALL.map(|kind| world.left_out("hub", kind));
         let expected = [
-            vec![format!("\"q\" is of no use: {why}")],
+            vec![format!("\"q\" cannot be used: {why}")],
             vec![
-                format!("\"[redacted:key]\" is of no use: {why}"),
-                format!("\"u\" is of no use: {why}"),
+                format!("\"[redacted:key]\" cannot be used: {why}"),
+                format!("\"u\" cannot be used: {why}"),
             ],
-            vec![format!("\"a:[redacted:key]\" is of no use: {why}")],
-            vec![format!("\"a:[redacted:key]{{t}}\" is of no use: {why}")],
+            vec![format!("\"a:[redacted:key]\" cannot be used: {why}")],
+            vec![format!("\"a:[redacted:key]{{t}}\" cannot be used: {why}")],
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reasons, expected);
         for name in ["hub__AKIAABCD", "hub__u", "hub__[redacted:key]"] {
             assert!(client.call_tool(name).await.outcome.is_err(), "{name}");
         }

@@ -1,12 +1,12 @@
-//! The harness itself: raw clients against scripted upstreams, with no house between them.
+//! Tests of the harness itself: raw clients against scripted upstreams, without a gateway.
 //!
-//! What holds here holds because of the two partners alone, so a behaviour test that fails tells of Weir.
+//! Since these tests pass without Weir, a behaviour test that fails points at Weir.
 
 use tokio_util::task::TaskTracker;
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, SIDES, Side};
-use crate::client::{Client, Open};
+use crate::client::{Client, Connector};
 use crate::upstream::{Answer, Cancelled, Probe, Replies, Script, Upstream, own_key};
 
 fn start(script: Script) -> (Upstream, TaskTracker) {
@@ -20,7 +20,7 @@ async fn meet(upstream: &Upstream, side: Side, tasks: &TaskTracker) -> Client {
         true => server.connect().expect("the server is up"),
         false => server.pipe().expect("the server is up"),
     };
-    Client::open(side, Open::new(open, None), None, tasks).await
+    Client::open(side, Connector::new(open, None), None, tasks).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +41,7 @@ async fn a_script_lists_and_answers_on_every_side() {
             assert_eq!(client.call_tool("a").await.code(), 7, "{side}");
             assert!(client.read("file:///a").await.outcome.is_ok());
             assert!(client.complete("a").await.outcome.is_ok());
-            assert_eq!(upstream.surprises(), Vec::<String>::new(), "{side}");
+            assert_eq!(upstream.violations(), Vec::<String>::new(), "{side}");
         }
     }
 }
@@ -51,15 +51,15 @@ async fn a_change_is_announced_on_every_side() {
     for side in SIDES {
         let (upstream, tasks) = start(Script::full(side));
         let client = meet(&upstream, side, &tasks).await;
-        let mut ears = client.listen().await;
+        let mut changes = client.listen().await;
         upstream.add(Kind::Tool, "c").await;
-        assert_eq!(ears.next_change().await, Topic::Tools, "{side}");
-        ears.stays_silent().await;
+        assert_eq!(changes.next_change().await, ListTopic::Tools, "{side}");
+        changes.stays_silent().await;
         upstream.remove(Kind::Template, "a").await;
-        assert_eq!(ears.next_change().await, Topic::Resources, "{side}");
+        assert_eq!(changes.next_change().await, ListTopic::Resources, "{side}");
         assert_eq!(client.list_all(Kind::Template).await, [own_key(Kind::Template, "b")]);
-        ears.cancel().await;
-        assert_eq!(upstream.surprises(), Vec::<String>::new(), "{side}");
+        changes.cancel().await;
+        assert_eq!(upstream.violations(), Vec::<String>::new(), "{side}");
     }
 }
 
@@ -68,23 +68,23 @@ async fn a_held_call_sends_progress_and_learns_that_it_is_cancelled() {
     for side in SIDES {
         let (upstream, tasks) = start(Script::full(side));
         let client = meet(&upstream, side, &tasks).await;
-        let mut held = upstream.hold("tools/call");
+        let mut intercepted = upstream.intercept("tools/call");
         let id = weir::jsonrpc::Id::from(99);
         let params = r#"{"name":"a","_meta":{"progressToken":99}}"#;
         let exchange = client.start_as(id, "tools/call", params);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         call.progress(r#""progress":1"#);
         call.result("{}");
         let reply = exchange.reply().await;
-        assert_eq!((reply.result(), reply.notes.len()), ("{}", 1), "{side}");
+        assert_eq!((reply.result(), reply.notifications.len()), ("{}", 1), "{side}");
 
         let exchange = client.start("tools/call", r#"{"name":"a"}"#);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         assert!(call.is_wanted());
         exchange.cancel().await;
-        let expected = if side == MODERN_HTTP { Cancelled::Closed } else { Cancelled::Told };
+        let expected = if side == MODERN_HTTP { Cancelled::Closed } else { Cancelled::Notified };
         assert_eq!(call.cancelled().await, expected, "{side}");
-        assert_eq!(upstream.surprises(), Vec::<String>::new(), "{side}");
+        assert_eq!(upstream.violations(), Vec::<String>::new(), "{side}");
     }
 }
 
@@ -93,9 +93,9 @@ async fn an_answer_in_pieces_arrives_in_pieces() {
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         let (upstream, tasks) = start(Script::full(side));
         let client = meet(&upstream, side, &tasks).await;
-        let mut held = upstream.hold("tools/call");
+        let mut intercepted = upstream.intercept("tools/call");
         let mut exchange = client.start("tools/call", r#"{"name":"a"}"#);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         call.piece(r#"{"jsonrpc":"2.0","id":{id},"#);
         let first = exchange.piece().await.expect("a piece");
         call.piece(r#""result":{}}"#);
@@ -111,7 +111,7 @@ async fn a_server_goes_down_and_comes_up() {
     for side in SIDES {
         let (upstream, tasks) = start(Script::full(side));
         let client = meet(&upstream, side, &tasks).await;
-        let _held = upstream.hold("tools/call");
+        let _held = upstream.intercept("tools/call");
         let mut exchange = client.start("tools/call", r#"{"name":"a"}"#);
         upstream.until_count("tools/call", 1).await;
         upstream.go_down();
@@ -147,10 +147,10 @@ async fn what_a_careful_server_would_refuse_is_a_surprise() {
     let client = meet(&upstream, MODERN_HTTP, &tasks).await;
     assert_eq!(client.request("ping", "{}").await.status, 404);
     let http = client.http();
-    let params = client.dressed(r#"{"name":"b"}"#);
+    let params = client.with_request_meta(r#"{"name":"b"}"#);
     let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     http.post(message, &http.headers("prompts/get", r#"{"name":"a"}"#)).whole().await;
-    let surprises = upstream.surprises();
-    assert_eq!(surprises.len(), 2, "{surprises:?}");
-    assert!(surprises[1].contains("mcp-name"), "{surprises:?}");
+    let violations = upstream.violations();
+    assert_eq!(violations.len(), 2, "{violations:?}");
+    assert!(violations[1].contains("mcp-name"), "{violations:?}");
 }

@@ -9,13 +9,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::TaskTracker;
-use weir::upstream::connect::Stream;
+use weir::upstream::connect::ByteStream;
 
 pub(crate) const ISSUER: &str = "https://id.test/a";
 pub(crate) const AUDIENCE: &str = "http://127.0.0.1:8642/mcp";
 
-/// A connection to the provider, which answers one request.
-pub(crate) fn connect() -> Box<dyn Stream> {
+/// Opens a connection to the provider, which answers one request.
+pub(crate) fn connect() -> Box<dyn ByteStream> {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     TaskTracker::new().spawn(async move {
         let mut head = Vec::new();
@@ -38,12 +38,12 @@ pub(crate) fn connect() -> Box<dyn Stream> {
     Box::new(ours)
 }
 
-/// A token for this user, good for ten minutes, with these further claims.
+/// A token for this user with these further claims, valid for ten minutes.
 pub(crate) fn token(user: &str, more: &str) -> String {
     token_until(user, more, now() + 600)
 }
 
-/// The same, good until then.
+/// A token for this user with these further claims, valid until `end`.
 pub(crate) fn token_until(user: &str, more: &str, end: u64) -> String {
     let claims = format!(
         r#"{{"iss":"{ISSUER}","aud":"{AUDIENCE}","sub":"{user}","exp":{end}{}{more}}}"#,

@@ -1,4 +1,4 @@
-//! What Weir says of itself: capabilities, instructions, who it is, and how long that holds.
+//! Weir's own handshake: capabilities, instructions, server info, and how long they may be cached.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use weir::json::Object;
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Wire};
+use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport};
 use crate::client::{Client, object, string};
 use crate::upstream::Script;
 use crate::world::{World, hub, pass};
 
 const APPS: &str = r#"{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}"#;
 
-/// What the opening request of this side answers.
+/// Result of the opening request of this side.
 pub(crate) async fn introduction(world: &World, role: Option<&str>, side: Side) -> Object {
     let client: Client;
     let reply = if side.is_modern() {
@@ -25,8 +25,8 @@ pub(crate) async fn introduction(world: &World, role: Option<&str>, side: Side) 
     } else {
         let key = role.map(crate::world::key_of);
         client = match role {
-            Some(role) if side.wire == Wire::Stdio => world.client_as(role, side).await,
-            _ => world.silent_client(side, key.as_deref()),
+            Some(role) if side.transport == Transport::Stdio => world.client_as(role, side).await,
+            _ => world.uninitialized_client(side, key.as_deref()),
         };
         let params = format!(
             r#"{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"x","version":"1"}}}}"#,
@@ -71,7 +71,7 @@ async fn capabilities_are_the_union_of_what_the_visible_upstreams_have() {
         let ui = &APPS[1..APPS.len() - 1];
         let some = r#"{"extensions":{"x/a":{"of":"hub"},"x/b":{}}}"#;
         for side in [MODERN_HTTP, LEGACY_HTTP, MODERN_STDIO] {
-            // The eras know tasks of different shapes, and none becomes the other.
+            // The tasks of the two eras differ and are not translated into each other.
             let tasks = match upstream.is_modern() && side.is_modern() {
                 true => r#""io.modelcontextprotocol/tasks":{},"#,
                 false => "",
@@ -98,7 +98,7 @@ async fn a_revision_hears_of_no_capability_that_it_does_not_have() {
         (Revision::V2025_11_25, r#"{"completions":{}}"#),
         (Revision::V2026_07_28, r#"{"completions":{}}"#),
     ] {
-        let found = introduction(&world, None, Side::new(revision, Wire::Stdio)).await;
+        let found = introduction(&world, None, Side::new(revision, Transport::Stdio)).await;
         assert_eq!(capabilities(&found), expected, "{revision}");
     }
     world.close().await;
@@ -124,14 +124,14 @@ async fn extensions_of_a_client_reach_its_upstream_but_for_those_that_are_not_ca
         assert!(client.request("tools/call", &params).await.outcome.is_ok());
         assert_eq!(offered().as_deref(), Some(&*declared));
         drop(client);
-        let client = world.silent_client(LEGACY_STDIO, None);
+        let client = world.uninitialized_client(LEGACY_STDIO, None);
         let params = format!(
             r#"{{"protocolVersion":"2025-11-25","capabilities":{declared},"clientInfo":{{"name":"x","version":"1"}}}}"#
         );
         client.request("initialize", &params).await;
         assert!(client.call_tool("hub__a").await.outcome.is_ok());
         let offered = object(&offered().expect("capabilities"));
-        // The eras know tasks of different shapes, and none becomes the other.
+        // The tasks of the two eras differ and are not translated into each other.
         let carried = declared.replace(r#""io.modelcontextprotocol/tasks":{},"#, "");
         let carried = object(&carried).get("extensions").map(str::to_owned);
         assert_eq!(offered.get("extensions"), carried.as_deref());
@@ -178,13 +178,13 @@ async fn instructions_are_those_of_the_upstreams_that_a_client_can_see() {
 async fn instructions_of_the_only_upstream_come_without_a_heading_and_can_be_off() {
     let long = format!("{}ä{}", "x".repeat(8 * 1024 - 1), "x".repeat(10_000));
     let cut = format!("{}\n\n[cut here: 8191 of 18193 bytes]", "x".repeat(8 * 1024 - 1));
-    for (config, said, expected) in [
+    for (config, sent, expected) in [
         ("[naming]\nmode = \"none\"", "Plug it in.", Some("Plug it in.")),
         ("[naming]\nmode = \"none\"", " \n", None),
         ("[naming]\nmode = \"none\"", &long, Some(&*cut)),
         ("[naming]\nmode = \"none\"\n[protocol]\ninstructions = false", "Plug it in.", None),
     ] {
-        let scripts = vec![("hub", Script::full(MODERN_HTTP).instructions(said))];
+        let scripts = vec![("hub", Script::full(MODERN_HTTP).instructions(sent))];
         let world = World::start(scripts, config).await;
         for side in [MODERN_HTTP, LEGACY_HTTP] {
             let found = introduction(&world, None, side).await;
@@ -232,7 +232,8 @@ async fn what_is_said_may_be_kept_as_the_upstreams_and_the_rules_allow() {
         }
     };
     let hint = |ttl: &str, scope: &str| (ttl.to_owned(), scope.to_owned());
-    // The least of the upstreams' times and our own minute; less as time goes by.
+    // The time to live is the smallest of the upstreams' and Weir's own minute, less the elapsed
+    // time.
     for (a, b, after, expected) in [
         (3_600_000, 3_600_000, 0, "60000"),
         (3_600_000, 30_000, 0, "30000"),
@@ -248,7 +249,7 @@ async fn what_is_said_may_be_kept_as_the_upstreams_and_the_rules_allow() {
         assert_eq!(found, (Some("0"), Some("\"private\"")));
         world.close().await;
     }
-    // An upstream's word that its list differs between clients holds for all of the merged one.
+    // If one upstream's list differs between clients, the merged one does as well.
     let scripts = vec![("a", script(3_600_000)), ("b", script(3_600_000).private())];
     let world = World::start(scripts, &config).await;
     assert_eq!(hints(&world, None).await, vec![hint("60000", "private"); 4]);
@@ -258,7 +259,7 @@ async fn what_is_said_may_be_kept_as_the_upstreams_and_the_rules_allow() {
 #[tokio::test(start_paused = true)]
 async fn a_resource_that_says_nothing_of_caching_is_not_to_be_cached() {
     let contents = r#""contents":[{"uri":"file:///a","text":"\u0041"}]"#;
-    for (said, expected) in [
+    for (sent, expected) in [
         ("", r#""ttlMs":0,"cacheScope":"private""#),
         (r#","ttlMs":5"#, r#""ttlMs":5,"cacheScope":"private""#),
         (r#","cacheScope":"public""#, r#""cacheScope":"public","ttlMs":0"#),
@@ -266,7 +267,7 @@ async fn a_resource_that_says_nothing_of_caching_is_not_to_be_cached() {
     ] {
         let world = World::start(hub(MODERN_HTTP), "").await;
         let client = world.client(MODERN_HTTP).await;
-        let result = format!(r#"{{"resultType":"complete",{contents}{said}}}"#);
+        let result = format!(r#"{{"resultType":"complete",{contents}{sent}}}"#);
         world.upstream("hub").result("resources/read", &result);
         let reply = client.read("file:///a").await;
         let expected = format!(r#"{{"resultType":"complete",{contents},{expected}}}"#);

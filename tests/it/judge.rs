@@ -1,11 +1,11 @@
-//! Whether what Weir sends is what the specification's own schema allows.
+//! Judge of Weir's messages by the official JSON schemas of the specification.
 //!
-//! A [`Judge`] belongs to a world, a [`Talk`] to one partner of Weir's: it hears what the partner says, to
-//! know what an answer answers, and checks what Weir says. The envelope is judged by the revision that is
-//! spoken there, and so is everything that Weir makes; what it only carries, by the revision of the server
-//! that made it. The world fails at its end with every frame that was not as it should be.
+//! A [`Judge`] belongs to a world, a [`JudgedConversation`] to one partner of Weir: it records the
+//! partner's requests, to know which one a response answers, and checks Weir's messages. The
+//! revision that is spoken on the connection applies to the envelope and to everything that Weir
+//! creates; to forwarded payloads the revision of the server that created them applies. The world
+//! fails at its end with every violation.
 //!
-//! Knows nothing of: wires, and how messages are cut from them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use serde_json::Value;
 use weir::mcp::meta;
 use weir::mcp::revision::{Era, Revision};
 
-use crate::cell::{Side, Wire};
+use crate::cell::{Side, Transport};
 use crate::schema::{Schema, Sender, assert_prepared};
 
-/// The judge of one world. Dropped, it speaks.
+/// Judge of one world; it reports the violations when it is dropped.
 pub(crate) struct Judge {
-    /// What the servers speak, by the name of their upstream.
+    /// Revision of each server, by the name of its upstream.
     servers: BTreeMap<String, Revision>,
     record: Mutex<Record>,
 }
@@ -27,32 +27,32 @@ pub(crate) struct Judge {
 #[derive(Default)]
 struct Record {
     violations: Vec<String>,
-    /// What the clients speak.
+    /// Revisions of the clients.
     clients: BTreeSet<Revision>,
-    /// Each text that excuses a frame, and whether it had to.
+    /// Each text that excuses a frame, and whether a frame needed it.
     excuses: BTreeMap<String, bool>,
 }
 
-/// What is said between Weir and one partner.
-pub(crate) struct Talk {
+/// Conversation between Weir and one partner.
+pub(crate) struct JudgedConversation {
     judge: Arc<Judge>,
     side: Side,
-    /// What Weir is towards this partner.
+    /// Weir's part in this conversation.
     weir: Sender,
     state: Mutex<State>,
 }
 
 struct State {
-    /// What the partner has asked, by id.
-    asked: HashMap<String, Asked>,
-    /// The revision that a handshake has settled.
+    /// Requests of the partner, by id.
+    requested: HashMap<String, PartnerRequest>,
+    /// The revision that a handshake has negotiated.
     settled: Revision,
-    /// Every revision that the partner has spoken.
+    /// All revisions that the partner has used.
     spoken: BTreeSet<Revision>,
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct PartnerRequest {
     method: String,
     revision: Revision,
     /// The server that the named item belongs to, where its name says so.
@@ -66,25 +66,30 @@ impl Judge {
         Arc::new(Self { servers, record: Mutex::default() })
     }
 
-    /// What will be said between Weir and a client.
-    pub(crate) fn client(self: &Arc<Self>, side: Side) -> Arc<Talk> {
+    /// Starts the conversation with a client.
+    pub(crate) fn client(self: &Arc<Self>, side: Side) -> Arc<JudgedConversation> {
         self.lock().clients.insert(side.revision);
-        self.talk(side, Sender::Server)
+        self.conversation(side, Sender::Server)
     }
 
-    /// What will be said between Weir and an upstream.
-    pub(crate) fn upstream(self: &Arc<Self>, side: Side) -> Arc<Talk> {
-        self.talk(side, Sender::Client)
+    /// Starts the conversation with an upstream.
+    pub(crate) fn upstream(self: &Arc<Self>, side: Side) -> Arc<JudgedConversation> {
+        self.conversation(side, Sender::Client)
     }
 
-    fn talk(self: &Arc<Self>, side: Side, weir: Sender) -> Arc<Talk> {
+    fn conversation(self: &Arc<Self>, side: Side, weir: Sender) -> Arc<JudgedConversation> {
         let settled = if side.is_modern() { Revision::NEWEST_LEGACY } else { side.revision };
-        let state = State { asked: HashMap::new(), settled, spoken: BTreeSet::new() };
-        Arc::new(Talk { judge: Arc::clone(self), side, weir, state: Mutex::new(state) })
+        let state = State { requested: HashMap::new(), settled, spoken: BTreeSet::new() };
+        Arc::new(JudgedConversation {
+            judge: Arc::clone(self),
+            side,
+            weir,
+            state: Mutex::new(state),
+        })
     }
 
-    /// Lets a frame pass that carries this text, which a partner wrote against its own schema and which has
-    /// to go on unread. An excuse that no frame needs is a violation itself.
+    /// Excuses the frames with this text, which a partner wrote against its own schema and which
+    /// Weir has to forward unread. An excuse that no frame needs is a violation itself.
     pub(crate) fn excuse(&self, text: &str) {
         self.lock().excuses.entry(text.to_owned()).or_insert(false);
     }
@@ -99,7 +104,7 @@ impl Judge {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was not as it should be.
+    /// All violations.
     fn verdict(&self) -> Vec<String> {
         let record = self.lock();
         let unused = record.excuses.iter().filter(|(_, used)| !**used);
@@ -108,7 +113,7 @@ impl Judge {
     }
 }
 
-/// Fails the test with what its judge found, at the end of the world.
+/// Fails the test with the judge's violations, at the end of the world.
 pub(crate) struct Verdict(pub(crate) Arc<Judge>);
 
 impl Drop for Verdict {
@@ -124,10 +129,10 @@ impl Drop for Verdict {
     }
 }
 
-impl Talk {
-    /// The partner says something. What is no message asks nothing. Whatever it says of itself, a client
-    /// of the HTTP+SSE pair is served as its handshake has settled: that wire has one era.
-    pub(crate) fn said(&self, bytes: &[u8], wire: Wire) {
+impl JudgedConversation {
+    /// Records a message of the partner; bytes that are no message are ignored. On HTTP+SSE the
+    /// negotiated revision applies whatever the message declares: that transport has one era.
+    pub(crate) fn record_sent(&self, bytes: &[u8], transport: Transport) {
         let Ok(message) = parse(&String::from_utf8_lossy(bytes)) else { return };
         for message in messages(&message) {
             let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else {
@@ -135,23 +140,23 @@ impl Talk {
             };
             let params = &message["params"];
             let mut state = self.lock();
-            let revision = match wire {
-                Wire::Sse => state.settled,
-                Wire::Http | Wire::Stdio => self.revision_of(method, params, &state),
+            let revision = match transport {
+                Transport::Sse => state.settled,
+                Transport::Http | Transport::Stdio => self.revision_of(method, params, &state),
             };
             state.spoken.insert(revision);
-            let asked = Asked {
+            let requested = PartnerRequest {
                 method: method.to_owned(),
                 revision,
                 server: self.judge.server_of(params),
                 as_task: params.get("task").is_some(),
             };
-            state.asked.insert(id.to_string(), asked);
+            state.requested.insert(id.to_string(), requested);
         }
     }
 
-    /// Weir says something.
-    pub(crate) fn heard(&self, bytes: &[u8]) {
+    /// Checks a message of Weir.
+    pub(crate) fn check_received(&self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let found = match parse(&text) {
             Ok(Value::Array(batch)) if self.takes_batches() && !batch.is_empty() => {
@@ -187,7 +192,7 @@ impl Talk {
 
     fn check_request(&self, method: &str, message: &Value) -> Result<(), Complaint> {
         let revision = match self.weir {
-            // Only the legacy era knows requests to a client.
+            // Only the legacy era has requests to a client.
             Sender::Server => self.legacy().unwrap_or(self.side.revision),
             Sender::Client => self.revision_of(method, &message["params"], &self.lock()),
         };
@@ -200,9 +205,9 @@ impl Talk {
             Complaint::Envelope(format!("{revision} has no such request in this direction"))
         })?;
         match self.weir {
-            // A question's parameters are its asker's.
+            // The parameters of an input request are written by the upstream.
             Sender::Server => fits_one(&self.makers(None), revision, definition, message),
-            // Each request is dressed for this upstream.
+            // Weir writes each request for this upstream.
             Sender::Client => payload(schema.complaint(definition, message)),
         }
     }
@@ -225,23 +230,23 @@ impl Talk {
     }
 
     fn check_answer(&self, message: &Value) -> Result<(), Complaint> {
-        let asked =
-            message.get("id").and_then(|id| self.lock().asked.get(&id.to_string()).cloned());
-        let revisions = match &asked {
-            Some(asked) => BTreeSet::from([asked.revision]),
+        let requested =
+            message.get("id").and_then(|id| self.lock().requested.get(&id.to_string()).cloned());
+        let revisions = match &requested {
+            Some(requested) => BTreeSet::from([requested.revision]),
             None => self.spoken(),
         };
         if let Some(error) = message.get("error") {
             return any(revisions.iter().map(|revision| check_error(*revision, error, message)));
         }
-        match asked {
-            Some(asked) => self.check_result(&asked, message),
+        match requested {
+            Some(requested) => self.check_result(&requested, message),
             None => Err(Complaint::Envelope("it answers what nobody asked".into())),
         }
     }
 
-    fn check_result(&self, asked: &Asked, message: &Value) -> Result<(), Complaint> {
-        let Asked { method, .. } = asked;
+    fn check_result(&self, requested: &PartnerRequest, message: &Value) -> Result<(), Complaint> {
+        let PartnerRequest { method, .. } = requested;
         let result = &message["result"];
         let revision = match result["protocolVersion"].as_str() {
             Some(negotiated) if method == "initialize" => {
@@ -255,7 +260,7 @@ impl Talk {
                 state.spoken.insert(revision);
                 revision
             }
-            _ => asked.revision,
+            _ => requested.revision,
         };
         let schema = Schema::of(revision);
         check_envelope(revision, message)?;
@@ -265,7 +270,7 @@ impl Talk {
                 Some("input_required") => {
                     return payload(schema.complaint("InputRequiredResult", result));
                 }
-                // An extension's; its shape stands elsewhere.
+                // The result type belongs to an extension, which has another schema.
                 _ => return Ok(()),
             }
             if method == "resources/read" {
@@ -282,18 +287,19 @@ impl Talk {
                 false => Err(Complaint::Envelope(format!("{revision} has no {method} to answer"))),
             };
         };
-        // Whoever offers no tasks answers as if none had been asked for (spec 2025-11-25, tasks).
-        if asked.as_task && result.get("task").is_some() {
+        // A partner without the tasks capability ignores a request for a task (spec 2025-11-25,
+        // tasks).
+        if requested.as_task && result.get("task").is_some() {
             definition = "CreateTaskResult".into();
         }
         let makers = match is_carried(method) || self.weir == Sender::Client {
-            true => self.makers(asked.server.as_deref()),
+            true => self.makers(requested.server.as_deref()),
             false => BTreeSet::from([revision]),
         };
         fits_one(&makers, revision, &definition, result)
     }
 
-    /// Who may have made a payload that Weir carries.
+    /// Revisions of those that may have written a payload that Weir forwards.
     fn makers(&self, server: Option<&str>) -> BTreeSet<Revision> {
         if self.weir == Sender::Client {
             let mut clients = self.judge.lock().clients.clone();
@@ -307,7 +313,7 @@ impl Talk {
         }
     }
 
-    /// The revision of a request: what it says itself, or what was settled.
+    /// Revision of a request: the declared one, or the negotiated one.
     fn revision_of(&self, method: &str, params: &Value, state: &State) -> Revision {
         let inner = &params["_meta"];
         let says_so = inner.get(meta::PROTOCOL_VERSION).is_some()
@@ -315,8 +321,10 @@ impl Talk {
             || matches!(method, "server/discover" | "subscriptions/listen");
         match method {
             "initialize" => {
-                let asked = params["protocolVersion"].as_str().and_then(|asked| asked.parse().ok());
-                let legacy = asked.filter(|asked: &Revision| asked.era() == Era::Legacy);
+                let requested =
+                    params["protocolVersion"].as_str().and_then(|requested| requested.parse().ok());
+                let legacy =
+                    requested.filter(|requested: &Revision| requested.era() == Era::Legacy);
                 legacy.unwrap_or(state.settled)
             }
             _ if says_so => Revision::NEWEST,
@@ -333,7 +341,7 @@ impl Talk {
         }
     }
 
-    /// The legacy revision that is spoken, if one is.
+    /// The legacy revision in use, if there is one.
     fn legacy(&self) -> Option<Revision> {
         self.spoken().into_iter().rfind(|revision| revision.era() == Era::Legacy)
     }
@@ -349,7 +357,7 @@ impl Talk {
 }
 
 impl Judge {
-    /// The server whose prefix stands before an item's name.
+    /// The server whose prefix an item's name has.
     fn server_of(&self, params: &Value) -> Option<String> {
         let name = params["name"].as_str().or(params["ref"]["name"].as_str())?;
         let prefix = name.split_once("__")?.0;
@@ -357,7 +365,8 @@ impl Judge {
     }
 }
 
-/// Whose fault it would be: Weir's own part of a message, or what it may only be carrying.
+/// Part of a message that is at fault: Weir's own envelope, or a payload that Weir may only
+/// forward.
 #[derive(Debug)]
 enum Complaint {
     Envelope(String),
@@ -372,9 +381,10 @@ fn payload(complaint: Option<String>) -> Result<(), Complaint> {
     complaint.map_or(Ok(()), |complaint| Err(Complaint::Payload(complaint)))
 }
 
-/// Whether a value is what one of its possible makers may have made.
+/// Whether a value is valid for one of its possible makers.
 ///
-/// A maker that has no such thing has not made it; where none has, whoever speaks here did.
+/// A maker whose revision lacks the definition is skipped; if all lack it, the connection's
+/// revision applies.
 fn fits_one(
     makers: &BTreeSet<Revision>,
     spoken: Revision,
@@ -395,14 +405,14 @@ fn fits_one(
     }
 }
 
-/// Whether an answer with a result is one at all.
+/// Checks that a response with a result is a valid envelope.
 fn check_envelope(revision: Revision, message: &Value) -> Result<(), Complaint> {
     let schema = Schema::of(revision);
     let definition = schema.first(&["JSONRPCResultResponse", "JSONRPCResponse"]);
     envelope(schema.complaint(definition, message))
 }
 
-/// Whether one of these is fine; else what the last one says.
+/// Returns `Ok` if one of the checks passes, else the last complaint.
 fn any(checks: impl Iterator<Item = Result<(), Complaint>>) -> Result<(), Complaint> {
     let mut last = Ok(());
     for check in checks {
@@ -421,7 +431,7 @@ fn check_error(revision: Revision, error: &Value, message: &Value) -> Result<(),
     if let (None, "JSONRPCError", Some(answer)) =
         (message.get("id"), definition, answer.as_object_mut())
     {
-        // The older schemas know no error without an id, their text on transports does.
+        // The older schemas have no error without an id, but their text on transports has.
         answer.insert("id".into(), 0.into());
     }
     envelope(schema.complaint(definition, &answer))?;
@@ -438,7 +448,7 @@ fn check_error(revision: Revision, error: &Value, message: &Value) -> Result<(),
     }
 }
 
-/// A result with what the modern era writes into every result, which is not for clients of the other one.
+/// The result without the members that the modern era adds to every result and other clients lack.
 fn as_it_came(result: &Value) -> Value {
     let mut result = result.clone();
     if let Some(members) = result.as_object_mut() {
@@ -449,19 +459,19 @@ fn as_it_came(result: &Value) -> Value {
     result
 }
 
-/// Whether the server made the result, and Weir only hands it on.
+/// Whether the server wrote the result and Weir only forwards it.
 fn is_carried(method: &str) -> bool {
     matches!(method, "prompts/get" | "tools/call" | "resources/read" | "completion/complete")
         || method.starts_with("tasks/") && method != "tasks/list"
 }
 
-/// The modern tasks are an extension with a schema of its own, which is not the revision's.
+/// The modern tasks are an extension with a schema of its own, apart from the revision's.
 fn is_of_an_extension(revision: Revision, method: &str) -> bool {
     let methods = ["tasks/get", "tasks/update", "tasks/cancel", "notifications/tasks"];
     revision.era() == Era::Modern && methods.contains(&method)
 }
 
-/// Tests like to send 1e400, which is a number in JSON but none to this parser.
+/// Parses JSON in which tests write 1e400: valid JSON, but out of this parser's range.
 fn parse(text: &str) -> serde_json::Result<Value> {
     serde_json::from_str(&text.replace("1e400", "1e40"))
 }
@@ -478,22 +488,22 @@ mod tests {
     use super::*;
     use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side};
 
-    const OLDEST: Side = Side::new(Revision::V2024_11_05, Wire::Stdio);
+    const OLDEST: Side = Side::new(Revision::V2024_11_05, Transport::Stdio);
     const MODERN_META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
     fn answer(result: &str) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)
     }
 
-    /// What the judge says of one message of Weir's, after one of its partner's.
-    fn judged(weir: Sender, side: Side, said: &str, heard: &str) -> Vec<String> {
+    /// Violations of one message of Weir, after one message of its partner.
+    fn judged(weir: Sender, side: Side, sent: &str, received: &str) -> Vec<String> {
         let judge = Judge::new(BTreeMap::from([
             ("old".to_owned(), Revision::V2024_11_05),
             ("new".to_owned(), Revision::NEWEST),
         ]));
-        let talk = judge.talk(side, weir);
-        talk.said(said.as_bytes(), side.wire);
-        talk.heard(heard.as_bytes());
+        let conversation = judge.conversation(side, weir);
+        conversation.record_sent(sent.as_bytes(), side.transport);
+        conversation.check_received(received.as_bytes());
         judge.verdict()
     }
 
@@ -508,7 +518,7 @@ mod tests {
             answer(r#"{"content":[{"type":"audio","data":"","mimeType":"a/b"}]}"#),
             ask("tools/call", r#""name":"new__x""#),
         );
-        for (side, said, heard, expected) in [
+        for (side, sent, received, expected) in [
             (LEGACY_HTTP, list.clone(), answer(r#"{"prompts":[]}"#), ""),
             (LEGACY_HTTP, list.clone(), answer("{}"), "\"prompts\" is a required property"),
             (LEGACY_HTTP, list.clone(), answer(r#"{"prompts":[{}]}"#), "at '/prompts/0'"),
@@ -519,7 +529,7 @@ mod tests {
                 answer(r#"{"prompts":[],"resultType":"complete"}"#),
                 "cacheScope",
             ),
-            // What was made by an older server is judged by its revision, which knows no audio.
+            // The revision of an older server, which has no audio, applies to its result.
             (LEGACY_HTTP, call_new, audio.clone(), ""),
             (LEGACY_HTTP, call.clone(), audio, "CallToolResult of 2024-11-05"),
             (LEGACY_HTTP, call, answer(r#"{"content":7}"#), "at '/content'"),
@@ -556,10 +566,13 @@ mod tests {
                 "no such notification",
             ),
         ] {
-            let found = judged(Sender::Server, side, &said, &heard);
+            let found = judged(Sender::Server, side, &sent, &received);
             match expected {
-                "" => assert_eq!(found, Vec::<String>::new(), "{side}: {heard}"),
-                _ => assert!(found.len() == 1 && found[0].contains(expected), "{heard}: {found:?}"),
+                "" => assert_eq!(found, Vec::<String>::new(), "{side}: {received}"),
+                _ => assert!(
+                    found.len() == 1 && found[0].contains(expected),
+                    "{received}: {found:?}"
+                ),
             }
         }
     }
@@ -572,7 +585,7 @@ mod tests {
             )
         };
         let roots = r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#;
-        for (side, said, heard, expected) in [
+        for (side, sent, received, expected) in [
             (LEGACY_HTTP, "", call(""), ""),
             (MODERN_HTTP, "", call(&format!(",{MODERN_META}")), ""),
             (MODERN_HTTP, "", call(""), "_meta"),
@@ -587,10 +600,13 @@ mod tests {
                 "no such notification",
             ),
         ] {
-            let found = judged(Sender::Client, side, said, &heard);
+            let found = judged(Sender::Client, side, sent, &received);
             match expected {
-                "" => assert_eq!(found, Vec::<String>::new(), "{side}: {heard}"),
-                _ => assert!(found.len() == 1 && found[0].contains(expected), "{heard}: {found:?}"),
+                "" => assert_eq!(found, Vec::<String>::new(), "{side}: {received}"),
+                _ => assert!(
+                    found.len() == 1 && found[0].contains(expected),
+                    "{received}: {found:?}"
+                ),
             }
         }
     }
@@ -598,15 +614,15 @@ mod tests {
     #[test]
     fn an_excuse_covers_a_payload_that_carries_its_text_and_has_to_be_needed() {
         let judge = Judge::new(BTreeMap::new());
-        let talk = judge.client(LEGACY_HTTP);
+        let conversation = judge.client(LEGACY_HTTP);
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#;
-        talk.said(list.as_bytes(), Wire::Http);
+        conversation.record_sent(list.as_bytes(), Transport::Http);
         judge.excuse(r#""odd":7"#);
         judge.excuse("never");
-        talk.heard(answer(r#"{"prompts":[{"odd":7}]}"#).as_bytes());
+        conversation.check_received(answer(r#"{"prompts":[{"odd":7}]}"#).as_bytes());
         assert_eq!(judge.verdict(), ["no frame had to be excused for never"]);
-        // Not what Weir itself writes around it.
-        talk.heard(br#"{"id":1,"result":{"odd":7}}"#);
+        // The excuse does not cover Weir's own envelope.
+        conversation.check_received(br#"{"id":1,"result":{"odd":7}}"#);
         assert_eq!(judge.verdict().len(), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! Bounds: on calls, on streams, and on the time that a client may take.
+//! Limits on calls, on streams, and on the time that a client may take.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 
 use crate::cell::{MODERN_HTTP, MODERN_STDIO, SIDES};
-use crate::client::{AUTHORITY, Ears, named, object};
-use crate::upstream::{Held, PATIENCE};
+use crate::client::{AUTHORITY, ChangeStream, named, object};
+use crate::upstream::{InterceptedCalls, PATIENCE};
 use crate::world::{World, everywhere, hub, settle};
 
 const TWO_AT_A_TIME: &str = "[upstreams.hub]\nlimits = { concurrency = 2 }";
@@ -16,9 +16,9 @@ const TWO_AT_A_TIME: &str = "[upstreams.hub]\nlimits = { concurrency = 2 }";
 async fn a_call_too_many_waits_a_moment_and_is_then_refused() {
     everywhere(TWO_AT_A_TIME, hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held: Held = world.upstream("hub").hold("tools/call");
+        let mut intercepted: InterceptedCalls = world.upstream("hub").intercept("tools/call");
         let start = || client.start("tools/call", &named("hub__a"));
-        let under_way = [(start(), held.next().await), (start(), held.next().await)];
+        let under_way = [(start(), intercepted.next().await), (start(), intercepted.next().await)];
         let began = Instant::now();
         let reply = start().reply().await;
         assert_eq!(reply.code(), 4290, "{reply:?}");
@@ -34,7 +34,7 @@ async fn a_call_too_many_waits_a_moment_and_is_then_refused() {
             call.result(r#"{"resultType":"complete","content":[]}"#);
             assert!(exchange.reply().await.outcome.is_ok());
         }
-        held.next().await.result(r#"{"resultType":"complete","content":[]}"#);
+        intercepted.next().await.result(r#"{"resultType":"complete","content":[]}"#);
         assert!(waiting.reply().await.outcome.is_ok());
         assert_eq!(world.upstream("hub").count("tools/call"), 3);
     })
@@ -46,9 +46,9 @@ async fn calls_that_wait_for_an_upstream_are_as_many_and_wait_as_long_as_they_ma
     let config = "[upstreams.hub]\nlimits = { concurrency = 1, waiting = 2, wait = \"7s\" }";
     let world = World::start(hub(MODERN_HTTP), config).await;
     let client = world.client(MODERN_HTTP).await;
-    let mut held: Held = world.upstream("hub").hold("tools/call");
+    let mut intercepted: InterceptedCalls = world.upstream("hub").intercept("tools/call");
     let start = || client.start("tools/call", &named("hub__a"));
-    let (exchange, call) = (start(), held.next().await);
+    let (exchange, call) = (start(), intercepted.next().await);
     let waiting = [start(), start()];
     settle().await;
     let began = Instant::now();
@@ -61,7 +61,7 @@ async fn calls_that_wait_for_an_upstream_are_as_many_and_wait_as_long_as_they_ma
     }
     call.result(r#"{"resultType":"complete","content":[]}"#);
     assert!(exchange.reply().await.outcome.is_ok());
-    drop((held, client));
+    drop((intercepted, client));
     world.close().await;
 }
 
@@ -69,14 +69,14 @@ async fn calls_that_wait_for_an_upstream_are_as_many_and_wait_as_long_as_they_ma
 async fn a_cancelled_call_makes_room() {
     everywhere(TWO_AT_A_TIME, hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         for _ in 0..5 {
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
+            let call = intercepted.next().await;
             exchange.cancel().await;
             call.cancelled().await;
         }
-        world.upstream("hub").behave("tools/call");
+        world.upstream("hub").reset_answer("tools/call");
         assert!(client.call_tool("hub__a").await.outcome.is_ok());
     })
     .await;
@@ -87,7 +87,7 @@ async fn a_client_has_eight_streams_of_changes() {
     for side in [MODERN_HTTP, MODERN_STDIO] {
         let world = World::start(hub(MODERN_HTTP), "[roles.guest]\nprompts.allow = [\"*\"]").await;
         let client = world.client_as("guest", side).await;
-        let mut streams: Vec<Ears<'_>> = Vec::new();
+        let mut streams: Vec<ChangeStream<'_>> = Vec::new();
         for _ in 0..8 {
             streams.push(client.listen().await);
         }
@@ -108,16 +108,16 @@ async fn a_silent_stream_is_kept_alive_by_comments() {
     for side in SIDES.into_iter().filter(|side| side.is_http()) {
         let world = World::start(hub(MODERN_HTTP), "").await;
         let client = world.client(side).await;
-        let mut ears = client.listen().await;
-        // The first opens a legacy stream and comes at once.
-        ears.piece().await.expect("a piece");
+        let mut changes = client.listen().await;
+        // The first event opens a legacy stream and comes at once.
+        changes.piece().await.expect("a piece");
         let start = Instant::now();
         for _ in 0..4 {
-            let piece = ears.piece().await.expect("a piece");
+            let piece = changes.piece().await.expect("a piece");
             assert!(piece.starts_with(b":"), "{side}: {piece:?}");
         }
         assert_eq!(start.elapsed().as_secs(), 60, "{side}");
-        drop(ears);
+        drop(changes);
         drop(client);
         world.close().await;
     }
@@ -125,22 +125,22 @@ async fn a_silent_stream_is_kept_alive_by_comments() {
 
 // === Slow clients ===
 
-/// What the house says to these bytes, and after how long it hangs up.
-async fn hung_up(stream: &mut DuplexStream, bytes: &str) -> (String, Duration) {
-    stream.write_all(bytes.as_bytes()).await.expect("the house reads");
+/// Response to these bytes, and the time after which the gateway closes the connection.
+async fn read_until_closed(stream: &mut DuplexStream, bytes: &str) -> (String, Duration) {
+    stream.write_all(bytes.as_bytes()).await.expect("the gateway reads");
     let start = Instant::now();
-    let mut said = Vec::new();
-    let reading = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
-    reading.expect("the house hangs up in time").expect("the house hangs up");
-    (String::from_utf8(said).expect("UTF-8"), start.elapsed())
+    let mut sent = Vec::new();
+    let reading = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut sent)).await;
+    reading.expect("the gateway hangs up in time").expect("the gateway hangs up");
+    (String::from_utf8(sent).expect("UTF-8"), start.elapsed())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_says_nothing_or_half_a_head_is_closed() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     for half in ["", "P", "POST /mcp HTTP/1.1\r\nHost: x\r\nX: "] {
-        let (said, after) = hung_up(&mut world.connect(), half).await;
-        assert!(said.is_empty() || said.starts_with("HTTP/1.1 408"), "{half:?}: {said}");
+        let (sent, after) = read_until_closed(&mut world.connect(), half).await;
+        assert!(sent.is_empty() || sent.starts_with("HTTP/1.1 408"), "{half:?}: {sent}");
         assert!(after <= Duration::from_secs(11), "{half:?}: {after:?}");
     }
     world.close().await;
@@ -153,8 +153,8 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
         "POST /mcp HTTP/1.1\r\nHost: {AUTHORITY}\r\nContent-Type: application/json\r\n\
          Accept: application/json, text/event-stream\r\nContent-Length: 100\r\n\r\n{{"
     );
-    let (said, after) = hung_up(&mut world.connect(), &head).await;
-    assert!(said.starts_with("HTTP/1.1 408"), "{said}");
+    let (sent, after) = read_until_closed(&mut world.connect(), &head).await;
+    assert!(sent.starts_with("HTTP/1.1 408"), "{sent}");
     assert!(after <= Duration::from_secs(31), "{after:?}");
     world.close().await;
 }
@@ -168,27 +168,27 @@ async fn a_connection_on_which_a_request_is_refused_unread_goes_on_or_is_said_to
              Content-Length: {bytes}\r\n\r\n"
         )
     };
-    // Head and body one after the other, as many clients send them.
+    // Many clients send head and body one after the other.
     let mut stream = world.connect();
     for _ in 0..3 {
-        stream.write_all(head(100, "").as_bytes()).await.expect("the house reads");
+        stream.write_all(head(100, "").as_bytes()).await.expect("the gateway reads");
         settle().await;
-        stream.write_all(&[b' '; 100]).await.expect("the house reads");
-        let mut said = Vec::new();
-        while !said.ends_with(b"}}") {
-            assert_ne!(stream.read_buf(&mut said).await.expect("the house answers"), 0);
+        stream.write_all(&[b' '; 100]).await.expect("the gateway reads");
+        let mut sent = Vec::new();
+        while !sent.ends_with(b"}}") {
+            assert_ne!(stream.read_buf(&mut sent).await.expect("the gateway answers"), 0);
         }
-        let said = String::from_utf8(said).expect("UTF-8");
-        assert!(said.starts_with("HTTP/1.1 401") && !said.contains("connection:"), "{said}");
+        let sent = String::from_utf8(sent).expect("UTF-8");
+        assert!(sent.starts_with("HTTP/1.1 401") && !sent.contains("connection:"), "{sent}");
     }
     drop(stream);
     for (bytes, more, seconds) in
         [(100, "", 1), (100_000, "", 0), (100, "Expect: 100-continue\r\n", 0)]
     {
-        let (said, after) = hung_up(&mut world.connect(), &head(bytes, more)).await;
-        assert!(said.starts_with("HTTP/1.1 401"), "{said}");
-        assert!(said.contains("connection: close\r\n"), "{said}");
-        // To see it off may take as long again.
+        let (sent, after) = read_until_closed(&mut world.connect(), &head(bytes, more)).await;
+        assert!(sent.starts_with("HTTP/1.1 401"), "{sent}");
+        assert!(sent.contains("connection: close\r\n"), "{sent}");
+        // The lingering close may take as long again.
         assert!((seconds..=seconds + 2).contains(&after.as_secs()), "{bytes} {more}: {after:?}");
     }
     world.close().await;
@@ -203,19 +203,19 @@ async fn a_body_that_was_asked_for_and_read_does_not_end_its_connection() {
          Accept: application/json, text/event-stream\r\nExpect: 100-continue\r\n\
          Transfer-Encoding: chunked\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).await.expect("the house reads");
-    let mut said = Vec::new();
-    while !said.ends_with(b"\r\n\r\n") {
-        assert_ne!(stream.read_buf(&mut said).await.expect("the house asks for it"), 0);
+    stream.write_all(head.as_bytes()).await.expect("the gateway reads");
+    let mut sent = Vec::new();
+    while !sent.ends_with(b"\r\n\r\n") {
+        assert_ne!(stream.read_buf(&mut sent).await.expect("the gateway asks for it"), 0);
     }
-    assert!(said.starts_with(b"HTTP/1.1 100"), "{said:?}");
-    stream.write_all(b"1\r\n{\r\n0\r\n\r\n").await.expect("the house reads");
-    said.clear();
-    while !said.ends_with(b"}}") {
-        assert_ne!(stream.read_buf(&mut said).await.expect("the house answers"), 0);
+    assert!(sent.starts_with(b"HTTP/1.1 100"), "{sent:?}");
+    stream.write_all(b"1\r\n{\r\n0\r\n\r\n").await.expect("the gateway reads");
+    sent.clear();
+    while !sent.ends_with(b"}}") {
+        assert_ne!(stream.read_buf(&mut sent).await.expect("the gateway answers"), 0);
     }
-    let said = String::from_utf8(said).expect("UTF-8");
-    assert!(said.starts_with("HTTP/1.1 400") && !said.contains("connection:"), "{said}");
+    let sent = String::from_utf8(sent).expect("UTF-8");
+    assert!(sent.starts_with("HTTP/1.1 400") && !sent.contains("connection:"), "{sent}");
     drop(stream);
     world.close().await;
 }
@@ -232,8 +232,8 @@ async fn an_idle_connection_is_closed() {
     );
     let stray = format!("GET /elsewhere HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
     for (request, status) in [(call, 200), (stray, 404)] {
-        let (said, after) = hung_up(&mut world.connect(), &request).await;
-        assert!(said.starts_with(&format!("HTTP/1.1 {status}")), "{said}");
+        let (sent, after) = read_until_closed(&mut world.connect(), &request).await;
+        assert!(sent.starts_with(&format!("HTTP/1.1 {status}")), "{sent}");
         assert_eq!(after.as_secs(), 75, "behind {status}");
     }
     world.close().await;

@@ -1,4 +1,4 @@
-//! How often clients may ask: one limit, whatever they try; what is never refused; and what waiting is worth.
+//! Rate limits per client: evasions, what counts, exemptions, and the `retryAfter` of a refusal.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use weir::jsonrpc::{self, Id};
 use weir::mcp::revision::Revision;
 
 use crate::cell::{
-    CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, Wire,
+    CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, Transport,
 };
 use crate::client::{Client, Reply, named, object, set};
 use crate::upstream::Script;
 use crate::world::{World, everywhere, hub, key_of, pass, settle, with_pair};
 
-/// Ten a second for each client.
+/// Ten requests a second for each client.
 const TEN: &str = r#"
     [roles.ann]
     prompts.allow = ["*"]
@@ -29,12 +29,12 @@ const TEN: &str = r#"
     burst = 5
 "#;
 
-const BATCHES: Side = Side::new(Revision::V2025_03_26, Wire::Http);
+const BATCHES: Side = Side::new(Revision::V2025_03_26, Transport::Http);
 
 // === Evasions ===
 
-/// Asks every few milliseconds for a while, and checks how much of it was done. `ask` says how many of its requests
-/// were.
+/// Sends requests every few milliseconds for a while and checks how many were admitted; `ask`
+/// returns the number of its admitted requests.
 async fn attack(what: &str, mut ask: impl AsyncFnMut(usize) -> usize) {
     let (start, mut admitted) = (Instant::now(), 0);
     let time = Duration::from_secs(20);
@@ -51,9 +51,9 @@ async fn attack(what: &str, mut ask: impl AsyncFnMut(usize) -> usize) {
     assert!(admitted >= due * 0.8, "{what}: only {admitted} of {due}");
 }
 
-/// Posts a request with these headers added, and says whether it was admitted.
+/// Posts a request with these additional headers; returns 1 if it was admitted, else 0.
 async fn post(client: &Client, method: &str, params: &str, more: &[(&str, &str)]) -> usize {
-    let params = client.dressed(params);
+    let params = client.with_request_meta(params);
     let message = jsonrpc::write_request(&Id::from(1), method, params.as_bytes());
     let mut headers = client.http().headers(method, &params);
     more.iter().for_each(|(name, value)| set(&mut headers, name, value));
@@ -83,7 +83,7 @@ fn is_admitted(reply: &Reply) -> bool {
 #[tokio::test(start_paused = true)]
 async fn s38_another_name_for_the_client_is_no_other_client() {
     let world = World::start(hub(MODERN_HTTP), TEN).await;
-    let modern = world.silent_client(MODERN_HTTP, Some(&key_of("ann")));
+    let modern = world.uninitialized_client(MODERN_HTTP, Some(&key_of("ann")));
     attack("modern", async |n| {
         let info = format!(
             r#"{{"_meta":{{"io.modelcontextprotocol/clientInfo":{{"name":"c{n}","version":"1"}}}}}}"#
@@ -91,8 +91,8 @@ async fn s38_another_name_for_the_client_is_no_other_client() {
         post(&modern, "prompts/list", &info, &[]).await
     })
     .await;
-    // A session for each name: opening it counts, too.
-    let legacy = world.silent_client(LEGACY_HTTP, Some(&key_of("bob")));
+    // Each request opens a session of its own, which counts as well.
+    let legacy = world.uninitialized_client(LEGACY_HTTP, Some(&key_of("bob")));
     attack("legacy", async |n| {
         let opened = post(&legacy, "initialize", &opening(&legacy, &format!("c{n}")), &[]).await;
         match legacy.http().session() {
@@ -110,7 +110,7 @@ async fn s38_what_headers_say_of_the_address_means_nothing() {
     let anonymous = "[[limits]]\nper = \"client\"\nrate = \"10/s\"\nburst = 5";
     for (config, key) in [(TEN, Some(key_of("ann"))), (anonymous, None)] {
         let world = World::start(hub(MODERN_HTTP), config).await;
-        let client = world.silent_client(MODERN_HTTP, key.as_deref());
+        let client = world.uninitialized_client(MODERN_HTTP, key.as_deref());
         attack("addresses", async |n| {
             let (a, b) = (n / 250 % 250, n % 250);
             let forwarded = format!("for=10.0.{a}.{b}");
@@ -137,7 +137,7 @@ async fn s38_a_new_connection_is_no_new_client() {
         };
         let world = World::start(hub(MODERN_HTTP), config).await;
         attack("connections", async |_| {
-            let client = world.silent_client(MODERN_HTTP, key.as_deref());
+            let client = world.uninitialized_client(MODERN_HTTP, key.as_deref());
             post(&client, "prompts/list", "{}", &[]).await
         })
         .await;
@@ -156,8 +156,8 @@ async fn s38_neither_sessions_nor_revisions_nor_wires_multiply_what_a_client_may
     pass(Duration::from_secs(1)).await;
     attack("many at once", async |n| {
         let client = &clients[n % clients.len()];
-        match client.side.wire {
-            Wire::Http => post(client, "prompts/list", "{}", &[]).await,
+        match client.side.transport {
+            Transport::Http => post(client, "prompts/list", "{}", &[]).await,
             _ => usize::from(is_admitted(&client.request("prompts/list", "{}").await)),
         }
     })
@@ -225,9 +225,9 @@ async fn s38_what_is_split_over_methods_is_counted_together() {
     }
 }
 
-// === What counts ===
+// === Counted requests ===
 
-/// The time in an error's data.
+/// The retry time in an error's data.
 fn retry_after(reply: &Reply) -> Duration {
     assert_eq!(reply.code(), 4290, "{reply:?}");
     let data = object(reply.error()).get_object("data").expect("data");
@@ -284,13 +284,13 @@ async fn every_request_counts_and_nothing_else() {
     ];
     for side in CLIENTS {
         let world = World::start(hub(MODERN_HTTP), &with_pair(config)).await;
-        // A legacy client has used its only request for this.
+        // A legacy client has used its only request for the handshake.
         let client = world.client(side).await;
         if side.is_modern() {
             assert_eq!(client.prompts().await.len(), 2);
         }
         let upstream = world.requests();
-        // Without what these two say of themselves they are no requests.
+        // Without the members of the modern era these two are no valid requests.
         let is_modern =
             |method: &str| ["server/discover", "subscriptions/listen"].contains(&method);
         for (method, params) in requests {
@@ -308,7 +308,7 @@ async fn every_request_counts_and_nothing_else() {
         drop(client);
         world.close().await;
     }
-    // And what a legacy client begins with.
+    // The handshake of a legacy client counts as well.
     let world = World::start(hub(MODERN_HTTP), config).await;
     let client = world.client(LEGACY_HTTP).await;
     let again = client.request("initialize", &opening(&client, "x")).await;
@@ -332,7 +332,7 @@ async fn a_limit_on_items_counts_those_that_its_client_can_reach() {
     for side in [MODERN_HTTP, LEGACY_HTTP, MODERN_STDIO, LEGACY_STDIO] {
         let world = World::start(hub(MODERN_HTTP), config).await;
         let client = world.client_as("ann", side).await;
-        // Denied and unknown are charged alike: not at all by this limit.
+        // Denied and unknown items are treated alike: this limit does not count them.
         for _ in 0..3 {
             assert_eq!(client.call_tool("hub__b").await.code(), -32602, "{side}");
             assert_eq!(client.call_tool("hub__q").await.code(), -32602, "{side}");
@@ -371,7 +371,7 @@ async fn limits_of_two_clients_do_not_touch_and_that_of_an_upstream_is_shared() 
     world.close().await;
 }
 
-// === At a time ===
+// === Concurrency ===
 
 #[tokio::test(start_paused = true)]
 async fn a_place_is_kept_until_the_call_ends_in_any_way() {
@@ -379,25 +379,25 @@ async fn a_place_is_kept_until_the_call_ends_in_any_way() {
     let done = r#"{"resultType":"complete","content":[]}"#;
     everywhere(config, hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let first = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         assert_eq!(retry_after(&client.call_tool("hub__a").await), Duration::from_secs(1));
         assert_eq!(client.prompts().await.len(), 2);
         call.result(done);
         assert!(first.reply().await.outcome.is_ok());
 
         let second = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         retry_after(&client.call_tool("hub__a").await);
         second.cancel().await;
         call.cancelled().await;
         settle().await;
 
         let third = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         if cell.client == LEGACY_HTTP {
-            // Its stream is lost, and it runs on.
+            // The client's stream is lost, and the call continues.
             drop(third);
             settle().await;
             retry_after(&client.call_tool("hub__a").await);
@@ -408,7 +408,7 @@ async fn a_place_is_kept_until_the_call_ends_in_any_way() {
         }
         settle().await;
         let last = client.start("tools/call", &named("hub__a"));
-        held.next().await.result(done);
+        intercepted.next().await.result(done);
         assert!(last.reply().await.outcome.is_ok());
     })
     .await;
@@ -420,10 +420,10 @@ async fn an_answer_that_is_kept_to_be_sent_once_more_keeps_no_place() {
                   [[limits]]\nper = \"client\"\nmethod = \"tools/call\"\nconcurrency = 1";
     let world = World::start(hub(MODERN_HTTP), config).await;
     let client = world.client(LEGACY_HTTP).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     for _ in 0..3 {
         let exchange = client.start("tools/call", &named("hub__a"));
-        held.next().await.result(r#"{"resultType":"complete","content":[]}"#);
+        intercepted.next().await.result(r#"{"resultType":"complete","content":[]}"#);
         assert!(exchange.reply().await.outcome.is_ok());
     }
     drop(client);
@@ -436,10 +436,10 @@ async fn a_listen_has_its_place_as_long_as_it_lasts() {
     for side in [MODERN_HTTP, MODERN_STDIO] {
         let world = World::start(hub(MODERN_HTTP), config).await;
         let client = world.client(side).await;
-        let ears = client.listen().await;
+        let changes = client.listen().await;
         let filter = r#"{"notifications":{"promptsListChanged":true}}"#;
         retry_after(&client.request("subscriptions/listen", filter).await);
-        ears.cancel().await;
+        changes.cancel().await;
         settle().await;
         drop(client.listen().await);
         drop(client);
@@ -456,20 +456,20 @@ async fn s38_what_a_listen_names_is_subscribed_to_like_anything_else() {
         let scripts = vec![("hub", Script::full(MODERN_HTTP).subscribable())];
         let world = World::start(scripts, config).await;
         let client = world.client(side).await;
-        let (ears, honored) = client.follow(&both).await;
+        let (changes, honored) = client.follow(&both).await;
         assert_eq!(honored.len(), 1, "{side}: {honored:?}");
-        // Its parts count where subscribing is limited; as a request it counted once.
+        // Its resources count for the limit on subscribing; the listen counted once, as a request.
         let (more, honored) = client.follow(&both).await;
         assert_eq!(honored, [""; 0], "{side}");
         retry_after(&client.request("prompts/list", "{}").await);
-        ears.cancel().await;
+        changes.cancel().await;
         more.cancel().await;
         drop(client);
         world.close().await;
     }
 }
 
-// === The door ===
+// === Unauthenticated requests and HTTP errors ===
 
 #[tokio::test(start_paused = true)]
 async fn who_floods_is_refused_before_its_body_is_read_and_may_end_what_it_began() {
@@ -477,13 +477,13 @@ async fn who_floods_is_refused_before_its_body_is_read_and_may_end_what_it_began
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         let world = World::start(hub(MODERN_HTTP), config).await;
         let client = world.client(side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let first = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         for _ in 0..100 {
             retry_after(&client.call_tool("hub__a").await);
         }
-        // What nobody reads cannot be malformed.
+        // A body that is not read cannot be malformed.
         let http = client.http();
         let headers = http.headers("tools/call", &named("hub__a"));
         let unread = http.post("{", &headers).whole().await;
@@ -493,7 +493,7 @@ async fn who_floods_is_refused_before_its_body_is_read_and_may_end_what_it_began
             assert!(Object::parse(unread.body).is_ok_and(|body| !body.has("id")));
             drop(first);
         } else {
-            // There is a call that can be cancelled, so it is read.
+            // A call is in flight and could be cancelled, so the gateway reads the body.
             assert_eq!((unread.status, unread.code()), (400, -32700));
             first.cancel().await;
         }
@@ -514,19 +514,19 @@ async fn who_guesses_keys_is_told_to_wait_and_who_has_one_is_not() {
     let world = World::start(hub(MODERN_HTTP), TEN).await;
     let mut statuses = Vec::new();
     for n in 0..22 {
-        let client = world.silent_client(MODERN_HTTP, Some(&format!("guess-{n}")));
+        let client = world.uninitialized_client(MODERN_HTTP, Some(&format!("guess-{n}")));
         let reply = client.http().post("{", &client.http().headers("ping", "{}")).whole().await;
         assert_eq!(reply.headers.contains_key("retry-after"), reply.status == 429);
         statuses.push(reply.status);
     }
     assert_eq!(statuses[..20], [401; 20]);
     assert_eq!(statuses[20..], [429; 2]);
-    // From the same address: behind a proxy there is one for all.
+    // The limits are per client, not per address: behind a proxy all share one.
     let ann = world.client_as("ann", MODERN_HTTP).await;
     assert_eq!(ann.prompts().await.len(), 2);
     drop(ann);
     pass(Duration::from_secs(3)).await;
-    let client = world.silent_client(MODERN_HTTP, Some("another"));
+    let client = world.uninitialized_client(MODERN_HTTP, Some("another"));
     let reply = client.http().post("{", &client.http().headers("ping", "{}")).whole().await;
     assert_eq!(reply.status, 401);
     drop(client);

@@ -1,4 +1,4 @@
-//! Lists: one out of many, in a total order, in pages, from memory.
+//! Merged lists: in a total order, in pages, from memory.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::client::{keys_of, object};
 use crate::upstream::{Answer, Script, own_key};
 use crate::world::{Scripts, World, everywhere, pass, settle};
 
-/// Two upstreams that list two items of each kind, in no good order.
-fn two(side: Side) -> Scripts {
+/// Two upstreams that list two items of each kind, out of order.
+fn two_upstreams(side: Side) -> Scripts {
     let script = |names: &[&str]| {
         Kind::ALL
             .into_iter()
@@ -22,7 +22,7 @@ fn two(side: Side) -> Scripts {
 
 #[tokio::test(start_paused = true)]
 async fn the_lists_of_all_upstreams_are_one_in_order() {
-    everywhere("", two, async |world, cell| {
+    everywhere("", two_upstreams, async |world, cell| {
         let client = world.client(cell.client).await;
         for kind in Kind::ALL {
             let expected = [("alpha", "a"), ("alpha", "b"), ("zeta", "c"), ("zeta", "d")];
@@ -91,7 +91,7 @@ async fn a_long_list_comes_in_pages() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_list_says_how_long_it_may_be_kept() {
-    let world = World::start(two(MODERN_HTTP), "").await;
+    let world = World::start(two_upstreams(MODERN_HTTP), "").await;
     let client = world.client(MODERN_HTTP).await;
     for kind in Kind::ALL {
         let page = client.page(kind, None).await;
@@ -129,7 +129,7 @@ async fn a_list_that_misses_an_upstream_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_goes_down_keeps_its_place_in_the_list() {
-    everywhere("", two, async |world, cell| {
+    everywhere("", two_upstreams, async |world, cell| {
         let client = world.client(cell.client).await;
         let before = client.prompts().await;
         world.upstream("alpha").go_down();

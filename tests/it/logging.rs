@@ -1,12 +1,11 @@
-//! Log messages: to the client of the call that they belong to, from the level on that it wants, and to
-//! nobody else.
+//! Log messages: to the client of their call, from its level on, and to no other client.
 
 use std::time::Duration;
 
 use weir::jsonrpc::Id;
-use weir::mcp::log_level::Level;
+use weir::mcp::log_level::LogLevel;
 
-use crate::cell::{CLIENTS, LEGACY_HTTP, MODERN_HTTP, SIDES, Side, UPSTREAMS, Wire, matrix};
+use crate::cell::{CLIENTS, LEGACY_HTTP, MODERN_HTTP, SIDES, Side, Transport, UPSTREAMS, matrix};
 use crate::client::{Client, Exchange, Reply, named, object};
 use crate::upstream::{Call, Script, Upstream};
 use crate::world::{Scripts, World, everywhere, hub, pass, settle};
@@ -14,19 +13,19 @@ use crate::world::{Scripts, World, everywhere, hub, pass, settle};
 const METHOD: &str = "notifications/message";
 const SET_LEVEL: &str = "logging/setLevel";
 
-/// An upstream that declares that it logs.
+/// An upstream with the logging capability.
 fn logging_hub(side: Side) -> Scripts {
     let capabilities = r#"{"prompts":{"listChanged":true},"tools":{"listChanged":true},"resources":{"listChanged":true},"completions":{},"logging":{}}"#;
     vec![("hub", Script::full(side).capabilities(capabilities))]
 }
 
-/// Whether a message of such an upstream tells which call it is about.
-fn tells_whose(upstream: Side) -> bool {
+/// Whether a log message of such an upstream names its call.
+fn names_calls(upstream: Side) -> bool {
     upstream.is_http()
 }
 
-/// A client that has said which messages it wants, and the parameters of its calls.
-async fn client_at(world: &World, side: Side, level: Option<Level>) -> (Client, String) {
+/// A client that has set its log level, and the parameters of its calls.
+async fn client_at(world: &World, side: Side, level: Option<LogLevel>) -> (Client, String) {
     let client = world.client(side).await;
     let Some(level) = level else { return (client, named("hub__a")) };
     let level = level.as_str();
@@ -43,13 +42,14 @@ async fn set_level(client: &Client, level: &str) {
     assert_eq!(reply.result(), "{}", "{reply:?}");
 }
 
-/// The parameters of the messages that have come before a reply, or, where all comes on one stream, on
-/// that.
+/// Parameters of the log messages before a reply, or of those on the client's common stream.
 async fn messages(client: &Client, reply: &Reply) -> Vec<String> {
-    let mut all = reply.notes.clone();
-    if client.side.wire != Wire::Http {
+    let mut all = reply.notifications.clone();
+    if client.side.transport != Transport::Http {
         let moment = Duration::from_millis(1);
-        while let Ok(Some(stray)) = tokio::time::timeout(moment, client.stdio().stray()).await {
+        while let Ok(Some(stray)) =
+            tokio::time::timeout(moment, client.stdio().next_unrouted()).await
+        {
             all.push(String::from_utf8(stray.to_vec()).expect("UTF-8"));
         }
     }
@@ -63,27 +63,27 @@ async fn messages(client: &Client, reply: &Reply) -> Vec<String> {
         .collect()
 }
 
-fn message(level: Level, text: &str) -> String {
+fn message(level: LogLevel, text: &str) -> String {
     format!(r#"{{"level":"{}","logger":"l","data":"{text}"}}"#, level.as_str())
 }
 
-/// Sends a message of each level.
-fn say_all(call: &Call, text: &str) {
-    Level::ALL.into_iter().for_each(|level| call.notify(METHOD, &message(level, text)));
+/// Sends a log message of each level.
+fn send_all_levels(call: &Call, text: &str) {
+    LogLevel::ALL.into_iter().for_each(|level| call.notify(METHOD, &message(level, text)));
 }
 
-/// Those of them that are wanted from `least` on.
-fn all_from(least: Option<Level>, text: &str) -> Vec<String> {
-    let wanted = Level::ALL.into_iter().filter(|level| least.is_some_and(|least| *level >= least));
-    wanted.map(|level| message(level, text)).collect()
+/// The messages of [`send_all_levels`] from `least` on.
+fn all_from(least: Option<LogLevel>, text: &str) -> Vec<String> {
+    let wanted = |level: &LogLevel| least.is_some_and(|least| *level >= least);
+    LogLevel::ALL.into_iter().filter(wanted).map(|level| message(level, text)).collect()
 }
 
 fn finish(call: Call) {
     call.result(r#"{"resultType":"complete","content":[]}"#);
 }
 
-/// What a modern upstream was asked to log for this call.
-fn asked_level(call: &Call) -> Option<String> {
+/// Log level that a call requests from a modern upstream.
+fn requested_level_of(call: &Call) -> Option<String> {
     let meta = call.params.get_object("_meta")?;
     Some(meta.get_string("io.modelcontextprotocol/logLevel")?.into_owned())
 }
@@ -91,10 +91,10 @@ fn asked_level(call: &Call) -> Option<String> {
 #[tokio::test(start_paused = true)]
 async fn messages_come_before_the_answer_in_their_order_and_byte_for_byte() {
     everywhere("", logging_hub, async |world, cell| {
-        let (client, params) = client_at(world, cell.client, Some(Level::Debug)).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let (client, params) = client_at(world, cell.client, Some(LogLevel::Debug)).await;
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &params);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let odd = [
             r#"{ "level" : "debug" , "data":[1e400, "\u0041"],"logger":"db"}"#,
             r#"{"level":"error","data":null,"_meta":{"x":1.0},"level2":""}"#,
@@ -105,7 +105,7 @@ async fn messages_come_before_the_answer_in_their_order_and_byte_for_byte() {
         finish(call);
         let reply = exchange.reply().await;
         assert!(reply.outcome.is_ok(), "{reply:?}");
-        let expected = if tells_whose(cell.upstream) { &odd[..] } else { &[] };
+        let expected = if names_calls(cell.upstream) { &odd[..] } else { &[] };
         assert_eq!(messages(&client, &reply).await, expected);
     })
     .await;
@@ -114,28 +114,37 @@ async fn messages_come_before_the_answer_in_their_order_and_byte_for_byte() {
 #[tokio::test(start_paused = true)]
 async fn n62_a_client_hears_of_its_level_and_above_and_its_upstream_is_asked_for_it() {
     for cell in matrix() {
-        let config =
-            if cell.client.wire == Wire::Sse { crate::world::with_pair("") } else { String::new() };
+        let config = if cell.client.transport == Transport::Sse {
+            crate::world::with_pair("")
+        } else {
+            String::new()
+        };
         let world = World::start(logging_hub(cell.upstream), &config).await;
         let hub = world.upstream("hub");
-        for level in [None, Some(Level::Debug), Some(Level::Warning), Some(Level::Emergency)] {
-            // Longer than a level that nobody wants any more is asked for.
+        let levels = [LogLevel::Debug, LogLevel::Warning, LogLevel::Emergency];
+        for level in std::iter::once(None).chain(levels.map(Some)) {
+            // The gateway keeps requesting an unused level for a minute; this is longer.
             pass(Duration::from_secs(61)).await;
             let (client, params) = client_at(&world, cell.client, level).await;
-            let mut held = hub.hold("tools/call");
+            let mut intercepted = hub.intercept("tools/call");
             let exchange = client.start("tools/call", &params);
-            let call = held.next().await;
-            let asked = asked_level(&call);
-            say_all(&call, "x");
+            let call = intercepted.next().await;
+            let requested_level = requested_level_of(&call);
+            send_all_levels(&call, "x");
             finish(call);
             let reply = exchange.reply().await;
-            // Who has not said anything: nothing in the era in which each request says it, the usual before.
-            let least = level.or((!cell.client.is_modern()).then_some(Level::USUAL));
-            let heard = if tells_whose(cell.upstream) { least } else { None };
-            assert_eq!(messages(&client, &reply).await, all_from(heard, "x"), "{cell} {level:?}");
+            // Without a level a modern client gets nothing, since each request has to set it; a
+            // legacy client gets the default level.
+            let least = level.or((!cell.client.is_modern()).then_some(LogLevel::DEFAULT));
+            let received = if names_calls(cell.upstream) { least } else { None };
+            assert_eq!(
+                messages(&client, &reply).await,
+                all_from(received, "x"),
+                "{cell} {level:?}"
+            );
             if cell.upstream.is_modern() {
-                assert_eq!(asked.as_deref(), heard.map(Level::as_str), "{cell}");
-            } else if let Some(level) = level.filter(|_| heard.is_some()) {
+                assert_eq!(requested_level.as_deref(), received.map(LogLevel::as_str), "{cell}");
+            } else if let Some(level) = level.filter(|_| received.is_some()) {
                 let expected = format!(r#"{{"level":"{}"}}"#, level.as_str());
                 assert_eq!(hub.last(SET_LEVEL).params, expected, "{cell}");
             } else {
@@ -148,11 +157,11 @@ async fn n62_a_client_hears_of_its_level_and_above_and_its_upstream_is_asked_for
     }
 }
 
-/// Starts a call and returns it as its upstream sees it.
+/// Starts a call; returns the client's and the upstream's end.
 async fn start<'a>(hub: &Upstream, client: &'a Client, params: &str) -> (Exchange<'a>, Call) {
-    let mut held = hub.hold("tools/call");
+    let mut intercepted = hub.intercept("tools/call");
     let exchange = client.start("tools/call", params);
-    (exchange, held.next().await)
+    (exchange, intercepted.next().await)
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,24 +172,24 @@ async fn clients_that_share_an_upstream_hear_of_their_own_calls_by_their_own_lev
                 let config = crate::world::with_pair("");
                 let world = World::start(logging_hub(upstream), &config).await;
                 let hub = world.upstream("hub");
-                let (ann, of_ann) = client_at(&world, one, Some(Level::Error)).await;
-                let (bob, of_bob) = client_at(&world, other, Some(Level::Debug)).await;
+                let (ann, of_ann) = client_at(&world, one, Some(LogLevel::Error)).await;
+                let (bob, of_bob) = client_at(&world, other, Some(LogLevel::Debug)).await;
                 let (mute, of_mute) = (world.client(MODERN_HTTP).await, named("hub__a"));
                 let (for_ann, anns) = start(hub, &ann, &of_ann).await;
                 let (for_bob, bobs) = start(hub, &bob, &of_bob).await;
                 let (for_mute, mutes) = start(hub, &mute, &of_mute).await;
                 for (call, whose) in [(&bobs, "bob"), (&anns, "ann"), (&mutes, "mute")] {
-                    say_all(call, whose);
+                    send_all_levels(call, whose);
                 }
                 [anns, bobs, mutes].into_iter().for_each(finish);
                 for (client, exchange, least, whose) in [
-                    (&ann, for_ann, Some(Level::Error), "ann"),
-                    (&bob, for_bob, Some(Level::Debug), "bob"),
+                    (&ann, for_ann, Some(LogLevel::Error), "ann"),
+                    (&bob, for_bob, Some(LogLevel::Debug), "bob"),
                     (&mute, for_mute, None, "mute"),
                 ] {
                     let reply = exchange.reply().await;
-                    let heard = messages(client, &reply).await;
-                    assert_eq!(heard, all_from(least, whose), "{one}, {other}, {upstream}");
+                    let received = messages(client, &reply).await;
+                    assert_eq!(received, all_from(least, whose), "{one}, {other}, {upstream}");
                 }
                 if !upstream.is_modern() {
                     assert_eq!(hub.last(SET_LEVEL).params, r#"{"level":"debug"}"#);
@@ -195,32 +204,32 @@ async fn clients_that_share_an_upstream_hear_of_their_own_calls_by_their_own_lev
 
 #[tokio::test(start_paused = true)]
 async fn a_level_that_is_set_while_a_call_runs_holds_for_it() {
-    for upstream in UPSTREAMS.into_iter().filter(|side| tells_whose(*side)) {
+    for upstream in UPSTREAMS.into_iter().filter(|side| names_calls(*side)) {
         for side in CLIENTS.into_iter().filter(|side| !side.is_modern()) {
             let world = World::start(logging_hub(upstream), &crate::world::with_pair("")).await;
             let hub = world.upstream("hub");
             let client = world.client(side).await;
             let (exchange, call) = start(hub, &client, &named("hub__a")).await;
-            say_all(&call, "before");
+            send_all_levels(&call, "before");
             settle().await;
             set_level(&client, "alert").await;
             settle().await;
-            say_all(&call, "between");
+            send_all_levels(&call, "between");
             settle().await;
             set_level(&client, "debug").await;
             settle().await;
-            say_all(&call, "after");
+            send_all_levels(&call, "after");
             settle().await;
             finish(call);
             let reply = exchange.reply().await;
             let expected = [
-                all_from(Some(Level::Info), "before"),
-                all_from(Some(Level::Alert), "between"),
-                all_from(Some(Level::Debug), "after"),
+                all_from(Some(LogLevel::Info), "before"),
+                all_from(Some(LogLevel::Alert), "between"),
+                all_from(Some(LogLevel::Debug), "after"),
             ];
             assert_eq!(messages(&client, &reply).await, expected.concat(), "{side}, {upstream}");
             if !upstream.is_modern() {
-                // The usual level, which it wanted until now, is asked for a little longer.
+                // The default level, which was in use until now, is requested a little longer.
                 assert_eq!(hub.count(SET_LEVEL), 2, "{side}");
                 assert_eq!(hub.last(SET_LEVEL).params, r#"{"level":"debug"}"#, "{side}");
             }
@@ -259,7 +268,7 @@ async fn a_level_can_be_set_only_where_somebody_logs_and_sessions_are() {
     for side in SIDES {
         for (scripts, has) in [(logging_hub(LEGACY_HTTP), true), (hub(LEGACY_HTTP), false)] {
             let world = World::start(scripts, "").await;
-            let client = world.silent_client(side, None);
+            let client = world.uninitialized_client(side, None);
             let (method, params) = match side.is_modern() {
                 true => ("server/discover", "{}".to_owned()),
                 false => (
@@ -307,17 +316,17 @@ async fn n62_a_message_that_belongs_to_no_call_reaches_nobody() {
         let world = World::start(logging_hub(upstream), "").await;
         let hub = world.upstream("hub");
         for side in SIDES {
-            let (client, params) = client_at(&world, side, Some(Level::Debug)).await;
-            let mut ears = client.listen().await;
+            let (client, params) = client_at(&world, side, Some(LogLevel::Debug)).await;
+            let mut changes = client.listen().await;
             let (exchange, call) = start(hub, &client, &params).await;
-            hub.until_heard(weir::mcp::kind::Topic::Tools).await;
-            let text = message(Level::Emergency, "stray");
+            hub.until_listener(weir::mcp::kind::ListTopic::Tools).await;
+            let text = message(LogLevel::Emergency, "stray");
             hub.say(&format!(r#"{{"jsonrpc":"2.0","method":"{METHOD}","params":{text}}}"#));
-            ears.stays_silent().await;
+            changes.stays_silent().await;
             finish(call);
             let reply = exchange.reply().await;
             assert_eq!(messages(&client, &reply).await, Vec::<String>::new(), "{side}, {upstream}");
-            ears.cancel().await;
+            changes.cancel().await;
         }
         world.close().await;
     }
@@ -330,10 +339,10 @@ async fn n62_an_upstream_that_does_not_declare_it_is_not_heard_and_not_asked() {
         let (_, other) = logging_hub(LEGACY_HTTP).remove(0);
         let world = World::start(vec![("hub", quiet), ("loud", other)], "").await;
         for side in SIDES {
-            let (client, params) = client_at(&world, side, Some(Level::Debug)).await;
+            let (client, params) = client_at(&world, side, Some(LogLevel::Debug)).await;
             let (exchange, call) = start(world.upstream("hub"), &client, &params).await;
-            assert_eq!(asked_level(&call), None, "{side}");
-            say_all(&call, "x");
+            assert_eq!(requested_level_of(&call), None, "{side}");
+            send_all_levels(&call, "x");
             finish(call);
             let reply = exchange.reply().await;
             assert_eq!(messages(&client, &reply).await, Vec::<String>::new(), "{side}, {upstream}");
@@ -349,25 +358,25 @@ async fn f37k_a_flood_that_nobody_reads_holds_up_nobody_else() {
         let world = World::start(logging_hub(upstream), "").await;
         let hub = world.upstream("hub");
         for side in [LEGACY_HTTP, MODERN_HTTP] {
-            let (deaf, params) = client_at(&world, side, Some(Level::Debug)).await;
-            let (bob, of_bob) = client_at(&world, side, Some(Level::Debug)).await;
+            let (deaf, params) = client_at(&world, side, Some(LogLevel::Debug)).await;
+            let (bob, of_bob) = client_at(&world, side, Some(LogLevel::Debug)).await;
             let (exchange, flood) = start(hub, &deaf, &params).await;
-            let long = message(Level::Info, &"x".repeat(4_000));
+            let long = message(LogLevel::Info, &"x".repeat(4_000));
             for _ in 0..2_000 {
                 flood.notify(METHOD, &long);
             }
             settle().await;
-            hub.behave("tools/call");
+            hub.reset_answer("tools/call");
             let began = tokio::time::Instant::now();
             assert!(bob.request("tools/call", &of_bob).await.outcome.is_ok());
             assert!(began.elapsed() < Duration::from_millis(5), "{:?}", began.elapsed());
             finish(flood);
-            // All of what is left for it fits its bound.
+            // The remaining messages all fit the limit.
             let reply = exchange.reply().await;
             assert!(
-                reply.outcome.is_ok() && (200..1_000).contains(&reply.notes.len()),
+                reply.outcome.is_ok() && (200..1_000).contains(&reply.notifications.len()),
                 "{}",
-                reply.notes.len()
+                reply.notifications.len()
             );
         }
         world.close().await;
@@ -379,18 +388,19 @@ async fn progress_and_messages_keep_their_order() {
     for upstream in [LEGACY_HTTP, MODERN_HTTP] {
         let world = World::start(logging_hub(upstream), "").await;
         for side in [LEGACY_HTTP, MODERN_HTTP] {
-            let (client, _) = client_at(&world, side, Some(Level::Debug)).await;
+            let (client, _) = client_at(&world, side, Some(LogLevel::Debug)).await;
             let params = r#"{"name":"hub__a","_meta":{"progressToken":70,"io.modelcontextprotocol/logLevel":"debug"}}"#;
-            let mut held = world.upstream("hub").hold("tools/call");
+            let mut intercepted = world.upstream("hub").intercept("tools/call");
             let exchange = client.start_as(Id::from(70), "tools/call", params);
-            let call = held.next().await;
+            let call = intercepted.next().await;
             for step in 1..=5 {
-                call.notify(METHOD, &message(Level::Debug, &step.to_string()));
+                call.notify(METHOD, &message(LogLevel::Debug, &step.to_string()));
                 call.progress(&format!(r#""progress":{step}"#));
             }
             finish(call);
             let reply = exchange.reply().await;
-            let methods: Vec<_> = reply.notes.iter().map(|note| note.contains(METHOD)).collect();
+            let methods: Vec<_> =
+                reply.notifications.iter().map(|note| note.contains(METHOD)).collect();
             assert_eq!(methods, [true, false].repeat(5), "{side}, {upstream}");
         }
         world.close().await;
@@ -402,8 +412,8 @@ async fn each_round_of_a_call_that_asks_has_its_own_level() {
     let world = World::start(logging_hub(LEGACY_HTTP), "").await;
     let client = world.client_declaring(MODERN_HTTP, r#"{"roots":{}}"#).await;
     let hub = world.upstream("hub");
-    let mut held = hub.hold("tools/call");
-    let params = |level: Option<Level>, round: &str| {
+    let mut intercepted = hub.intercept("tools/call");
+    let params = |level: Option<LogLevel>, round: &str| {
         let level = level.map(|level| {
             format!(r#""_meta":{{"io.modelcontextprotocol/logLevel":"{}"}},"#, level.as_str())
         });
@@ -411,15 +421,16 @@ async fn each_round_of_a_call_that_asks_has_its_own_level() {
     };
     let mut round = String::new();
     let mut call = None;
-    for (number, level) in [None, Some(Level::Debug), None, Some(Level::Error)].iter().enumerate() {
+    let levels = [None, Some(LogLevel::Debug), None, Some(LogLevel::Error)];
+    for (number, level) in levels.iter().enumerate() {
         let exchange = client.start("tools/call", &params(*level, &round));
         let now = match call.take() {
             Some(call) => call,
-            None => held.next().await,
+            None => intercepted.next().await,
         };
         settle().await;
-        say_all(&now, "x");
-        now.question(&format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"roots/list"}}"#));
+        send_all_levels(&now, "x");
+        now.send_request(&format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"roots/list"}}"#));
         let reply = exchange.reply().await;
         assert_eq!(messages(&client, &reply).await, all_from(*level, "x"), "{level:?}");
         let result = object(reply.result());
@@ -437,30 +448,30 @@ async fn each_round_of_a_call_that_asks_has_its_own_level() {
 async fn what_a_clients_own_connection_logs_is_for_that_client() {
     let config = "[upstreams.hub]\nsharing = \"client\"\n";
     everywhere(config, logging_hub, async |world, cell| {
-        if tells_whose(cell.upstream) {
+        if names_calls(cell.upstream) {
             return;
         }
         let hub = world.upstream("hub");
-        let (ann, of_ann) = client_at(world, cell.client, Some(Level::Debug)).await;
+        let (ann, of_ann) = client_at(world, cell.client, Some(LogLevel::Debug)).await;
         let (for_ann, anns) = start(hub, &ann, &of_ann).await;
-        // Where there are no sessions all of a principal's are one client.
+        // Without sessions all connections of a principal are one client.
         if cell.client.is_modern() {
-            say_all(&anns, "ann");
+            send_all_levels(&anns, "ann");
             finish(anns);
-            let heard = messages(&ann, &for_ann.reply().await).await;
-            assert_eq!(heard, all_from(Some(Level::Debug), "ann"));
+            let received = messages(&ann, &for_ann.reply().await).await;
+            assert_eq!(received, all_from(Some(LogLevel::Debug), "ann"));
             return;
         }
-        let (bob, of_bob) = client_at(world, cell.client, Some(Level::Error)).await;
+        let (bob, of_bob) = client_at(world, cell.client, Some(LogLevel::Error)).await;
         let (for_bob, bobs) = start(hub, &bob, &of_bob).await;
-        say_all(&bobs, "bob");
-        say_all(&anns, "ann");
+        send_all_levels(&bobs, "bob");
+        send_all_levels(&anns, "ann");
         [anns, bobs].into_iter().for_each(finish);
         for (client, exchange, least, whose) in
-            [(&ann, for_ann, Level::Debug, "ann"), (&bob, for_bob, Level::Error, "bob")]
+            [(&ann, for_ann, LogLevel::Debug, "ann"), (&bob, for_bob, LogLevel::Error, "bob")]
         {
-            let heard = messages(client, &exchange.reply().await).await;
-            assert_eq!(heard, all_from(Some(least), whose));
+            let received = messages(client, &exchange.reply().await).await;
+            assert_eq!(received, all_from(Some(least), whose));
         }
     })
     .await;

@@ -1,4 +1,4 @@
-//! The behaviour tests: the whole house in memory, between scripted upstreams and raw clients.
+//! Behaviour tests: a whole gateway in memory, between scripted upstreams and raw clients.
 
 #![allow(clippy::disallowed_types, reason = "the judge reads what Weir wrote")]
 
@@ -58,7 +58,7 @@ mod uris;
 mod walk;
 mod world;
 
-/// Whether the long suites run: by night, in an optimized build. What is measured there is not measured in another.
+/// Whether the long suites run: nightly, in an optimized build. Their measurements need that build.
 pub(crate) fn by_night() -> bool {
     std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
 }

@@ -1,19 +1,20 @@
-//! Definitions and completions that some client cannot read: mended, or left out, so that nothing else of a list is lost.
+//! Definitions and completions that some client cannot parse: repaired or left out, without losing
+//! the rest of the list.
 //!
-//! Each list that Weir sends is judged by the schema of its client's revision, by the judge of each [`World`]. What the official
-//! SDKs make of the same corpus is in `tests/interop`.
+//! The judge of each [`World`] checks every list of Weir by the schema of its client's revision.
+//! The results of the official SDKs with the same corpus are in `tests/interop`.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
 use weir::json::Object;
-use weir::mcp::definition::downgrade::{self, Form};
+use weir::mcp::definition::downgrade::{self, DefinitionForm};
 use weir::mcp::definition::item::Item;
 use weir::mcp::definition::shape;
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::{Era, Revision};
 
-use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side, Wire};
+use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side, Transport};
 use crate::schema::Schema;
 use crate::upstream::Script;
 use crate::world::{World, everywhere, hub};
@@ -31,7 +32,7 @@ fn corpus() -> Vec<Case> {
         let [kind, becomes, _, definition] = line.splitn(4, " | ").collect::<Vec<_>>()[..] else {
             panic!("four parts: {line}")
         };
-        let kind = Kind::ALL.into_iter().find(|it| it.word() == kind).expect("a kind");
+        let kind = Kind::ALL.into_iter().find(|it| it.json_name() == kind).expect("a kind");
         Case { kind, becomes, definition }
     });
     cases.collect()
@@ -56,10 +57,10 @@ async fn malformed_definitions_take_nothing_else_from_a_client_of_any_revision()
             .iter()
             .fold(Script::new(upstream), |script, case| script.raw(case.kind, case.definition));
         let world = World::start(vec![("hub", script)], "").await;
-        // Readers take it, though RFC 3986 does not.
+        // SDKs accept this URI, though RFC 3986 does not.
         world.excuse("a b/é.txt");
         for revision in Revision::ALL {
-            let client = world.client(Side::new(revision, Wire::Stdio)).await;
+            let client = world.client(Side::new(revision, Transport::Stdio)).await;
             for kind in Kind::ALL {
                 let expected = keys(kind, &["good", "mended"]);
                 assert_eq!(client.list_all(kind).await, expected, "{revision}");
@@ -76,13 +77,13 @@ async fn malformed_definitions_take_nothing_else_from_a_client_of_any_revision()
         for kind in Kind::ALL {
             let left_out = world.left_out("hub", kind);
             assert_eq!(left_out.len(), keys(kind, &["out"]).len(), "{left_out:?}");
-            assert!(left_out.iter().all(|it| it.contains(" is of no use: ")), "{left_out:?}");
+            assert!(left_out.iter().all(|it| it.contains(" cannot be used: ")), "{left_out:?}");
         }
         world.close().await;
     }
 }
 
-/// Definitions with every member that some revision knows.
+/// Definitions with all members that any revision has.
 fn whole(kind: Kind) -> Value {
     let mut definition = json!({
         "name": "n", "title": "t", "description": "d", "_meta": { "x": [1] },
@@ -117,7 +118,7 @@ fn whole(kind: Kind) -> Value {
     definition
 }
 
-/// Every place within a value, as JSON pointers.
+/// All places within a value, as JSON pointers.
 fn places(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     match value {
@@ -133,7 +134,7 @@ fn places(value: &Value, at: &str, all: &mut Vec<String>) {
     }
 }
 
-/// What the specification calls the items of a list.
+/// Name of the items' definition in the specification.
 fn definition_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Prompt => "Prompt",
@@ -143,14 +144,16 @@ fn definition_of(kind: Kind) -> &'static str {
     }
 }
 
-/// What clients of a revision are shown of a definition; `None` if it is left out.
+/// Definition as clients of a revision get it; `None` if it is left out.
 fn shown(kind: Kind, text: &str, revision: Revision) -> Option<Value> {
     let item = Item::parse(kind, text.to_owned().into()).ok()?;
     let mended = shape::conform(kind, &item.key, &item.definition).ok()?;
     let definition: Object = mended.unwrap_or(item.definition);
-    let older = match Form::of(revision) {
-        Form::Newest => None,
-        Form::WithTasks | Form::Older => downgrade::definition(kind, &definition),
+    let older = match DefinitionForm::of(revision) {
+        DefinitionForm::Newest => None,
+        DefinitionForm::WithTasks | DefinitionForm::Older => {
+            downgrade::definition(kind, &definition)
+        }
     };
     let text = older.unwrap_or(definition).to_bytes();
     Some(serde_json::from_slice(&text).expect("JSON"))
@@ -196,7 +199,7 @@ proptest! {
     }
 }
 
-/// How many values there are that do not belong where they are put.
+/// Number of the junk values.
 const JUNK: usize = 12;
 
 fn junk(number: usize) -> Option<Value> {
@@ -223,13 +226,13 @@ async fn completion_has_at_most_a_hundred_strings() {
         (r#"{"values":["a"],"total":1e30}"#.into(), Ok(r#"{"values":["a"]}"#.into())),
         (
             r#"{"values":["a","\ud800"]}"#.into(),
-            Err("`completion` has half a pair of surrogates, or a number that is too large"),
+            Err("`completion` has a lone surrogate, or a number that is too large"),
         ),
-        (r#"{"values":["a",7]}"#.into(), Err("a value is no string")),
-        (r#"{"values":"a"}"#.into(), Err("`values` is no array")),
-        ("7".into(), Err("`completion` is no object")),
+        (r#"{"values":["a",7]}"#.into(), Err("a value is not a string")),
+        (r#"{"values":"a"}"#.into(), Err("`values` is not an array")),
+        ("7".into(), Err("`completion` is not an object")),
     ];
-    // Not even where nothing else is looked at.
+    // Completions are checked even if the guard is switched off.
     let config = "[guard]\noutput = \"off\"\nhidden_text = \"pass\"\n";
     everywhere(config, hub, async |world, cell| {
         let client = world.client(cell.client).await;
@@ -247,7 +250,8 @@ async fn completion_has_at_most_a_hundred_strings() {
                     assert!(reply.result().starts_with(&expected), "{}", reply.result());
                 }
                 Err(why) => {
-                    let text = format!("the reply of upstream hub is refused here: {why}");
+                    let text =
+                        format!("the response of upstream hub was refused by the guard: {why}");
                     assert_eq!(
                         reply.error(),
                         json!({ "code": -32603, "message": text }).to_string()

@@ -1,12 +1,12 @@
-//! What may end a call, in every order: each order has the outcome that a small model says, the upstream
-//! is told exactly when the model says, and nothing is left.
+//! Events that may end a call, in every order: each order has the outcome of a small model, the
+//! upstream is notified exactly when the model says so, and nothing is left over.
 
 use std::time::Duration;
 
-use weir::app::Outcome;
+use weir::app::ReloadOutcome;
 use weir::jsonrpc;
 
-use crate::cell::{CLIENTS, LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, UPSTREAMS, Wire};
+use crate::cell::{CLIENTS, LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Transport, UPSTREAMS};
 use crate::client::{Client, Exchange, named};
 use crate::upstream::Call;
 use crate::world::{World, hub, pass, settle, with_pair};
@@ -19,21 +19,21 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// The client says that it wants no answer any more.
+    /// The client cancels the request.
     Cancel,
-    /// The client is gone, in the way of its wire.
+    /// The client disconnects, in the way of its transport.
     Leave,
     /// The upstream answers.
     Answer,
     /// The time limit passes.
     TimeOut,
-    /// The upstream starts anew.
+    /// The upstream restarts.
     Restart,
-    /// The doors close.
+    /// The gateway stops accepting requests.
     Stop,
-    /// A reload puts another connection to the upstream in the place of the one that the call is on.
+    /// A reload replaces the upstream's connection, on which the call runs.
     Swap,
-    /// A reload takes the upstream out of the configuration; it goes once the call is over.
+    /// A reload removes the upstream from the configuration; its connection ends after the call.
     Drain,
 }
 
@@ -48,27 +48,27 @@ const EVENTS: [Event; 8] = [
     Event::Drain,
 ];
 
-/// What lies between two events.
+/// Pause between two events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gap {
-    /// All that is ready runs.
+    /// All ready tasks run.
     Settled,
-    /// So many turns of the scheduler.
+    /// This many turns of the scheduler.
     Turns(usize),
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct End {
-    /// What the client got; nothing if it was gone or wanted nothing.
+    /// Response to the client; `None` if it had disconnected or cancelled.
     got: Option<Result<(), i64>>,
-    /// Whether the upstream, which had not answered, was told; `None` where it broke itself.
-    told: Option<bool>,
+    /// Whether an upstream that had not answered was notified; `None` if it broke off itself.
+    notified: Option<bool>,
 }
 
 // === The model ===
 
-/// How a call ends. Who leaves takes no answer along, not even one that has come.
+/// Expected outcome of a call. A client that disconnects gets no response, even if one has come.
 fn model(client: Side, events: &[Event]) -> End {
     let end = ended(client, events);
     let leaves = |event: &Event| match event {
@@ -78,68 +78,70 @@ fn model(client: Side, events: &[Event]) -> End {
     End { got: end.got.filter(|_| !events.iter().any(leaves)), ..end }
 }
 
-/// How a call ends, event by event.
+/// Expected outcome, computed event by event.
 fn ended(client: Side, events: &[Event]) -> End {
     let (mut is_there, mut has_stopped) = (true, false);
-    let end = |is_there: bool, got, told| End { got: Some(got).filter(|_| is_there), told };
+    let end = |is_there: bool, got, notified| End { got: Some(got).filter(|_| is_there), notified };
     for event in events {
         match event {
             Event::Answer => return end(is_there, Ok(()), Some(false)),
             Event::TimeOut => return end(is_there, Err(5040), Some(true)),
             Event::Restart => return end(is_there, Err(5030), None),
-            // A modern client over HTTP has no other word for it.
+            // A modern client cancels over HTTP by closing the stream.
             Event::Cancel if client == MODERN_HTTP => {
-                return End { got: None, told: Some(true) };
+                return End { got: None, notified: Some(true) };
             }
-            // Closed doors hear nothing more, and what is under way runs on.
+            // A stopped gateway takes no cancellation, and requests in flight continue.
             Event::Cancel if has_stopped => {}
-            Event::Cancel => return End { got: None, told: Some(true) },
-            // What a legacy client leaves over HTTP is only its stream, as long as it may come back.
+            Event::Cancel => return End { got: None, notified: Some(true) },
+            // A legacy client that disconnects over HTTP only detaches its stream, as long as it
+            // may come back.
             Event::Leave if client == LEGACY_HTTP && !has_stopped => is_there = false,
-            Event::Leave => return End { got: None, told: Some(true) },
-            Event::Stop if !is_there => return End { got: None, told: Some(true) },
+            Event::Leave => return End { got: None, notified: Some(true) },
+            Event::Stop if !is_there => return End { got: None, notified: Some(true) },
             Event::Stop => has_stopped = true,
-            // What is under way ends where it began.
+            // A request in flight ends on its old connection.
             Event::Swap | Event::Drain => {}
         }
     }
-    // Its time limit is the last thing that happens to it.
+    // The time limit is the last event of a call.
     end(is_there, Err(5040), Some(true))
 }
 
 #[test]
 fn the_model_knows_the_difference_between_leaving_and_detaching() {
     let left = |client| model(client, &[Event::Leave, Event::Answer]);
-    assert_eq!(left(MODERN_HTTP), End { got: None, told: Some(true) });
-    assert_eq!(left(LEGACY_HTTP), End { got: None, told: Some(false) });
-    // Behind closed doors nobody can come back for it.
+    assert_eq!(left(MODERN_HTTP), End { got: None, notified: Some(true) });
+    assert_eq!(left(LEGACY_HTTP), End { got: None, notified: Some(false) });
+    // After the stop no client can come back for the response.
     let end = model(LEGACY_HTTP, &[Event::Leave, Event::Stop, Event::Answer]);
-    assert_eq!(end, End { got: None, told: Some(true) });
+    assert_eq!(end, End { got: None, notified: Some(true) });
 }
 
-// === The house ===
+// === The gateway ===
 
-/// One call with somebody at both ends.
-struct Play<'a> {
+/// One call, with the handles of its client and its upstream.
+struct OngoingCall<'a> {
     world: &'a World,
     call: Option<Call>,
     exchange: Option<Exchange<'a>>,
-    was_told: bool,
+    was_notified: bool,
     has_stopped: bool,
 }
 
-impl Play<'_> {
+impl OngoingCall<'_> {
     async fn happen(&mut self, event: Event, client: &Client) {
         match event {
             Event::Cancel if client.side == MODERN_HTTP => self.exchange = None,
-            // Nobody takes it any more, and over the pair nobody would say so.
+            // The gateway takes no cancellation any more, and the HTTP+SSE pair would not report
+            // that.
             Event::Cancel if client.side == LEGACY_SSE && self.has_stopped => {}
             Event::Cancel => {
                 let message = br#"{"requestId":1000}"#;
                 let message = jsonrpc::write_notification("notifications/cancelled", message);
-                if client.side.wire == Wire::Http {
+                if client.side.transport == Transport::Http {
                     let headers = client.http().headers("", "{}");
-                    // Behind closed doors nobody takes it.
+                    // The stopped gateway does not take the message.
                     let mut posted = client.http().post(message, &headers);
                     let _ = tokio::time::timeout(Duration::from_millis(1), posted.opened()).await;
                 } else {
@@ -149,7 +151,7 @@ impl Play<'_> {
             Event::Leave => self.exchange = None,
             Event::Answer => {
                 if let Some(call) = self.call.take() {
-                    self.was_told = !call.is_wanted();
+                    self.was_notified = !call.is_wanted();
                     call.result(RESULT);
                 }
             }
@@ -157,43 +159,44 @@ impl Play<'_> {
             Event::Restart => self.world.upstream("hub").restart(),
             Event::Stop => {
                 self.has_stopped = true;
-                self.world.stop_doors();
+                self.world.stop_downstream();
             }
             Event::Swap | Event::Drain => reload(self.world, client.side, event).await,
         }
     }
 }
 
-/// Reloads the configuration, which closed doors do not do any more.
+/// Reloads the configuration, which a stopped gateway refuses.
 async fn reload(world: &World, client: Side, event: Event) {
     let config = match event {
         Event::Swap => format!("{CONFIG}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n"),
-        // There has to be one.
+        // A configuration needs at least one upstream.
         _ => format!("{CONFIG}[upstreams.away]\nurl = \"http://away.test/mcp\"\n"),
     };
     let config = if client == LEGACY_SSE { with_pair(&config) } else { config };
     let names: &[&str] = if event == Event::Swap { &["hub"] } else { &[] };
     let outcome = world.reload_with(names, &config).await;
-    let is_good = matches!(outcome, Outcome::Applied { .. } | Outcome::Failed(_));
+    let is_good = matches!(outcome, ReloadOutcome::Applied { .. } | ReloadOutcome::Failed(_));
     assert!(is_good, "{event:?}: {outcome:?}");
 }
 
-/// Lets the events happen to a call, and tells how it ended.
+/// Applies the events to a call and returns its outcome.
 async fn play(client: Side, upstream: Side, events: &[Event], gap: Gap) -> End {
     let config = if client == LEGACY_SSE { with_pair(CONFIG) } else { CONFIG.into() };
     let world = World::start(hub(upstream), &config).await;
     let end = {
         let mut caller = Some(world.client(client).await);
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = caller.as_ref().expect("it has come").start_as(
             1_000.into(),
             "tools/call",
             &named("hub__a"),
         );
-        let call = held.next().await;
-        // What the upstream has not said yet it may say when the test is over.
-        let (call, exchange, was_told) = (Some(call), Some(exchange), false);
-        let mut play = Play { world: &world, call, exchange, was_told, has_stopped: false };
+        let call = intercepted.next().await;
+        // The upstream may still answer when the test is over.
+        let (call, exchange, was_notified) = (Some(call), Some(exchange), false);
+        let mut play =
+            OngoingCall { world: &world, call, exchange, was_notified, has_stopped: false };
         let mut leaves = false;
         for event in events {
             if let Some(client) = &caller {
@@ -208,11 +211,11 @@ async fn play(client: Side, upstream: Side, events: &[Event], gap: Gap) -> End {
                     }
                 }
             }
-            if leaves && client.wire != Wire::Http {
+            if leaves && client.transport != Transport::Http {
                 break;
             }
         }
-        let Play { call, exchange, mut was_told, .. } = play;
+        let OngoingCall { call, exchange, mut was_notified, .. } = play;
         let got = match exchange {
             Some(mut exchange) => {
                 let answer = tokio::time::timeout(LONG, exchange.answer()).await;
@@ -227,14 +230,14 @@ async fn play(client: Side, upstream: Side, events: &[Event], gap: Gap) -> End {
             }
             None => None,
         };
-        if leaves && client.wire != Wire::Http {
-            // The conversation ends with its stream; the rest happens to nobody.
+        if leaves && client.transport != Transport::Http {
+            // The conversation ends with its stream; the remaining events have no client.
             caller = None;
             let rest = events.iter().skip_while(|event| **event != Event::Leave).skip(1);
             for event in rest {
                 match event {
                     Event::Restart => world.upstream("hub").restart(),
-                    Event::Stop => world.stop_doors(),
+                    Event::Stop => world.stop_downstream(),
                     Event::TimeOut => pass(Duration::from_secs(6)).await,
                     Event::Swap | Event::Drain => reload(&world, client, *event).await,
                     _ => settle().await,
@@ -244,40 +247,40 @@ async fn play(client: Side, upstream: Side, events: &[Event], gap: Gap) -> End {
         pass(LONG).await;
         if let Some(call) = &call {
             assert!(!call.is_wanted(), "the upstream still works at it");
-            was_told = true;
+            was_notified = true;
         }
         drop(caller);
-        End { got, told: Some(was_told) }
+        End { got, notified: Some(was_notified) }
     };
     world.close().await;
     end
 }
 
-/// Whether the house ended a call as one of these says. Where two things happen at once each side may see
-/// another of them first.
-fn agrees(is: End, said: &[End]) -> bool {
-    let told = |said: &End| said.told.is_none() || is.told == said.told;
-    said.iter().any(|said| is.got == said.got) && said.iter().any(told)
+/// Whether an outcome is one of the expected ones. If two events are simultaneous, the client and
+/// the upstream may each see a different one first.
+fn agrees(is: End, sent: &[End]) -> bool {
+    let notified = |sent: &End| sent.notified.is_none() || is.notified == sent.notified;
+    sent.iter().any(|sent| is.got == sent.got) && sent.iter().any(notified)
 }
 
-/// Tries orders with these upstreams. A gap in which not all runs lets neighbours change places.
+/// Checks orders with these upstreams. A gap that does not let all tasks run may swap neighbours.
 async fn try_orders(client: Side, upstreams: &[Side], orders: &[Vec<Event>], gaps: &[Gap]) {
     let (mut wrong, begin) = (Vec::new(), std::time::Instant::now());
     for upstream in upstreams.iter().copied() {
         for order in orders {
             for gap in gaps {
                 let is = play(client, upstream, order, *gap).await;
-                let mut said = vec![model(client, order)];
+                let mut sent = vec![model(client, order)];
                 if *gap != Gap::Settled {
                     for at in 1..order.len() {
                         let mut other = order.clone();
                         other.swap(at - 1, at);
-                        said.push(model(client, &other));
+                        sent.push(model(client, &other));
                     }
                 }
-                if !agrees(is, &said) {
+                if !agrees(is, &sent) {
                     let what = format!("{client} → {upstream}: {order:?}, {gap:?}");
-                    wrong.push(format!("{what}: {is:?}, not {said:?}"));
+                    wrong.push(format!("{what}: {is:?}, not {sent:?}"));
                 }
             }
         }
@@ -287,14 +290,14 @@ async fn try_orders(client: Side, upstreams: &[Side], orders: &[Vec<Event>], gap
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Every order of two events, and by night of three.
+/// All orders of two events, and nightly of three.
 fn orders() -> Vec<Vec<Event>> {
     let pairs = EVENTS.iter().flat_map(|first| {
         EVENTS.iter().filter(move |second| *second != first).map(|second| vec![*first, *second])
     });
     let mut pairs: Vec<_> = pairs.collect();
     if std::env::var_os("WEIR_NIGHTLY").is_none() {
-        // Of two reloads in a row the first one is as if it had not been, and a restart ends what any has left.
+        // The second of two reloads replaces the first, and a restart ends the leftovers of either.
         let is_reload = |event: &Event| matches!(event, Event::Swap | Event::Drain);
         let rest = [Event::Restart, Event::Swap, Event::Drain];
         pairs.retain(|pair| {

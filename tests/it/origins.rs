@@ -1,4 +1,4 @@
-//! Host and Origin: checked on every route, in every revision, before anything else happens.
+//! Host and Origin: checked on every route, in every revision, before any other check.
 
 use hyper::Method;
 use hyper::header::{HOST, HeaderValue, ORIGIN};
@@ -37,7 +37,7 @@ const STRANGE_ORIGINS: [&str; 10] = [
     "",
 ];
 
-/// The status of a request with these values of one header, on each route.
+/// Status of a request with these values of one header, on each route.
 async fn statuses(client: &Client, name: hyper::header::HeaderName, values: &[&str]) -> Vec<u16> {
     let http = client.http();
     let mut headers = http.headers("prompts/list", "{}");
@@ -58,7 +58,7 @@ async fn statuses(client: &Client, name: hyper::header::HeaderName, values: &[&s
     let mut statuses = Vec::new();
     for (method, path) in routes {
         let mut exchange = http.send(method, path, "", &headers);
-        // Only the head: where it is let in, the stream of the pair has no end.
+        // Only the head is read: an admitted stream of the pair has no end.
         exchange.opened().await;
         statuses.push(exchange.status());
     }
@@ -88,7 +88,7 @@ async fn s12_a_host_decides_whether_and_never_what() {
     let before = world.requests();
     let client = world.client(MODERN_HTTP).await;
     let plain = statuses(&client, HOST, &[AUTHORITY]).await;
-    // Glued into a URL, each of them would lead elsewhere.
+    // Concatenated into a URL, each of them would lead elsewhere.
     let ends = [
         "/mcp",
         "/sse",
@@ -119,7 +119,7 @@ async fn s12_a_host_decides_whether_and_never_what() {
             assert_eq!(statuses(&client, HOST, &[&host]).await, [403; 8], "{host}");
             tried += 1;
         }
-        // The same in other words.
+        // Other spellings of the host are equal.
         let host = base.to_uppercase();
         assert_eq!(statuses(&client, HOST, &[&host]).await, plain, "{host}");
     }

@@ -1,8 +1,8 @@
-//! An upstream's own pages: its cursors are opaque, and it does not decide how long they are followed.
+//! Paging of an upstream: its cursors are opaque, and Weir limits how long it follows them.
 
 use std::time::Duration;
 
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 
 use crate::cell::{MODERN_HTTP, SIDES};
 use crate::upstream::{Cursors, Script, definition};
@@ -10,15 +10,16 @@ use crate::world::{World, pass};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// What a client sees of an upstream with five prompts on five pages, and how often it was asked.
+/// Prompts that a client sees of an upstream with five prompts on five pages, and the number of
+/// requests to that upstream.
 async fn listed(script: Script, config: &str) -> (Vec<String>, usize) {
     let world = World::start(vec![("hub", script.paged(1))], config).await;
     let client = world.client(MODERN_HTTP).await;
     let keys = client.prompts().await;
-    let asked = world.upstream("hub").count("prompts/list");
+    let requests = world.upstream("hub").count("prompts/list");
     drop(client);
     world.close().await;
-    (keys, asked)
+    (keys, requests)
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,9 +49,9 @@ async fn a_cursor_that_stays_the_same_is_followed_while_it_brings_something_new(
 async fn a_list_that_goes_round_in_circles_ends() {
     for side in SIDES {
         let script = Script::new(side).prompts(&NAMES).cursors(Cursors::Circle);
-        let (keys, asked) = listed(script, "").await;
+        let (keys, requests) = listed(script, "").await;
         assert_eq!(keys, ["hub__a"], "{side}");
-        assert!(asked <= 4, "{side}: asked {asked} times");
+        assert!(requests <= 4, "{side}: asked {requests} times");
     }
 }
 
@@ -58,11 +59,11 @@ async fn a_list_that_goes_round_in_circles_ends() {
 async fn a_list_without_an_end_ends_by_its_budget() {
     for side in SIDES {
         let script = || Script::new(side).cursors(Cursors::Endless);
-        let (keys, asked) = listed(script(), "").await;
-        assert_eq!((keys.len(), asked), (100, 100), "{side}: by pages");
+        let (keys, requests) = listed(script(), "").await;
+        assert_eq!((keys.len(), requests), (100, 100), "{side}: by pages");
         let config = "[defaults]\nlimits = { max_items = 20 }";
-        let (keys, asked) = listed(script(), config).await;
-        assert_eq!((keys.len(), asked), (20, 20), "{side}: by items");
+        let (keys, requests) = listed(script(), config).await;
+        assert_eq!((keys.len(), requests), (20, 20), "{side}: by items");
     }
 }
 
@@ -82,10 +83,10 @@ async fn what_a_list_that_changes_between_its_pages_leaves_out_is_not_gone() {
         let world = World::start(vec![("hub", script)], "").await;
         let hub = world.upstream("hub");
         let client = world.client(side).await;
-        let mut ears = client.listen().await;
-        let mut held = hub.hold("prompts/list");
-        hub.announce(Topic::Prompts);
-        // `a` is removed behind the first page, and what stands on the second moves up.
+        let mut changes = client.listen().await;
+        let mut intercepted = hub.intercept("prompts/list");
+        hub.announce(ListTopic::Prompts);
+        // `a` is removed after the first page, so the items of the second page move up.
         let pages =
             [("ab", true), ("d", false), ("bc", true), ("d", false), ("bc", true), ("d", false)];
         for (names, goes_on) in pages {
@@ -95,13 +96,13 @@ async fn what_a_list_that_changes_between_its_pages_leaves_out_is_not_gone() {
             let era = r#""resultType":"complete","ttlMs":0,"cacheScope":"public","#;
             let era = if side.is_modern() { era } else { "" };
             let page = format!(r#"{{{era}"prompts":[{}]{next}}}"#, items.join(","));
-            held.next().await.result(&page);
+            intercepted.next().await.result(&page);
         }
-        assert_eq!(ears.next_change().await, Topic::Prompts);
+        assert_eq!(changes.next_change().await, ListTopic::Prompts);
         assert_eq!(client.prompts().await, ["hub__b", "hub__c", "hub__d"], "{side}");
-        ears.stays_silent().await;
-        drop(ears);
-        drop((held, client));
+        changes.stays_silent().await;
+        drop(changes);
+        drop((intercepted, client));
         world.close().await;
     }
 }
@@ -111,9 +112,9 @@ async fn a_server_that_announces_every_list_is_not_listed_for_ever() {
     for side in SIDES {
         let world = World::start(vec![("hub", Script::full(side))], "").await;
         let hub = world.upstream("hub");
-        hub.be_restless();
-        hub.until_heard(Topic::Prompts).await;
-        hub.announce(Topic::Prompts);
+        hub.announce_after_lists();
+        hub.until_listener(ListTopic::Prompts).await;
+        hub.announce(ListTopic::Prompts);
         pass(Duration::from_secs(600)).await;
         let lists = hub.count(Kind::Prompt.list_method());
         assert!(lists <= 20, "{side}: {lists} lists in ten minutes");

@@ -1,6 +1,7 @@
-//! The HTTP+SSE pair as such: its paths and their refusals, its stream, and that a session is its stream.
+//! The HTTP+SSE transport itself: its paths and their refusals, its stream, and sessions that end
+//! with their stream.
 //!
-//! What it does as any legacy wire does is in the matrix.
+//! The behaviour that it shares with other legacy transports is tested in the matrix.
 
 pub(crate) mod bounds;
 mod ends;
@@ -27,12 +28,12 @@ async fn start(config: &str) -> World {
     World::start(hub(MODERN_HTTP), &with_pair(config)).await
 }
 
-/// A client of plain requests.
+/// A client for plain HTTP requests.
 pub(crate) fn plain(world: &World, key: Option<&str>) -> Client {
-    world.silent_client(LEGACY_HTTP, key)
+    world.uninitialized_client(LEGACY_HTTP, key)
 }
 
-/// A stream that a client has opened by hand.
+/// A stream that the test has opened by hand.
 struct Stream<'a> {
     http: &'a Http,
     events: HttpExchange,
@@ -52,7 +53,7 @@ impl<'a> Stream<'a> {
         post(self.http, &self.address, body).await
     }
 
-    /// Posts a request and returns its answer.
+    /// Posts a request and returns its response from the stream.
     async fn ask(&mut self, method: &str, params: &str) -> String {
         let message = weir::jsonrpc::write_request(&7.into(), method, params.as_bytes());
         let reply = self.post(message).await;
@@ -75,14 +76,14 @@ pub(crate) async fn post(http: &Http, address: &str, body: impl Into<bytes::Byte
     http.send(Method::POST, address, body, &headers).whole().await
 }
 
-/// The status of the response that comes next on a connection.
+/// Status of the next response on a connection.
 async fn status_of(raw: &mut DuplexStream) -> String {
-    let mut said = [0; 12];
-    raw.read_exact(&mut said).await.expect("an answer");
-    String::from_utf8_lossy(&said[9..]).into_owned()
+    let mut sent = [0; 12];
+    raw.read_exact(&mut sent).await.expect("an answer");
+    String::from_utf8_lossy(&sent[9..]).into_owned()
 }
 
-/// The code of an answer that is an error.
+/// Code of an error response.
 fn code(answer: &str) -> i64 {
     let error = object(answer).get_object("error").unwrap_or_else(|| panic!("no error: {answer}"));
     error.get("code").expect("a code").parse().expect("a number")

@@ -1,4 +1,4 @@
-//! Pings: answered at once on either side, whatever else stalls.
+//! Pings: answered at once on either side, even if everything else stalls.
 
 use tokio::time::Instant;
 
@@ -13,10 +13,10 @@ async fn a_clients_ping_is_answered_at_once_while_its_calls_stall() {
             return;
         }
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
-        // Over the HTTP+SSE pair, as many as a client may have under way beside the news of changes.
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
+        // HTTP+SSE allows this many requests in flight beside the change notifications.
         let calls: Vec<_> = (0..63).map(|_| client.start("tools/call", &named("hub__a"))).collect();
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let began = Instant::now();
         assert_eq!(client.request("ping", "{}").await.result(), "{}");
         assert_eq!(began.elapsed().as_millis(), 0);
@@ -24,7 +24,7 @@ async fn a_clients_ping_is_answered_at_once_while_its_calls_stall() {
         world.upstream("hub").until_count("tools/call", calls.len()).await;
         drop((call, calls));
         drop(client);
-        // The house sees that the client is gone before it closes.
+        // The gateway notices the client's disconnect before it closes.
         settle().await;
     })
     .await;
@@ -37,16 +37,16 @@ async fn an_upstreams_ping_in_the_middle_of_a_call_is_answered() {
         let hub = world.upstream("hub");
         for (count, side) in CLIENTS.into_iter().enumerate() {
             let client = world.client(side).await;
-            let mut held = hub.hold("tools/call");
+            let mut intercepted = hub.intercept("tools/call");
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
-            call.question(r#"{"jsonrpc":"2.0","id":"p","method":"ping","params":{"x":1}}"#);
-            let answers = hub.answers_heard(count + 1).await;
+            let call = intercepted.next().await;
+            call.send_request(r#"{"jsonrpc":"2.0","id":"p","method":"ping","params":{"x":1}}"#);
+            let answers = hub.received_responses(count + 1).await;
             let expected = r#"{"jsonrpc":"2.0","id":"p","result":{}}"#;
             assert_eq!(answers[count], expected, "{side}, {upstream}");
             call.result(r#"{"content":[]}"#);
             let reply = exchange.reply().await;
-            assert!(reply.outcome.is_ok() && reply.notes.is_empty(), "{side}: {reply:?}");
+            assert!(reply.outcome.is_ok() && reply.notifications.is_empty(), "{side}: {reply:?}");
         }
         world.close().await;
     }

@@ -1,4 +1,4 @@
-//! Pinning: what is not approved is neither listed nor callable, whatever an upstream does when.
+//! Pinning: an item that is not approved is neither listed nor callable, whatever an upstream does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::upstream::{Script, definition};
 use crate::world::{World, everywhere, hub, pass};
 
-/// Longer than the lock file goes unread, and than a burst of changes is gathered.
+/// Longer than the interval of reading the lock file, and than the pause that combines changes.
 const SOON: Duration = Duration::from_secs(3);
 
 fn config(mode: &str, lock: &Path) -> String {
@@ -22,7 +22,7 @@ fn changed(kind: Kind, name: &str) -> String {
     definition(kind, name).replacen('{', r#"{"description":"changed","#, 1)
 }
 
-/// Which of the two are listed, and whether exactly those can be asked for.
+/// The listed prompts; asserts that exactly those can be requested.
 async fn reachable(client: &Client) -> Vec<String> {
     let prompts = client.prompts().await;
     for name in ["hub__a", "hub__b", "hub__c"] {
@@ -37,7 +37,7 @@ async fn what_changes_is_gone_until_it_is_approved() {
     let folder = tempfile::tempdir().expect("a folder");
     let number = std::cell::Cell::new(0);
     let scripts = |side| hub(side);
-    // Each cell has a file of its own.
+    // Each cell has a lock file of its own.
     for cell in crate::cell::matrix() {
         number.set(number.get() + 1);
         let lock = folder.path().join(format!("{}.lock", number.get()));
@@ -56,7 +56,7 @@ async fn what_changes_is_gone_until_it_is_approved() {
         .await;
         pass(SOON).await;
         assert_eq!(reachable(&client).await, ["hub__b"], "{cell}");
-        // Somebody takes them into the file: nobody has to ask the upstream again.
+        // The new definitions are approved in the lock file; the upstream need not be asked again.
         let before = hub.count("prompts/list");
         let approved = Lock::load(&lock).expect("it can be read").expect("it is there");
         let mut new = approved.clone();
@@ -69,7 +69,7 @@ async fn what_changes_is_gone_until_it_is_approved() {
         new.save(&lock).expect("it can be written");
         pass(SOON).await;
         assert_eq!(reachable(&client).await, ["hub__a", "hub__b", "hub__c"], "{cell}");
-        // And out of it again.
+        // The approval is withdrawn.
         approved.save(&lock).expect("it can be written");
         pass(SOON).await;
         assert_eq!(reachable(&client).await, ["hub__b"], "{cell}");
@@ -130,7 +130,7 @@ async fn an_upstream_that_comes_back_as_another_is_not_served() {
         assert_eq!(reachable(&client).await, ["hub__a"], "{side}");
         drop(client);
         world.close().await;
-        // And neither is one that is another when Weir starts anew.
+        // A definition that has changed when Weir restarts is not approved either.
         let other = Script::full(side).prompts(&["c"]).instructions("be cruel");
         let world = World::start(vec![("hub", other)], &config).await;
         let client = world.client(MODERN_HTTP).await;
@@ -157,7 +157,7 @@ async fn no_sequence_of_edits_shows_what_was_not_approved() {
             definition(Kind::Prompt, name)
                 .replace(&format!("\"{name}\""), &format!("\"hub__{name}\""))
         });
-        // The same numbers on every run.
+        // The pseudo-random numbers are equal in every run.
         let mut seed = 7_u32;
         let mut next = |below: u32| {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

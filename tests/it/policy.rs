@@ -1,8 +1,8 @@
-//! Who may see what: denied and unknown are one, on every revision and wire.
+//! Access control: denied and unknown items are indistinguishable, on every revision and transport.
 
 use std::sync::Arc;
 
-use weir::catalog::View;
+use weir::catalog::RoleView;
 use weir::mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO, SIDES};
@@ -18,12 +18,12 @@ const GUEST: &str = r#"
     resources.allow = ["hub/file:///a", "hub/a:*"]
 "#;
 
-/// Each way to ask for an item of this name.
+/// Sends each kind of request for an item of this name.
 async fn ask(client: &Client, name: &str) -> Vec<(String, Reply)> {
     let public = format!("hub__{name}");
     let template = own_key(Kind::Template, name);
     let template = format!(
-        r#"{{"ref":{{"type":"ref/resource","uri":"{template}"}},"argument":{{"name":"x","value":""}}}}"#
+        r#"{{"ref":{{"type":"ref/resource","uri":"{template}"}},"argument":{{"name":"path","value":""}}}}"#
     );
     let replies = [
         ("get", client.get_prompt(&public).await),
@@ -126,7 +126,7 @@ async fn a_filtered_list_is_private() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_roles_with_the_same_rules_share_one_view() {
-    // In whatever order they are written.
+    // The order of the rules does not matter.
     let rules = [r#"["hub/*", "*/x"]"#, r#"["*/x", "hub/*"]"#];
     let role = |n: usize| {
         let allow = rules[n % 2];
@@ -135,15 +135,15 @@ async fn a_thousand_roles_with_the_same_rules_share_one_view() {
     let config = (0..1_000).map(role).collect::<String>();
     let config = config + "[roles.other]\nprompts.allow = [\"hub/*\", \"*/x\"]\n";
     let world = World::start(hub(MODERN_HTTP), &config).await;
-    let prompts = |view: &View| -> Vec<_> {
-        view.targets(Kind::Prompt).iter().map(|target| target.key.to_string()).collect()
+    let prompts = |view: &RoleView| -> Vec<_> {
+        view.items(Kind::Prompt).iter().map(|target| target.key.to_string()).collect()
     };
-    let first = world.guest("r0").view();
+    let first = world.client_context("r0").view();
     assert_eq!(prompts(&first), ["hub__a"]);
     for n in 0..1_000 {
-        assert!(Arc::ptr_eq(&world.guest(&format!("r{n}")).view(), &first), "r{n}");
+        assert!(Arc::ptr_eq(&world.client_context(&format!("r{n}")).view(), &first), "r{n}");
     }
-    assert_eq!(prompts(&world.guest("other").view()), ["hub__a", "hub__b"]);
+    assert_eq!(prompts(&world.client_context("other").view()), ["hub__a", "hub__b"]);
     world.close().await;
 }
 
@@ -172,14 +172,14 @@ async fn who_shows_no_good_key_gets_401_on_every_method() {
     let before = world.requests();
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         for key in [None, Some("wrong"), Some("expired"), Some("")] {
-            let client = world.silent_client(side, key);
+            let client = world.uninitialized_client(side, key);
             let http = client.http();
             for method in [hyper::Method::POST, hyper::Method::GET, hyper::Method::DELETE] {
                 let headers = http.headers("prompts/list", "{}");
                 let reply = http.send(method.clone(), "/mcp", "{}", &headers).whole().await;
                 assert_eq!(reply.status, 401, "{method} with {key:?}: {reply:?}");
-                let asks = reply.headers.get("www-authenticate").expect("www-authenticate");
-                assert!(asks.as_bytes().starts_with(b"Bearer"), "{asks:?}");
+                let challenge = reply.headers.get("www-authenticate").expect("www-authenticate");
+                assert!(challenge.as_bytes().starts_with(b"Bearer"), "{challenge:?}");
                 assert!(!reply.body.contains("expired"), "{reply:?}");
             }
         }
@@ -203,7 +203,7 @@ async fn either_of_two_keys_opens_while_they_are_changed() {
 #[tokio::test(start_paused = true)]
 async fn credentials_that_are_no_bearer_token_are_refused() {
     let world = World::start(hub(MODERN_HTTP), &keys()).await;
-    let client = world.silent_client(MODERN_HTTP, None);
+    let client = world.uninitialized_client(MODERN_HTTP, None);
     let http = client.http();
     for shown in ["Basic b2xkOm9sZA==", "old", "Bearer", "Bearer ", "Bearer old new"] {
         let mut headers = http.headers("prompts/list", "{}");
@@ -218,7 +218,7 @@ async fn credentials_that_are_no_bearer_token_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_wrong_key_is_refused_even_where_none_is_needed() {
     let world = World::start(hub(MODERN_HTTP), "").await;
-    let client = world.silent_client(MODERN_HTTP, Some(&key_of("nobody")));
+    let client = world.uninitialized_client(MODERN_HTTP, Some(&key_of("nobody")));
     let http = client.http();
     let reply = http.post("{}", &http.headers("prompts/list", "{}")).whole().await;
     assert_eq!(reply.status, 401);

@@ -1,5 +1,5 @@
-//! The properties of D-P1 to D-P32: which test holds which, as a table that is held true, and those that no
-//! room holds by itself.
+//! The properties D-P1 to D-P32: a table of the tests that show them, which is checked, and tests
+//! for the properties that no single module has.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use weir::jsonrpc::pending::Pending;
-use weir::jsonrpc::{self, Id, Message, Outcome};
+use weir::jsonrpc::pending::PendingRequests;
+use weir::jsonrpc::{self, Id, Message, ResponsePayload};
 use weir::mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO};
 use crate::upstream::Script;
 use crate::world::{World, pass};
 
-/// A property, and where which test holds it.
+/// A property, its sentence, and the files and names of the tests that show it.
 type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const HERE: &str = "tests/it/properties.rs";
@@ -93,7 +93,7 @@ const ROWS: [Row; 32] = [
                 "s10_headers_that_route_elsewhere_change_nothing_and_go_nowhere",
             ),
             ("tests/it/translation.rs", "what_a_client_says_of_itself_decides_nothing"),
-            // Nor do the connection and the revision.
+            // The connection and the revision make no difference either.
             (HERE, "d_p15_who_may_the_same_gets_the_same_bytes"),
         ],
     ),
@@ -114,7 +114,7 @@ const ROWS: [Row; 32] = [
             ("src/mcp/name.rs", "a_name_that_fits_comes_back"),
         ],
     ),
-    // Of names that look alike nothing is told: they are other bytes, and so other names.
+    // Names that look alike are not treated specially: other bytes are other names.
     ("D-P11", "merged names are unique", &[("src/mcp/name.rs", "s28_joining_is_injective")]),
     (
         "D-P12",
@@ -149,7 +149,8 @@ const ROWS: [Row; 32] = [
         "who may the same sees the same bytes",
         &[(HERE, "d_p15_who_may_the_same_gets_the_same_bytes")],
     ),
-    // A cursor carries no authority, so nothing seals it: what is read is what Weir would write.
+    // A cursor carries no authority, so it is not sealed: Weir accepts only cursors that it would
+    // write.
     (
         "D-P16",
         "what is no cursor is refused",
@@ -226,7 +227,7 @@ const ROWS: [Row; 32] = [
         &[
             ("src/mcp/call_notifications.rs", "progress_that_goes_back_is_dropped"),
             ("tests/it/progress.rs", "n63_progress_that_does_not_increase_is_dropped"),
-            // And ends with its call.
+            // Progress ends with its call.
             ("tests/it/progress.rs", "n63_progress_for_nobody_reaches_nobody"),
         ],
     ),
@@ -327,18 +328,18 @@ fn each_property_has_its_tests() {
             let text = std::fs::read_to_string(root.join(file));
             let text = text.unwrap_or_else(|error| panic!("{id}: {file}: {error}"));
             let stands = text.contains(&format!("fn {test}("));
-            // One of those that a macro writes.
+            // A macro writes some of the tests.
             let is_made = text.contains(&format!("    {test}, "));
             assert!(stands || is_made, "{id}: {file} has no {test}");
         }
     }
 }
 
-/// Something that happens to a connection's requests.
+/// Event in the life of a connection's requests.
 #[derive(Debug, Clone)]
 enum Step {
     Open,
-    /// One of the open ones is answered, or given up.
+    /// One of the open requests is answered, or given up.
     Settle(prop::sample::Index),
     GiveUp(prop::sample::Index),
 }
@@ -365,7 +366,7 @@ fn ids() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn d_p1_no_two_open_requests_share_an_id_and_none_comes_again(steps in steps()) {
-        let pending: Pending<(), ()> = Pending::default();
+        let pending: PendingRequests<(), ()> = PendingRequests::default();
         let (mut tickets, mut seen) = (Vec::new(), HashSet::new());
         for step in steps {
             match step {
@@ -376,7 +377,7 @@ proptest! {
                 }
                 Step::Settle(which) if !tickets.is_empty() => {
                     let ticket = tickets.swap_remove(which.index(tickets.len()));
-                    prop_assert!(pending.settle(ticket.id(), ()));
+                    prop_assert!(pending.complete(ticket.id(), ()));
                 }
                 Step::GiveUp(which) if !tickets.is_empty() => {
                     tickets.swap_remove(which.index(tickets.len()));
@@ -395,10 +396,10 @@ proptest! {
         };
         prop_assert_eq!(request.id.as_bytes(), id.as_bytes());
         for (answer, expected) in [
-            (jsonrpc::write_result(&request.id, b"{}"), Outcome::Result(Bytes::from_static(b"{}"))),
-            (jsonrpc::write_error(Some(&request.id), b"{}"), Outcome::Error(Bytes::from_static(b"{}"))),
+            (jsonrpc::write_result(&request.id, b"{}"), ResponsePayload::Result(Bytes::from_static(b"{}"))),
+            (jsonrpc::write_error(Some(&request.id), b"{}"), ResponsePayload::Error(Bytes::from_static(b"{}"))),
         ] {
-            let Ok(Message::Answer(answer)) = Message::parse(answer) else { panic!("an answer") };
+            let Ok(Message::Response(answer)) = Message::parse(answer) else { panic!("an answer") };
             prop_assert_eq!(answer.id, Id::parse(id.clone().into()));
             prop_assert_eq!(answer.outcome, expected);
         }
@@ -411,7 +412,7 @@ async fn d_p15_who_may_the_same_gets_the_same_bytes() {
     let scripts =
         || vec![("ash", Script::full(LEGACY_STDIO)), ("bay", Script::full(MODERN_HTTP).paged(1))];
     let mut lists: [HashSet<String>; 2] = Default::default();
-    // Two houses, as two replicas would be.
+    // Two gateways, as two replicas would be.
     for _ in 0..2 {
         let world = World::start(scripts(), rules).await;
         for side in [MODERN_HTTP, MODERN_STDIO, LEGACY_HTTP, LEGACY_STDIO] {

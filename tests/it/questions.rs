@@ -1,4 +1,5 @@
-//! Questions in mid-call: they reach the client of their call, and the answers their upstream, in every cell.
+//! Input requests during calls: they reach the client of their call, and the responses the
+//! upstream, in every cell.
 
 mod asking;
 mod endless;
@@ -11,16 +12,16 @@ mod visiting;
 use weir::json::Object;
 use weir::jsonrpc::{self, Id};
 
-use crate::cell::{Cell, Side, Wire};
+use crate::cell::{Cell, Side, Transport};
 use crate::client::{Client, Exchange, Reply, object, string};
-use crate::upstream::{Call, Held, Upstream};
+use crate::upstream::{Call, InterceptedCalls, Upstream};
 use crate::world::{World, everywhere, hub};
 
-/// Everything that a client can declare.
+/// All capabilities of a client.
 const ALL: &str =
     r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
 
-/// What may ask, and its item.
+/// Requests in which an upstream may ask for input, with their item.
 const ITEMS: [(&str, &str); 3] = [
     ("tools/call", r#""name":"hub__a","arguments":{"n":1.0}"#),
     ("prompts/get", r#""name":"hub__a""#),
@@ -29,75 +30,75 @@ const ITEMS: [(&str, &str); 3] = [
 
 const CALL: (&str, &str) = ITEMS[0];
 
-/// A question, and an answer to it.
+/// An input request and a response to it.
 #[derive(Debug, Clone, Copy)]
-struct Question {
+struct InputRequest {
     method: &'static str,
     params: &'static str,
     answer: &'static str,
-    /// What a client has to declare for it.
+    /// Capability that a client has to declare for it.
     takes: &'static str,
 }
 
-const FORM: Question = Question {
+const FORM: InputRequest = InputRequest {
     method: "elicitation/create",
     params: r#"{"message":"\u0041","requestedSchema":{ "type" : "object" ,"properties":{}},"x":1e400}"#,
     answer: r#"{"action":"accept","content":{ "n" : 1.0 }}"#,
     takes: r#"{"elicitation":{"form":{}}}"#,
 };
-const VISIT: Question = Question {
+const URL_MODE: InputRequest = InputRequest {
     method: "elicitation/create",
     params: r#"{"mode":"url","message":"m","url":"https://x.test/"}"#,
     answer: r#"{"action":"accept"}"#,
     takes: r#"{"elicitation":{"url":{}}}"#,
 };
-const SAMPLING: Question = Question {
+const SAMPLING: InputRequest = InputRequest {
     method: "sampling/createMessage",
     params: r#"{"messages":[],"maxTokens":1.0}"#,
     answer: r#"{"role":"assistant","content":{"type":"text","text":"\u0041"},"model":"m"}"#,
     takes: r#"{"sampling":{}}"#,
 };
-const ROOTS: Question = Question {
+const ROOTS: InputRequest = InputRequest {
     method: "roots/list",
     params: "{}",
     answer: r#"{"roots":[{"uri":"file:///r","x":1e400}]}"#,
     takes: r#"{"roots":{}}"#,
 };
-const QUESTIONS: [Question; 4] = [FORM, VISIT, SAMPLING, ROOTS];
+const QUESTIONS: [InputRequest; 4] = [FORM, URL_MODE, SAMPLING, ROOTS];
 
-/// Whether an upstream of this side can say for whom it asks.
+/// Whether an upstream of this side can ask the client of a call.
 fn can_ask(upstream: Side) -> bool {
-    upstream.is_modern() || upstream.wire == Wire::Http
+    upstream.is_modern() || upstream.transport == Transport::Http
 }
 
 // === The client's side ===
 
-/// A call of a client that answers questions in its era's way.
-struct Talk<'a> {
+/// A call of a client that answers input requests in its era's way.
+struct Dialog<'a> {
     client: &'a Client,
     item: (&'static str, &'static str),
     exchange: Exchange<'a>,
-    /// Of the last round, as it came.
+    /// The `requestState` of the last round, as received.
     state: Option<String>,
 }
 
-/// A question as it came.
+/// An input request as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Put {
-    /// The id of the request, or the key in the reply.
+struct ReceivedRequest {
+    /// Id of the request, or its key in the reply.
     key: String,
     method: String,
     params: String,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Dialog<'a> {
     fn start(client: &'a Client, item: (&'static str, &'static str)) -> Self {
         let exchange = client.start(item.0, &format!("{{{}}}", item.1));
         Self { client, item, exchange, state: None }
     }
 
-    /// Waits until so many questions have been asked.
-    async fn asked(&mut self, count: usize) -> Vec<Put> {
+    /// Waits for this many input requests.
+    async fn wait_for_requests(&mut self, count: usize) -> Vec<ReceivedRequest> {
         if self.client.side.is_modern() {
             let reply = self.exchange.answer().await.expect("an answer");
             let (questions, state) = read_questions(&reply);
@@ -107,10 +108,10 @@ impl<'a> Talk<'a> {
         }
         let mut questions = Vec::new();
         for _ in 0..count {
-            let message = self.exchange.question().await;
+            let message = self.exchange.next_server_message().await;
             assert!(message.contains("\"method\":"), "no question: {message}");
             let message = object(&message);
-            questions.push(Put {
+            questions.push(ReceivedRequest {
                 key: message.get("id").expect("an id").to_owned(),
                 method: message.get_string("method").expect("a method").into(),
                 params: message.get("params").expect("params").to_owned(),
@@ -119,7 +120,7 @@ impl<'a> Talk<'a> {
         questions
     }
 
-    /// Answers questions by their keys.
+    /// Answers input requests by their keys.
     async fn answer(&mut self, answers: &[(&str, &str)]) {
         if self.client.side.is_modern() {
             let state = self.state.take().expect("a state");
@@ -131,7 +132,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Lets the upstream answer the call, and the client have the answer.
+    /// Lets the upstream answer the call, and checks that the client gets the response.
     async fn end(self, call: Call, upstream: &Upstream) {
         call.result(done(upstream));
         check_done(&self.reply().await);
@@ -142,32 +143,36 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// A house before one upstream, a client of it that can be asked everything, and the upstream's calls, held.
-async fn held_call(upstream: Side, config: &str, side: Side) -> (World, Client, Held) {
+/// A gateway with one upstream, a client with all capabilities, and the intercepted calls.
+async fn intercepted_call(
+    upstream: Side,
+    config: &str,
+    side: Side,
+) -> (World, Client, InterceptedCalls) {
     let world = World::start(hub(upstream), config).await;
     let client = world.client_declaring(side, ALL).await;
-    let held = world.upstream("hub").hold(CALL.0);
-    (world, client, held)
+    let intercepted = world.upstream("hub").intercept(CALL.0);
+    (world, client, intercepted)
 }
 
-/// The questions of a reply, and its state as it came.
-fn read_questions(reply: &Reply) -> (Vec<Put>, String) {
+/// The input requests of a reply, and its `requestState` as received.
+fn read_questions(reply: &Reply) -> (Vec<ReceivedRequest>, String) {
     let result = object(reply.result());
     assert_eq!(result.get("resultType"), Some(r#""input_required""#), "{reply:?}");
     let requests = result.get_object("inputRequests").expect("requests");
-    let put = |key: &str| {
+    let received = |key: &str| {
         let request = requests.get_object(key).expect("a request");
-        Put {
+        ReceivedRequest {
             key: key.to_owned(),
             method: request.get_string("method").expect("a method").into(),
             params: request.get("params").expect("params").to_owned(),
         }
     };
     let state = result.get("requestState").expect("a state").to_owned();
-    (requests.keys().map(put).collect(), state)
+    (requests.keys().map(received).collect(), state)
 }
 
-/// The parameters of a further round.
+/// Parameters of a further round.
 fn retry(item: (&str, &str), state: &str, answers: &[(&str, &str)]) -> String {
     let answers: Vec<_> =
         answers.iter().map(|(key, answer)| format!(r#""{key}":{answer}"#)).collect();
@@ -178,18 +183,22 @@ fn retry(item: (&str, &str), state: &str, answers: &[(&str, &str)]) -> String {
 
 // === The upstream's side ===
 
-/// Asks in its era's way. A legacy server's ids are these keys.
-fn put(upstream: &Upstream, call: Call, questions: &[(&str, Question)]) -> Option<Call> {
+/// Sends input requests in the upstream's era's way. A legacy server uses the keys as ids.
+fn send_input_requests(
+    upstream: &Upstream,
+    call: Call,
+    questions: &[(&str, InputRequest)],
+) -> Option<Call> {
     if !upstream.side().is_modern() {
         for (key, question) in questions {
             let id = Id::parse(format!("\"{key}\"").into()).expect("an id");
             let request = jsonrpc::write_request(&id, question.method, question.params.as_bytes());
-            call.question(&string(request));
+            call.send_request(&string(request));
         }
         return Some(call);
     }
     let requests = questions.iter().map(|(key, question)| {
-        let Question { method, params, .. } = question;
+        let InputRequest { method, params, .. } = question;
         format!(r#""{key}":{{"method":"{method}","params":{params}}}"#)
     });
     let requests = requests.collect::<Vec<_>>().join(",");
@@ -199,36 +208,37 @@ fn put(upstream: &Upstream, call: Call, questions: &[(&str, Question)]) -> Optio
     None
 }
 
-/// Waits for the answers to what was put, and returns the call to go on with. `before` answers have been heard
-/// already.
-async fn hear(
+/// Waits for the responses to these input requests and returns the call to continue with. `before`
+/// responses have been received already.
+async fn receive_responses(
     upstream: &Upstream,
-    held: &mut Held,
+    intercepted: &mut InterceptedCalls,
     call: Option<Call>,
     keys: &[&str],
     before: usize,
 ) -> (Call, Vec<String>) {
     let Some(call) = call else {
-        let call = held.next().await;
+        let call = intercepted.next().await;
         assert_eq!(call.params.get("requestState"), Some(r#""\u0041""#));
         let responses = call.params.get_object("inputResponses").expect("responses");
         let answer = |key: &&str| responses.get(key).expect("a response").to_owned();
         let answers = keys.iter().map(answer).collect();
         return (call, answers);
     };
-    let heard = upstream.answers_heard(before + keys.len()).await;
-    let heard: Vec<Object> = heard[before..].iter().map(|answer| object(answer)).collect();
+    let all_responses = upstream.received_responses(before + keys.len()).await;
+    let all_responses: Vec<Object> =
+        all_responses[before..].iter().map(|answer| object(answer)).collect();
     let answer = |key: &&str| {
         let id = format!("\"{key}\"");
-        let answer = heard.iter().find(|answer| answer.get("id") == Some(&id));
-        let answer = answer.unwrap_or_else(|| panic!("no answer to {key}: {heard:?}"));
+        let answer = all_responses.iter().find(|answer| answer.get("id") == Some(&id));
+        let answer = answer.unwrap_or_else(|| panic!("no answer to {key}: {all_responses:?}"));
         answer.get("result").or(answer.get("error")).expect("an outcome").to_owned()
     };
     let answers = keys.iter().map(answer).collect();
     (call, answers)
 }
 
-/// A result of whatever may ask, as the upstream's era has it.
+/// A result for any of the items, in the form of the upstream's era.
 fn done(upstream: &Upstream) -> &'static str {
     match upstream.side().is_modern() {
         true => {
@@ -242,10 +252,10 @@ fn check_done(reply: &Reply) {
     assert_eq!(object(reply.result()).get("done"), Some("1.0"), "{reply:?}");
 }
 
-/// That a question came as it was asked, but for the id that this revision wants of a visit.
-fn check_put(put: &Put, question: Question, cell: Cell) {
-    assert_eq!(put.method, question.method);
-    let mut params = object(&put.params);
+/// Asserts that an input request came unchanged, except for the elicitation id of this revision.
+fn check_input_request(received: &ReceivedRequest, question: InputRequest, cell: Cell) {
+    assert_eq!(received.method, question.method);
+    let mut params = object(&received.params);
     if question.params.contains("\"url\"") && !cell.client.is_modern() {
         let id = params.take("elicitationId").expect("an id of the elicitation");
         assert_eq!(id.len(), 45, "one that nobody can guess");
@@ -255,23 +265,28 @@ fn check_put(put: &Put, question: Question, cell: Cell) {
 
 // === In every cell ===
 
-/// Asks everything of everybody, from every kind of call.
+/// Sends every input request from every kind of call.
 async fn each_question_is_answered(world: &World, cell: Cell) {
     let client = world.client_declaring(cell.client, ALL).await;
     let upstream = world.upstream("hub");
     let mut before = 0;
     for item in ITEMS {
-        let mut held = upstream.hold(item.0);
+        let mut intercepted = upstream.intercept(item.0);
         for question in QUESTIONS {
-            let mut talk = Talk::start(&client, item);
-            let call = put(upstream, held.next().await, &[("a-question", question)]);
-            let questions = talk.asked(1).await;
-            check_put(&questions[0], question, cell);
-            talk.answer(&[(&questions[0].key, question.answer)]).await;
-            let (call, answers) = hear(upstream, &mut held, call, &["a-question"], before).await;
+            let mut dialog = Dialog::start(&client, item);
+            let call = send_input_requests(
+                upstream,
+                intercepted.next().await,
+                &[("a-question", question)],
+            );
+            let questions = dialog.wait_for_requests(1).await;
+            check_input_request(&questions[0], question, cell);
+            dialog.answer(&[(&questions[0].key, question.answer)]).await;
+            let (call, answers) =
+                receive_responses(upstream, &mut intercepted, call, &["a-question"], before).await;
             assert_eq!(answers, [question.answer]);
             before += 1;
-            talk.end(call, upstream).await;
+            dialog.end(call, upstream).await;
         }
     }
 }
@@ -294,34 +309,36 @@ async fn two_questions_at_once_and_two_rounds_are_answered() {
         }
         let client = world.client_declaring(cell.client, ALL).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
-        let mut talk = Talk::start(&client, CALL);
-        let call = put(upstream, held.next().await, &[("q1", FORM), ("q2", ROOTS)]);
-        let questions = talk.asked(2).await;
+        let mut intercepted = upstream.intercept(CALL.0);
+        let mut dialog = Dialog::start(&client, CALL);
+        let call =
+            send_input_requests(upstream, intercepted.next().await, &[("q1", FORM), ("q2", ROOTS)]);
+        let questions = dialog.wait_for_requests(2).await;
         let of = |method: &str| {
             let found = questions.iter().find(|question| question.method == method);
             found.expect("it was asked").key.clone()
         };
         let (form, roots) = (of(FORM.method), of(ROOTS.method));
         assert_ne!(form, roots);
-        talk.answer(&[(&roots, ROOTS.answer), (&form, FORM.answer)]).await;
-        let (call, answers) = hear(upstream, &mut held, call, &["q1", "q2"], 0).await;
+        dialog.answer(&[(&roots, ROOTS.answer), (&form, FORM.answer)]).await;
+        let (call, answers) =
+            receive_responses(upstream, &mut intercepted, call, &["q1", "q2"], 0).await;
         assert_eq!(answers, [FORM.answer, ROOTS.answer]);
 
-        let call = put(upstream, call, &[("q3", SAMPLING)]);
-        let questions = talk.asked(1).await;
-        check_put(&questions[0], SAMPLING, cell);
-        talk.answer(&[(&questions[0].key, SAMPLING.answer)]).await;
-        let (call, answers) = hear(upstream, &mut held, call, &["q3"], 2).await;
+        let call = send_input_requests(upstream, call, &[("q3", SAMPLING)]);
+        let questions = dialog.wait_for_requests(1).await;
+        check_input_request(&questions[0], SAMPLING, cell);
+        dialog.answer(&[(&questions[0].key, SAMPLING.answer)]).await;
+        let (call, answers) = receive_responses(upstream, &mut intercepted, call, &["q3"], 2).await;
         assert_eq!(answers, [SAMPLING.answer]);
-        talk.end(call, upstream).await;
+        dialog.end(call, upstream).await;
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_servers_progress_token_does_not_reach_whoever_is_asked() {
-    // Two servers may choose the same, and nobody takes a client's progress to them.
+    // Two servers may choose the same token, and a client's progress is not forwarded to them.
     const MARKED: [(&str, &str); 3] = [
         (r#"{"x":1e400,"_meta":{"progressToken":0}}"#, r#"{"x":1e400}"#),
         (r#"{"_meta":{"progressToken":"t","y":1.0}}"#, r#"{"_meta":{"y":1.0}}"#),
@@ -333,15 +350,20 @@ async fn a_legacy_servers_progress_token_does_not_reach_whoever_is_asked() {
         }
         let client = world.client_declaring(cell.client, ALL).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
+        let mut intercepted = upstream.intercept(CALL.0);
         for (before, (params, expected)) in MARKED.into_iter().enumerate() {
-            let mut talk = Talk::start(&client, CALL);
-            let call = put(upstream, held.next().await, &[("q", Question { params, ..ROOTS })]);
-            let questions = talk.asked(1).await;
+            let mut dialog = Dialog::start(&client, CALL);
+            let call = send_input_requests(
+                upstream,
+                intercepted.next().await,
+                &[("q", InputRequest { params, ..ROOTS })],
+            );
+            let questions = dialog.wait_for_requests(1).await;
             assert_eq!(questions[0].params, expected, "{cell:?}");
-            talk.answer(&[(&questions[0].key, ROOTS.answer)]).await;
-            let (call, _) = hear(upstream, &mut held, call, &["q"], before).await;
-            talk.end(call, upstream).await;
+            dialog.answer(&[(&questions[0].key, ROOTS.answer)]).await;
+            let (call, _) =
+                receive_responses(upstream, &mut intercepted, call, &["q"], before).await;
+            dialog.end(call, upstream).await;
         }
     })
     .await;
@@ -351,31 +373,31 @@ async fn a_legacy_servers_progress_token_does_not_reach_whoever_is_asked() {
 async fn n57_a_client_is_not_asked_for_what_it_did_not_declare() {
     everywhere("", hub, async |world, cell| {
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
+        let mut intercepted = upstream.intercept(CALL.0);
         for (question, capabilities) in [
             (FORM, "{}"),
-            (FORM, VISIT.takes),
-            (VISIT, FORM.takes),
+            (FORM, URL_MODE.takes),
+            (URL_MODE, FORM.takes),
             (SAMPLING, FORM.takes),
             (ROOTS, SAMPLING.takes),
         ] {
             let client = world.client_declaring(cell.client, capabilities).await;
-            let talk = Talk::start(&client, CALL);
-            let before = upstream.answers_heard(0).await.len();
-            let call = put(upstream, held.next().await, &[("q1", question)]);
+            let dialog = Dialog::start(&client, CALL);
+            let before = upstream.received_responses(0).await.len();
+            let call = send_input_requests(upstream, intercepted.next().await, &[("q1", question)]);
             let is_refused = cell.client.is_modern() && can_ask(cell.upstream);
             if let Some(call) = call {
-                let heard = upstream.answers_heard(before + 1).await;
-                let error = object(&heard[before]).get_object("error").expect("an error");
+                let all_responses = upstream.received_responses(before + 1).await;
+                let error = object(&all_responses[before]).get_object("error").expect("an error");
                 let code = error.get("code").expect("a code");
-                assert!(["-32601", "-32602"].contains(&code), "{heard:?}");
+                assert!(["-32601", "-32602"].contains(&code), "{all_responses:?}");
                 if is_refused {
                     call.cancelled().await;
                 } else {
                     call.result(done(upstream));
                 }
             }
-            let reply = talk.reply().await;
+            let reply = dialog.reply().await;
             if is_refused {
                 assert_eq!(reply.code(), -32021, "{reply:?}");
                 let data = object(reply.error()).get_object("data").expect("data");
@@ -400,13 +422,14 @@ async fn a_shared_stream_cannot_say_for_whom_it_asks() {
         }
         let client = world.client_declaring(cell.client, ALL).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
+        let mut intercepted = upstream.intercept(CALL.0);
         for (at, question) in QUESTIONS.into_iter().enumerate() {
-            let talk = Talk::start(&client, CALL);
-            let call = put(upstream, held.next().await, &[("q1", question)]).expect("a legacy one");
-            let heard = upstream.answers_heard(at + 1).await;
-            assert!(heard[at].contains("-32601"), "{heard:?}");
-            talk.end(call, upstream).await;
+            let dialog = Dialog::start(&client, CALL);
+            let call = send_input_requests(upstream, intercepted.next().await, &[("q1", question)])
+                .expect("a legacy one");
+            let all_responses = upstream.received_responses(at + 1).await;
+            assert!(all_responses[at].contains("-32601"), "{all_responses:?}");
+            dialog.end(call, upstream).await;
         }
     })
     .await;
@@ -421,23 +444,25 @@ async fn n58_the_answers_of_one_client_never_reach_anothers_call() {
         let ann = world.client_declaring(cell.client, ALL).await;
         let bob = world.client_declaring(cell.client, ALL).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
-        // Both under the same ids, on either side.
-        let mut anns = Talk::start(&ann, CALL);
-        let for_ann = put(upstream, held.next().await, &[("of-ann", FORM)]);
-        let anns_questions = anns.asked(1).await;
-        let mut bobs = Talk::start(&bob, CALL);
-        let for_bob = put(upstream, held.next().await, &[("of-bob", FORM)]);
-        let bobs_questions = bobs.asked(1).await;
+        let mut intercepted = upstream.intercept(CALL.0);
+        // Both calls use the same ids, on either side.
+        let mut anns = Dialog::start(&ann, CALL);
+        let for_ann = send_input_requests(upstream, intercepted.next().await, &[("of-ann", FORM)]);
+        let anns_questions = anns.wait_for_requests(1).await;
+        let mut bobs = Dialog::start(&bob, CALL);
+        let for_bob = send_input_requests(upstream, intercepted.next().await, &[("of-bob", FORM)]);
+        let bobs_questions = bobs.wait_for_requests(1).await;
         if !cell.client.is_modern() {
             assert_eq!(anns_questions, bobs_questions, "ids mean something in a conversation only");
         }
         bobs.answer(&[(&bobs_questions[0].key, r#"{"action":"decline"}"#)]).await;
-        let (call, answers) = hear(upstream, &mut held, for_bob, &["of-bob"], 0).await;
+        let (call, answers) =
+            receive_responses(upstream, &mut intercepted, for_bob, &["of-bob"], 0).await;
         assert_eq!(answers, [r#"{"action":"decline"}"#]);
         bobs.end(call, upstream).await;
         anns.answer(&[(&anns_questions[0].key, FORM.answer)]).await;
-        let (call, answers) = hear(upstream, &mut held, for_ann, &["of-ann"], 1).await;
+        let (call, answers) =
+            receive_responses(upstream, &mut intercepted, for_ann, &["of-ann"], 1).await;
         assert_eq!(answers, [FORM.answer]);
         anns.end(call, upstream).await;
     })

@@ -1,16 +1,16 @@
-//! Reloads: what is the same stays untouched, what is different counts from the moment that it was told of, and nobody
-//! loses a request (F-81, F-82, F-83, D-P28).
+//! Configuration reloads: unchanged parts stay untouched, changed parts apply from the report of
+//! the reload on, and no request is lost (F-81, F-82, F-83, D-P28).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir::app::Outcome;
-use weir::mcp::kind::Topic;
+use weir::app::ReloadOutcome;
+use weir::mcp::kind::ListTopic;
 
 use crate::by_night;
 use crate::cell::{CLIENTS, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, UPSTREAMS};
-use crate::client::{Client, Ears, named, set};
+use crate::client::{ChangeStream, Client, named, set};
 use crate::identity::token;
 use crate::upstream::Script;
 use crate::world::{World, everywhere, hub, pass, with_pair};
@@ -23,22 +23,24 @@ const GONE: &str = "[roles.staff]\nprompts.allow = [\"*\"]\ntools.allow = [\"*\"
 const BAD: &str = "[roles.guest]\nprompts.alow = [\"hub/*\"]\n";
 const ANSWER: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#;
 
-/// A configuration for this client's wire.
+/// The configuration for this client's transport.
 fn with(client: crate::cell::Side, config: &str) -> String {
     if client == LEGACY_SSE { with_pair(config) } else { config.to_owned() }
 }
 
-/// All that is said until nothing more comes.
-async fn drain(ears: &mut Ears<'_>) -> String {
-    let mut said = String::new();
-    while let Ok(Some(next)) = tokio::time::timeout(Duration::from_secs(3), ears.next()).await {
-        said += &next;
+/// All messages until the stream is silent.
+async fn drain(notifications: &mut ChangeStream<'_>) -> String {
+    let mut sent = String::new();
+    while let Ok(Some(next)) =
+        tokio::time::timeout(Duration::from_secs(3), notifications.next()).await
+    {
+        sent += &next;
     }
-    said
+    sent
 }
 
-fn is_applied(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Applied { after_restart, .. } if after_restart.is_empty())
+fn is_applied(outcome: &ReloadOutcome) -> bool {
+    matches!(outcome, ReloadOutcome::Applied { after_restart, .. } if after_restart.is_empty())
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,16 +48,16 @@ async fn f82_who_sees_something_else_hears_of_it_once_and_nobody_asks_the_upstre
     everywhere(OPEN, hub, async |world, cell| {
         let guest = world.client_as("guest", cell.client).await;
         let staff = world.client_as("staff", cell.client).await;
-        let (mut guest_ears, mut staff_ears) = (guest.listen().await, staff.listen().await);
+        let (mut guest_changes, mut staff_changes) = (guest.listen().await, staff.listen().await);
         let requests = world.requests();
 
         let outcome = world.reload(&with(cell.client, NARROW)).await;
         assert!(is_applied(&outcome), "{outcome:?}");
         assert_eq!(guest.prompts().await, ["hub__a"]);
         assert_eq!(staff.prompts().await, ["hub__a", "hub__b"]);
-        assert_eq!(guest_ears.next_change().await, Topic::Prompts);
-        guest_ears.stays_silent().await;
-        staff_ears.stays_silent().await;
+        assert_eq!(guest_changes.next_change().await, ListTopic::Prompts);
+        guest_changes.stays_silent().await;
+        staff_changes.stays_silent().await;
         assert_eq!(world.requests(), requests, "the upstream was asked something");
     })
     .await;
@@ -65,17 +67,17 @@ async fn f82_who_sees_something_else_hears_of_it_once_and_nobody_asks_the_upstre
 async fn what_was_listed_between_a_change_and_its_return_is_not_left_to_stand() {
     everywhere(OPEN, hub, async |world, cell| {
         let guest = world.client_as("guest", cell.client).await;
-        let mut ears = guest.listen().await;
+        let mut notifications = guest.listen().await;
         world.reload(&with(cell.client, NARROW)).await;
-        assert_eq!(ears.next_change().await, Topic::Prompts);
+        assert_eq!(notifications.next_change().await, ListTopic::Prompts);
 
-        // Sooner than it would be told of again.
+        // This reload comes before the next notification is due.
         world.reload(&with(cell.client, OPEN)).await;
         assert_eq!(guest.prompts().await, ["hub__a", "hub__b"]);
         world.reload(&with(cell.client, NARROW)).await;
-        assert_eq!(ears.next_change().await, Topic::Prompts);
+        assert_eq!(notifications.next_change().await, ListTopic::Prompts);
         assert_eq!(guest.prompts().await, ["hub__a"]);
-        ears.stays_silent().await;
+        notifications.stays_silent().await;
     })
     .await;
 }
@@ -84,9 +86,9 @@ async fn what_was_listed_between_a_change_and_its_return_is_not_left_to_stand() 
 async fn f82_a_call_under_way_is_answered_over_a_reload() {
     everywhere(OPEN, hub, async |world, cell| {
         let client = world.client_as("staff", cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         assert!(is_applied(&world.reload(&with(cell.client, NARROW)).await));
         pass(Duration::from_secs(40)).await;
         call.result(ANSWER);
@@ -100,24 +102,24 @@ async fn f82_a_call_under_way_is_answered_over_a_reload() {
 async fn f82_an_upstream_that_changed_is_opened_anew_and_its_list_is_never_empty() {
     everywhere(OPEN, hub, async |world, cell| {
         let client = world.client_as("staff", cell.client).await;
-        let mut ears = client.listen().await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut notifications = client.listen().await;
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
 
         let changed = format!("{OPEN}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n");
         let outcome = world.reload(&with(cell.client, &changed)).await;
-        let Outcome::Applied { changes, .. } = &outcome else { panic!("{outcome:?}") };
+        let ReloadOutcome::Applied { changes, .. } = &outcome else { panic!("{outcome:?}") };
         assert_eq!(changes[..], ["upstream hub restarted", "upstreams kept: 0"]);
         assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
-        // The one before it finishes what it has begun.
+        // The old connection finishes its calls.
         assert!(call.is_wanted());
         call.result(ANSWER);
         assert!(exchange.reply().await.result().contains("at last"));
-        world.upstream("hub").behave("tools/call");
+        world.upstream("hub").reset_answer("tools/call");
         assert!(client.call_tool("hub__a").await.outcome.is_ok());
         world.listed().await;
-        ears.stays_silent().await;
+        notifications.stays_silent().await;
         assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
     })
     .await;
@@ -129,10 +131,10 @@ async fn f82_an_upstream_that_is_removed_ends_what_it_has_begun_and_one_that_is_
         let scripts = vec![("hub", Script::full(upstream)), ("late", Script::full(upstream))];
         let world = World::start(scripts, OPEN).await;
         let client = world.client_as("staff", MODERN_HTTP).await;
-        let mut ears = client.listen().await;
-        let mut held = world.upstream("late").hold("tools/call");
+        let mut notifications = client.listen().await;
+        let mut intercepted = world.upstream("late").intercept("tools/call");
         let exchange = client.start("tools/call", &named("late__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
 
         assert!(is_applied(&world.reload_with(&["hub"], OPEN).await));
         assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
@@ -140,13 +142,15 @@ async fn f82_an_upstream_that_is_removed_ends_what_it_has_begun_and_one_that_is_
         call.result(ANSWER);
         assert!(exchange.reply().await.result().contains("at last"));
         pass(Duration::from_secs(5)).await;
-        while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(3), ears.next()).await {}
+        while let Ok(Some(_)) =
+            tokio::time::timeout(Duration::from_secs(3), notifications.next()).await
+        {}
 
-        world.upstream("late").behave("tools/call");
+        world.upstream("late").reset_answer("tools/call");
         assert!(is_applied(&world.reload(OPEN).await));
         world.listed().await;
         assert_eq!(client.prompts().await, ["hub__a", "hub__b", "late__a", "late__b"]);
-        drop(ears);
+        drop(notifications);
         drop(client);
         world.close().await;
     }
@@ -158,19 +162,19 @@ async fn f83_whoever_is_gone_hears_the_end_within_a_second_and_calls_that_are_un
         let world = World::start(hub(MODERN_HTTP), &with(side, OPEN)).await;
         let guest = world.client_as("guest", side).await;
         let staff = world.client_as("staff", side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = guest.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
-        let (mut ears, mut others) = (guest.listen().await, staff.listen().await);
+        let call = intercepted.next().await;
+        let (mut notifications, mut others) = (guest.listen().await, staff.listen().await);
 
         assert!(is_applied(&world.reload(&with(side, GONE)).await));
         let begin = Instant::now();
         if side.is_http() {
-            // A modern one has a last result.
-            let last = ears.next().await;
+            // A modern listen ends with a result.
+            let last = notifications.next().await;
             assert_eq!(last.is_some(), side.is_modern(), "{side}: {last:?}");
             assert!(last.is_none_or(|last| last.contains("resultType")), "{side}");
-            assert_eq!(ears.next().await, None, "{side}");
+            assert_eq!(notifications.next().await, None, "{side}");
             assert!(begin.elapsed() <= Duration::from_secs(1), "{side}: {:?}", begin.elapsed());
             let refused =
                 guest.http().post("{}", &guest.http().headers("ping", "{}")).whole().await;
@@ -181,14 +185,14 @@ async fn f83_whoever_is_gone_hears_the_end_within_a_second_and_calls_that_are_un
         let reply = exchange.reply().await;
         assert!(reply.result().contains("at last"), "{side}: {reply:?}");
 
-        // Whoever comes back begins anew.
+        // A client that comes back starts a new session.
         assert!(is_applied(&world.reload(&with(side, OPEN)).await));
         if side.is_http() && !side.is_modern() {
             let mut again = guest.http().get();
             again.opened().await;
             assert_eq!(again.status(), 404, "{side}");
         }
-        drop((ears, others));
+        drop((notifications, others));
         drop((guest, staff));
         world.close().await;
     }
@@ -198,25 +202,28 @@ async fn f83_whoever_is_gone_hears_the_end_within_a_second_and_calls_that_are_un
 async fn f81_what_is_not_good_changes_nothing_and_is_told_with_its_place() {
     let world = World::start(hub(MODERN_HTTP), OPEN).await;
     let client = world.client_as("guest", MODERN_HTTP).await;
-    let mut ears = client.listen().await;
+    let mut notifications = client.listen().await;
     let outcome = world.reload(BAD).await;
-    let Outcome::Refused(report) = &outcome else { panic!("{outcome:?}") };
+    let ReloadOutcome::Refused(report) = &outcome else { panic!("{outcome:?}") };
     let problem = &report.problems()[0];
-    assert_eq!((&*problem.place(), &*problem.key), ("weir.toml:2:9", "roles.guest.prompts.alow"));
+    assert_eq!(
+        (&*problem.location(), &*problem.key),
+        ("weir.toml:2:9", "roles.guest.prompts.alow")
+    );
     assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
-    ears.stays_silent().await;
-    assert_eq!(world.reload(OPEN).await, Outcome::Unchanged);
+    notifications.stays_silent().await;
+    assert_eq!(world.reload(OPEN).await, ReloadOutcome::Unchanged);
 
     let outcome = world.reload(&format!("[server]\nlisten = \"127.0.0.1:1\"\n{NARROW}")).await;
-    let Outcome::Applied { after_restart, .. } = &outcome else { panic!("{outcome:?}") };
+    let ReloadOutcome::Applied { after_restart, .. } = &outcome else { panic!("{outcome:?}") };
     assert_eq!(after_restart[..], ["server.listen"]);
     assert_eq!(client.prompts().await, ["hub__a"], "all else is taken up");
-    drop(ears);
+    drop(notifications);
     drop(client);
     world.close().await;
 }
 
-/// Lists again and again until told to stop; each list is one of the two that there can be.
+/// Lists repeatedly until it is stopped; each list is one of the two possible ones.
 async fn list_without_end(client: &Client, count: &AtomicUsize) {
     loop {
         let keys = client.prompts().await;
@@ -250,7 +257,7 @@ async fn f81_f82_g19_no_request_fails_over_many_reloads_and_each_that_begins_aft
                     checks += 2;
                 }
                 let refused = world.reload(BAD).await;
-                assert!(matches!(refused, Outcome::Refused(_)), "round {round}: {refused:?}");
+                assert!(matches!(refused, ReloadOutcome::Refused(_)), "round {round}: {refused:?}");
                 assert_eq!(guest.prompts().await, expected, "round {round}");
             }
         };
@@ -275,9 +282,13 @@ async fn a_storm_of_reloads_is_one_behind_the_one_that_is_under_way() {
     let storm = (0..100).map(|_| world.reload(NARROW));
     let outcomes = futures::future::join_all(storm).await;
     assert!(outcomes.iter().any(is_applied));
-    assert!(outcomes.iter().all(|it| is_applied(it) || *it == Outcome::Unchanged), "{outcomes:?}");
-    // More than those who were told of the first one found it done: all of those who came meanwhile are one.
-    assert_eq!(outcomes.last(), Some(&Outcome::Unchanged));
+    assert!(
+        outcomes.iter().all(|it| is_applied(it) || *it == ReloadOutcome::Unchanged),
+        "{outcomes:?}"
+    );
+    // Reloads that arrive while another one runs are combined into one, so the last ones found no
+    // change.
+    assert_eq!(outcomes.last(), Some(&ReloadOutcome::Unchanged));
     world.close().await;
 }
 
@@ -303,10 +314,10 @@ async fn another_server_of_the_same_name_does_not_show_what_the_one_before_it_li
         let world = World::start(scripts, OPEN).await;
         let client = world.client_as("staff", MODERN_HTTP).await;
         assert_eq!(client.prompts().await, ["hub__a", "hub__b", "other__a", "other__b"]);
-        let mut held = world.upstream("other").hold("prompts/list");
+        let mut intercepted = world.upstream("other").intercept("prompts/list");
         let outcome = world.reload_leading("hub", "other", OPEN).await;
         assert!(is_applied(&outcome), "{side}: {outcome:?}");
-        let listing = held.next().await;
+        let listing = intercepted.next().await;
         let list = client.request("prompts/list", "{}").await;
         assert!(list.result().contains(r#""weir/partial":["hub"]"#), "{side}: {list:?}");
         assert!(!list.result().contains("hub__"), "{side}: {list:?}");
@@ -319,7 +330,7 @@ async fn another_server_of_the_same_name_does_not_show_what_the_one_before_it_li
         listing.result(&format!(r#"{{{members}"prompts":[{{"name":"new"}}]}}"#));
         world.listed().await;
         assert_eq!(client.prompts().await, ["hub__new", "other__a", "other__b"], "{side}");
-        drop(held);
+        drop(intercepted);
         drop(client);
         world.close().await;
     }
@@ -335,7 +346,7 @@ async fn an_upstream_that_was_opened_anew_is_listed_once_and_then_left_alone() {
         assert!(is_applied(&world.reload(&changed).await));
         pass(Duration::from_secs(600)).await;
         assert_eq!((lists("hub"), lists("rim")), (2, 1), "{side}");
-        // One that nobody reaches takes nothing from the others.
+        // An unreachable upstream takes nothing from the others.
         let away = format!("{OPEN}[upstreams.away]\nurl = \"http://away.test/mcp\"\n");
         assert!(is_applied(&world.reload_with(&["rim"], &away).await));
         pass(Duration::from_secs(600)).await;
@@ -350,7 +361,7 @@ async fn limits_and_pins_that_come_and_go_hold_for_the_next_request() {
     let lock = folder.path().join("weir.lock").display().to_string();
     everywhere(OPEN, hub, async |world, cell| {
         let client = world.client_as("guest", cell.client).await;
-        let mut ears = client.listen_for(&[Topic::Prompts]).await;
+        let mut notifications = client.listen_for(&[ListTopic::Prompts]).await;
         let limits = "[[limits]]\nper = \"client\"\nmethod = \"prompts/get\"\nrate = \"1/h\"\n";
         let get = async || client.get_prompt("hub__a").await.outcome.is_ok();
         assert!(get().await && get().await);
@@ -358,14 +369,14 @@ async fn limits_and_pins_that_come_and_go_hold_for_the_next_request() {
         assert_eq!((get().await, get().await), (true, false));
         assert!(is_applied(&world.reload(&with(cell.client, OPEN)).await));
         assert!(get().await && get().await);
-        ears.stays_silent().await;
+        notifications.stays_silent().await;
 
         let pins = format!("{OPEN}[guard]\npinning = \"locked\"\nlock_file = {lock:?}\n");
         assert!(is_applied(&world.reload(&with(cell.client, &pins)).await));
-        assert!(drain(&mut ears).await.contains("prompts/list_changed"));
+        assert!(drain(&mut notifications).await.contains("prompts/list_changed"));
         assert_eq!((client.prompts().await.len(), get().await), (0, false));
         assert!(is_applied(&world.reload(&with(cell.client, OPEN)).await));
-        assert!(drain(&mut ears).await.contains("prompts/list_changed"));
+        assert!(drain(&mut notifications).await.contains("prompts/list_changed"));
         assert_eq!((client.prompts().await.len(), get().await), (2, true));
     })
     .await;
@@ -373,11 +384,11 @@ async fn limits_and_pins_that_come_and_go_hold_for_the_next_request() {
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_comes_and_goes_holds_for_the_next_request() {
-    let said =
+    let sent =
         r#""messages":[{"role":"user","content":{"type":"text","text":"the token is s3cret"}}]"#;
     everywhere(OPEN, hub, async |world, cell| {
         let members = if cell.upstream.is_modern() { "\"resultType\":\"complete\"," } else { "" };
-        world.upstream("hub").result("prompts/get", &format!("{{{members}{said}}}"));
+        world.upstream("hub").result("prompts/get", &format!("{{{members}{sent}}}"));
         let client = world.client_as("guest", cell.client).await;
         let shows = async || client.get_prompt("hub__a").await.result().contains("s3cret");
         assert!(shows().await);
@@ -399,7 +410,7 @@ async fn an_identity_provider_that_comes_and_goes_lets_its_tokens_in_from_the_ne
         let config = |provider: &str| with(side, &format!("{public}{OPEN}{provider}"));
         let world = World::start(hub(MODERN_HTTP), &config("")).await;
         let ask = async || {
-            let client = world.silent_client(side, None);
+            let client = world.uninitialized_client(side, None);
             let mut headers = client.http().headers("prompts/list", "{}");
             let shown = format!("Bearer {}", token("dev", r#""roles":["devs"]"#));
             set(&mut headers, "authorization", &shown);
@@ -407,7 +418,7 @@ async fn an_identity_provider_that_comes_and_goes_lets_its_tokens_in_from_the_ne
         };
         assert_eq!(ask().await, 401, "{side}");
         assert!(is_applied(&world.reload(&config(provider)).await), "{side}");
-        // Its keys are fetched first.
+        // The keys of the issuer are fetched first.
         pass(Duration::from_secs(5)).await;
         assert_ne!(ask().await, 401, "{side}");
         let others = provider.replace("8642/mcp", "8642/other");
@@ -422,11 +433,11 @@ async fn an_identity_provider_that_comes_and_goes_lets_its_tokens_in_from_the_ne
 #[tokio::test(start_paused = true)]
 async fn a_reload_that_is_asked_for_when_the_doors_have_closed_is_refused_at_once() {
     let world = World::start(hub(MODERN_HTTP), OPEN).await;
-    world.stop_doors();
+    world.stop_downstream();
     for _ in 0..2 {
         pass(Duration::from_secs(1)).await;
         let outcome = tokio::time::timeout(Duration::from_secs(1), world.reload(NARROW)).await;
-        assert_eq!(outcome.expect("an outcome"), Outcome::Failed("Weir is stopping".into()));
+        assert_eq!(outcome.expect("an outcome"), ReloadOutcome::Failed("Weir is stopping".into()));
     }
     world.close().await;
 }

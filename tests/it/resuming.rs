@@ -1,4 +1,4 @@
-//! Event streams of legacy clients that are lost and taken up again.
+//! Event streams of legacy clients that are lost and resumed.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use hyper::Method;
 use weir::jsonrpc::{self, Id};
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
-use weir::sse::{Event, Reader};
+use weir::sse::{Event, SseDecoder};
 
-use crate::cell::{CLIENTS, LEGACY_HTTP, Side, UPSTREAMS, Wire};
+use crate::cell::{CLIENTS, LEGACY_HTTP, Side, Transport, UPSTREAMS};
 use crate::client::{Client, HttpExchange, named, object, set};
 use crate::upstream::{Call, Script};
 use crate::world::{Scripts, World, hub, key_of, pass, settle, with_pair};
@@ -18,19 +18,19 @@ const WITH_PROGRESS: &str = r#"{"name":"hub__a","_meta":{"progressToken":70}}"#;
 const RESULT: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"last"}]}"#;
 
 fn older(revision: Revision) -> Side {
-    Side::new(revision, Wire::Http)
+    Side::new(revision, Transport::Http)
 }
 
 /// An event stream as it arrives.
 struct Stream {
     exchange: HttpExchange,
-    reader: Reader,
+    reader: SseDecoder,
     ready: std::collections::VecDeque<Event>,
 }
 
 impl Stream {
     fn new(exchange: HttpExchange) -> Self {
-        Self { exchange, reader: Reader::new(1 << 24), ready: Default::default() }
+        Self { exchange, reader: SseDecoder::new(1 << 24), ready: Default::default() }
     }
 
     /// Starts a request under the id 70.
@@ -39,7 +39,7 @@ impl Stream {
         Self::new(client.http().post(message, &client.http().headers(method, params)))
     }
 
-    /// Asks for what came behind an event.
+    /// Requests the events after this one.
     fn get(client: &Client, last: &str) -> Self {
         let mut headers = client.http().plain_headers();
         set(&mut headers, "last-event-id", last);
@@ -59,7 +59,7 @@ impl Stream {
         self.ready.pop_front()
     }
 
-    /// Everything up to the stream's end.
+    /// All events up to the stream's end.
     async fn rest(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
@@ -68,7 +68,7 @@ impl Stream {
         events
     }
 
-    /// The first bytes, which the house has sent by now.
+    /// The first bytes, which the gateway has sent by now.
     async fn first(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < count {
@@ -83,7 +83,7 @@ fn id_of(event: &Event) -> String {
     event.id.as_deref().expect("an id").to_owned()
 }
 
-/// What the events say; those that only hold an id say nothing.
+/// Data of the events, without those that only have an id.
 fn texts(events: &[Event]) -> Vec<String> {
     let full = events.iter().filter(|event| !event.data.is_empty());
     full.map(|event| String::from_utf8(event.data.to_vec()).expect("UTF-8")).collect()
@@ -98,7 +98,7 @@ fn answer() -> String {
     format!(r#"{{"jsonrpc":"2.0","id":70,"result":{RESULT}}}"#)
 }
 
-/// Makes progress from `from` to `to`.
+/// Sends progress from `from` to `to`.
 async fn go_on(call: &Call, from: u32, to: u32) {
     for step in from..=to {
         call.progress(&format!(r#""progress":{step}"#));
@@ -109,13 +109,13 @@ async fn go_on(call: &Call, from: u32, to: u32) {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_cut_at_any_byte_is_taken_up_without_a_gap() {
     let world = World::start(hub(LEGACY_HTTP), ON).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let client = world.client(LEGACY_HTTP).await;
     let expected = [progress(1), progress(2), progress(3), answer()];
     let (mut cut, mut whole) = (0, usize::MAX);
     while cut < whole {
         let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         go_on(&call, 1, 3).await;
         call.result(RESULT);
         if cut == 0 {
@@ -124,13 +124,13 @@ async fn a_stream_that_is_cut_at_any_byte_is_taken_up_without_a_gap() {
                 bytes.extend_from_slice(&piece);
             }
             whole = bytes.len();
-            // Up to the end of the first event there is nothing to come back with.
+            // Before the end of the first event there is no id to resume with.
             cut = bytes.windows(2).position(|two| two == b"\n\n").expect("an event") + 2;
             continue;
         }
         let seen = stream.first(cut).await;
         drop(stream);
-        let before = Reader::new(1 << 20).feed(&seen).expect("small");
+        let before = SseDecoder::new(1 << 20).feed(&seen).expect("small");
         let mut again = Stream::get(&client, &id_of(before.last().expect("an event")));
         assert_eq!(again.status().await, 200);
         let behind = again.rest().await;
@@ -145,7 +145,7 @@ async fn a_stream_that_is_cut_at_any_byte_is_taken_up_without_a_gap() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_begins_with_a_place_to_come_back_to_and_each_event_has_its_own() {
     let world = World::start(hub(LEGACY_HTTP), ON).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let client = world.client(LEGACY_HTTP).await;
     let mut ids = std::collections::HashSet::new();
     for _ in 0..2 {
@@ -153,7 +153,7 @@ async fn a_stream_begins_with_a_place_to_come_back_to_and_each_event_has_its_own
         let first = stream.next().await.expect("an event before anything has happened");
         assert_eq!(first.data, "");
         assert_eq!(stream.reader.retry_ms(), Some(1_000));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         go_on(&call, 1, 2).await;
         call.result(RESULT);
         let rest = stream.rest().await;
@@ -169,18 +169,19 @@ async fn a_stream_begins_with_a_place_to_come_back_to_and_each_event_has_its_own
 async fn a_call_runs_on_without_its_stream_and_what_it_says_waits() {
     for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), ON).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let client = world.client(LEGACY_HTTP).await;
         let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
         let place = id_of(&stream.next().await.expect("a place"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         go_on(&call, 1, 1).await;
         assert_eq!(texts(&[stream.next().await.expect("a note")]), [progress(1)]);
         drop(stream);
         go_on(&call, 2, 2).await;
         assert!(call.is_wanted());
 
-        // Taken up, lost again, and taken up again, once while it works and once when it has answered.
+        // The stream is resumed, lost and resumed again, once during the call and once after the
+        // response.
         let mut again = Stream::get(&client, &place);
         let first = [again.next().await.expect("a note"), again.next().await.expect("a note")];
         assert_eq!(texts(&first), [progress(1), progress(2)], "{upstream}");
@@ -191,7 +192,7 @@ async fn a_call_runs_on_without_its_stream_and_what_it_says_waits() {
         settle().await;
         let mut last = Stream::get(&client, &id_of(&first[1]));
         assert_eq!(texts(&last.rest().await), [progress(3), answer()], "{upstream}");
-        // Even the answer may have been lost on its way.
+        // Even the response may have been lost on its way.
         let mut last = Stream::get(&client, &id_of(&first[1]));
         assert_eq!(texts(&last.rest().await), [progress(3), answer()], "{upstream}");
         pass(Duration::from_secs(121)).await;
@@ -204,11 +205,11 @@ async fn a_call_runs_on_without_its_stream_and_what_it_says_waits() {
 #[tokio::test(start_paused = true)]
 async fn the_newest_to_take_a_stream_up_has_it() {
     let world = World::start(hub(LEGACY_HTTP), ON).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let client = world.client(LEGACY_HTTP).await;
     let mut old = Stream::post(&client, "tools/call", WITH_PROGRESS);
     let place = id_of(&old.next().await.expect("a place"));
-    let call = held.next().await;
+    let call = intercepted.next().await;
     let mut new = Stream::get(&client, &place);
     assert_eq!(new.status().await, 200);
     go_on(&call, 1, 1).await;
@@ -224,18 +225,18 @@ async fn nobody_elses_stream_can_be_taken_up() {
     let config =
         format!("{ON}[roles.ann]\ntools.allow = [\"*\"]\n[roles.bob]\ntools.allow = [\"*\"]\n");
     let world = World::start(hub(LEGACY_HTTP), &config).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let ann = world.client_as("ann", LEGACY_HTTP).await;
     let other = world.client_as("ann", LEGACY_HTTP).await;
     let bob = world.client_as("bob", LEGACY_HTTP).await;
     let mut stream = Stream::post(&ann, "tools/call", WITH_PROGRESS);
     let place = id_of(&stream.next().await.expect("a place"));
-    let call = held.next().await;
+    let call = intercepted.next().await;
     go_on(&call, 1, 1).await;
     for stranger in [&other, &bob] {
         assert_eq!(Stream::get(stranger, &place).status().await, 400);
     }
-    // With the session's id, and somebody else's key.
+    // The headers have the session's id and another client's key.
     let mut headers = ann.http().plain_headers();
     set(&mut headers, "last-event-id", &place);
     set(&mut headers, "authorization", &format!("Bearer {}", key_of("bob")));
@@ -257,10 +258,10 @@ async fn nobody_elses_stream_can_be_taken_up() {
 async fn earlier_clients_get_no_event_without_a_message_but_can_come_back_too() {
     for revision in [Revision::V2025_03_26, Revision::V2025_06_18] {
         let world = World::start(hub(LEGACY_HTTP), ON).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let client = world.client(older(revision)).await;
         let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         go_on(&call, 1, 1).await;
         let first = stream.next().await.expect("a note");
         assert_eq!(texts(std::slice::from_ref(&first)), [progress(1)], "{revision}");
@@ -275,7 +276,7 @@ async fn earlier_clients_get_no_event_without_a_message_but_can_come_back_too() 
             jsonrpc::write_request(&Id::from(70), "tools/call", named("hub__a").as_bytes()),
             &client.http().headers("tools/call", "{}"),
         );
-        held.next().await.result(RESULT);
+        intercepted.next().await.result(RESULT);
         let reply = reply.whole().await;
         assert_eq!(reply.headers["content-type"], "application/json", "{revision}");
         assert_eq!(reply.body, answer());
@@ -303,10 +304,10 @@ async fn what_is_there_at_once_is_answered_as_ever() {
 #[tokio::test(start_paused = true)]
 async fn by_default_nothing_can_be_taken_up_and_no_event_has_an_id() {
     let world = World::start(hub(LEGACY_HTTP), "").await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let client = world.client(LEGACY_HTTP).await;
     let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
-    let call = held.next().await;
+    let call = intercepted.next().await;
     go_on(&call, 1, 1).await;
     call.result(RESULT);
     let events = stream.rest().await;
@@ -344,11 +345,11 @@ async fn a_stream_of_changes_is_taken_up_where_it_was_lost() {
             .and_then(|text| object(text).get_string("method").map(std::borrow::Cow::into_owned));
         methods.extend(method);
     }
-    // The place that the stream begins with says nothing.
+    // The priming event has no message.
     let expected = ["notifications/tools/list_changed", "notifications/resources/list_changed"];
     assert_eq!(methods, expected);
 
-    // A new stream is another one: what goes out on it is not brought by the old one's places.
+    // A new stream is separate: its messages are not replayed for event ids of the old one.
     let mut other = Stream::new(client.http().get());
     other.next().await.expect("a place");
     hub.add_prompt("d").await;
@@ -371,17 +372,17 @@ async fn a_stream_of_changes_is_taken_up_where_it_was_lost() {
 async fn a_question_waits_for_the_stream_of_its_call() {
     let world = World::start(hub(LEGACY_HTTP), ON).await;
     let hub = world.upstream("hub");
-    let mut held = hub.hold("tools/call");
-    let client = world.silent_client(LEGACY_HTTP, None);
+    let mut intercepted = hub.intercept("tools/call");
+    let client = world.uninitialized_client(LEGACY_HTTP, None);
     let opening = r#"{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"raw","version":"1"}}"#;
     assert!(client.request("initialize", opening).await.outcome.is_ok());
     client.notify("notifications/initialized", "{}").await;
     let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
     let place = id_of(&stream.next().await.expect("a place"));
-    let call = held.next().await;
+    let call = intercepted.next().await;
     drop(stream);
     settle().await;
-    call.question(
+    call.send_request(
         r#"{"jsonrpc":"2.0","id":"s","method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}"#,
     );
     pass(Duration::from_secs(1)).await;
@@ -393,8 +394,8 @@ async fn a_question_waits_for_the_stream_of_its_call() {
     let reply = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{sampled}}}"#);
     let posted = client.http().post(reply, &client.http().headers("", "{}")).whole().await;
     assert_eq!(posted.status, 202);
-    let heard = hub.answers_heard(1).await;
-    assert_eq!(heard, [format!(r#"{{"jsonrpc":"2.0","id":"s","result":{sampled}}}"#)]);
+    let received = hub.received_responses(1).await;
+    assert_eq!(received, [format!(r#"{{"jsonrpc":"2.0","id":"s","result":{sampled}}}"#)]);
     call.result(RESULT);
     assert_eq!(texts(&again.rest().await), [answer()]);
     drop((again, client));
@@ -405,11 +406,11 @@ async fn a_question_waits_for_the_stream_of_its_call() {
 async fn a_cancel_and_the_sessions_end_reach_a_call_whose_stream_is_lost() {
     for ends in [false, true] {
         let world = World::start(hub(LEGACY_HTTP), ON).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let client = world.client(LEGACY_HTTP).await;
         let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
         let place = id_of(&stream.next().await.expect("a place"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         drop(stream);
         if ends {
             let headers = client.http().plain_headers();
@@ -431,18 +432,18 @@ async fn a_cancel_and_the_sessions_end_reach_a_call_whose_stream_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_closing_house_answers_who_reads_and_waits_for_nobody_who_does_not() {
     let world = World::start(hub(LEGACY_HTTP), ON).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let client = world.client(LEGACY_HTTP).await;
     let mut lost = Stream::post(&client, "tools/call", WITH_PROGRESS);
     lost.next().await.expect("a place");
-    let forgotten = held.next().await;
+    let forgotten = intercepted.next().await;
     drop(lost);
     let message = jsonrpc::write_request(&Id::from(71), "tools/call", named("hub__a").as_bytes());
     let mut read =
         Stream::new(client.http().post(message, &client.http().headers("tools/call", "{}")));
     read.next().await.expect("a place");
-    let call = held.next().await;
-    world.stop_doors();
+    let call = intercepted.next().await;
+    world.stop_downstream();
     settle().await;
     assert!(call.is_wanted() && !forgotten.is_wanted());
     call.result(RESULT);
@@ -451,7 +452,7 @@ async fn a_closing_house_answers_who_reads_and_waits_for_nobody_who_does_not() {
     world.close().await;
 }
 
-/// Answers of any method: a short one, and one that comes in several pieces.
+/// Results that any method may have: a short one, and one that arrives in several chunks.
 fn results() -> [String; 2] {
     let all = r#""resultType":"complete", "content":[],"messages":[],"contents":[]"#;
     let large = "x".repeat(200_000);
@@ -480,20 +481,20 @@ async fn with_it_on_every_upstream_is_served_as_without() {
                     assert_eq!(reply.status, 200);
                 }
             }
-            let mut held = hub.hold("tools/call");
+            let mut intercepted = hub.intercept("tools/call");
             let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
-            let call = held.next().await;
+            let call = intercepted.next().await;
             go_on(&call, 1, 3).await;
             call.result(RESULT);
             let reply = exchange.reply().await;
             assert_eq!(
-                reply.notes,
+                reply.notifications,
                 [progress(1), progress(2), progress(3)],
                 "{revision}, {upstream}"
             );
             assert_eq!(reply.result(), RESULT);
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
+            let call = intercepted.next().await;
             exchange.cancel().await;
             call.cancelled().await;
             assert_eq!(client.call_tool("hub__zzz").await.code(), -32602);
@@ -509,18 +510,21 @@ async fn an_upstream_that_ends_its_stream_to_be_polled_is_asked_for_the_rest() {
         let world = World::start(hub(LEGACY_HTTP), &with_pair(ON)).await;
         let hub = world.upstream("hub");
         let client = world.client(side).await;
-        hub.until_heard(weir::mcp::kind::Topic::Tools).await;
-        let mut held = hub.hold("tools/call");
+        hub.until_listener(weir::mcp::kind::ListTopic::Tools).await;
+        let mut intercepted = hub.intercept("tools/call");
         let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         go_on(&call, 1, 1).await;
         call.piece("id: p1\nretry: 700\ndata: \n\n");
         let (id, token) = (call.id(), call.progress_token());
         drop(call);
         let began = tokio::time::Instant::now();
         let polls = || {
-            let heads = hub.heads();
-            heads.iter().filter(|it| it.get("last-event-id").is_some_and(|id| id == "p1")).count()
+            let request_headers = hub.request_headers();
+            request_headers
+                .iter()
+                .filter(|it| it.get("last-event-id").is_some_and(|id| id == "p1"))
+                .count()
         };
         while polls() == 0 {
             pass(Duration::from_millis(10)).await;
@@ -534,7 +538,7 @@ async fn an_upstream_that_ends_its_stream_to_be_polled_is_asked_for_the_rest() {
         settle().await;
         hub.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{RESULT}}}"#));
         let reply = exchange.reply().await;
-        assert_eq!(reply.notes, [progress(1), progress(2)], "{side}");
+        assert_eq!(reply.notifications, [progress(1), progress(2)], "{side}");
         assert!(reply.result().contains("last"), "{side}: {reply:?}");
         assert_eq!((hub.count("tools/call"), polls()), (1, 1), "{side}");
         drop(client);

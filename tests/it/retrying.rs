@@ -1,4 +1,4 @@
-//! Called once: an upstream that breaks, forgets or comes back never runs a call twice.
+//! No duplicate execution: an upstream that breaks, forgets or comes back never runs a call twice.
 
 use crate::cell::{LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, SIDES, Side};
 use crate::client::{Reply, named, object};
@@ -27,9 +27,9 @@ async fn an_upstream_that_is_down_is_said_to_be_and_comes_back() {
 async fn a_call_whose_connection_breaks_is_not_sent_again() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         world.upstream("hub").restart();
         drop(call);
         let reply = exchange.reply().await;
@@ -65,17 +65,17 @@ async fn a_session_that_its_server_has_forgotten_is_opened_again() {
         assert!(reply.outcome.is_ok(), "{side}: {reply:?}");
         let hub = world.upstream("hub");
         assert_eq!((hub.count("initialize"), hub.count("tools/call")), (2, 1), "{side}");
-        let mut ears = client.listen().await;
+        let mut changes = client.listen().await;
         hub.add_prompt("new").await;
-        ears.next_change().await;
-        drop(ears);
+        changes.next_change().await;
+        drop(changes);
         drop(client);
         world.close().await;
     }
 }
 
-/// What a client is told of a call that its upstream answers in this way.
-async fn told(upstream: Side, client: Side, answer: Answer) -> Reply {
+/// Reply to a call that its upstream answers in this way.
+async fn reply_for(upstream: Side, client: Side, answer: Answer) -> Reply {
     let world = World::start(hub(upstream), "").await;
     let client = world.client(client).await;
     world.upstream("hub").answer("tools/call", answer);
@@ -91,7 +91,7 @@ async fn a_call_that_was_sent_and_refused_is_not_said_to_have_been_left_undone()
     for upstream in [MODERN_HTTP, LEGACY_HTTP, LEGACY_SSE] {
         for status in [401, 403, 429, 500, 502, 503, 504] {
             for client in [MODERN_HTTP, LEGACY_HTTP] {
-                let reply = told(upstream, client, Answer::Status(status)).await;
+                let reply = reply_for(upstream, client, Answer::Status(status)).await;
                 let text = reply.error();
                 let is_true = text.contains("may have been carried out")
                     && text.contains(&format!("HTTP {status}"));
@@ -107,7 +107,7 @@ async fn when_a_server_wants_to_be_asked_again_is_passed_on_to_the_client_of_the
     for upstream in [MODERN_HTTP, LEGACY_HTTP, LEGACY_SSE] {
         for (status, code, seconds) in [(429, 4290, 7), (503, 5030, 0), (503, 5030, u64::MAX)] {
             for client in [MODERN_HTTP, LEGACY_HTTP, LEGACY_STDIO] {
-                let reply = told(upstream, client, Answer::Later(status, seconds)).await;
+                let reply = reply_for(upstream, client, Answer::Later(status, seconds)).await;
                 let error = object(reply.error());
                 let wait = seconds.min(86_400) * 1_000;
                 let data = error.get_object("data").expect("data");
@@ -132,7 +132,7 @@ async fn a_server_that_wants_to_be_asked_again_later_is_left_to_the_other_client
             assert!(ann.call_tool("hub__a").await.outcome.is_err());
             let reply = bob.get_prompt("hub__a").await;
             assert!(reply.outcome.is_ok(), "{upstream} {status} {seconds}: {reply:?}");
-            hub.behave("tools/call");
+            hub.reset_answer("tools/call");
             let reply = ann.call_tool("hub__b").await;
             assert!(reply.outcome.is_ok(), "{upstream} {status} {seconds}: {reply:?}");
             drop((ann, bob));

@@ -1,10 +1,10 @@
-//! Every revision on either side: what a cell of PROTOCOL's table says, one test each.
+//! Every revision on either side: one test for each cell of the protocol's table.
 
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 use weir::mcp::revision::Revision;
 
 use crate::cell::{
-    LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, UPSTREAMS, Wire,
+    LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport, UPSTREAMS,
 };
 use crate::client::{Client, object, set, string};
 use crate::upstream::{Probe, Replies, Script};
@@ -14,13 +14,15 @@ const LEGACY: [Revision; 4] =
     [Revision::V2024_11_05, Revision::V2025_03_26, Revision::V2025_06_18, Revision::V2025_11_25];
 
 fn every_side() -> impl Iterator<Item = Side> {
-    let sides = |revision| [Wire::Http, Wire::Stdio].map(|wire| Side::new(revision, wire));
+    let sides = |revision| {
+        [Transport::Http, Transport::Stdio].map(|transport| Side::new(revision, transport))
+    };
     Revision::ALL.into_iter().flat_map(sides)
 }
 
 /// Uses every feature that all revisions have.
 async fn use_all(world: &World, client: &Client) {
-    let mut ears = client.listen().await;
+    let mut changes = client.listen().await;
     for kind in Kind::ALL {
         assert_eq!(client.list_all(kind).await.len(), 2);
     }
@@ -33,7 +35,7 @@ async fn use_all(world: &World, client: &Client) {
         assert!(reply.outcome.is_ok(), "{reply:?}");
     }
     world.upstream("hub").add_prompt("new").await;
-    assert_eq!(ears.next_change().await, Topic::Prompts);
+    assert_eq!(changes.next_change().await, ListTopic::Prompts);
     assert_eq!(client.prompts().await.len(), 3);
 }
 
@@ -50,7 +52,7 @@ async fn a_client_of_any_revision_is_served() {
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_of_any_revision_is_used() {
-    let pairs = LEGACY.map(|revision| Side::new(revision, Wire::Sse));
+    let pairs = LEGACY.map(|revision| Side::new(revision, Transport::Sse));
     for side in every_side().chain(pairs) {
         for replies in [Replies::Json, Replies::Events] {
             let script = Script::full(side).replies(replies);
@@ -100,9 +102,9 @@ async fn an_upstream_whose_era_is_known_is_not_probed() {
 
 // === Opening ===
 
-/// What `initialize` with this version is answered with.
-async fn negotiated(world: &World, wire: Wire, requested: &str) -> Result<String, i64> {
-    let client = world.silent_client(Side::new(Revision::NEWEST_LEGACY, wire), None);
+/// Revision that `initialize` with this version negotiates, or the error's code.
+async fn negotiated(world: &World, transport: Transport, requested: &str) -> Result<String, i64> {
+    let client = world.uninitialized_client(Side::new(Revision::NEWEST_LEGACY, transport), None);
     let params = format!(
         r#"{{"protocolVersion":"{requested}","capabilities":{{}},"clientInfo":{{"name":"x","version":"1"}}}}"#
     );
@@ -116,14 +118,14 @@ async fn negotiated(world: &World, wire: Wire, requested: &str) -> Result<String
 #[tokio::test(start_paused = true)]
 async fn a_handshake_settles_on_what_was_asked_for_or_on_the_newest() {
     let world = World::start(hub(MODERN_HTTP), "").await;
-    for wire in [Wire::Http, Wire::Stdio] {
+    for transport in [Transport::Http, Transport::Stdio] {
         for revision in LEGACY {
-            let version = negotiated(&world, wire, revision.as_str()).await;
-            assert_eq!(version.as_deref(), Ok(revision.as_str()), "{wire:?}");
+            let version = negotiated(&world, transport, revision.as_str()).await;
+            assert_eq!(version.as_deref(), Ok(revision.as_str()), "{transport:?}");
         }
         for unknown in ["2026-07-28", "2099-01-01", "2020-01-01", "nonsense", ""] {
-            let version = negotiated(&world, wire, unknown).await;
-            assert_eq!(version.as_deref(), Ok("2025-11-25"), "{wire:?}: {unknown}");
+            let version = negotiated(&world, transport, unknown).await;
+            assert_eq!(version.as_deref(), Ok("2025-11-25"), "{transport:?}: {unknown}");
         }
     }
     world.close().await;
@@ -133,12 +135,12 @@ async fn a_handshake_settles_on_what_was_asked_for_or_on_the_newest() {
 async fn a_revision_that_is_switched_off_is_not_settled_on() {
     let config = "[protocol]\nversions = [\"2026-07-28\", \"2025-06-18\", \"2025-03-26\"]";
     let world = World::start(hub(MODERN_HTTP), config).await;
-    for wire in [Wire::Http, Wire::Stdio] {
+    for transport in [Transport::Http, Transport::Stdio] {
         for off in ["2025-11-25", "2024-11-05"] {
-            assert_eq!(negotiated(&world, wire, off).await.as_deref(), Ok("2025-06-18"));
+            assert_eq!(negotiated(&world, transport, off).await.as_deref(), Ok("2025-06-18"));
         }
-        assert_eq!(negotiated(&world, wire, "2025-03-26").await.as_deref(), Ok("2025-03-26"));
-        let client = world.client(Side::new(Revision::NEWEST, wire)).await;
+        assert_eq!(negotiated(&world, transport, "2025-03-26").await.as_deref(), Ok("2025-03-26"));
+        let client = world.client(Side::new(Revision::NEWEST, transport)).await;
         let discovered = object(client.request("server/discover", "{}").await.result());
         let versions = discovered.get("supportedVersions").expect("versions");
         assert_eq!(versions, r#"["2026-07-28","2025-06-18","2025-03-26"]"#);
@@ -159,9 +161,9 @@ async fn an_era_that_is_switched_off_is_not_served() {
 
     let config = "[protocol]\nversions = [\"2026-07-28\"]";
     let world = World::start(hub(MODERN_HTTP), config).await;
-    for wire in [Wire::Http, Wire::Stdio] {
-        assert!(negotiated(&world, wire, "2025-11-25").await.is_err(), "{wire:?}");
-        let client = world.client(Side::new(Revision::NEWEST, wire)).await;
+    for transport in [Transport::Http, Transport::Stdio] {
+        assert!(negotiated(&world, transport, "2025-11-25").await.is_err(), "{transport:?}");
+        let client = world.client(Side::new(Revision::NEWEST, transport)).await;
         assert_eq!(client.prompts().await.len(), 2);
     }
     world.close().await;
@@ -176,7 +178,7 @@ async fn discovering_is_optional_and_always_served() {
             let result = object(client.request("server/discover", "{}").await.result());
             assert_eq!(result.get("resultType"), Some("\"complete\""));
             let capabilities = result.get_object("capabilities").expect("capabilities");
-            for topic in Topic::ALL {
+            for topic in ListTopic::ALL {
                 let expected = Some(r#"{"listChanged":true}"#);
                 assert_eq!(capabilities.get(topic.capability()), expected, "{topic:?}");
             }
@@ -205,14 +207,14 @@ async fn capabilities_are_those_of_the_upstreams_and_of_the_revision() {
 #[tokio::test(start_paused = true)]
 async fn both_eras_are_served_on_one_endpoint_and_one_stdio() {
     let world = World::start(hub(MODERN_HTTP), "").await;
-    for wire in [Wire::Http, Wire::Stdio] {
-        let client = world.client(Side::new(Revision::NEWEST_LEGACY, wire)).await;
+    for transport in [Transport::Http, Transport::Stdio] {
+        let client = world.client(Side::new(Revision::NEWEST_LEGACY, transport)).await;
         let modern = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}"#;
-        let result = match wire {
-            Wire::Stdio | Wire::Sse => {
+        let result = match transport {
+            Transport::Stdio | Transport::Sse => {
                 client.request("prompts/list", modern).await.result().to_owned()
             }
-            Wire::Http => {
+            Transport::Http => {
                 let http = client.http();
                 let mut headers = http.headers("prompts/list", modern);
                 set(&mut headers, "mcp-protocol-version", "2026-07-28");
@@ -223,8 +225,8 @@ async fn both_eras_are_served_on_one_endpoint_and_one_stdio() {
                 string(object(&reply.body).get_bytes("result").expect("a result"))
             }
         };
-        assert!(object(&result).has("resultType"), "{wire:?}");
-        assert!(!client.page(Kind::Prompt, None).await.has("resultType"), "{wire:?}");
+        assert!(object(&result).has("resultType"), "{transport:?}");
+        assert!(!client.page(Kind::Prompt, None).await.has("resultType"), "{transport:?}");
     }
     world.close().await;
 }
@@ -233,8 +235,8 @@ async fn both_eras_are_served_on_one_endpoint_and_one_stdio() {
 async fn a_legacy_client_can_ping() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     for revision in LEGACY {
-        for wire in [Wire::Http, Wire::Stdio] {
-            let client = world.client(Side::new(revision, wire)).await;
+        for transport in [Transport::Http, Transport::Stdio] {
+            let client = world.client(Side::new(revision, transport)).await;
             assert_eq!(client.request("ping", "{}").await.result(), "{}", "{revision}");
         }
     }
@@ -245,7 +247,7 @@ async fn a_legacy_client_can_ping() {
 
 const BATCH: &str = r#"[{"jsonrpc":"2.0","id":1,"method":"prompts/list"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":"b","method":"ping"},{"jsonrpc":"2.0","id":3,"method":"nonsense"}]"#;
 
-/// The answers of a batch, by id.
+/// Responses of a batch, by id.
 fn by_id(batch: String) -> Vec<(String, bool)> {
     let answers = weir::json::elements(&batch.into()).expect("an array");
     let mut answers: Vec<_> = answers
@@ -264,7 +266,7 @@ async fn a_batch_is_answered_where_revisions_have_batches() {
     let expected = [("\"b\"", true), ("1", true), ("3", false)];
     let expected = expected.map(|(id, good)| (id.to_owned(), good));
     for revision in [Revision::V2024_11_05, Revision::V2025_03_26] {
-        let client = world.client(Side::new(revision, Wire::Http)).await;
+        let client = world.client(Side::new(revision, Transport::Http)).await;
         let http = client.http();
         let headers = http.headers("", "{}");
         let reply = http.post(BATCH, &headers).whole().await;
@@ -274,17 +276,17 @@ async fn a_batch_is_answered_where_revisions_have_batches() {
             None => events(&reply.body),
         };
         assert_eq!(by_id(body), expected, "{revision}");
-        let notes = r#"[{"jsonrpc":"2.0","method":"notifications/x"}]"#;
-        let reply = http.post(notes, &headers).whole().await;
+        let notifications = r#"[{"jsonrpc":"2.0","method":"notifications/x"}]"#;
+        let reply = http.post(notifications, &headers).whole().await;
         assert_eq!((reply.status, &*reply.body), (202, ""), "{revision}");
         let reply = http.post("[]", &headers).whole().await;
         assert_eq!((reply.status, reply.code()), (400, -32600), "{revision}");
 
-        let client = world.client(Side::new(revision, Wire::Stdio)).await;
+        let client = world.client(Side::new(revision, Transport::Stdio)).await;
         client.stdio().send(BATCH.as_bytes());
         let mut answers = Vec::new();
         while answers.len() < 3 {
-            let line = string(client.stdio().stray().await.expect("a line"));
+            let line = string(client.stdio().next_unrouted().await.expect("a line"));
             match line.starts_with('[') {
                 true => answers.extend(by_id(line)),
                 false => answers.extend(by_id(format!("[{line}]"))),
@@ -308,7 +310,7 @@ fn events(body: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_batch_never_opens_a_conversation() {
     let world = World::start(hub(MODERN_HTTP), "").await;
-    let client = world.client(Side::new(Revision::V2025_03_26, Wire::Http)).await;
+    let client = world.client(Side::new(Revision::V2025_03_26, Transport::Http)).await;
     let http = client.http();
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}]"#;
     let mut headers = http.headers("", "{}");

@@ -1,28 +1,28 @@
-//! Every route of the program, tried without, with bad, with expired and with another's credentials (S-04).
+//! Every HTTP route, with missing, bad, expired and another client's credentials (S-04).
 //!
-//! The routes come from the table that the door itself serves by, and each is tried with every method, so that
-//! a new one is tried too: what it may do without credentials has to be said here by name.
+//! The routes come from the table that the server itself uses, and each is tried with every method,
+//! so that a new route is tested too: its access without credentials has to be named here.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hyper::header::{ALLOW, AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Method};
-use weir::downstream::http::Route;
+use weir::downstream::http::HttpRoute;
 use weir::mcp::revision::Revision;
 
-use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side, Wire};
+use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side, Transport};
 use crate::client::{Client, HttpExchange, HttpReply, set, string};
 use crate::world::{World, hub, key_of, pass, settle, sha256, with_pair};
 
-/// What is served to everybody, by name.
-const PUBLIC: [Route; 1] = [Route::Metadata];
+/// Routes that are served without credentials.
+const PUBLIC: [HttpRoute; 1] = [HttpRoute::Metadata];
 
-/// Every method that HTTP has for a path, and one that it has not.
+/// Every method that HTTP has for a path, and one that it does not have.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"];
 
-/// Where others serve something, at times without asking who comes.
+/// Paths where other servers offer something, sometimes without authentication.
 const ELSEWHERE: [&str; 17] = [
     "/",
     "/mcp/",
@@ -43,7 +43,7 @@ const ELSEWHERE: [&str; 17] = [
     "/.well-known/oauth-authorization-server",
 ];
 
-/// How far apart guesses are of which 20 a minute are answered.
+/// Interval of guesses below the limit of 20 a minute.
 const APART: Duration = Duration::from_secs(3);
 
 const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#;
@@ -71,10 +71,10 @@ fn config() -> String {
 }
 
 fn sides() -> impl Iterator<Item = Side> {
-    Revision::ALL.into_iter().map(|revision| Side::new(revision, Wire::Http))
+    Revision::ALL.into_iter().map(|revision| Side::new(revision, Transport::Http))
 }
 
-/// What can be shown that opens nothing: each as the values of the Authorization header.
+/// Invalid credentials, each as the values of the Authorization header.
 fn no_credentials() -> Vec<(&'static str, Vec<HeaderValue>)> {
     let ann = key_of("ann");
     let bearer = |key: &str| value(&format!("Bearer {key}"));
@@ -108,7 +108,7 @@ fn value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("a header value")
 }
 
-/// A client's headers of a revision, without credentials.
+/// Headers of a client of a revision, without credentials.
 fn headers(client: &Client) -> HeaderMap {
     let mut headers = client.http().headers("prompts/list", "{}");
     set(&mut headers, "mcp-protocol-version", client.side.revision.as_str());
@@ -122,13 +122,13 @@ fn request(client: &Client, method: &str, path: &str, headers: &HeaderMap) -> Ht
     client.http().send(method, path, body, headers)
 }
 
-/// The bytes of a reply, but for the time of day.
+/// A reply without the `Date` header.
 fn shown(mut reply: HttpReply) -> (u16, HeaderMap, String) {
     reply.headers.remove("date");
     (reply.status, reply.headers, reply.body)
 }
 
-/// The sessions of a client: of the endpoint and of the pair.
+/// Sessions of a client: one of the endpoint and one of the pair.
 struct Sessions {
     id: String,
     address: String,
@@ -154,16 +154,16 @@ async fn s04_no_route_is_open_to_who_shows_no_good_credentials() {
     let anns = sessions(&world, &ann).await;
     let routes = world.routes();
     let served: BTreeSet<_> = routes.iter().map(|(route, _)| format!("{route:?}")).collect();
-    assert_eq!(served.len(), Route::ALL.len(), "each is switched on here: {served:?}");
+    assert_eq!(served.len(), HttpRoute::ALL.len(), "each is switched on here: {served:?}");
     let closed: Vec<_> = routes.iter().filter(|(route, _)| !PUBLIC.contains(route)).collect();
     let mut tried = 0;
     for side in sides() {
-        let client = world.silent_client(side, None);
+        let client = world.uninitialized_client(side, None);
         for (route, path) in &closed {
-            // Somebody's session is no credential, wherever it is named.
+            // A session is no credential, wherever it is named.
             let (_, query) = anns.address.split_once('?').expect("a query");
             for path in [path.clone(), format!("{path}?{query}")] {
-                // She is not idle for long.
+                // The client sends requests, so the session does not expire.
                 assert_eq!(ann.prompts().await.len(), 2);
                 for method in METHODS {
                     let mut seen = Vec::new();
@@ -173,9 +173,9 @@ async fn s04_no_route_is_open_to_who_shows_no_good_credentials() {
                             headers.append(AUTHORIZATION, value);
                         }
                         set(&mut headers, "mcp-session-id", &anns.id);
-                        // Whoever guesses faster is told to wait.
+                        // Faster guesses are answered with a retry time.
                         pass(APART).await;
-                        // By then it may have been listed anew.
+                        // The upstream may have been listed again in the meantime.
                         let before = world.requests();
                         let reply = request(&client, method, &path, &headers).whole().await;
                         let about = format!("{method} {path} with {what} in {side}: {reply:?}");
@@ -206,7 +206,7 @@ async fn s04_a_key_is_good_in_its_header_and_nowhere_else() {
     let world = World::start(hub(MODERN_HTTP), &config()).await;
     let (before, ann) = (world.requests(), key_of("ann"));
     for side in sides() {
-        let client = world.silent_client(side, None);
+        let client = world.uninitialized_client(side, None);
         for (route, path) in world.routes() {
             if PUBLIC.contains(&route) {
                 continue;
@@ -216,7 +216,7 @@ async fn s04_a_key_is_good_in_its_header_and_nowhere_else() {
                     let path = format!("{path}?{name}={ann}");
                     let reply = request(&client, method.as_str(), &path, &headers(&client));
                     let reply = reply.whole().await;
-                    // Some forms are refused as such.
+                    // Some forms are malformed headers.
                     assert!([400, 401].contains(&reply.status), "{method} {path}: {reply:?}");
                     assert!(!reply.body.contains(&ann), "{reply:?}");
                 }
@@ -240,7 +240,7 @@ async fn s04_a_key_is_good_in_its_header_and_nowhere_else() {
 async fn s04_a_route_takes_its_own_methods_from_who_may_and_there_is_nothing_elsewhere() {
     let world = World::start(hub(MODERN_HTTP), &config()).await;
     for side in sides() {
-        let client = world.silent_client(side, Some(&key_of("ann")));
+        let client = world.uninitialized_client(side, Some(&key_of("ann")));
         for (route, path) in world.routes() {
             let allowed: Vec<_> = route.methods().iter().map(Method::as_str).collect();
             for method in METHODS {
@@ -255,8 +255,8 @@ async fn s04_a_route_takes_its_own_methods_from_who_may_and_there_is_nothing_els
             let allow = refused.headers.get(ALLOW).expect("allow").to_str().expect("ASCII");
             assert_eq!(allow.split(", ").collect::<Vec<_>>(), allowed, "{path}");
         }
-        // Nothing is there for whoever comes, and who comes makes no difference.
-        let stranger = world.silent_client(side, None);
+        // An unknown path answers alike with and without credentials.
+        let stranger = world.uninitialized_client(side, None);
         for path in ELSEWHERE {
             for method in METHODS {
                 let (ours, theirs) = (client.http().plain_headers(), headers(&stranger));
@@ -279,14 +279,14 @@ async fn s04_s18_somebody_elses_session_looks_like_one_that_never_was() {
     let (pair, pair_id) = anns.address.split_once('=').expect("an id");
     let mut tried = 0;
     for side in sides().filter(|side| !side.is_modern()) {
-        let bob = world.silent_client(side, Some(&key_of("bob")));
+        let bob = world.uninitialized_client(side, Some(&key_of("bob")));
         for (route, path) in world.routes() {
-            // The session is named in a header or in the address, and a stream of the pair has none yet.
+            // A header or the address names the session; a stream of the pair has none yet.
             let addresses = match route {
-                Route::Endpoint => [(path.clone(), &*anns.id), (path, &*unknown)],
-                Route::PairMessages => [(pair_id, pair_id), (&unknown, &unknown)]
+                HttpRoute::Endpoint => [(path.clone(), &*anns.id), (path, &*unknown)],
+                HttpRoute::SseMessages => [(pair_id, pair_id), (&unknown, &unknown)]
                     .map(|(id, header)| (format!("{pair}={id}"), header)),
-                Route::PairStream | Route::Metadata => continue,
+                HttpRoute::SseStream | HttpRoute::Metadata => continue,
             };
             for method in route.methods() {
                 let mut seen = Vec::new();

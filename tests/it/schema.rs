@@ -1,10 +1,9 @@
-//! The official JSON schema of each revision, and what it says of a method.
+//! The official JSON schema of each revision, with lookups by method.
 //!
-//! The files are those of `./dev prepare`. A definition is compiled when it is first asked for, once for
-//! all tests. Which method is whose, and what it is answered with, is read from the schema as well, so
-//! nothing here has to follow a revision.
+//! The files are those of `./dev prepare`. A definition is compiled at its first use, once for all
+//! tests. The sender of a method and its result are read from the schema as well, so nothing here
+//! has to follow a revision.
 //!
-//! Knows nothing of: Weir, who speaks, and what may be excused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,12 +19,12 @@ pub(crate) struct Schema {
     root: Value,
     registry: Registry<'static>,
     compiled: Mutex<HashMap<String, Arc<Validator>>>,
-    /// The definitions of what each side may send, by method.
+    /// Definitions of the requests that each side may send, by method.
     requests: [BTreeMap<String, String>; 2],
     notifications: [BTreeMap<String, String>; 2],
 }
 
-/// Who sends a message.
+/// Sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
     Client,
@@ -71,10 +70,10 @@ impl Schema {
         schema
     }
 
-    /// What is wrong with a value that should be what this definition says.
+    /// Error of a value that does not match this definition.
     pub(crate) fn complaint(&self, definition: &str, value: &Value) -> Option<String> {
         let validator = self.validator(definition);
-        // To know what is wrong costs several times what it costs to know that nothing is.
+        // Collecting the errors costs several times as much as the mere check.
         if validator.is_valid(value) {
             return None;
         }
@@ -97,14 +96,14 @@ impl Schema {
         self.notifications[by as usize].get(method).map(String::as_str)
     }
 
-    /// The definition of what answers this side's request.
+    /// Definition of the result of a request of this side.
     pub(crate) fn result(&self, by: Sender, method: &str) -> Option<String> {
         let request = self.request(by, method)?;
         let own = format!("{}Result", request.strip_suffix("Request")?);
         Some(if self.has(&own) { own } else { "EmptyResult".into() })
     }
 
-    /// The first of these definitions that this revision has: later ones were renamed.
+    /// The first of these definitions that this revision has: later revisions renamed some.
     pub(crate) fn first(&self, definitions: &[&'static str]) -> &'static str {
         let found = definitions.iter().find(|definition| self.has(definition));
         found.unwrap_or_else(|| panic!("{} has none of {definitions:?}", self.revision))
@@ -114,7 +113,7 @@ impl Schema {
         self.definitions().get(definition).is_some()
     }
 
-    /// What one side may send of a kind, by method.
+    /// Definitions of the messages of a kind that one side may send, by method.
     fn group(&self, by: Sender, kind: &str) -> BTreeMap<String, String> {
         let Some(group) = self.definitions().get(format!("{by:?}{kind}")) else {
             return BTreeMap::new();
@@ -124,7 +123,7 @@ impl Schema {
                 .iter()
                 .filter_map(|member| member["$ref"].as_str()?.rsplit('/').next())
                 .collect(),
-            // The only one that is left is written out in its group's place.
+            // A group with a single member is written out in its place.
             None => vec![if by == Sender::Client { "ClientNotification" } else { "" }],
         };
         let methods = names.into_iter().map(|name| {
@@ -156,7 +155,7 @@ impl Schema {
     }
 }
 
-/// Fails in one sentence where the schemas have not been fetched.
+/// Fails with one clear message if the schemas have not been fetched.
 pub(crate) fn assert_prepared() {
     static MISSING: LazyLock<Option<PathBuf>> =
         LazyLock::new(|| Revision::ALL.map(path).into_iter().find(|path| !path.exists()));
@@ -170,7 +169,7 @@ fn path(revision: Revision) -> PathBuf {
     folder.join(format!("{revision}.json"))
 }
 
-/// A complaint quotes what it complains about, which may be a whole list.
+/// Shortens a complaint, which quotes the faulty value and so perhaps a whole list.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(600) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -178,11 +177,12 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Where a schema is, for what refers to it.
+/// Address of a schema in references.
 const ADDRESS: &str = "schema:official";
 
-/// What the specification has corrected since in the files that it had tagged: types that were generated
-/// narrower than its own TypeScript says, and a request that had been forgotten. `-` stands behind a list's end.
+/// Corrections that the specification has made since in its tagged files: generated types that were
+/// narrower than its own TypeScript, and a forgotten request. `-` is the position after a list's
+/// end.
 const CORRECTIONS: [(&str, &str, &str); 7] = [
     (
         "2025-03-26",

@@ -1,29 +1,31 @@
-//! What an attacker would try, row by row (S-02 to S-54): clients that want more than is theirs.
+//! Attacks, row by row (S-02 to S-54): clients that try to get more than they are allowed.
 //!
-//! A test's name begins with its rows. What other files show is not shown here again:
+//! A test's name begins with its rows. Rows that other files show are not repeated here:
 //!
 //! | row | what | where |
 //! |---|---|---|
-//! | S-02, S-03 | listed, reachable and heard of are one, in every revision over every wire | `tests/it/sight.rs` |
-//! | S-04 | no route is open without good credentials | `tests/it/routes.rs` |
-//! | S-05 | what no rule allows is denied; fewer rules grant nothing | `tests/it/security.rs`, `src/policy/role.rs` |
-//! | S-10 | headers that mean something elsewhere change nothing | `tests/it/security.rs` |
+//! | S-02, S-03 | listed, reachable and announced items are the same | `tests/it/sight.rs` |
+//! | S-04 | no route is open without valid credentials | `tests/it/routes.rs` |
+//! | S-05 | no rule, no access | `tests/it/security.rs`, `src/policy/role.rs` |
+//! | S-10 | headers with a meaning elsewhere have no effect | `tests/it/security.rs` |
 //! | S-11 | another host and another origin are forbidden | `tests/it/origins.rs` |
-//! | S-12 | what is asked for does not depend on the host | `tests/it/origins.rs` |
-//! | S-13 | members that stand twice or are written otherwise | `tests/it/security.rs`, `src/json.rs` |
-//! | S-14 | headers that do not say what the body says (N-15) | `tests/it/security.rs`, `tests/it/bad_input.rs` |
-//! | S-16 | clients' credentials reach no upstream (N-83) | `tests/it/security.rs`, `tests/it/forwarding.rs` |
-//! | S-18 | sessions cannot be guessed, and are their principal's | `src/secret.rs`, `tests/it/routes.rs`, `tests/it/sessions.rs` |
-//! | S-20 | forged cursors show nothing | `tests/it/security.rs`, `tests/it/bad_input.rs` |
-//! | S-21 | a cache that two share gives neither what is the other's | `tests/it/security.rs` |
-//! | S-28 | no upstream's item can pass for another's | `src/mcp/name.rs`, `src/catalog/tests.rs` |
-//! | S-35 | no core file holds a secret, and no process of the same user looks into memory | `tests/cli/surroundings.rs` |
-//! | S-36 | no key is found by how long its refusal takes | `src/policy/keys.rs` |
-//! | S-37 | denied and unknown are one, in words and in time | `tests/it/policy.rs`, `tests/it/security.rs` |
-//! | S-38 | no limit is evaded | `src/policy/limits/table.rs`, `tests/it/limits_per_client.rs`, `tests/it/questions/limited.rs` |
-//! | S-45 | a child gets its own environment and no descriptor of ours | `tests/cli/surroundings.rs` |
-//! | S-49 | nobody hears of what is another's | `tests/it/security.rs`, `tests/it/sight.rs` |
-//! | S-54 | a flood of sessions costs others nothing | `tests/it/security.rs`, `tests/it/sessions.rs` |
+//! | S-12 | requests upstream do not depend on the host | `tests/it/origins.rs` |
+//! | S-13 | duplicate and misspelled members | `tests/it/security.rs`, `src/json.rs` |
+//! | S-14 | header mismatches (N-15) | `tests/it/security.rs`, `tests/it/bad_input.rs` |
+//! | S-16 | credentials stay here (N-83) | `tests/it/security.rs`, `tests/it/forwarding.rs` |
+//! | S-18 | sessions cannot be guessed | `src/secret.rs` |
+//! | S-18 | sessions belong to their principal | `tests/it/routes.rs`, `tests/it/sessions.rs` |
+//! | S-20 | forged cursors | `tests/it/security.rs`, `tests/it/bad_input.rs` |
+//! | S-21 | a shared cache leaks nothing to another client | `tests/it/security.rs` |
+//! | S-28 | no collision of items | `src/mcp/name.rs`, `src/catalog/tests.rs` |
+//! | S-35 | no secrets in core files; no access to the memory | `tests/cli/surroundings.rs` |
+//! | S-36 | no timing leak of keys | `src/policy/keys.rs` |
+//! | S-37 | denied equals unknown, timing too | `tests/it/policy.rs`, `tests/it/security.rs` |
+//! | S-38 | no limit is evaded | `src/policy/limits/table.rs`, `tests/it/limits_per_client.rs` |
+//! | S-38 | no limit on suspended calls is evaded | `tests/it/questions/limited.rs` |
+//! | S-45 | children get only their own environment and descriptors | `tests/cli/surroundings.rs` |
+//! | S-49 | no notification about hidden items | `tests/it/security.rs`, `tests/it/sight.rs` |
+//! | S-54 | floods of sessions are harmless | `tests/it/security.rs`, `tests/it/sessions.rs` |
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -32,7 +34,7 @@ use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 
 use crate::cell::{
-    CLIENTS, LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS, Wire,
+    CLIENTS, LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, Transport, UPSTREAMS,
 };
 use crate::client::{Client, HttpReply, SILENCE, keys_of, named, object, set, string};
 use crate::upstream::{Script, definition, own_key};
@@ -49,7 +51,7 @@ const GUEST: &str = r#"
     resources.allow = ["*"]
 "#;
 
-// === What is allowed ===
+// === Access rules ===
 
 #[tokio::test(start_paused = true)]
 async fn s05_what_no_rule_allows_nobody_sees_or_reaches() {
@@ -84,7 +86,7 @@ async fn s05_what_no_rule_allows_nobody_sees_or_reaches() {
 
 // === Headers and bodies ===
 
-/// Names of headers that mean something to others, and what they could be made to mean here.
+/// Headers that other systems interpret, with values that an attacker could try here.
 fn strange_headers() -> Vec<(String, String)> {
     let names = [
         "x-forwarded-host",
@@ -154,9 +156,9 @@ fn strange_headers() -> Vec<(String, String)> {
     names.iter().enumerate().map(|(at, name)| ((*name).to_owned(), value(at))).collect()
 }
 
-/// Gets a prompt with these headers beside its own.
+/// Gets a prompt with these additional headers.
 async fn get(client: &Client, name: &str, extra: &[(String, String)]) -> HttpReply {
-    let params = client.dressed(&named(name));
+    let params = client.with_request_meta(&named(name));
     let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     let mut headers = client.http().headers("prompts/get", &params);
     for (name, value) in extra {
@@ -200,14 +202,14 @@ async fn s13_a_member_that_stands_twice_or_is_written_otherwise_decides_nothing(
     let before = world.requests();
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         let client = world.client_as("guest", side).await;
-        let meta = object(&client.dressed("{}")).get("_meta").unwrap_or("{}").to_owned();
+        let meta = object(&client.with_request_meta("{}")).get("_meta").unwrap_or("{}").to_owned();
         let good = format!(r#"{{"name":"hub__a","_meta":{meta}}}"#);
         let envelope = |members: &str| format!(r#"{{"jsonrpc":"2.0","id":7,{members}}}"#);
         let params = |members: &str| {
             envelope(&format!(r#""method":"prompts/get","params":{{{members},"_meta":{meta}}}"#))
         };
         for (text, code) in [
-            // Twice: two readers could take one each.
+            // The member is duplicated: two parsers could each take a different one.
             (
                 envelope(&format!(r#""method":"prompts/get","method":"ping","params":{good}"#)),
                 -32600,
@@ -218,7 +220,7 @@ async fn s13_a_member_that_stands_twice_or_is_written_otherwise_decides_nothing(
             (params(r#""name":"hub__a","name":"hub__b""#), -32600),
             (params(r#""name":"hub__b","n\u0061me":"hub__a""#), -32600),
             (params(r#""name":"hub__a","_meta":{}"#), -32600),
-            // Written otherwise: what folds case or Unicode would take it.
+            // The member is spelled differently: a parser that folds case or Unicode would take it.
             (envelope(&format!(r#""Method":"prompts/get","params":{good}"#)), -32600),
             (envelope(&format!(r#""METHOD":"prompts/get","params":{good}"#)), -32600),
             (params(r#""Name":"hub__a""#), -32602),
@@ -234,7 +236,7 @@ async fn s13_a_member_that_stands_twice_or_is_written_otherwise_decides_nothing(
             let reply = client.http().post(text.clone(), &headers).whole().await;
             assert_eq!(reply.code(), code, "{side}: {text}: {reply:?}");
         }
-        // The right one decides, whatever stands beside it.
+        // Only the exact member counts, whatever stands beside it.
         let beside = params(r#""name":"hub__b","Name":"hub__a","nаme":"hub__a""#);
         let mut headers = client.http().headers("prompts/get", &named("hub__b"));
         set(&mut headers, "accept", "*/*");
@@ -254,13 +256,13 @@ async fn s14_n15_a_header_opens_nothing_that_its_body_may_not() {
     let world = World::start(hub(MODERN_HTTP), GUEST).await;
     let before = world.requests();
     let client = world.client_as("guest", MODERN_HTTP).await;
-    for (said, meant) in [("hub__a", "hub__b"), ("hub__b", "hub__a")] {
-        for (name, value) in [("mcp-name", said), ("mcp-method", "prompts/list")] {
+    for (sent, meant) in [("hub__a", "hub__b"), ("hub__b", "hub__a")] {
+        for (name, value) in [("mcp-name", sent), ("mcp-method", "prompts/list")] {
             let reply = get(&client, meant, &[(name.to_owned(), value.to_owned())]).await;
             assert_eq!((reply.status, reply.code()), (400, -32020), "{name}: {value}: {reply:?}");
         }
     }
-    // An older client has no such headers: what they say is nothing.
+    // The legacy era has no such headers, so they have no effect.
     let client = world.client_as("guest", LEGACY_HTTP).await;
     let denied = get(&client, "hub__b", &[]).await;
     let extra = [("mcp-name", "hub__a"), ("mcp-method", "prompts/list")];
@@ -278,23 +280,23 @@ async fn s16_n83_no_credential_of_any_revision_reaches_an_upstream() {
         let world = World::start(hub(upstream), &with_pair(GUEST)).await;
         let key = key_of("staff");
         for revision in Revision::ALL {
-            let client = world.client_as("staff", Side::new(revision, Wire::Http)).await;
+            let client = world.client_as("staff", Side::new(revision, Transport::Http)).await;
             let extra = ["cookie", "proxy-authorization", "x-api-key", "x-access-token"];
             let extra = extra.map(|name| (name.to_owned(), format!("canary {key}")));
             assert_eq!(get(&client, "hub__a", &extra).await.status, 200, "{revision}");
             client.call_tool("hub__a").await.result();
             client.read(&own_key(Kind::Resource, "a")).await.result();
             client.complete("hub__a").await.result();
-            let ears = client.listen().await;
-            ears.cancel().await;
+            let changes = client.listen().await;
+            changes.cancel().await;
         }
         let hub = world.upstream("hub");
-        assert_eq!(hub.heads().is_empty(), upstream.wire == Wire::Stdio);
-        for headers in hub.heads() {
-            let told = format!("{headers:?}");
-            assert!(!told.contains(&key) && !told.contains("canary"), "{upstream}: {told}");
+        assert_eq!(hub.request_headers().is_empty(), upstream.transport == Transport::Stdio);
+        for headers in hub.request_headers() {
+            let logged = format!("{headers:?}");
+            assert!(!logged.contains(&key) && !logged.contains("canary"), "{upstream}: {logged}");
             for name in ["authorization", "cookie", "proxy-authorization", "x-api-key"] {
-                assert!(!headers.contains_key(name), "{upstream}: {told}");
+                assert!(!headers.contains_key(name), "{upstream}: {logged}");
             }
         }
         assert!(hub.parameters().len() >= 4 * Revision::ALL.len(), "{upstream}");
@@ -307,7 +309,7 @@ async fn s16_n83_no_credential_of_any_revision_reaches_an_upstream() {
 
 // === Lists ===
 
-/// The texts that differ from one in a single place.
+/// The texts that differ from the original in a single character.
 fn forged(text: &str) -> impl Iterator<Item = String> {
     (0..text.len()).flat_map(move |at| {
         ["A", "B", "_", "9", "z"].map(|other| format!("{}{other}{}", &text[..at], &text[at + 1..]))
@@ -362,8 +364,8 @@ async fn s20_a_cursor_of_somebody_else_or_of_nobody_shows_nothing_more() {
     world.close().await;
 }
 
-/// A cache between clients and the house, as RFC 9111 has it: what is public is everybody's, what is private
-/// belongs to who asked.
+/// A cache between clients and the gateway, as RFC 9111 specifies it: public responses are shared,
+/// and private ones belong to their client.
 #[derive(Default)]
 struct Cache {
     kept: BTreeMap<(Option<&'static str>, String), String>,
@@ -371,8 +373,13 @@ struct Cache {
 }
 
 impl Cache {
-    async fn ask(&mut self, who: &'static str, client: &Client, asked: &(&str, String)) -> String {
-        let (method, params) = asked;
+    async fn ask(
+        &mut self,
+        who: &'static str,
+        client: &Client,
+        requested: &(&str, String),
+    ) -> String {
+        let (method, params) = requested;
         let key = format!("{method} {params}");
         for whose in [None, Some(who)] {
             if let Some(kept) = self.kept.get(&(whose, key.clone())) {
@@ -385,7 +392,7 @@ impl Cache {
         let hints = object(result);
         if let Some(scope) = hints.get_string("cacheScope") {
             let whose = if scope == "public" { None } else { Some(who) };
-            // However long it may be kept: here no time passes.
+            // The time to live is ignored: no time passes in this test.
             self.kept.insert((whose, key), result.clone());
         }
         result.clone()
@@ -415,13 +422,13 @@ async fn s21_a_cache_that_all_share_gives_nobody_what_is_anothers() {
                 questions.push(("resources/read", format!(r#"{{"uri":"{uri}"}}"#)));
             }
             let mut cache = Cache::default();
-            // Each is first once, and comes back once.
+            // Each role is first once, and returns once.
             for turn in [["guest", "staff"], ["staff", "guest"], ["guest", "staff"]] {
-                for asked in &questions {
+                for requested in &questions {
                     for who in turn {
                         let client = if who == "guest" { &guest } else { &staff };
-                        let cached = cache.ask(who, client, asked).await;
-                        let direct = client.request(asked.0, &asked.1).await;
+                        let cached = cache.ask(who, client, requested).await;
+                        let direct = client.request(requested.0, &requested.1).await;
                         let direct = direct.outcome.unwrap_or_else(|error| error);
                         let names = |text: &str| {
                             ["a", "b"].map(|name| {
@@ -430,9 +437,9 @@ async fn s21_a_cache_that_all_share_gives_nobody_what_is_anothers() {
                                     || text.contains(&own_key(Kind::Template, name))
                             })
                         };
-                        assert_eq!(names(&cached), names(&direct), "{side}: {who} {asked:?}");
+                        assert_eq!(names(&cached), names(&direct), "{side}: {who} {requested:?}");
                         let kind = |text: &str| object(text).has("code");
-                        assert_eq!(kind(&cached), kind(&direct), "{side}: {who} {asked:?}");
+                        assert_eq!(kind(&cached), kind(&direct), "{side}: {who} {requested:?}");
                     }
                 }
             }
@@ -444,7 +451,7 @@ async fn s21_a_cache_that_all_share_gives_nobody_what_is_anothers() {
 
 // === Time ===
 
-/// How often each is asked, and how far apart the halves may be.
+/// Requests of each kind, and the greatest distance of the halves of their times.
 const ASKED: usize = 200;
 const APART: Duration = Duration::from_millis(1);
 
@@ -454,7 +461,7 @@ async fn s37_what_is_denied_takes_as_long_as_what_is_unknown() {
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         let client = world.client_as("guest", side).await;
         let mut took = [Vec::new(), Vec::new()];
-        // In turns, so that whatever else the machine does meets both.
+        // The requests take turns, so that other load of the machine affects both.
         for turn in 0..2 * ASKED {
             let name = ["hub__b", "hub__q"][turn % 2];
             let begin = Instant::now();
@@ -471,7 +478,7 @@ async fn s37_what_is_denied_takes_as_long_as_what_is_unknown() {
     world.close().await;
 }
 
-// === Crowds ===
+// === Many sessions ===
 
 #[tokio::test(start_paused = true)]
 async fn s49_a_hundred_who_see_different_things_hear_of_their_own_only() {
@@ -489,28 +496,28 @@ async fn s49_a_hundred_who_see_different_things_hear_of_their_own_only() {
         for (name, side) in names.iter().zip(sides.into_iter().cycle()) {
             clients.push(world.client_as(name, side).await);
         }
-        let mut ears = Vec::new();
+        let mut changes = Vec::new();
         for client in &clients {
-            ears.push(client.listen().await);
+            changes.push(client.listen().await);
         }
-        // Every other one's prompt changes; the others hear nothing at all.
+        // The prompts of every other client change; the remaining clients get no message at all.
         let changed = |number: usize| number % 2 == 1;
         for name in names.iter().enumerate().filter(|(at, _)| changed(*at)).map(|(_, name)| name) {
             world.upstream("hub").remove(Kind::Prompt, name).await;
-            // Longer than notices are spaced.
+            // Notifications are spaced; this is longer than their interval.
             pass(Duration::from_secs(2)).await;
         }
-        for (number, (ears, client)) in ears.iter_mut().zip(&clients).enumerate() {
-            let mut heard = 0;
-            while let Ok(Some(_)) = tokio::time::timeout(SILENCE, ears.next()).await {
-                heard += 1;
+        for (number, (changes, client)) in changes.iter_mut().zip(&clients).enumerate() {
+            let mut received = 0;
+            while let Ok(Some(_)) = tokio::time::timeout(SILENCE, changes.next()).await {
+                received += 1;
             }
             let expected = usize::from(changed(number));
-            assert_eq!(heard, expected, "{number}, {} before {upstream}", client.side);
+            assert_eq!(received, expected, "{number}, {} before {upstream}", client.side);
             let seen = client.prompts().await.len();
             assert_eq!(seen, 1 - expected, "{number}");
         }
-        drop(ears);
+        drop(changes);
         drop(clients);
         world.close().await;
     }
@@ -522,7 +529,7 @@ async fn s54_a_flood_of_sessions_stays_within_a_share_and_without_a_key_there_is
     let staff = world.client_as("staff", LEGACY_HTTP).await;
     let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}"#;
     for (key, opened, statuses) in [("guest", 32, &[200][..]), ("nobody", 32, &[401, 429])] {
-        let client = world.silent_client(LEGACY_HTTP, Some(&key_of(key)));
+        let client = world.uninitialized_client(LEGACY_HTTP, Some(&key_of(key)));
         for turn in 1..=1_000 {
             let mut headers = client.http().headers("initialize", "{}");
             headers.remove("mcp-session-id");

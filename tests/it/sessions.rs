@@ -1,9 +1,9 @@
-//! Legacy sessions over HTTP: whose they are, how they end, and that the modern era has none.
+//! Legacy sessions over HTTP: their principal and their end, and the modern era without sessions.
 
 use std::time::Duration;
 
 use hyper::Method;
-use weir::mcp::kind::Topic;
+use weir::mcp::kind::ListTopic;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP};
 use crate::client::{Client, HttpReply, SILENCE, set};
@@ -11,7 +11,7 @@ use crate::world::{World, hub, pass, settle};
 
 const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#;
 
-/// Sends a request of the client's session with these headers changed.
+/// Sends a request in the client's session with these headers changed.
 async fn send(client: &Client, method: Method, changed: &[(&str, &str)]) -> HttpReply {
     let http = client.http();
     let mut headers = http.headers("prompts/list", "{}");
@@ -103,10 +103,10 @@ async fn a_session_that_its_client_ends_is_over() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_session_ends_its_stream() {
     let (world, client) = start().await;
-    let mut ears = client.listen().await;
+    let mut changes = client.listen().await;
     send(&client, Method::DELETE, &[]).await;
-    assert_eq!(ears.next().await, None);
-    drop(ears);
+    assert_eq!(changes.next().await, None);
+    drop(changes);
     end(world, client).await;
 }
 
@@ -117,10 +117,10 @@ async fn an_idle_session_ends_and_a_used_one_does_not() {
         pass(Duration::from_secs(20 * 60)).await;
         assert_eq!(send(&client, Method::POST, &[]).await.status, 200);
     }
-    let ears = client.listen().await;
+    let changes = client.listen().await;
     pass(Duration::from_secs(60 * 60)).await;
     assert_eq!(send(&client, Method::POST, &[]).await.status, 200, "an open stream is use");
-    drop(ears);
+    drop(changes);
     pass(Duration::from_secs(31 * 60)).await;
     assert_eq!(send(&client, Method::POST, &[]).await.status, 404);
     end(world, client).await;
@@ -191,13 +191,13 @@ async fn a_change_goes_out_on_one_stream_of_a_session() {
     let mut first = client.listen().await;
     let mut second = client.listen().await;
     world.upstream("hub").add_prompt("new").await;
-    let mut heard = 0;
-    for ears in [&mut first, &mut second] {
-        while let Ok(Some(_)) = tokio::time::timeout(SILENCE, ears.next()).await {
-            heard += 1;
+    let mut received = 0;
+    for changes in [&mut first, &mut second] {
+        while let Ok(Some(_)) = tokio::time::timeout(SILENCE, changes.next()).await {
+            received += 1;
         }
     }
-    assert_eq!(heard, 1);
+    assert_eq!(received, 1);
     drop((first, second));
     end(world, client).await;
 }
@@ -205,14 +205,14 @@ async fn a_change_goes_out_on_one_stream_of_a_session() {
 #[tokio::test(start_paused = true)]
 async fn a_change_between_two_streams_of_a_session_is_not_lost() {
     let (world, client) = start().await;
-    let ears = client.listen().await;
-    drop(ears);
+    let changes = client.listen().await;
+    drop(changes);
     settle().await;
     world.upstream("hub").add_prompt("new").await;
     pass(Duration::from_secs(2)).await;
-    let mut ears = client.listen().await;
-    assert_eq!(ears.next_change().await, Topic::Prompts);
-    drop(ears);
+    let mut changes = client.listen().await;
+    assert_eq!(changes.next_change().await, ListTopic::Prompts);
+    drop(changes);
     end(world, client).await;
 }
 
@@ -226,7 +226,7 @@ async fn the_modern_era_has_no_sessions() {
     set(&mut headers, "last-event-id", "7");
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{}}}"#,
-        client.dressed("{}")
+        client.with_request_meta("{}")
     );
     let reply = http.post(body, &headers).whole().await;
     assert_eq!(reply.status, 200, "{reply:?}");

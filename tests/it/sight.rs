@@ -1,33 +1,33 @@
-//! Listed, reachable, heard of: three faces of one table, for generated roles and catalogs, in every
-//! revision over every wire (S-02, S-03, D-P3).
+//! Visibility: the listed, the reachable and the announced items are the same, for generated roles
+//! and catalogs, in every revision over every transport (S-02, S-03, D-P3).
 //!
-//! What a role may see is decided here a second time, by a matcher that has nothing in common with
-//! Weir's but the rule: what no pattern allows is denied, and a denial wins.
+//! A second matcher decides here what a role may see. It shares only the rule with Weir's own: an
+//! item that no pattern allows is denied, and a denial wins.
 
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 
 use crate::by_night;
-use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Wire};
+use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Transport};
 use crate::client::Client;
 use crate::sim::Dice;
 use crate::upstream::Script;
 use crate::world::{World, pass, with_pair};
 
-/// How many (client, item, question) are asked in all.
+/// Number of (client, item, request) cases in all.
 const CASES: usize = 100_000;
 const NIGHTLY_CASES: usize = 1_000_000;
 
-/// What items are called; each upstream has some of them.
+/// Names of items; each upstream has some of them.
 const NAMES: [&str; 5] = ["a", "b", "ab", "ba", "a/b"];
 const UPSTREAMS: [(&str, Side); 2] = [("hub", MODERN_HTTP), ("rim", LEGACY_HTTP)];
 
-/// Every revision over every wire that it has.
+/// All revisions, over all their transports.
 fn sides() -> impl Iterator<Item = Side> {
-    let wires = [Wire::Http, Wire::Stdio];
+    let wires = [Transport::Http, Transport::Stdio];
     let all = Revision::ALL.into_iter();
-    all.flat_map(move |revision| wires.map(|wire| Side::new(revision, wire)))
-        .chain([Side::new(Revision::V2024_11_05, Wire::Sse), LEGACY_SSE])
+    all.flat_map(move |revision| wires.map(|transport| Side::new(revision, transport)))
+        .chain([Side::new(Revision::V2024_11_05, Transport::Sse), LEGACY_SSE])
 }
 
 /// A pattern of a rule for this kind.
@@ -50,7 +50,7 @@ fn pattern(dice: &mut Dice, kind: Kind) -> String {
     format!("{upstream}/{rest}")
 }
 
-/// What a role allows and denies, of each kind that there are rules for.
+/// Patterns that a role allows and denies, for each kind that has rules.
 #[derive(Debug, Default)]
 struct Role {
     rules: [(Vec<String>, Vec<String>); 3],
@@ -102,15 +102,15 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// An item of an upstream's, whether it is listed at the moment or not.
+/// An item of an upstream, whether or not it is listed at the moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Thing {
+struct TestItem {
     upstream: &'static str,
     kind: Kind,
     name: &'static str,
 }
 
-impl Thing {
+impl TestItem {
     fn all() -> impl Iterator<Item = Self> {
         UPSTREAMS.into_iter().flat_map(|(upstream, _)| {
             let named = move |kind| NAMES.map(|name| Self { upstream, kind, name });
@@ -118,7 +118,7 @@ impl Thing {
         })
     }
 
-    /// What its upstream calls it.
+    /// Name of the item at its upstream.
     fn own(self) -> String {
         let Self { upstream, name, .. } = self;
         match self.kind {
@@ -128,7 +128,7 @@ impl Thing {
         }
     }
 
-    /// What clients call it.
+    /// Name of the item for clients.
     fn public(self) -> String {
         match self.kind {
             Kind::Prompt | Kind::Tool => format!("{}__{}", self.upstream, self.name),
@@ -146,7 +146,7 @@ impl Thing {
         }
     }
 
-    /// A URI that the template stands for.
+    /// A URI that matches the template.
     fn expanded(self) -> String {
         self.own().replace("{path}", "q")
     }
@@ -155,7 +155,7 @@ impl Thing {
         role.allows(self.kind, self.upstream, &self.own())
     }
 
-    /// Every way to ask for it, and whether there is an answer for a client.
+    /// Sends each kind of request for the item; returns whether the client got a result.
     async fn ask(self, client: &Client) -> Vec<(&'static str, bool)> {
         let public = self.public();
         match self.kind {
@@ -176,20 +176,20 @@ impl Thing {
     }
 }
 
-/// Two upstreams with some of the things, and clients of two roles.
-struct Scene {
+/// Two upstreams with some of the items, and clients of two roles.
+struct VisibilityFixture {
     world: World,
-    listed: Vec<Thing>,
+    listed: Vec<TestItem>,
     roles: [Role; 2],
     seed: u64,
 }
 
 const ROLES: [&str; 2] = ["one", "two"];
 
-impl Scene {
+impl VisibilityFixture {
     async fn roll(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
-        let listed: Vec<_> = Thing::all().filter(|_| dice.below(3) > 0).collect();
+        let listed: Vec<_> = TestItem::all().filter(|_| dice.below(3) > 0).collect();
         let roles = [Role::roll(&mut dice), Role::roll(&mut dice)];
         let scripts = UPSTREAMS.map(|(upstream, side)| {
             let own = listed.iter().filter(|thing| thing.upstream == upstream);
@@ -200,15 +200,16 @@ impl Scene {
         });
         let rules: String =
             ROLES.iter().zip(&roles).map(|(name, role)| role.written(name)).collect();
-        // Names as upstreams list them: what a pattern matches is compared with what a client sees.
+        // Names stay as upstreams list them, since patterns are compared with the names that
+        // clients see.
         let rules = format!("[naming]\ncharacters = \"any\"\n{rules}");
         let world = World::start(scripts.into(), &with_pair(&rules)).await;
         Self { world, listed, roles, seed }
     }
 
-    /// Asks one client of everything; returns how many questions that were, and how many things it sees.
-    async fn question(&self, client: &Client, role: &Role) -> (usize, usize) {
-        let about = |thing: Thing, what: &str| {
+    /// Sends all requests of one client; returns the number of requests and of visible items.
+    async fn check_visibility(&self, client: &Client, role: &Role) -> (usize, usize) {
+        let about = |thing: TestItem, what: &str| {
             format!("{what} {thing:?} in {}, seed {}, {role:?}", client.side, self.seed)
         };
         let mut lists = Vec::new();
@@ -216,9 +217,9 @@ impl Scene {
             lists.push((kind, client.list_all(kind).await));
         }
         let mut cases = 0;
-        let is_there = |thing: &Thing| self.listed.contains(thing);
+        let is_there = |thing: &TestItem| self.listed.contains(thing);
         let (seen, unseen): (Vec<_>, Vec<_>) =
-            Thing::all().partition(|thing| is_there(thing) && thing.is_seen(role));
+            TestItem::all().partition(|thing| is_there(thing) && thing.is_seen(role));
         for (things, is_seen) in [(&unseen, false), (&seen, true)] {
             let asked_before = self.world.requests();
             for thing in things {
@@ -226,7 +227,8 @@ impl Scene {
                 let is_listed = list.contains(&thing.public());
                 assert_eq!(is_listed, is_seen, "{}", about(*thing, "listed"));
                 for (what, is_reached) in thing.ask(client).await {
-                    // What is allowed and not there at this moment may be asked for all the same.
+                    // A resource that is allowed but not listed at this moment may be requested all
+                    // the same.
                     let may_be_there = !is_there(thing) && thing.kind == Kind::Resource;
                     if !(may_be_there && thing.is_seen(role)) {
                         assert_eq!(is_reached, is_seen, "{}", about(*thing, what));
@@ -244,7 +246,7 @@ impl Scene {
                 );
             }
         }
-        for template in Thing::all().filter(|thing| thing.kind == Kind::Template) {
+        for template in TestItem::all().filter(|thing| thing.kind == Kind::Template) {
             let uri = template.expanded();
             let may = is_there(&template)
                 && template.is_seen(role)
@@ -257,9 +259,14 @@ impl Scene {
         (cases, seen.len())
     }
 
-    /// What may be subscribed to is what may be read.
-    async fn subscriptions(&self, client: &Client, seen: &[Thing], unseen: &[Thing]) -> usize {
-        let resources = |things: &[Thing]| -> Vec<String> {
+    /// Checks that a client can subscribe to exactly the resources that it may read.
+    async fn subscriptions(
+        &self,
+        client: &Client,
+        seen: &[TestItem],
+        unseen: &[TestItem],
+    ) -> usize {
+        let resources = |things: &[TestItem]| -> Vec<String> {
             let things = things
                 .iter()
                 .filter(|thing| thing.kind == Kind::Resource && self.listed.contains(thing));
@@ -268,8 +275,8 @@ impl Scene {
         let (seen, unseen) = (resources(seen), resources(unseen));
         let all: Vec<_> = unseen.iter().chain(&seen).map(String::as_str).collect();
         if client.side.is_modern() {
-            let (ears, mut honored) = client.follow(&all).await;
-            ears.cancel().await;
+            let (changes, mut honored) = client.follow(&all).await;
+            changes.cancel().await;
             let mut expected = seen.clone();
             honored.sort();
             expected.sort();
@@ -284,15 +291,16 @@ impl Scene {
         all.len()
     }
 
-    /// Changes the lists one thing at a time: each client hears of what it may see, and of nothing else.
+    /// Changes the lists one item at a time: each client is notified of visible items, and of no
+    /// others.
     async fn change(&mut self, side: Side, dice: &mut Dice) -> usize {
         let mut cases = 0;
         let clients = [
             self.world.client_as(ROLES[0], side).await,
             self.world.client_as(ROLES[1], side).await,
         ];
-        let mut ears = [clients[0].listen().await, clients[1].listen().await];
-        let things: Vec<_> = Thing::all().collect();
+        let mut changes = [clients[0].listen().await, clients[1].listen().await];
+        let things: Vec<_> = TestItem::all().collect();
         for _ in 0..CHANGES {
             let thing = things[dice.index(things.len())];
             let upstream = self.world.upstream(thing.upstream);
@@ -308,14 +316,14 @@ impl Scene {
                 true => self.listed.retain(|it| *it != thing),
                 false => self.listed.push(thing),
             }
-            // Longer than notices are spaced.
+            // Notifications are spaced; this is longer than their interval.
             pass(APART).await;
-            for (ears, role) in ears.iter_mut().zip(&self.roles) {
+            for (changes, role) in changes.iter_mut().zip(&self.roles) {
                 if thing.is_seen(role) {
-                    let topic = ears.next_change().await;
+                    let topic = changes.next_change().await;
                     assert_eq!(topic, thing.kind.topic(), "{thing:?}, seed {}", self.seed);
                 }
-                ears.stays_silent().await;
+                changes.stays_silent().await;
                 cases += 1;
             }
         }
@@ -331,15 +339,15 @@ async fn s02_s03_d_p3_what_is_listed_is_reached_and_what_is_not_is_neither() {
     let wanted = if by_night() { NIGHTLY_CASES } else { CASES };
     let (mut cases, mut seen, mut seed) = (0, 0, 0);
     while cases < wanted {
-        let scene = Scene::roll(seed).await;
+        let fixture = VisibilityFixture::roll(seed).await;
         for side in sides() {
-            for (name, role) in ROLES.iter().zip(&scene.roles) {
-                let client = scene.world.client_as(name, side).await;
-                let (asked, found) = scene.question(&client, role).await;
-                (cases, seen) = (cases + asked, seen + found);
+            for (name, role) in ROLES.iter().zip(&fixture.roles) {
+                let client = fixture.world.client_as(name, side).await;
+                let (questions, found) = fixture.check_visibility(&client, role).await;
+                (cases, seen) = (cases + questions, seen + found);
             }
         }
-        scene.world.close().await;
+        fixture.world.close().await;
         seed += 1;
     }
     eprintln!("{cases} cases in {seed} scenes, {seen} things seen");
@@ -350,9 +358,9 @@ async fn s02_s03_d_p3_what_is_listed_is_reached_and_what_is_not_is_neither() {
 async fn s49_d_p24_who_sees_a_change_hears_of_it_and_who_does_not_hears_nothing() {
     let (mut cases, mut dice) = (0, Dice::new(7));
     for (side, seed) in sides().chain(sides()).zip(1_000..) {
-        let mut scene = Scene::roll(seed).await;
-        cases += scene.change(side, &mut dice).await;
-        scene.world.close().await;
+        let mut fixture = VisibilityFixture::roll(seed).await;
+        cases += fixture.change(side, &mut dice).await;
+        fixture.world.close().await;
     }
     eprintln!("{cases} changes heard or not");
 }

@@ -1,15 +1,15 @@
-//! A simulation of the whole house: a seed makes the servers, the clients, what they do and what befalls
-//! them, on one thread and a paused clock.
+//! A simulation of a whole gateway: a seed determines the servers, the clients, their actions and
+//! all faults, on one thread and a paused clock.
 //!
-//! Servers crash, restart, stay away, change their lists, answer late, in pieces, twice, to nobody or
-//! never, ask for something in mid-call or begin a task; every connection is cut into odd chunks, is slow, or
-//! breaks; clients of both eras call, read, list, listen, answer, ask about tasks, cancel and leave; the
-//! configuration changes again and again, and in some histories the doors close in the middle of it. A
-//! [`Ledger`] keeps of each request what both its ends saw, and what must not be. The same seed gives the same
-//! history, or one of a few.
+//! Servers crash, restart, stay away, change their lists, answer late, in pieces, twice, with
+//! unknown ids or never, send input requests during calls or begin a task; every connection is cut
+//! into odd chunks, is slow, or breaks; clients of both eras call, read, list, listen, answer, ask
+//! about tasks, cancel and leave; the configuration changes again and again, and in some histories
+//! the gateway stops in between. A [`Ledger`] records both ends' view of each request, and every
+//! violation. The same seed gives the same history, or one of a few.
 //!
-//! `WEIR_SEED=n` replays one seed and prints its history (and with `RUST_LOG=weir=debug` what Weir says to it),
-//! `WEIR_SEEDS=n` runs so many.
+//! `WEIR_SEED=n` replays one seed and prints its history (with `RUST_LOG=weir=debug` also Weir's
+//! log), `WEIR_SEEDS=n` runs this many.
 
 mod client;
 mod dice;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use weir::app::Outcome;
+use weir::app::ReloadOutcome;
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 
@@ -37,44 +37,45 @@ use crate::cell::{CLIENTS, UPSTREAMS};
 use crate::tasks::BOTH;
 use crate::upstream::{Cursors, Replies, Script};
 use crate::world::{World, pass};
-use client::{Can, Person};
+use client::{ClientAbilities, SimulatedClient};
 pub(crate) use dice::Dice;
 use ledger::Ledger;
 use rules::{Edit, Rules};
 use server::Server;
-use weather::Weather;
+use weather::FaultyNetwork;
 
-/// Seeds by day, and by night as many as fit into this time, at most so many.
+/// Number of seeds by day; nightly as many as fit into this time, up to a maximum.
 const SEEDS: u64 = 200;
 const NIGHTLY_SEEDS: u64 = 100_000;
 const NIGHT: Duration = Duration::from_secs(30 * 60);
 
-/// So many seeds are run twice to compare every word, beside one in so many of all.
+/// Number of seeds that run twice to compare every word, beside one in this many of all.
 const TWICE: u64 = 8;
 const AGAIN: u64 = 20;
 
-/// In one of so many repeats a history has to be the same. Mostly the first is: those who wait for the same `watch` channel
-/// are woken by tokio in an order of chance, which only its unstable interface can seed, and few histories show it.
+/// One in this many repeats must have the same history. Mostly the first has: tokio wakes the
+/// waiters of one `watch` channel in a random order, which only its unstable interface can seed,
+/// and few histories show the difference.
 const REPEATS: u64 = 16;
 
-/// Seeds run on so many threads, each on one.
+/// Number of threads; each runs its seeds on a runtime of one thread.
 const THREADS: u64 = 2;
 
-/// So many seeds may fail on a thread before it ends.
+/// Number of seeds that may fail on a thread before it ends.
 const FAILURES: usize = 4;
 
 const NAMES: [&str; 3] = ["ash", "bay", "cay"];
 
-/// How many times the configuration is edited at the most.
+/// Greatest number of edits of the configuration.
 const EDITS: u64 = 5;
 
-/// How long a call waits for the answers of a modern client, and a while.
-const PARKED: Duration = Duration::from_secs(620);
+/// Time that a call waits for a modern client's answers, and a little more.
+const SUSPENDED: Duration = Duration::from_secs(620);
 
-/// Long enough for everything that Weir does by itself: pauses, spaced notices, lists read again.
+/// Longer than everything that Weir does by itself: pauses, spaced notifications, lists read again.
 const QUIET: Duration = Duration::from_secs(150);
 
-/// What has to have happened somewhere in a run of all seeds, so that they show something.
+/// Events that must happen somewhere in a run of all seeds, or the run shows nothing.
 const EVENTS: [&str; 14] = [
     "reloads",
     "bad files",
@@ -105,8 +106,8 @@ fn what_is_promised_holds_in_every_history() {
                 if seed >= to {
                     break;
                 }
-                let failure = visit(seed, &counts);
-                // At once: a night is long.
+                let failure = run_seed(seed, &counts);
+                // The failure is printed at once, since a nightly run is long.
                 failure.iter().for_each(|it| eprintln!("{it}"));
                 failures.extend(failure);
             }
@@ -130,12 +131,12 @@ fn what_is_promised_holds_in_every_history() {
 fn the_same_seed_gives_the_same_history() {
     let mut reloads = 0;
     for seed in 0..TWICE {
-        let told = |_| {
+        let report = |_| {
             let ledger = Ledger::new(seed);
             live(seed, &ledger);
             (ledger.history(), ledger.counts())
         };
-        let [(one, counts), (other, _)] = [(); 2].map(told);
+        let [(one, counts), (other, _)] = [(); 2].map(report);
         reloads += counts.get("reloads").copied().unwrap_or_default();
         let differs = one.lines().zip(other.lines()).find(|(one, other)| one != other);
         assert_eq!(differs, None, "seed {seed}");
@@ -144,7 +145,7 @@ fn the_same_seed_gives_the_same_history() {
     assert!(reloads > 0);
 }
 
-/// The first seed, the one behind the last, and how long there is time for them.
+/// The first seed, the end of their range, and the time for them.
 fn seeds() -> (u64, u64, Duration) {
     let number = |name: &str| std::env::var(name).ok().map(|it| it.parse().expect("a number"));
     if let Some(seed) = number("WEIR_SEED") {
@@ -158,8 +159,8 @@ fn seeds() -> (u64, u64, Duration) {
     }
 }
 
-/// Runs a seed, some of them twice. What was wrong, with how to see it again.
-fn visit(seed: u64, counts: &Mutex<BTreeMap<&'static str, u64>>) -> Option<String> {
+/// Runs a seed, and some seeds twice. Returns the violations, with the command that replays them.
+fn run_seed(seed: u64, counts: &Mutex<BTreeMap<&'static str, u64>>) -> Option<String> {
     let is_alone = std::env::var_os("WEIR_SEED").is_some();
     if is_alone {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
@@ -170,37 +171,37 @@ fn visit(seed: u64, counts: &Mutex<BTreeMap<&'static str, u64>>) -> Option<Strin
     if is_alone {
         eprintln!("{}", ledger.history());
     }
-    let told = |what: String| {
+    let report = |what: String| {
         format!("seed {seed}: {what}\nreplay: WEIR_SEED={seed} cargo test --test it -- sim")
     };
     if let Err(panic) = lived {
-        return Some(told(text_of(&*panic)));
+        return Some(report(text_of(&*panic)));
     }
     for (what, count) in ledger.counts() {
         *counts.lock().expect("nobody panics here").entry(what).or_default() += count;
     }
     let wrong = ledger.wrong();
     if !wrong.is_empty() {
-        return Some(told(wrong.join("\n")));
+        return Some(report(wrong.join("\n")));
     }
     if is_alone || seed.is_multiple_of(AGAIN) {
         let mut differs = None;
         for _ in 0..REPEATS {
             let again = Ledger::new(seed);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| live(seed, &again))) {
-                return Some(told(format!("once more: {}", text_of(&*panic))));
+                return Some(report(format!("once more: {}", text_of(&*panic))));
             }
             if ledger.hash() == again.hash() {
                 return None;
             }
             differs.get_or_insert_with(|| difference(&ledger.history(), &again.history()));
         }
-        return differs.map(told);
+        return differs.map(report);
     }
     None
 }
 
-/// Where two histories part.
+/// First difference of two histories.
 fn difference(one: &str, other: &str) -> String {
     let at = one.lines().zip(other.lines()).position(|(one, other)| one != other);
     let at = at.unwrap_or(one.lines().count().min(other.lines().count()));
@@ -215,13 +216,13 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic".into())
 }
 
-/// What a seed makes.
+/// Runs the history of a seed.
 fn live(seed: u64, ledger: &Arc<Ledger>) {
     weir::jitter::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
-        // Behind one another, as `World::reload_at_once` wants it.
+        // `World::reload_at_once` needs blocking tasks to run one after the other.
         .max_blocking_threads(1)
         .build()
         .expect("a runtime");
@@ -234,11 +235,11 @@ async fn history(seed: u64, ledger: &Arc<Ledger>) {
     let count = 1 + dice.below(NAMES.len() as u64) as usize;
     let scripts: Vec<_> =
         NAMES[..count].iter().map(|name| (*name, script(name, &mut dice))).collect();
-    let weather = Weather::new(dice.fork(), tasks.clone());
+    let weather = FaultyNetwork::new(dice.fork(), tasks.clone());
     ledger.write(Rules::new(&NAMES[..count]));
-    ledger.take_up();
+    ledger.mark_applied();
     let text = ledger.rules().text();
-    let world = World::open_between(scripts, &text, tasks.clone(), weather.between());
+    let world = World::open_wrapped(scripts, &text, tasks.clone(), weather.wrapper());
     let server = |name: &&'static str| Server::new(name, world.upstream(name), ledger, &tasks);
     let servers: Vec<_> = NAMES[..count].iter().map(server).collect();
     let mut serving = Vec::new();
@@ -253,9 +254,9 @@ async fn history(seed: u64, ledger: &Arc<Ledger>) {
     for number in 0..2 + dice.below(3) {
         let side = CLIENTS[dice.below(CLIENTS.len() as u64) as usize];
         let role = if dice.one_in(2) { "guest" } else { "staff" };
-        let can = Can::throw(&mut dice);
+        let can = ClientAbilities::random(&mut dice);
         let client = world.client_as_declaring(role, side, &can.declared(side)).await;
-        people.push(Person::new(number, role, client, can, &servers, ledger, dice.fork()));
+        people.push(SimulatedClient::new(number, role, client, can, &servers, ledger, dice.fork()));
     }
     if dice.one_in(2) {
         weather.storm();
@@ -268,19 +269,19 @@ async fn history(seed: u64, ledger: &Arc<Ledger>) {
         let stop = async {
             if let Some(after) = stops_after {
                 pass(after).await;
-                ledger.tell("house", "stops");
+                ledger.record("gateway", "stops");
                 ledger.count("stops");
                 ledger.stops();
-                world.stop_doors();
+                world.stop_downstream();
             }
         };
-        let lives = join_all(people.iter().map(Person::live));
-        let fates = join_all(servers.iter().map(|server| server.suffer(dice.fork())));
+        let lives = join_all(people.iter().map(SimulatedClient::live));
+        let fates = join_all(servers.iter().map(|server| server.run_faults(dice.fork())));
         tokio::join!(lives, fates, edit(&world, ledger, dice.fork()), stop);
         weather.calm();
         if stops_after.is_none() {
             pass(QUIET).await;
-            join_all(people.iter().map(Person::look_around)).await;
+            join_all(people.iter().map(SimulatedClient::look_around)).await;
         }
         over.cancel();
     };
@@ -289,11 +290,11 @@ async fn history(seed: u64, ledger: &Arc<Ledger>) {
         person.check();
     }
     drop(people);
-    world.stop_doors();
+    world.stop_downstream();
     world.drained().await;
-    // What a client has left is noticed, at the latest, when its connection is; what waits for answers, when it has
-    // waited for long enough.
-    pass(if ledger.is_awaited() { PARKED } else { Duration::from_secs(20) }).await;
+    // The server notices an abandoned request at the latest with the end of its connection, and
+    // calls that wait for answers expire.
+    pass(if ledger.has_waiting_calls() { SUSPENDED } else { Duration::from_secs(20) }).await;
     for server in &servers {
         server.check();
     }
@@ -301,34 +302,36 @@ async fn history(seed: u64, ledger: &Arc<Ledger>) {
     world.close().await;
 }
 
-/// Somebody edits the configuration, now and then with a mistake.
+/// Edits the configuration repeatedly, now and then with a mistake.
 async fn edit(world: &World, ledger: &Ledger, mut dice: Dice) {
     for _ in 0..dice.below(EDITS) {
         pass(Duration::from_millis(200 + dice.below(2_000))).await;
         if ledger.has_stopped() {
             return;
         }
-        let (edit, before) = (Edit::throw(&mut dice), ledger.rules());
+        let (edit, before) = (Edit::random(&mut dice), ledger.rules());
         let next = before.edited(edit, &mut dice);
-        let text = if edit == Edit::Bad { next.spoilt() } else { next.text() };
-        ledger.tell("house", format!("reads {next:?}, {edit:?}"));
+        let text = if edit == Edit::Bad { next.with_mistake() } else { next.text() };
+        ledger.record("gateway", format!("reads {next:?}, {edit:?}"));
         ledger.write(next.clone());
-        let replaced = || ledger.take_up();
+        let replaced = || ledger.mark_applied();
         let outcome = world.reload_at_once(&next.names(), &text, replaced).await;
         let expected = match &outcome {
-            Outcome::Refused(_) => edit == Edit::Bad,
-            Outcome::Unchanged => next == before && edit != Edit::Bad,
-            Outcome::Applied { .. } => next != before,
-            Outcome::Failed(_) => ledger.has_stopped(),
+            ReloadOutcome::Refused(_) => edit == Edit::Bad,
+            ReloadOutcome::Unchanged => next == before && edit != Edit::Bad,
+            ReloadOutcome::Applied { .. } => next != before,
+            ReloadOutcome::Failed(_) => ledger.has_stopped(),
         };
         if !expected {
             ledger.object(format!("{edit:?} of {before:?} to {next:?}: {outcome:?}"));
         }
         ledger.count(match (&outcome, next.names().len().cmp(&before.names().len())) {
-            (Outcome::Refused(_), _) => "bad files",
-            (Outcome::Applied { .. }, Less) => "servers gone",
-            (Outcome::Applied { .. }, Greater) => "servers come",
-            (Outcome::Applied { .. }, Equal) if edit == Edit::Settings => "servers opened anew",
+            (ReloadOutcome::Refused(_), _) => "bad files",
+            (ReloadOutcome::Applied { .. }, Less) => "servers gone",
+            (ReloadOutcome::Applied { .. }, Greater) => "servers come",
+            (ReloadOutcome::Applied { .. }, Equal) if edit == Edit::Settings => {
+                "servers opened anew"
+            }
             _ => "reloads",
         });
     }
@@ -340,7 +343,7 @@ fn script(name: &str, dice: &mut Dice) -> Script {
     let cursors = if dice.one_in(2) { Cursors::Offsets } else { Cursors::Odd("") };
     let script = Script::new(side).replies(replies).cursors(cursors);
     let script = script.paged(1 + dice.below(5) as usize);
-    // The oldest revision has none.
+    // The oldest revision has no tasks.
     let has_tasks = side.revision >= Revision::NEWEST_LEGACY;
     let script = if has_tasks { script.capabilities(BOTH) } else { script };
     Kind::ALL.into_iter().fold(script, |script, kind| {

@@ -1,9 +1,10 @@
-//! Subscriptions to resources: who has subscribed and may read hears of a change, in its era's way, once;
-//! the upstream is subscribed to once, however many share it.
+//! Subscriptions to resources: a subscribed client that may read a resource is notified of a change
+//! once, in its era's way; Weir subscribes to it once at the upstream, however many clients share
+//! it.
 
 use std::time::Duration;
 
-use weir::app::Outcome;
+use weir::app::ReloadOutcome;
 use weir::mcp::kind::Kind;
 
 use crate::cell::{
@@ -16,7 +17,7 @@ use crate::world::{Scripts, World, everywhere, pass, settle, with_pair};
 const A: &str = "file:///a";
 const B: &str = "file:///b";
 
-/// Longer than a subscription lingers that nobody wants any more.
+/// Longer than Weir keeps an unused subscription.
 const LONG: Duration = Duration::from_secs(10);
 
 /// An upstream called `hub` whose resources `file:///a` and `file:///b` can be subscribed to.
@@ -24,10 +25,10 @@ fn hub(side: Side) -> Scripts {
     vec![("hub", Script::full(side).subscribable())]
 }
 
-/// Ends what a client has subscribed to, in its era's way: a listen ends as a whole.
-async fn leave(client: &Client, ears: crate::client::Ears<'_>, uri: &str) {
+/// Ends a client's subscription in its era's way: a listen ends as a whole.
+async fn leave(client: &Client, changes: crate::client::ChangeStream<'_>, uri: &str) {
     if client.side.is_modern() {
-        ears.cancel().await;
+        changes.cancel().await;
     } else {
         assert_eq!(client.unsubscribe(uri).await.result(), "{}");
     }
@@ -60,20 +61,20 @@ async fn who_has_subscribed_hears_of_updates_of_an_upstream_that_is_opened_anew(
     let config = |client| if client == LEGACY_SSE { with_pair("") } else { String::new() };
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let (mut ears, _) = client.follow(&[A]).await;
+        let (mut changes, _) = client.follow(&[A]).await;
         let hub = world.upstream("hub");
         hub.until_subscribed(&[A]).await;
         let changed =
             format!("{}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n", config(cell.client));
-        assert!(matches!(world.reload(&changed).await, Outcome::Applied { .. }));
+        assert!(matches!(world.reload(&changed).await, ReloadOutcome::Applied { .. }));
         pass(Duration::from_secs(20)).await;
         hub.until_subscribed(&[A]).await;
-        // What was unheard in between counts as updated.
-        while let Ok(Some(_)) = tokio::time::timeout(LONG, ears.next()).await {}
+        // Weir sends an update for the time without a subscription.
+        while let Ok(Some(_)) = tokio::time::timeout(LONG, changes.next()).await {}
         hub.update(A);
-        assert_eq!(ears.next_update().await, A);
-        ears.stays_silent().await;
-        leave(&client, ears, A).await;
+        assert_eq!(changes.next_update().await, A);
+        changes.stays_silent().await;
+        leave(&client, changes, A).await;
         pass(Duration::from_secs(20)).await;
         hub.until_subscribed(&[]).await;
     })
@@ -89,7 +90,7 @@ async fn clients_share_a_subscription_and_the_last_one_ends_it() {
         hub.until_subscribed(&[A]).await;
         let method =
             if cell.upstream.is_modern() { "subscriptions/listen" } else { "resources/subscribe" };
-        // A modern upstream is listened to for its lists, too.
+        // Weir listens to a modern upstream for its lists as well.
         let once = if cell.upstream.is_modern() { 2 } else { 1 };
         assert_eq!(hub.count(method), once);
 
@@ -115,18 +116,18 @@ async fn whoever_comes_back_soon_finds_the_subscription_where_it_was() {
         let hub = world.upstream("hub");
         for _ in 0..5 {
             let client = world.client(cell.client).await;
-            let (mut ears, honored) = client.follow(&[A]).await;
+            let (mut changes, honored) = client.follow(&[A]).await;
             assert_eq!(honored, [A]);
             hub.update(A);
-            assert_eq!(ears.next_update().await, A);
-            leave(&client, ears, A).await;
+            assert_eq!(changes.next_update().await, A);
+            leave(&client, changes, A).await;
         }
-        let asked = if cell.upstream.is_modern() {
+        let subscriptions = if cell.upstream.is_modern() {
             hub.count("subscriptions/listen") - 1
         } else {
             hub.count("resources/subscribe") + hub.count("resources/unsubscribe")
         };
-        assert_eq!(asked, 1);
+        assert_eq!(subscriptions, 1);
     })
     .await;
 }
@@ -137,14 +138,14 @@ async fn a_legacy_client_that_unsubscribes_hears_no_more_of_it() {
         for side in CLIENTS.into_iter().filter(|side| !side.is_modern()) {
             let world = World::start(hub(upstream), &with_pair("")).await;
             let client = world.client(side).await;
-            let (mut ears, _) = client.follow(&[A, A, B]).await;
+            let (mut changes, _) = client.follow(&[A, A, B]).await;
             for uri in [A, B, A, "file:///never"] {
                 assert_eq!(client.unsubscribe(uri).await.result(), "{}", "{side}, {uri}");
             }
             world.upstream("hub").update(A);
             world.upstream("hub").update(B);
-            ears.stays_silent().await;
-            drop(ears);
+            changes.stays_silent().await;
+            drop(changes);
             drop(client);
             world.close().await;
         }
@@ -162,21 +163,21 @@ async fn a_part_is_told_to_who_subscribed_to_the_whole_and_may_read_the_part() {
     everywhere(config, hub, async |world, cell| {
         let guest = world.client_as("guest", cell.client).await;
         let staff = world.client_as("staff", cell.client).await;
-        let (mut guest_ears, _) = guest.follow(&[A]).await;
-        let (mut staff_ears, _) = staff.follow(&[A]).await;
+        let (mut guest_changes, _) = guest.follow(&[A]).await;
+        let (mut staff_changes, _) = staff.follow(&[A]).await;
         let hub = world.upstream("hub");
         hub.until_subscribed(&[A]).await;
         hub.update_part(A, "file:///a/secret");
-        assert_eq!(staff_ears.next_update().await, "file:///a/secret");
-        guest_ears.stays_silent().await;
+        assert_eq!(staff_changes.next_update().await, "file:///a/secret");
+        guest_changes.stays_silent().await;
         hub.update_part(A, "file:///a/public/x");
-        assert_eq!(staff_ears.next_update().await, "file:///a/public/x");
-        assert_eq!(guest_ears.next_update().await, "file:///a/public/x");
-        // Neither a part nor anything that was subscribed to.
+        assert_eq!(staff_changes.next_update().await, "file:///a/public/x");
+        assert_eq!(guest_changes.next_update().await, "file:///a/public/x");
+        // These are neither parts of the resource nor subscribed resources.
         hub.update_part(A, "file:///abc");
         hub.update_part(A, B);
         hub.update_part(A, "other:thing");
-        staff_ears.stays_silent().await;
+        staff_changes.stays_silent().await;
     })
     .await;
 }
@@ -190,7 +191,7 @@ async fn what_is_denied_is_refused_as_what_is_unknown_and_never_asked_for() {
     everywhere(config, hub, async |world, cell| {
         let guest = world.client_as("guest", cell.client).await;
         let before = world.requests();
-        let (mut ears, honored) = guest.follow(&[B, "file:///nothing", "other:thing"]).await;
+        let (mut changes, honored) = guest.follow(&[B, "file:///nothing", "other:thing"]).await;
         assert_eq!(honored, [""; 0]);
         if !cell.client.is_modern() {
             let denied = guest.subscribe(B).await;
@@ -201,7 +202,7 @@ async fn what_is_denied_is_refused_as_what_is_unknown_and_never_asked_for() {
         world.upstream("hub").say(&format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{B}"}}}}"#
         ));
-        ears.stays_silent().await;
+        changes.stays_silent().await;
     })
     .await;
 }
@@ -215,23 +216,23 @@ async fn what_left_the_catalog_is_not_told_any_more() {
     everywhere(config, hub, async |world, cell| {
         let guest = world.client_as("guest", cell.client).await;
         let hub = world.upstream("hub");
-        // Without templates and with nothing else of its origin nobody owns it any more.
+        // Without templates and other resources of its origin the URI has no owner any more.
         hub.change(Kind::Template, Vec::clear).await;
         hub.change(Kind::Resource, |list| drop(list.pop())).await;
         pass(LONG).await;
-        let (mut ears, honored) = guest.follow(&[A]).await;
+        let (mut changes, honored) = guest.follow(&[A]).await;
         assert_eq!(honored, [A]);
         hub.change_quietly(Kind::Resource, Vec::clear);
         hub.announce(Kind::Resource.topic());
         pass(LONG).await;
         hub.update(A);
-        let told = tokio::time::timeout(LONG, async {
+        let announced = tokio::time::timeout(LONG, async {
             loop {
-                let message = ears.next().await.expect("the stream is open");
+                let message = changes.next().await.expect("the stream is open");
                 assert!(message.contains("list_changed"), "{message}");
             }
         });
-        assert!(told.await.is_err());
+        assert!(announced.await.is_err());
     })
     .await;
 }
@@ -240,18 +241,18 @@ async fn what_left_the_catalog_is_not_told_any_more() {
 async fn after_a_gap_everything_is_subscribed_to_again_and_counts_as_updated_once() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let (mut ears, _) = client.follow(&[A, B]).await;
+        let (mut changes, _) = client.follow(&[A, B]).await;
         let hub = world.upstream("hub");
         hub.until_subscribed(&[A, B]).await;
         hub.restart();
-        let mut told = [ears.next_update().await, ears.next_update().await];
-        told.sort();
-        assert_eq!(told, [A, B]);
-        ears.stays_silent().await;
+        let mut announced = [changes.next_update().await, changes.next_update().await];
+        announced.sort();
+        assert_eq!(announced, [A, B]);
+        changes.stays_silent().await;
         hub.until_subscribed(&[A, B]).await;
         hub.update(B);
-        assert_eq!(ears.next_update().await, B);
-        ears.stays_silent().await;
+        assert_eq!(changes.next_update().await, B);
+        changes.stays_silent().await;
     })
     .await;
 }
@@ -260,7 +261,7 @@ async fn after_a_gap_everything_is_subscribed_to_again_and_counts_as_updated_onc
 async fn a_storm_is_few_notices_and_the_last_update_is_not_lost() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
-        let (mut ears, _) = client.follow(&[A]).await;
+        let (mut changes, _) = client.follow(&[A]).await;
         let hub = world.upstream("hub");
         hub.until_subscribed(&[A]).await;
         for _ in 0..100 {
@@ -270,15 +271,15 @@ async fn a_storm_is_few_notices_and_the_last_update_is_not_lost() {
             pass(Duration::from_millis(50)).await;
         }
         let last = tokio::time::Instant::now();
-        let (mut told, mut told_at) = (0, last);
-        while let Ok(message) = tokio::time::timeout(LONG, ears.next()).await {
+        let (mut announced, mut announced_at) = (0, last);
+        while let Ok(message) = tokio::time::timeout(LONG, changes.next()).await {
             assert!(message.expect("the stream is open").contains(A));
-            (told, told_at) = (told + 1, tokio::time::Instant::now());
+            (announced, announced_at) = (announced + 1, tokio::time::Instant::now());
         }
-        assert!((2..=7).contains(&told), "{told} notices in five seconds");
-        assert!(told_at + Duration::from_millis(100) >= last, "the last one came too early");
+        assert!((2..=7).contains(&announced), "{announced} notices in five seconds");
+        assert!(announced_at + Duration::from_millis(100) >= last, "the last one came too early");
         hub.update(A);
-        assert_eq!(ears.next_update().await, A);
+        assert_eq!(changes.next_update().await, A);
     })
     .await;
 }
@@ -290,18 +291,18 @@ async fn who_is_gone_lets_go_of_what_it_held() {
             let world = World::start(hub(upstream), &with_pair("")).await;
             let hub = world.upstream("hub");
             let client = world.client(side).await;
-            let (ears, _) = client.follow(&[A, B]).await;
+            let (changes, _) = client.follow(&[A, B]).await;
             hub.until_subscribed(&[A, B]).await;
             if side == LEGACY_HTTP {
-                // A lost stream only detaches.
-                drop(ears);
+                // A lost stream is only detached.
+                drop(changes);
                 pass(LONG).await;
                 assert_eq!(hub.subscribed(), [A, B]);
                 let (http, headers) = (client.http(), client.http().plain_headers());
                 let gone = http.send(hyper::Method::DELETE, "/mcp", "", &headers).whole().await;
                 assert_eq!(gone.status, 204);
             } else {
-                drop(ears);
+                drop(changes);
             }
             drop(client);
             pass(LONG).await;
@@ -369,7 +370,7 @@ async fn a_client_may_subscribe_to_a_bounded_number_of_resources() {
         assert_eq!(refused.code(), -32602);
 
         let legacy = world.client(LEGACY_STDIO).await;
-        let (mut ears, honored) = legacy.follow(&uris[..1_000]).await;
+        let (mut changes, honored) = legacy.follow(&uris[..1_000]).await;
         assert_eq!(honored.len(), 1_000);
         let refused = legacy.subscribe(uris[1_000]).await;
         assert_eq!(refused.code(), -32602);
@@ -379,8 +380,8 @@ async fn a_client_may_subscribe_to_a_bounded_number_of_resources() {
         assert_eq!(legacy.subscribe(uris[1_000]).await.result(), "{}");
         world.upstream("hub").until_subscribed(&uris).await;
         world.upstream("hub").update(uris[1_000]);
-        assert_eq!(ears.next_update().await, uris[1_000]);
-        drop((_ears, ears));
+        assert_eq!(changes.next_update().await, uris[1_000]);
+        drop((_ears, changes));
         drop((modern, legacy));
         world.close().await;
     }
@@ -409,26 +410,26 @@ async fn an_upstreams_refusal_reaches_who_asked_and_nobody_else() {
         let world = World::start(hub(upstream), "").await;
         let hub = world.upstream("hub");
         let (modern, legacy) = (world.client(MODERN_HTTP).await, world.client(LEGACY_STDIO).await);
-        let (mut ears, _) = modern.follow(&[A]).await;
+        let (mut changes, _) = modern.follow(&[A]).await;
         hub.answer(
             "resources/subscribe",
             Answer::Error(r#"{"code":-32602,"message":"not this"}"#.into()),
         );
-        // It is listed, so its upstream's words may be known.
+        // The resource is listed, so the client may see its upstream's error.
         assert_eq!(legacy.subscribe(B).await.error(), r#"{"code":-32602,"message":"not this"}"#);
-        // Of what nobody lists it must not be told whether it is there.
+        // The error of an unlisted resource must not reveal whether it exists.
         assert_eq!(legacy.subscribe("file:///x").await.code(), -32002);
         let (_none, honored) = modern.follow(&[B]).await;
         assert_eq!(honored, [""; 0]);
-        // It is subscribed to already.
+        // Another client has subscribed to it already.
         assert_eq!(legacy.subscribe(A).await.result(), "{}");
         hub.update(A);
-        assert_eq!(ears.next_update().await, A);
+        assert_eq!(changes.next_update().await, A);
         hub.answer("resources/subscribe", Answer::Silence);
         let began = tokio::time::Instant::now();
         assert_eq!(legacy.subscribe(B).await.code(), 5040);
         assert!(began.elapsed() <= Duration::from_secs(11));
-        drop((ears, _none));
+        drop((changes, _none));
         drop((modern, legacy));
         world.close().await;
     }
@@ -453,30 +454,30 @@ async fn of_a_hundred_clients_none_hears_of_what_is_another_ones() {
         for (number, role) in roles.iter().enumerate() {
             clients.push(world.client_as(role, CLIENTS[number % 4]).await);
         }
-        let mut ears = Vec::new();
+        let mut changes = Vec::new();
         for (number, client) in clients.iter().enumerate() {
-            // Each tries to hear of its neighbours' resources, too.
+            // Each client tries to subscribe to its neighbours' resources, too.
             let near =
                 [every[number], every[(number + 1) % 100], every[(number + 7) % 100], "file:///"];
-            let (heard, honored) = client.follow(&near).await;
+            let (received, honored) = client.follow(&near).await;
             assert_eq!(honored, [every[number]]);
-            ears.push(heard);
+            changes.push(received);
         }
         hub.until_subscribed(&every).await;
         for _ in 0..3 {
             for uri in &every {
                 hub.update(uri);
             }
-            for (heard, own) in ears.iter_mut().zip(&every) {
-                assert_eq!(heard.next_update().await, *own);
+            for (received, own) in changes.iter_mut().zip(&every) {
+                assert_eq!(received.next_update().await, *own);
             }
             pass(Duration::from_secs(2)).await;
         }
-        for heard in &mut ears {
-            let more = tokio::time::timeout(Duration::from_millis(10), heard.next()).await;
+        for received in &mut changes {
+            let more = tokio::time::timeout(Duration::from_millis(10), received.next()).await;
             assert!(more.is_err(), "{more:?}");
         }
-        drop(ears);
+        drop(changes);
         drop(clients);
         world.close().await;
     }

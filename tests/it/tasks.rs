@@ -1,5 +1,5 @@
-//! Calls that go on, in the way of either era: whoever asks about one does so by a handle, which is its principal's own
-//! (rows N-65, S-53).
+//! Calls that become tasks, in either era: a client names a task by a handle, which belongs to its
+//! principal (rows N-65, S-53).
 
 mod related;
 mod scope;
@@ -10,11 +10,11 @@ use crate::client::{Client, Reply, object};
 use crate::upstream::Script;
 use crate::world::{Scripts, World, everywhere, hub, pass};
 
-/// What a server declares that has both kinds of tasks.
+/// Capabilities of a server with both kinds of tasks.
 pub(crate) const BOTH: &str = r#"{"prompts":{"listChanged":true},"tools":{"listChanged":true},"resources":{"listChanged":true},"completions":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
-/// What a client of the extension declares.
+/// Capabilities of a client with the tasks extension.
 pub(crate) const EXTENSION: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
-/// What a task is beside its id.
+/// Members of a task beside its id.
 const STATE: &str = r#""status":"working","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:00Z""#;
 const ROLES: &str =
     "[roles.full]\ntools.allow = [\"hub/*\"]\n[roles.narrow]\ntools.allow = [\"other/*\"]\n";
@@ -26,18 +26,18 @@ fn working(side: Side) -> Scripts {
     ]
 }
 
-/// Whether both sides know the same kind of tasks.
+/// Whether both sides have the same kind of tasks.
 fn has_tasks(cell: Cell) -> bool {
     cell.client.revision == cell.upstream.revision
 }
 
-/// A task as this side writes it, with these members before.
+/// A task in the form of this side, after these members.
 fn task(side: Side, before: &str, own: &str) -> String {
     let ttl = if side.is_modern() { "ttlMs" } else { "ttl" };
     format!(r#"{{{before}"taskId":"{own}",{STATE},"{ttl}":60000}}"#)
 }
 
-/// What a server says of a task beside its id.
+/// Members of a task beside its id, in the form of this side.
 fn state_of(side: Side, status: &str) -> String {
     let ttl = if side.is_modern() { "ttlMs" } else { "ttl" };
     let state = STATE.replace("working", status);
@@ -85,7 +85,7 @@ async fn whatever_is_asked_about_a_task_goes_to_its_owner_under_its_own_id() {
         for name in ["hub", "other"] {
             begin_tasks(world, name, "own-1");
         }
-        // The same id on two servers: two tasks.
+        // The same id on two servers means two tasks.
         let handles = [begun(&client, "hub__a").await, begun(&client, "other__a").await];
         assert!(handles.iter().all(|handle| !handle.contains("own")) && handles[0] != handles[1]);
         let complete = if cell.client.is_modern() { r#""resultType":"complete","# } else { "" };
@@ -163,7 +163,7 @@ async fn n_65_a_handle_that_is_not_good_is_unknown_and_nothing_is_sent() {
             is_unknown(&about(&client, "tasks/cancel", bad).await);
         }
         assert_eq!(world.requests(), before);
-        // Whoever may not call the tool any more has no such task.
+        // A client that may not call the tool any more does not have the task either.
         let hub = world.upstream("hub");
         hub.remove(weir::mcp::kind::Kind::Tool, "a").await;
         pass(std::time::Duration::from_secs(2)).await;
@@ -184,7 +184,8 @@ async fn s_53_the_handle_of_another_principal_role_or_era_is_unknown() {
         let narrow = world.client_as_declaring("narrow", side, EXTENSION).await;
         let before = world.requests();
         for method in ["tasks/get", "tasks/cancel"] {
-            // Over HTTP another principal; over stdio the same one, under rules that hide the tool.
+            // Over HTTP it is another principal; over stdio the same one, under rules that hide the
+            // tool.
             let reply = about(&narrow, method, &handle).await;
             if side.is_http()
                 || !matches!(reply.outcome, Err(ref error) if error.contains("-32601"))
@@ -202,7 +203,7 @@ async fn s_53_the_handle_of_another_principal_role_or_era_is_unknown() {
         let reply = about(&other, "tasks/get", &handle).await;
         match side.is_modern() {
             true => is_unknown(&reply),
-            // To clients of the newer era a legacy upstream declares no tasks, whatever it says.
+            // Weir declares no tasks of a legacy upstream to modern clients.
             false => assert_eq!(reply.code(), -32601, "{reply:?}"),
         }
         assert_eq!(world.requests(), before, "{side}");

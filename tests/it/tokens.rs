@@ -1,9 +1,10 @@
-//! Access tokens at the doors: who gets in, how clients learn where to get one, and that none goes on.
+//! Access tokens: authentication, discovery of the authorization server, and no forwarding of
+//! tokens.
 
 use hyper::Method;
 use weir::mcp::revision::Revision;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Wire};
+use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Transport};
 use crate::client::{Client, HttpReply, set};
 use crate::identity::{now, token, token_until};
 use crate::world::{World, hub, key_of, with_pair};
@@ -24,9 +25,9 @@ const CONFIG: &str = r#"
 
 const METADATA: &str = r#""http://127.0.0.1:8642/.well-known/oauth-protected-resource/mcp""#;
 
-/// Every revision over HTTP, and the older pair.
+/// All revisions over HTTP, and the HTTP+SSE pair.
 fn sides() -> [Side; 6] {
-    let over_http = |revision| Side::new(revision, Wire::Http);
+    let over_http = |revision| Side::new(revision, Transport::Http);
     [
         over_http(Revision::V2024_11_05),
         over_http(Revision::V2025_03_26),
@@ -41,9 +42,9 @@ async fn world(config: &str) -> World {
     World::start(hub(MODERN_HTTP), &with_pair(config)).await
 }
 
-/// The answer to a list that is asked for with this in `Authorization`.
+/// Reply to a list request with this `Authorization`.
 async fn ask(world: &World, side: Side, shown: Option<&str>) -> HttpReply {
-    let client = world.silent_client(side, None);
+    let client = world.uninitialized_client(side, None);
     let http = client.http();
     let mut headers = http.headers("prompts/list", "{}");
     if let Some(shown) = shown {
@@ -68,7 +69,7 @@ async fn a_token_lets_in_as_what_its_groups_may_use() {
             let client = world.client_with(side, &token("ann", groups), "guest").await;
             assert_eq!(client.prompts().await, expected, "{side}: {groups}");
         }
-        // Keys are as good as ever.
+        // Client keys remain valid.
         let client = world.client_as("guest", side).await;
         assert_eq!(client.prompts().await, ["hub__a"], "{side}");
     }
@@ -107,7 +108,7 @@ async fn metadata_are_for_everybody_at_each_well_known_place() {
     );
     let world = world(&scopes).await;
     let expected = r#"{"resource":"http://127.0.0.1:8642/mcp","authorization_servers":["https://id.test/a"],"scopes_supported":["mcp:use","mcp:write"],"bearer_methods_supported":["header"]}"#;
-    let client = world.silent_client(MODERN_HTTP, None);
+    let client = world.uninitialized_client(MODERN_HTTP, None);
     let http = client.http();
     let ask = async |method: Method, path: &str, origin: Option<&str>| {
         let mut headers = http.plain_headers();
@@ -139,7 +140,7 @@ async fn metadata_are_for_everybody_at_each_well_known_place() {
     world.close().await;
 
     let closed = World::start(hub(MODERN_HTTP), "").await;
-    let client = closed.silent_client(MODERN_HTTP, None);
+    let client = closed.uninitialized_client(MODERN_HTTP, None);
     let headers = client.http().plain_headers();
     assert_eq!(client.http().send(Method::GET, &root, "", &headers).whole().await.status, 404);
     drop(client);
@@ -173,7 +174,7 @@ async fn a_token_without_the_scopes_is_told_which() {
 async fn a_token_in_the_url_is_refused_on_every_route() {
     let world = world(CONFIG).await;
     let good = token("ann", r#""roles":["devs"]"#);
-    let client = world.silent_client(MODERN_HTTP, Some(&good));
+    let client = world.uninitialized_client(MODERN_HTTP, Some(&good));
     let http = client.http();
     for name in ["access_token", "Access_Token", "access%5Ftoken", "%61ccess_token"] {
         for (method, path) in [
@@ -198,7 +199,7 @@ async fn a_token_in_the_url_is_refused_on_every_route() {
 async fn while_nobody_can_verify_a_token_its_client_is_asked_to_come_back() {
     let away = CONFIG.replace("https://id.test/a", "https://away.test/a");
     let world = world(&away).await;
-    // Of another issuer: refused. Of the one that is away: who knows.
+    // A token of another issuer is refused; a token of the unavailable issuer cannot be verified.
     let reply = ask(&world, MODERN_HTTP, Some(&format!("Bearer {}", token("ann", "")))).await;
     assert_eq!(reply.status, 401);
     let made_up = format!(
@@ -225,8 +226,8 @@ async fn a_session_is_its_users_and_outlives_a_token() {
         let body = r#"{"jsonrpc":"2.0","id":99,"method":"prompts/list"}"#;
         ann.http().post(body, &headers).whole().await.status
     };
-    // Another token of the same user, in another role, too, which then holds; another user, whose groups are the same;
-    // the same name elsewhere.
+    // The session accepts another token of the same user, whose new role then applies. It refuses
+    // another user with the same groups, and the same name at another issuer.
     assert_eq!(list(&token_until("ann", groups, now() + 1_200)).await, 200);
     assert_eq!(list(&token("bob", groups)).await, 404);
     assert_eq!(list(&key_of("guest")).await, 404);
@@ -248,10 +249,10 @@ async fn what_a_client_shows_goes_to_no_upstream() {
         let scripts = hub(upstream);
         let world = World::start(scripts, &with_pair(CONFIG)).await;
         let secrets = [token("ann", r#""roles":["ops"]"#), key_of("ops")];
-        for side in sides().into_iter().filter(|side| side.wire == Wire::Http) {
+        for side in sides().into_iter().filter(|side| side.transport == Transport::Http) {
             for secret in &secrets {
                 let client = world.client_with(side, secret, "ops").await;
-                let params = client.dressed(r#"{"name":"hub__a"}"#);
+                let params = client.with_request_meta(r#"{"name":"hub__a"}"#);
                 let body = format!(
                     r#"{{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{params}}}"#
                 );
@@ -263,18 +264,18 @@ async fn what_a_client_shows_goes_to_no_upstream() {
         }
         let hub = world.upstream("hub");
         assert!(hub.count("prompts/get") == 10 && hub.count("tools/call") == 10);
-        for head in hub.heads() {
-            let told = format!("{head:?}");
+        for head in hub.request_headers() {
+            let text = format!("{head:?}");
             for secret in secrets.iter().map(String::as_str).chain(["canary", "Bearer"]) {
-                assert!(!told.contains(secret), "{told}");
+                assert!(!text.contains(secret), "{text}");
             }
             for name in ["authorization", "cookie", "proxy-authorization", "x-api-key"] {
-                assert!(!head.contains_key(name), "{name}: {told}");
+                assert!(!head.contains_key(name), "{name}: {text}");
             }
         }
         for parameters in hub.parameters() {
-            let told = String::from_utf8_lossy(&parameters).into_owned();
-            assert!(!secrets.iter().any(|secret| told.contains(secret)), "{told}");
+            let text = String::from_utf8_lossy(&parameters).into_owned();
+            assert!(!secrets.iter().any(|secret| text.contains(secret)), "{text}");
         }
         world.close().await;
     }

@@ -1,4 +1,4 @@
-//! What one era says and the other cannot hear: codes, kinds of results, questions.
+//! Translation between the eras: error codes, result types, input requests.
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO, SIDES};
 use crate::client::{named, object, string};
@@ -18,7 +18,7 @@ async fn codes_of_the_other_era_are_put_in_the_clients_own() {
                 format!(r#"{{"code":{code},"message":"told by the server","data":{data}}}"#);
             world.upstream("hub").answer("resources/read", Answer::Error(error));
             let reply = client.read("file:///a").await;
-            // The others are about what Weir itself has said, or what looks like what is denied.
+            // The other codes concern Weir's own messages, or look like those for denied items.
             if [-32021, -32042].contains(code) {
                 assert!(reply.error().contains("told by the server"), "{code}: {reply:?}");
             }
@@ -44,14 +44,14 @@ async fn n56_a_question_passes_through_between_two_of_the_modern_era() {
         let world = World::start(hub(upstream), "").await;
         for side in [MODERN_HTTP, MODERN_STDIO] {
             let client = world.client(side).await;
-            let asked = r#""_meta":{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}"#;
+            let declared = r#""_meta":{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}"#;
             for (method, item) in [
                 ("tools/call", r#""name":"hub__a""#),
                 ("prompts/get", r#""name":"hub__a""#),
                 ("resources/read", r#""uri":"file:///a""#),
             ] {
                 world.upstream("hub").result(method, question);
-                let reply = client.request(method, &format!("{{{item},{asked}}}")).await;
+                let reply = client.request(method, &format!("{{{item},{declared}}}")).await;
                 assert_eq!(reply.result(), question, "{side}: {method}");
                 let seen = object(&string(world.upstream("hub").last(method).params));
                 let capabilities = seen.get_object("_meta").expect("_meta");
@@ -60,8 +60,9 @@ async fn n56_a_question_passes_through_between_two_of_the_modern_era() {
                     Some(r#"{"elicitation":{"form":{}}}"#),
                     "what the client declared is what the upstream is offered"
                 );
-                world.upstream("hub").behave(method);
-                let reply = client.request(method, &format!("{{{item},{answers},{asked}}}")).await;
+                world.upstream("hub").reset_answer(method);
+                let reply =
+                    client.request(method, &format!("{{{item},{answers},{declared}}}")).await;
                 assert!(reply.outcome.is_ok(), "{side}: {method}: {reply:?}");
                 let seen = string(world.upstream("hub").last(method).params);
                 assert!(seen.contains(answers), "{side}: {method}: {seen}");

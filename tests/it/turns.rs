@@ -1,4 +1,4 @@
-//! How many requests a client has under way: one rule, whatever it speaks over.
+//! Concurrency limit per client: one rule on every transport.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::cell::{
 use crate::client::{Exchange, named};
 use crate::world::{World, hub, pass, settle, with_pair};
 
-/// Two at a time, one that waits; and an upstream that takes as many as come.
+/// Two requests at a time and one that waits; the upstream takes any number.
 const FEW: &str = r#"
     [server]
     per_client = { calls = 2, waiting = 1, wait = "1s" }
@@ -43,9 +43,9 @@ async fn a_client_has_so_many_requests_under_way_whatever_it_speaks_over() {
     for side in [MODERN_HTTP, LEGACY_HTTP, LEGACY_SSE, MODERN_STDIO, LEGACY_STDIO] {
         let world = start().await;
         let client = world.client_as("ann", side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
-        let one = (call(&client), held.next().await);
-        let two = (call(&client), held.next().await);
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
+        let one = (call(&client), intercepted.next().await);
+        let two = (call(&client), intercepted.next().await);
         let begin = Instant::now();
         let took = || begin.elapsed().as_millis();
         let waiting = call(&client);
@@ -59,12 +59,12 @@ async fn a_client_has_so_many_requests_under_way_whatever_it_speaks_over() {
         pass(Duration::from_millis(900)).await;
         one.1.result(DONE);
         assert!(one.0.reply().await.outcome.is_ok(), "{side}");
-        let third = held.next().await;
+        let third = intercepted.next().await;
         for (exchange, call) in [two, (waiting, third)] {
             call.result(DONE);
             assert!(exchange.reply().await.outcome.is_ok(), "{side}");
         }
-        drop((held, client));
+        drop((intercepted, client));
         world.close().await;
     }
 }
@@ -74,10 +74,10 @@ async fn what_a_client_has_under_way_on_one_wire_counts_on_another_and_is_nobody
     let world = start().await;
     let stream = world.client_as("ann", LEGACY_SSE).await;
     let http = world.client_as("ann", MODERN_HTTP).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let mut under_way = Vec::new();
     for client in [&stream, &http] {
-        under_way.push((call(client), held.next().await));
+        under_way.push((call(client), intercepted.next().await));
     }
     for client in [&stream, &http] {
         assert_eq!(code(client).await, 4290);
@@ -85,7 +85,7 @@ async fn what_a_client_has_under_way_on_one_wire_counts_on_another_and_is_nobody
     for side in [LEGACY_SSE, LEGACY_HTTP, MODERN_HTTP] {
         let other = world.client_as("bob", side).await;
         let exchange = call(&other);
-        held.next().await.result(DONE);
+        intercepted.next().await.result(DONE);
         assert!(exchange.reply().await.outcome.is_ok(), "{side}");
         drop(other);
     }
@@ -93,7 +93,7 @@ async fn what_a_client_has_under_way_on_one_wire_counts_on_another_and_is_nobody
         call.result(DONE);
         assert!(exchange.reply().await.outcome.is_ok());
     }
-    drop((held, stream, http));
+    drop((intercepted, stream, http));
     world.close().await;
 }
 
@@ -102,19 +102,19 @@ async fn who_has_no_turn_left_is_still_answered_a_ping_and_may_cancel() {
     for side in [LEGACY_SSE, LEGACY_STDIO] {
         let world = start().await;
         let client = world.client_as("ann", side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
-        let (one, first) = (call(&client), held.next().await);
-        let (two, second) = (call(&client), held.next().await);
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
+        let (one, first) = (call(&client), intercepted.next().await);
+        let (two, second) = (call(&client), intercepted.next().await);
         let waiting = call(&client);
         settle().await;
         assert!(client.request("ping", "{}").await.outcome.is_ok(), "{side}");
         one.cancel().await;
-        let third = held.next().await;
+        let third = intercepted.next().await;
         for (exchange, call) in [(two, second), (waiting, third)] {
             call.result(DONE);
             assert!(exchange.reply().await.outcome.is_ok(), "{side}");
         }
-        drop((first, held, client));
+        drop((first, intercepted, client));
         world.close().await;
     }
 }
@@ -125,9 +125,9 @@ async fn what_is_cancelled_while_it_waits_for_its_turn_is_never_sent() {
     for side in sides {
         let world = start().await;
         let client = world.client_as("ann", side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
-        let (one, first) = (call(&client), held.next().await);
-        let (two, second) = (call(&client), held.next().await);
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
+        let (one, first) = (call(&client), intercepted.next().await);
+        let (two, second) = (call(&client), intercepted.next().await);
         let waiting = call(&client);
         settle().await;
         waiting.cancel().await;
@@ -137,10 +137,10 @@ async fn what_is_cancelled_while_it_waits_for_its_turn_is_never_sent() {
             assert!(exchange.reply().await.outcome.is_ok(), "{side}");
         }
         settle().await;
-        let (exchange, last) = (call(&client), held.next().await);
+        let (exchange, last) = (call(&client), intercepted.next().await);
         last.result(DONE);
         assert!(exchange.reply().await.outcome.is_ok(), "{side}: the cancelled one was not sent");
-        drop((held, client));
+        drop((intercepted, client));
         world.close().await;
     }
 }
@@ -150,18 +150,18 @@ async fn over_http_who_has_too_much_under_way_gets_status_429_with_a_time_to_wai
     for side in [MODERN_HTTP, LEGACY_HTTP] {
         let world = start().await;
         let client = world.client_as("ann", side).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let mut under_way = Vec::new();
         for _ in 0..2 {
-            under_way.push((call(&client), held.next().await));
+            under_way.push((call(&client), intercepted.next().await));
         }
         let post = || {
-            let params = client.dressed(&named("hub__a"));
+            let params = client.with_request_meta(&named("hub__a"));
             let headers = client.http().headers("tools/call", &params);
             let message = write_request(&Id::from(77), "tools/call", params.as_bytes());
             client.http().post(message, &headers).whole()
         };
-        // One waits for a second, and the next one finds no place to wait.
+        // One request waits for a second, and the next one finds the queue full.
         let begin = Instant::now();
         let (late, at_once) = tokio::join!(post(), async {
             settle().await;
@@ -179,7 +179,7 @@ async fn over_http_who_has_too_much_under_way_gets_status_429_with_a_time_to_wai
             call.result(DONE);
             assert!(exchange.reply().await.outcome.is_ok(), "{side}");
         }
-        drop((held, client));
+        drop((intercepted, client));
         world.close().await;
     }
 }

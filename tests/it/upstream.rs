@@ -1,12 +1,11 @@
-//! Scripted upstreams: a server as data, and a handle to play with it while it runs.
+//! Scripted upstreams: a server as data, and a handle to control it while it runs.
 //!
-//! A [`Script`] says what the server speaks and lists. The [`Upstream`] that it becomes answers lists,
+//! A [`Script`] defines the server's revision and lists. The running [`Upstream`] answers lists,
 //! gets, calls, reads and completions by itself; a test changes its lists, gives a method another
-//! [`Answer`], or takes a method into its own hands with [`Upstream::hold`]. What a careful server
-//! would object to in what it is sent (a missing header, an id that comes twice, a method that it never
-//! declared) is noted, and [`Upstream::surprises`] tells.
+//! [`Answer`], or intercepts a method with [`Upstream::intercept`]. Violations of the protocol by
+//! the client (a missing header, a duplicate id, an undeclared method) are recorded;
+//! [`Upstream::violations`] returns them.
 //!
-//! Knows nothing of: the house in front of it.
 
 mod call;
 mod http;
@@ -26,29 +25,29 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir::json::{self, Object};
 use weir::jsonrpc::{self, Id, Request};
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 use weir::mcp::meta;
 
-use crate::cell::{Side, Wire};
-use crate::judge::Talk;
+use crate::cell::{Side, Transport};
+use crate::judge::JudgedConversation;
 pub(crate) use call::{Call, Cancelled};
-use call::{Out, Sink};
+use call::{Output, OutputSink};
 pub(crate) use script::{Cursors, Probe, Replies, Script, definition, own_key};
 
-/// How long, on the paused clock, a condition may take to come true.
+/// Time on the paused clock in which a condition must become true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 
-/// How much may wait in a queue: more than any test sends.
+/// Capacity of a queue: more than any test sends.
 pub(crate) const QUEUE: usize = 4_096;
 
-/// What a method is answered with from now on.
+/// Answer to all further requests of a method.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     /// This `result`, byte for byte.
     Result(String),
     /// This `error`, byte for byte.
     Error(String),
-    /// Nothing, ever.
+    /// No answer at all.
     Silence,
     /// The connection ends.
     HangUp,
@@ -58,9 +57,9 @@ pub(crate) enum Answer {
     Later(u16, u64),
 }
 
-/// A request as it came.
+/// A request as received.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) params: Bytes,
     pub(crate) headers: hyper::HeaderMap,
@@ -71,74 +70,75 @@ pub(crate) struct Seen {
 pub(crate) struct Upstream {
     script: Arc<Script>,
     state: Arc<Mutex<State>>,
-    /// Counts what has happened, for whoever waits for something.
-    moved: watch::Sender<u64>,
+    /// Event counter, which waiting tests watch.
+    events: watch::Sender<u64>,
     tasks: TaskTracker,
-    /// Who judges what comes, if that is Weir's.
-    talk: Option<Arc<Talk>>,
+    /// Judge of the received messages, if they are Weir's.
+    conversation: Option<Arc<JudgedConversation>>,
 }
 
 struct State {
     lists: [Vec<String>; 4],
     answers: HashMap<String, Answer>,
-    held: HashMap<String, mpsc::Sender<Call>>,
-    seen: Vec<Seen>,
-    heads: Vec<hyper::HeaderMap>,
-    ears: Vec<Ear>,
+    intercepted: HashMap<String, mpsc::Sender<Call>>,
+    seen: Vec<ReceivedRequest>,
+    request_headers: Vec<hyper::HeaderMap>,
+    listeners: Vec<Listener>,
     /// Sinks of requests that are never answered.
-    hung: Vec<Sink>,
-    /// Open requests by conversation and id, to be told when they are cancelled.
+    unanswered: Vec<OutputSink>,
+    /// Intercepted requests by conversation and id, with the token that reports their cancellation.
     open: HashMap<(u64, Id), CancellationToken>,
-    /// Ids by conversation that have been used.
+    /// Used ids, by conversation.
     used: HashSet<(u64, Id)>,
     sessions: HashMap<String, u64>,
-    /// The resources that legacy conversations have subscribed to.
+    /// Resources that legacy conversations have subscribed to.
     subscriptions: HashMap<u64, BTreeSet<String>>,
     /// The streams of the HTTP+SSE pair, by conversation.
-    streams: HashMap<u64, Sink>,
+    streams: HashMap<u64, OutputSink>,
     numbers: u64,
-    /// Where a server that remembers is in each list.
+    /// Position in each list, of a server that keeps it itself.
     places: [usize; 4],
     /// Whether a cursor has been refused.
     has_refused: bool,
-    /// Requests that were cancelled before they came, by conversation and id.
+    /// Requests that were cancelled before they arrived, by conversation and id.
     early: HashSet<(u64, Id)>,
     /// Whether requests may get lost, or be overtaken, on their way.
-    is_far: bool,
-    /// Processes in which something else than a question for the era has come, and how many ended without.
-    talked: HashSet<u64>,
-    cut_probes: usize,
-    /// Whether each list is followed by the news that it has changed.
-    is_restless: bool,
-    /// What came back for questions of ours.
-    answers_heard: Vec<String>,
+    is_unreliable: bool,
+    /// Processes that have received anything but an era probe, and the number of those that ended
+    /// before.
+    spoken_processes: HashSet<u64>,
+    aborted_probes: usize,
+    /// Whether the server announces a change after each list request.
+    announces_after_lists: bool,
+    /// Responses to the server's own requests.
+    received_responses: Vec<String>,
     is_down: bool,
-    /// Ends the connections and processes of this life.
-    life: CancellationToken,
-    surprises: Vec<String>,
+    /// Token that ends the connections and processes until a restart.
+    lifetime: CancellationToken,
+    violations: Vec<String>,
 }
 
-/// A stream on which changes are announced.
-struct Ear {
-    /// The conversation that it belongs to.
+/// A stream for change notifications.
+struct Listener {
+    /// Conversation of the stream.
     of: u64,
-    sink: Sink,
-    /// The listen request's id and filter; `None` in the legacy era.
+    sink: OutputSink,
+    /// Id and filter of the listen request; `None` in the legacy era.
     listen: Option<(Id, Object)>,
 }
 
-// === What a test does with it ===
+// === Control by a test ===
 
 impl Upstream {
     pub(crate) fn start(script: Script, tasks: &TaskTracker) -> Self {
         let state = State {
             lists: script.lists.clone(),
             answers: HashMap::new(),
-            held: HashMap::new(),
+            intercepted: HashMap::new(),
             seen: Vec::new(),
-            heads: Vec::new(),
-            ears: Vec::new(),
-            hung: Vec::new(),
+            request_headers: Vec::new(),
+            listeners: Vec::new(),
+            unanswered: Vec::new(),
             open: HashMap::new(),
             used: HashSet::new(),
             sessions: HashMap::new(),
@@ -148,30 +148,30 @@ impl Upstream {
             places: [0; 4],
             has_refused: false,
             early: HashSet::new(),
-            is_far: false,
-            talked: HashSet::new(),
-            cut_probes: 0,
-            is_restless: false,
-            answers_heard: Vec::new(),
+            is_unreliable: false,
+            spoken_processes: HashSet::new(),
+            aborted_probes: 0,
+            announces_after_lists: false,
+            received_responses: Vec::new(),
             is_down: script.starts_down,
-            life: CancellationToken::new(),
-            surprises: Vec::new(),
+            lifetime: CancellationToken::new(),
+            violations: Vec::new(),
         };
         let state = Arc::new(Mutex::new(state));
-        let (script, moved, tasks) = (script.into(), watch::Sender::new(0), tasks.clone());
-        Self { script, state, moved, tasks, talk: None }
+        let (script, events, tasks) = (script.into(), watch::Sender::new(0), tasks.clone());
+        Self { script, state, events, tasks, conversation: None }
     }
 
-    /// The same, and what comes is judged.
-    pub(crate) fn judged(self, talk: Arc<Talk>) -> Self {
-        Self { talk: Some(talk), ..self }
+    /// Adds a judge of the received messages.
+    pub(crate) fn judged(self, conversation: Arc<JudgedConversation>) -> Self {
+        Self { conversation: Some(conversation), ..self }
     }
 
     pub(crate) fn side(&self) -> Side {
         self.script.side
     }
 
-    /// Lists one more item and announces it.
+    /// Adds an item to a list and announces the change.
     pub(crate) async fn add(&self, kind: Kind, name: &str) {
         self.change(kind, |list| list.push(definition(kind, name))).await;
     }
@@ -180,93 +180,97 @@ impl Upstream {
         self.add(Kind::Prompt, name).await;
     }
 
-    /// Lists an item no longer and announces it.
+    /// Removes an item from a list and announces the change.
     pub(crate) async fn remove(&self, kind: Kind, name: &str) {
         let gone = definition(kind, name);
         self.change(kind, |list| list.retain(|item| *item != gone)).await;
     }
 
-    /// Changes a list and announces it, once somebody listens.
+    /// Changes a list and announces it, once a client listens.
     pub(crate) async fn change(&self, kind: Kind, change: impl FnOnce(&mut Vec<String>)) {
-        self.until_heard(kind.topic()).await;
+        self.until_listener(kind.topic()).await;
         self.change_quietly(kind, change);
         self.announce(kind.topic());
     }
 
-    /// Changes a list and tells nobody.
+    /// Changes a list without a notification.
     pub(crate) fn change_quietly(&self, kind: Kind, change: impl FnOnce(&mut Vec<String>)) {
         change(&mut self.lock().lists[kind.index()]);
     }
 
-    /// Says that a list has changed, whether or not it has.
-    pub(crate) fn announce(&self, topic: Topic) {
+    /// Announces a change of a list, whether or not it has changed.
+    pub(crate) fn announce(&self, topic: ListTopic) {
         let mut state = self.lock();
-        state.ears.retain(|ear| !ear.sink.is_closed());
-        for ear in state.ears.iter().filter(|ear| ear.hears(topic)) {
-            ear.sink.send(Out::Note(ear.notification(topic)));
+        state.listeners.retain(|listener| !listener.sink.is_closed());
+        for listener in state.listeners.iter().filter(|listener| listener.covers(topic)) {
+            listener.sink.send(Output::Note(listener.notification(topic)));
         }
     }
 
-    /// Waits until a change of this topic would reach somebody.
-    pub(crate) async fn until_heard(&self, topic: Topic) {
+    /// Waits until a change of this topic would reach a subscriber.
+    pub(crate) async fn until_listener(&self, topic: ListTopic) {
         let what = format!("somebody listens for {topic:?}");
-        let heard =
-            |state: &State| state.ears.iter().any(|ear| !ear.sink.is_closed() && ear.hears(topic));
-        self.until(&what, heard).await;
+        let received = |state: &State| {
+            state
+                .listeners
+                .iter()
+                .any(|listener| !listener.sink.is_closed() && listener.covers(topic))
+        };
+        self.until(&what, received).await;
     }
 
-    /// Gives a method another answer, from now on.
+    /// Sets the answer of a method from now on.
     pub(crate) fn answer(&self, method: &str, answer: Answer) {
         self.lock().answers.insert(method.into(), answer);
     }
 
-    /// Answers a method with this result, from now on.
+    /// Sets the result of a method from now on.
     pub(crate) fn result(&self, method: &str, result: &str) {
         self.answer(method, Answer::Result(result.into()));
     }
 
-    /// Lets a method be answered as at the start.
-    pub(crate) fn behave(&self, method: &str) {
+    /// Restores the usual answer of a method.
+    pub(crate) fn reset_answer(&self, method: &str) {
         let mut state = self.lock();
         state.answers.remove(method);
-        state.held.remove(method);
+        state.intercepted.remove(method);
     }
 
-    /// Takes a method into the test's own hands.
-    pub(crate) fn hold(&self, method: &str) -> Held {
+    /// Intercepts the requests of a method.
+    pub(crate) fn intercept(&self, method: &str) -> InterceptedCalls {
         let (sender, calls) = mpsc::channel(QUEUE);
-        self.lock().held.insert(method.into(), sender);
-        Held { calls }
+        self.lock().intercepted.insert(method.into(), sender);
+        InterceptedCalls { calls }
     }
 
-    /// How many requests for this method have come.
+    /// Number of received requests of this method.
     pub(crate) fn count(&self, method: &str) -> usize {
         self.lock().seen.iter().filter(|seen| seen.method == method).count()
     }
 
-    /// The headers of everything that has come over HTTP: streams, notifications and goodbyes, too.
-    pub(crate) fn heads(&self) -> Vec<hyper::HeaderMap> {
-        self.lock().heads.clone()
+    /// Headers of all HTTP requests, those for streams, notifications and session ends included.
+    pub(crate) fn request_headers(&self) -> Vec<hyper::HeaderMap> {
+        self.lock().request_headers.clone()
     }
 
-    /// The parameters of every request that has come.
+    /// Parameters of all received requests.
     pub(crate) fn parameters(&self) -> Vec<Bytes> {
         self.lock().seen.iter().map(|seen| seen.params.clone()).collect()
     }
 
-    /// How many requests have come in all.
+    /// Number of all received requests.
     pub(crate) fn requests(&self) -> usize {
         self.lock().seen.len()
     }
 
-    /// The latest request for this method.
-    pub(crate) fn last(&self, method: &str) -> Seen {
+    /// The latest request of this method.
+    pub(crate) fn last(&self, method: &str) -> ReceivedRequest {
         let state = self.lock();
         let seen = state.seen.iter().rev().find(|seen| seen.method == method);
         seen.unwrap_or_else(|| panic!("no {method} has come")).clone()
     }
 
-    /// Waits until so many requests for this method have come.
+    /// Waits for this many requests of this method.
     pub(crate) async fn until_count(&self, method: &str, count: usize) {
         let what = format!("{count} times {method}");
         let come =
@@ -274,90 +278,90 @@ impl Upstream {
         self.until(&what, come).await;
     }
 
-    /// Ends every connection and takes no new one.
+    /// Ends all connections and refuses new ones.
     pub(crate) fn go_down(&self) {
         let mut state = self.lock();
         state.is_down = true;
-        state.end_life();
+        state.end_lifetime();
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub(crate) fn come_up(&self) {
         self.lock().is_down = false;
     }
 
-    /// Ends every connection; new ones are welcome.
+    /// Ends all connections and accepts new ones.
     pub(crate) fn restart(&self) {
-        self.lock().end_life();
+        self.lock().end_lifetime();
     }
 
-    /// Forgets every session: whoever uses one gets 404, and its streams end.
+    /// Forgets all sessions: their requests get 404, and their streams end.
     pub(crate) fn forget_sessions(&self) {
         let mut state = self.lock();
         state.sessions.clear();
         state.subscriptions.clear();
-        state.ears.clear();
+        state.listeners.clear();
     }
 
-    /// From now on each list is followed by the news that it has changed.
-    pub(crate) fn be_restless(&self) {
-        self.lock().is_restless = true;
+    /// Announces a change after each list request from now on.
+    pub(crate) fn announce_after_lists(&self) {
+        self.lock().announces_after_lists = true;
     }
 
-    /// Sends a message to everybody who listens.
+    /// Sends a message to all streams for change notifications.
     pub(crate) fn say(&self, message: &str) {
-        if let Some(talk) = &self.talk {
-            talk.said(message.as_bytes(), self.side().wire);
+        if let Some(conversation) = &self.conversation {
+            conversation.record_sent(message.as_bytes(), self.side().transport);
         }
-        for ear in &self.lock().ears {
-            ear.sink.send(Out::Note(message.to_owned().into()));
+        for listener in &self.lock().listeners {
+            listener.sink.send(Output::Note(message.to_owned().into()));
         }
     }
 
-    /// What came back for questions of ours, once there are so many answers.
-    pub(crate) async fn answers_heard(&self, count: usize) -> Vec<String> {
-        self.until("answers", |state| state.answers_heard.len() >= count).await;
-        self.lock().answers_heard.clone()
+    /// Responses to the server's own requests, once there are this many.
+    pub(crate) async fn received_responses(&self, count: usize) -> Vec<String> {
+        self.until("answers", |state| state.received_responses.len() >= count).await;
+        self.lock().received_responses.clone()
     }
 
-    /// What comes back for this question of ours, however long it takes.
-    pub(crate) async fn answer_to(&self, id: &str) -> String {
-        let mut moved = self.moved.subscribe();
+    /// Response to this request of the server, without a time limit.
+    pub(crate) async fn response_to(&self, id: &str) -> String {
+        let mut events = self.events.subscribe();
         let is_to = |answer: &&String| {
             let answer = Object::parse((*answer).clone()).ok();
             answer.is_some_and(|answer| answer.get_string("id").as_deref() == Some(id))
         };
         loop {
-            if let Some(answer) = self.lock().answers_heard.iter().find(is_to) {
+            if let Some(answer) = self.lock().received_responses.iter().find(is_to) {
                 return answer.clone();
             }
-            moved.changed().await.expect("the sender is ours");
+            events.changed().await.expect("the sender is ours");
         }
     }
 
-    /// All that came back for questions of ours.
-    pub(crate) fn all_answers(&self) -> Vec<String> {
-        self.lock().answers_heard.clone()
+    /// All responses to the server's own requests.
+    pub(crate) fn all_responses(&self) -> Vec<String> {
+        self.lock().received_responses.clone()
     }
 
-    /// From now on requests may get lost on their way to it, or be overtaken.
-    pub(crate) fn be_far(&self) {
-        self.lock().is_far = true;
+    /// From now on requests to the server may get lost or be overtaken.
+    pub(crate) fn become_unreliable(&self) {
+        self.lock().is_unreliable = true;
     }
 
-    /// What a careful server would have objected to.
-    pub(crate) fn surprises(&self) -> Vec<String> {
+    /// All violations of the protocol by the client.
+    pub(crate) fn violations(&self) -> Vec<String> {
         let state = self.lock();
-        let lost = state.early.iter().filter(|_| !state.is_far);
+        let lost = state.early.iter().filter(|_| !state.is_unreliable);
         let lost = lost.map(|(_, id)| format!("the unknown request {id} was cancelled"));
-        state.surprises.iter().cloned().chain(lost).collect()
+        state.violations.iter().cloned().chain(lost).collect()
     }
 
     async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
-        let mut moved = self.moved.subscribe();
+        let mut events = self.events.subscribe();
         let come_true = async {
             while !condition(&self.lock()) {
-                moved.changed().await.expect("the sender is ours");
+                events.changed().await.expect("the sender is ours");
             }
         };
         let in_time = tokio::time::timeout(PATIENCE, come_true).await;
@@ -365,88 +369,89 @@ impl Upstream {
     }
 }
 
-/// A method in the test's own hands.
-pub(crate) struct Held {
+/// The intercepted requests of a method.
+pub(crate) struct InterceptedCalls {
     calls: mpsc::Receiver<Call>,
 }
 
-impl Held {
-    /// The next call, once it comes.
+impl InterceptedCalls {
+    /// Waits for the next call.
     pub(crate) async fn next(&mut self) -> Call {
         let call = tokio::time::timeout(PATIENCE, self.calls.recv()).await;
         call.expect("a call in time").expect("the method is held")
     }
 
-    /// The next call, however long it takes; `None` once the method is held no more.
+    /// Waits for the next call without a time limit; `None` when the interception has ended.
     pub(crate) async fn any(&mut self) -> Option<Call> {
         self.calls.recv().await
     }
 }
 
-// === What it does by itself ===
+// === Behaviour of its own ===
 
 impl Upstream {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a life for a connection: its number, and the token that ends it.
+    /// Registers a connection; returns its number and the token that ends it.
     fn connected(&self) -> io::Result<(u64, CancellationToken)> {
         let mut state = self.lock();
         if state.is_down {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        Ok((state.number(), state.life.child_token()))
+        Ok((state.number(), state.lifetime.child_token()))
     }
 
-    fn note_surprise(&self, surprise: impl Into<String>) {
-        self.lock().surprises.push(surprise.into());
+    fn record_violation(&self, surprise: impl Into<String>) {
+        self.lock().violations.push(surprise.into());
     }
 
-    /// Somebody says this.
-    fn heard(&self, message: &[u8]) {
-        if let Some(talk) = &self.talk {
-            talk.heard(message);
+    /// Has the judge check a received message.
+    fn check_received(&self, message: &[u8]) {
+        if let Some(conversation) = &self.conversation {
+            conversation.check_received(message);
         }
     }
 
-    /// Something comes over HTTP with these headers.
-    fn got(&self, headers: &hyper::HeaderMap) {
-        self.lock().heads.push(headers.clone());
+    /// Records the headers of an HTTP request.
+    fn record_headers(&self, headers: &hyper::HeaderMap) {
+        self.lock().request_headers.push(headers.clone());
     }
 
-    /// Somebody listens from now on.
-    fn listened(&self, ear: Ear) {
-        self.lock().ears.push(ear);
-        self.move_on();
+    /// Registers a stream for change notifications.
+    fn add_listener(&self, listener: Listener) {
+        self.lock().listeners.push(listener);
+        self.record_event();
     }
 
-    /// Somebody answers.
-    fn answered(&self, answer: String) {
+    /// Records a response of the client.
+    fn record_response(&self, answer: String) {
         if self.side().is_modern() {
             // Spec 2026-07-28, stdio: the client MUST NOT write responses.
-            self.note_surprise(format!("an answer to nothing: {answer}"));
+            self.record_violation(format!("an answer to nothing: {answer}"));
         }
-        self.lock().answers_heard.push(answer);
-        self.move_on();
+        self.lock().received_responses.push(answer);
+        self.record_event();
     }
 
-    fn move_on(&self) {
-        self.moved.send_modify(|count| *count += 1);
+    fn record_event(&self) {
+        self.events.send_modify(|count| *count += 1);
     }
 
-    /// Takes a request of conversation `of` and sends what there is to say to `sink`.
-    fn receive(&self, of: u64, request: Request, headers: hyper::HeaderMap, sink: Sink) {
+    /// Handles a request of conversation `of` and sends the answer to `sink`.
+    fn receive(&self, of: u64, request: Request, headers: hyper::HeaderMap, sink: OutputSink) {
         let Request { id, method, params, .. } = request;
         self.check(of, &id, &method, &params);
-        let seen = Seen { method: method.to_string(), params: params.to_bytes(), headers };
-        let (answer, held) = {
+        let seen =
+            ReceivedRequest { method: method.to_string(), params: params.to_bytes(), headers };
+        let (answer, intercepted) = {
             let mut state = self.lock();
             state.seen.push(seen);
-            (state.answers.get(&*method).cloned(), state.held.get(&*method).cloned())
+            (state.answers.get(&*method).cloned(), state.intercepted.get(&*method).cloned())
         };
-        self.move_on();
-        if let Some(held) = held {
+        self.record_event();
+        if let Some(intercepted) = intercepted {
             let cancelled = CancellationToken::new();
             let mut state = self.lock();
             if state.early.remove(&(of, id.clone())) {
@@ -454,45 +459,53 @@ impl Upstream {
             }
             state.open.insert((of, id.clone()), cancelled.clone());
             drop(state);
-            let call = Call { params, id, sink, cancelled, talk: self.talk.clone() };
-            // If the test no longer wants it, dropping the call is the answer.
-            let _ = held.try_send(call);
+            let call =
+                Call { params, id, sink, cancelled, conversation: self.conversation.clone() };
+            // If the test has ended the interception, dropping the call breaks it off.
+            let _ = intercepted.try_send(call);
             return;
         }
         match answer.unwrap_or_else(|| self.usual_answer(of, &method, &id, &params, &sink)) {
             Answer::Result(result) => {
-                sink.send(Out::Last(jsonrpc::write_result(&id, result.as_bytes())));
+                sink.send(Output::Last(jsonrpc::write_result(&id, result.as_bytes())));
             }
             Answer::Error(error) => {
-                sink.send(Out::Last(jsonrpc::write_error(Some(&id), error.as_bytes())));
+                sink.send(Output::Last(jsonrpc::write_error(Some(&id), error.as_bytes())));
             }
-            Answer::Silence => self.lock().hung.push(sink),
-            Answer::HangUp => sink.send(Out::HangUp),
-            Answer::Status(status) => sink.send(Out::Status(status, None)),
-            Answer::Later(status, seconds) => sink.send(Out::Status(status, Some(seconds))),
+            Answer::Silence => self.lock().unanswered.push(sink),
+            Answer::HangUp => sink.send(Output::HangUp),
+            Answer::Status(status) => sink.send(Output::Status(status, None)),
+            Answer::Later(status, seconds) => sink.send(Output::Status(status, Some(seconds))),
         }
     }
 
-    /// Notes what a careful server would object to.
+    /// Records violations of the protocol in a request.
     fn check(&self, of: u64, id: &Id, method: &str, params: &Object) {
         if !self.lock().used.insert((of, id.clone())) {
-            self.note_surprise(format!("id {id} came twice, the second time with {method}"));
+            self.record_violation(format!("id {id} came twice, the second time with {method}"));
         }
         let meta = params.get_object("_meta").unwrap_or_default();
         let version = meta.get_string(meta::PROTOCOL_VERSION);
         if self.script.side.is_modern() && method != "initialize" {
             if version.as_deref() != Some(self.script.side.revision.as_str()) {
-                self.note_surprise(format!("{method} speaks {version:?}"));
+                self.record_violation(format!("{method} speaks {version:?}"));
             }
             if !meta.has(meta::CLIENT_CAPABILITIES) {
-                self.note_surprise(format!("{method} without client capabilities"));
+                self.record_violation(format!("{method} without client capabilities"));
             }
         } else if version.is_some() && method != "server/discover" {
-            self.note_surprise(format!("{method} with modern _meta"));
+            self.record_violation(format!("{method} with modern _meta"));
         }
     }
 
-    fn usual_answer(&self, of: u64, method: &str, id: &Id, params: &Object, sink: &Sink) -> Answer {
+    fn usual_answer(
+        &self,
+        of: u64,
+        method: &str,
+        id: &Id,
+        params: &Object,
+        sink: &OutputSink,
+    ) -> Answer {
         let script = &self.script;
         let modern = script.side.is_modern();
         if let Some(kind) = Kind::of_list_method(method) {
@@ -518,18 +531,19 @@ impl Upstream {
                 script.capabilities,
                 script.instructions_member()
             )),
-            // Whoever saw a process end upon the question for its era may take it for a legacy one: some of them do
-            // that.
-            "initialize" if self.lock().forget_a_cut_probe() => {
+            // A client that saw a process end on the era probe may take it for a legacy server, and
+            // some do.
+            "initialize" if self.lock().take_aborted_probe() => {
                 error(jsonrpc::code::METHOD_NOT_FOUND, "unknown method")
             }
             "ping" if !modern => Answer::Result("{}".into()),
             "logging/setLevel" if !modern => Answer::Result("{}".into()),
             "subscriptions/listen" if modern => {
                 let filter = params.get_object("notifications").unwrap_or_default();
-                let ear = Ear { of, sink: sink.clone(), listen: Some((id.clone(), filter)) };
-                ear.sink.send(Out::Note(ear.acknowledgment()));
-                self.listened(ear);
+                let listener =
+                    Listener { of, sink: sink.clone(), listen: Some((id.clone(), filter)) };
+                listener.sink.send(Output::Note(listener.acknowledgment()));
+                self.add_listener(listener);
                 Answer::Silence
             }
             "resources/subscribe" | "resources/unsubscribe"
@@ -545,13 +559,13 @@ impl Upstream {
             "resources/read" => self.complete(r#""contents":[]"#),
             "completion/complete" => self.complete(r#""completion":{"values":[]}"#),
             _ => {
-                self.note_surprise(format!("unknown method {method}"));
+                self.record_violation(format!("unknown method {method}"));
                 error(jsonrpc::code::METHOD_NOT_FOUND, "unknown method")
             }
         }
     }
 
-    /// A result with these members, as the script's era writes it.
+    /// A result with these members, in the form of the script's era.
     fn complete(&self, members: &str) -> Answer {
         let result_type = if self.side().is_modern() { r#""resultType":"complete","# } else { "" };
         Answer::Result(format!("{{{result_type}{members}}}"))
@@ -590,7 +604,7 @@ impl Upstream {
             Cursors::Odd(text) => goes_on.then(|| format!("{text}{end}")),
             Cursors::Offsets | Cursors::Refused => goes_on.then(|| end.to_string()),
         };
-        let is_restless = state.is_restless;
+        let announces_after_lists = state.announces_after_lists;
         drop(state);
         let mut members = format!(r#""{}":[{items}]"#, kind.list_member());
         if let Some(next) = next {
@@ -600,36 +614,36 @@ impl Upstream {
             let Script { ttl_ms, cache_scope, .. } = &*self.script;
             members += &format!(r#","ttlMs":{ttl_ms},"cacheScope":"{cache_scope}""#);
         }
-        if is_restless {
+        if announces_after_lists {
             self.announce(kind.topic());
         }
         self.complete(&members)
     }
 
-    /// A request is cancelled by a notification.
+    /// Handles the cancellation of a request by a notification.
     fn cancelled(&self, of: u64, params: &Object) {
         let mut state = self.lock();
         let Some(id) = params.get_bytes("requestId").and_then(Id::parse) else {
-            return state.surprises.push("a cancellation without an id".into());
+            return state.violations.push("a cancellation without an id".into());
         };
         if !state.used.contains(&(of, id.clone())) {
-            match self.side().wire {
-                // What comes on one pipe comes in its order.
-                Wire::Stdio => {
-                    state.surprises.push(format!("the unknown request {id} was cancelled"));
+            match self.side().transport {
+                // Messages on one pipe arrive in order.
+                Transport::Stdio => {
+                    state.violations.push(format!("the unknown request {id} was cancelled"));
                 }
-                // On another connection a word may be quicker than what it is about.
-                Wire::Http | Wire::Sse => drop(state.early.insert((of, id.clone()))),
+                // A cancellation on another connection may overtake its request.
+                Transport::Http | Transport::Sse => drop(state.early.insert((of, id.clone()))),
             }
         }
-        state.ears.retain(|ear| {
-            ear.of != of || ear.listen.as_ref().is_none_or(|(listen, _)| *listen != id)
+        state.listeners.retain(|listener| {
+            listener.of != of || listener.listen.as_ref().is_none_or(|(listen, _)| *listen != id)
         });
         if let Some(call) = state.open.remove(&(of, id)) {
             call.cancel();
         }
         drop(state);
-        self.move_on();
+        self.record_event();
     }
 }
 
@@ -639,30 +653,30 @@ impl State {
         self.numbers
     }
 
-    /// Whether a process has ended before anything but a question for its era came; that counts once.
-    fn forget_a_cut_probe(&mut self) -> bool {
-        let is_cut = self.cut_probes > 0;
-        self.cut_probes = self.cut_probes.saturating_sub(1);
+    /// Whether a process has ended before anything but an era probe arrived; each one counts once.
+    fn take_aborted_probe(&mut self) -> bool {
+        let is_cut = self.aborted_probes > 0;
+        self.aborted_probes = self.aborted_probes.saturating_sub(1);
         is_cut
     }
 
-    fn end_life(&mut self) {
-        std::mem::take(&mut self.life).cancel();
-        self.ears.clear();
-        self.hung.clear();
+    fn end_lifetime(&mut self) {
+        std::mem::take(&mut self.lifetime).cancel();
+        self.listeners.clear();
+        self.unanswered.clear();
         self.sessions.clear();
         self.subscriptions.clear();
         self.streams.clear();
     }
 }
 
-impl Ear {
-    fn hears(&self, topic: Topic) -> bool {
+impl Listener {
+    fn covers(&self, topic: ListTopic) -> bool {
         let filter = self.listen.as_ref().map(|(_, filter)| filter);
         filter.is_none_or(|filter| filter.get(topic.filter_member()) == Some("true"))
     }
 
-    fn notification(&self, topic: Topic) -> Bytes {
+    fn notification(&self, topic: ListTopic) -> Bytes {
         let mut params = Object::new();
         if let Some((id, _)) = &self.listen {
             params.set("_meta", subscription(id));

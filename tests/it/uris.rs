@@ -1,5 +1,5 @@
-//! Spellings of URIs: a resource that a role may not read is not reached by writing its URI in another way
-//! (docs/resource-uris.md). What real readers make of spellings is tested in `tests/interop/uris.rs`.
+//! Spellings of URIs: another spelling of its URI does not reach a resource that a role may not
+//! read (docs/resource-uris.md). `tests/interop/uris.rs` tests real readers of such spellings.
 
 use weir::json;
 use weir::mcp::kind::Kind;
@@ -45,7 +45,7 @@ const OUT_OF_PUBLIC: [&str; 12] = [
     "db://pub/%EF%BC%8E%EF%BC%8E/secret",
 ];
 
-/// URIs that are denied for some reader, and not as they are written.
+/// URIs that are denied in the reading of some reader, though not as written.
 const INTO_SECRET: [&str; 21] = [
     "file:///sec\tret/b.txt",
     "file:///secret\\b.txt",
@@ -70,7 +70,7 @@ const INTO_SECRET: [&str; 21] = [
     "db://user@secret/1",
 ];
 
-/// The answers to whoever asks for this URI, in each way that there is.
+/// Replies to each kind of request for this URI.
 async fn ask(client: &Client, uri: &str) -> Vec<Reply> {
     let template = string(json::quote(uri));
     let complete = format!(
@@ -79,16 +79,16 @@ async fn ask(client: &Client, uri: &str) -> Vec<Reply> {
     let mut replies =
         vec![client.read(uri).await, client.request("completion/complete", &complete).await];
     if client.side.is_modern() {
-        let (ears, honored) = client.follow(&[uri]).await;
+        let (changes, honored) = client.follow(&[uri]).await;
         assert_eq!(honored, [""; 0], "{uri:?}");
-        ears.cancel().await;
+        changes.cancel().await;
     } else {
         replies.push(client.subscribe(uri).await);
     }
     replies
 }
 
-/// An error without the URI that it is about.
+/// Status and text of an error, without the URI in it.
 fn without_uri(reply: &Reply, uri: &str) -> (u16, String) {
     let quoted = string(json::quote(uri));
     (reply.status, reply.error().replace(quoted.trim_matches('"'), "?"))
@@ -148,6 +148,130 @@ async fn rules_of_an_upstream_are_passed_by_no_spelling_either() {
     }
 }
 
+/// Completes a variable of a template, with these values of others.
+async fn complete(client: &Client, template: &str, argument: [&str; 2], known: &str) -> Reply {
+    let [name, value] = argument.map(|text| string(json::quote(text)));
+    let params = format!(
+        r#"{{"ref":{{"type":"ref/resource","uri":"{template}"}},"argument":{{"name":{name},"value":{value}}},"context":{{"arguments":{known}}}}}"#
+    );
+    client.request("completion/complete", &params).await
+}
+
+/// Values of a completion.
+fn values(reply: &Reply) -> Vec<String> {
+    let completion = object(reply.result()).get_object("completion").expect("a completion");
+    assert!(!completion.has("total") && !completion.has("hasMore"), "{reply:?}");
+    let values = completion.get_bytes("values").expect("values");
+    serde_json::from_slice(&values).expect("strings")
+}
+
+/// Sets these values as the upstream's completion of everything.
+fn complete_with(world: &World, values: &[&str]) {
+    let hub = world.upstream("hub");
+    let complete = if hub.side().is_modern() { r#""resultType":"complete","# } else { "" };
+    let values = serde_json::to_string(values).expect("JSON");
+    let completion = format!(r#"{{"values":{values},"total":70,"hasMore":true}}"#);
+    hub.result("completion/complete", &format!(r#"{{{complete}"completion":{completion}}}"#));
+}
+
+const FILES: &str = "file:///{+path}";
+const ROWS: &str = "db://{table}/{+key}";
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_tells_nothing_of_what_a_role_may_not_read() {
+    let narrow =
+        "[roles.narrow]\nresources.allow = [\"hub/file:///{+path}\", \"hub/file:///pub/*\"]";
+    everywhere(&format!("{ROLES}\n{narrow}"), hub, async |world, cell| {
+        let most = world.client_as("most", cell.client).await;
+        let narrow = world.client_as("narrow", cell.client).await;
+        let names = ["pub/", "pub/a b.txt", "secret/", "secret/b.txt", "SECRET/b", "x.key"];
+        let odd = ["pub/../secret/b.txt", "other", "p", "sec\tret/b.txt", "", "secret"];
+        complete_with(world, &[&names[..], &odd].concat());
+        // `p` and the empty text are prefixes of URIs that the narrow role may read.
+        let shown: [(&Client, &[&str]); 2] = [
+            (&most, &["pub/", "pub/a b.txt", "other", "p", "", "secret"]),
+            (&narrow, &["pub/", "pub/a b.txt", "p", ""]),
+        ];
+        for (client, shown) in shown {
+            let reply = complete(client, FILES, ["path", ""], "{}").await;
+            assert_eq!(values(&reply), shown, "{reply:?}");
+        }
+        complete_with(world, &["pub", "secret", "SECRET"]);
+        let reply = complete(&most, ROWS, ["table", ""], "{}").await;
+        assert_eq!(values(&reply), ["pub"]);
+        complete_with(world, &["1"]);
+        let reply = complete(&most, ROWS, ["key", ""], r#"{"table":"pub"}"#).await;
+        assert_eq!(values(&reply), ["1"]);
+
+        let before = world.requests();
+        let unknown = complete(&most, "nowhere:///{x}", ["x", ""], "{}").await;
+        let expected = without_uri(&unknown, "nowhere:///{x}");
+        for (client, template, argument, known) in [
+            (&most, FILES, ["path", "secret/"], "{}"),
+            (&most, FILES, ["path", "SECRET/b"], "{}"),
+            (&most, FILES, ["path", "pub/../secret/"], "{}"),
+            (&most, FILES, ["path", "secret\\"], "{}"),
+            (&most, FILES, ["another", ""], "{}"),
+            (&narrow, FILES, ["path", "secret/"], "{}"),
+            (&narrow, FILES, ["path", "publ"], "{}"),
+            (&most, ROWS, ["key", ""], r#"{"table":"secret"}"#),
+            (&most, ROWS, ["key", ""], r#"{"table":"Secret"}"#),
+            // The value could complete a row of a denied table.
+            (&most, ROWS, ["key", ""], "{}"),
+        ] {
+            let reply = complete(client, template, argument, known).await;
+            assert!(reply.outcome.is_err(), "{template} {argument:?} {known}: {reply:?}");
+            let found = without_uri(&reply, template);
+            assert_eq!(found, expected, "{template} {argument:?} {known}");
+        }
+        assert_eq!(world.requests(), before);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_passes_as_it_is_where_no_rule_keeps_anything_back() {
+    let config = "[roles.full]\nresources = { allow = [\"hub/*\"], deny = [\"other/*\"] }";
+    everywhere(config, hub, async |world, cell| {
+        let client = world.client_as("full", cell.client).await;
+        complete_with(world, &["a", "../b", "\t"]);
+        for (template, argument) in
+            [(FILES, ["path", "../"]), (FILES, ["another", ""]), (ROWS, ["key", ""])]
+        {
+            let reply = complete(&client, template, argument, "{}").await;
+            let completion = object(reply.result()).get_object("completion").expect("one");
+            let values = completion.get("values").expect("values");
+            assert_eq!((values, completion.get("total")), (r#"["a","../b","\t"]"#, Some("70")));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_tells_nothing_of_what_does_not_leave_its_upstream() {
+    for (rules, shown) in [
+        (r#"allow = ["*"], deny = ["file:///secret/*"]"#, &["pub/a", "x"][..]),
+        (r#"allow = ["file:///{+path}", "file:///pub/*"]"#, &["pub/a"]),
+    ] {
+        let config = format!("[upstreams.hub]\nresources = {{ {rules} }}\n");
+        for side in [MODERN_HTTP, LEGACY_HTTP] {
+            let world = World::start(hub(side), &config).await;
+            for client_side in [MODERN_HTTP, LEGACY_HTTP] {
+                let client = world.client(client_side).await;
+                complete_with(&world, &["pub/a", "secret/b", "x"]);
+                let reply = complete(&client, FILES, ["path", ""], "{}").await;
+                assert_eq!(values(&reply), shown, "{rules}");
+                let before = world.requests();
+                let reply = complete(&client, FILES, ["path", "secret/"], "{}").await;
+                assert!(reply.outcome.is_err(), "{reply:?}");
+                assert_eq!(world.requests(), before);
+                drop(client);
+            }
+            world.close().await;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_uri_is_good_as_it_is_where_an_upstream_lists_it_so() {
     let odd = ["FILE:///Pub//My File.txt", "file:///pub/%2e%2e/é", "https://H:443/a"];
@@ -160,7 +284,7 @@ async fn a_uri_is_good_as_it_is_where_an_upstream_lists_it_so() {
     };
     let config = "[roles.guest]\nresources.allow = [\"hub/*\"]\nresources.deny = [\"hub/https:*\"]";
     everywhere(config, list, async |world, cell| {
-        // The schema asks for a URI of RFC 3986; these go on as they were listed.
+        // The schema requires URIs of RFC 3986; Weir forwards these as they were listed.
         odd[..2].iter().for_each(|uri| world.excuse(uri));
         let client = world.client_as("guest", cell.client).await;
         for uri in &odd[..2] {
@@ -174,7 +298,8 @@ async fn a_uri_is_good_as_it_is_where_an_upstream_lists_it_so() {
     .await;
 }
 
-/// Names that are one for a reader that folds case or normalizes: the first is allowed, the others are not.
+/// Names that are equal for a reader that folds case or normalizes: the first is allowed, the
+/// others are not.
 const FOLDING: [&str; 4] = ["caf\u{e9}", "cafe\u{301}", "CAF\u{c9}", "ｃａｆé"];
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! A walk through a list while everything changes: what stays visible is returned exactly once.
+//! Paging through a list during changes: an item that stays visible is returned exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,33 +13,33 @@ use crate::world::{World, pass};
 
 const UPSTREAMS: [&str; 3] = ["alpha", "hub", "zeta"];
 
-/// What happens between two pages.
+/// Event between two pages.
 #[derive(Debug, Clone)]
-enum Happening {
+enum ListEvent {
     Added(usize, u8),
     Removed(usize, u8),
     WentDown(usize),
     CameUp(usize),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn list_event() -> impl Strategy<Value = ListEvent> {
     let upstream = 0..UPSTREAMS.len();
     prop_oneof![
-        3 => (upstream.clone(), 0..20_u8).prop_map(|(at, n)| Happening::Added(at, n)),
-        3 => (upstream.clone(), 0..20_u8).prop_map(|(at, n)| Happening::Removed(at, n)),
-        1 => upstream.clone().prop_map(Happening::WentDown),
-        1 => upstream.prop_map(Happening::CameUp),
+        3 => (upstream.clone(), 0..20_u8).prop_map(|(at, n)| ListEvent::Added(at, n)),
+        3 => (upstream.clone(), 0..20_u8).prop_map(|(at, n)| ListEvent::Removed(at, n)),
+        1 => upstream.clone().prop_map(ListEvent::WentDown),
+        1 => upstream.prop_map(ListEvent::CameUp),
     ]
 }
 
-/// What a walk returned, and what was visible from its beginning to its end.
-struct Walked {
+/// The returned items, and the items that were visible from the beginning to the end.
+struct WalkResult {
     returned: Vec<String>,
     visible_throughout: BTreeSet<String>,
 }
 
-/// Walks with pages of three; before each further page the next happenings come true.
-async fn walk(side: Side, lists: &[BTreeSet<u8>], happenings: &[Vec<Happening>]) -> Walked {
+/// Lists with pages of three; the next events happen before each further page.
+async fn walk(side: Side, lists: &[BTreeSet<u8>], events: &[Vec<ListEvent>]) -> WalkResult {
     let scripts = UPSTREAMS.iter().zip(lists).enumerate().map(|(at, (name, list))| {
         let names: Vec<_> = list.iter().map(|n| format!("p{n}")).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -53,7 +53,7 @@ async fn walk(side: Side, lists: &[BTreeSet<u8>], happenings: &[Vec<Happening>])
         now.iter().flat_map(|(at, list)| list.iter().map(|n| public(*at, *n))).collect();
 
     let (mut returned, mut cursor) = (Vec::new(), None::<String>);
-    let mut happenings = happenings.iter();
+    let mut events = events.iter();
     loop {
         let page = client.page(Kind::Prompt, cursor.as_deref()).await;
         returned.extend(keys_of(Kind::Prompt, &page));
@@ -61,20 +61,20 @@ async fn walk(side: Side, lists: &[BTreeSet<u8>], happenings: &[Vec<Happening>])
         if cursor.is_none() {
             break;
         }
-        for happening in happenings.next().into_iter().flatten() {
-            if let Happening::Removed(at, n) = happening {
+        for list_event in events.next().into_iter().flatten() {
+            if let ListEvent::Removed(at, n) = list_event {
                 visible_throughout.remove(&public(*at, *n));
             }
-            happen(&world, happening);
+            happen(&world, list_event);
         }
         pass(Duration::from_secs(40)).await;
     }
     drop(client);
     world.close().await;
-    Walked { returned, visible_throughout }
+    WalkResult { returned, visible_throughout }
 }
 
-fn happen(world: &World, happening: &Happening) {
+fn happen(world: &World, list_event: &ListEvent) {
     let change = |at: usize, n: u8, add: bool| {
         let upstream = world.upstream(UPSTREAMS[at]);
         let item = definition(Kind::Prompt, &format!("p{n}"));
@@ -86,29 +86,36 @@ fn happen(world: &World, happening: &Happening) {
         });
         upstream.announce(Kind::Prompt.topic());
     };
-    match *happening {
-        Happening::Added(at, n) => change(at, n, true),
-        Happening::Removed(at, n) => change(at, n, false),
-        Happening::WentDown(at) => world.upstream(UPSTREAMS[at]).go_down(),
-        Happening::CameUp(at) => world.upstream(UPSTREAMS[at]).come_up(),
+    match *list_event {
+        ListEvent::Added(at, n) => change(at, n, true),
+        ListEvent::Removed(at, n) => change(at, n, false),
+        ListEvent::WentDown(at) => world.upstream(UPSTREAMS[at]).go_down(),
+        ListEvent::CameUp(at) => world.upstream(UPSTREAMS[at]).come_up(),
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn a_walk_returns_what_stays_visible_exactly_once(
         side in 0..SIDES.len(),
-        lists in prop::collection::vec(prop::collection::btree_set(0..20_u8, 0..10), UPSTREAMS.len()),
-        happenings in prop::collection::vec(prop::collection::vec(happening(), 0..4), 0..12),
+        lists in prop::collection::vec(
+            prop::collection::btree_set(0..20_u8, 0..10),
+            UPSTREAMS.len(),
+        ),
+        events in prop::collection::vec(prop::collection::vec(list_event(), 0..4), 0..12),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .expect("a runtime");
-        let walked = runtime.block_on(walk(SIDES[side], &lists, &happenings));
+        let walked = runtime.block_on(walk(SIDES[side], &lists, &events));
         let returned: BTreeSet<_> = walked.returned.iter().cloned().collect();
         prop_assert_eq!(returned.len(), walked.returned.len(), "twice: {:?}", walked.returned);
         let missed: Vec<_> = walked.visible_throughout.difference(&returned).collect();

@@ -1,6 +1,7 @@
-//! One client of either era, over HTTP or stdio, that asks one thing at a time and looks at all that comes back.
+//! One client of either era, over HTTP or stdio, that sends one request at a time and checks all
+//! that comes back.
 //!
-//! Every client counts its ids from 1, so those of different clients are the same on purpose.
+//! Every client counts its ids from 1, so those of different clients are equal on purpose.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -20,7 +21,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::PATIENCE;
 
-/// What a client speaks.
+/// Protocol revision of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Revision(&'static str);
 
@@ -39,16 +40,17 @@ impl Revision {
     }
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
     Result(Value),
-    /// An error of JSON-RPC's.
+    /// A JSON-RPC error.
     Error {
         code: i64,
         message: String,
     },
-    /// There was no answer, and the client was told: its connection ended, or an HTTP status came alone.
+    /// No response, but the client noticed: its connection ended, or an HTTP status came without a
+    /// body.
     Broken(String),
 }
 
@@ -64,7 +66,7 @@ impl Outcome {
         matches!(self, Self::Result(_))
     }
 
-    /// The code of an error; 0 for anything else.
+    /// Code of an error; 0 for any other outcome.
     pub(crate) fn code(&self) -> i64 {
         match self {
             Self::Error { code, .. } => *code,
@@ -75,11 +77,11 @@ impl Outcome {
 
 pub(crate) struct Client {
     pub(crate) revision: Revision,
-    wire: Wire,
+    transport: Transport,
     next_id: u64,
 }
 
-enum Wire {
+enum Transport {
     Http {
         address: String,
         key: Option<String>,
@@ -95,19 +97,19 @@ enum Wire {
 }
 
 impl Client {
-    /// Over HTTP; a legacy one has a session.
+    /// Connects over HTTP; a legacy client initializes a session.
     pub(crate) async fn http(address: &str, revision: Revision, key: Option<&str>) -> Self {
-        let wire = Wire::Http {
+        let transport = Transport::Http {
             address: address.to_owned(),
             key: key.map(str::to_owned),
             session: None,
             connection: None,
             tasks: TaskTracker::new(),
         };
-        Self { revision, wire, next_id: 1 }.begun().await
+        Self { revision, transport, next_id: 1 }.initialized().await
     }
 
-    /// Through `weir stdio` on the configuration of a folder.
+    /// Starts `weir stdio` on the configuration of a folder.
     pub(crate) async fn stdio(folder: &Path, revision: Revision) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["stdio", "--config", "weir.toml"]).current_dir(folder);
@@ -115,10 +117,12 @@ impl Client {
         let mut child = Box::new(command.kill_on_drop(true).spawn().expect("it starts"));
         let input = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        Self { revision, wire: Wire::Stdio { child, input, output }, next_id: 1 }.begun().await
+        Self { revision, transport: Transport::Stdio { child, input, output }, next_id: 1 }
+            .initialized()
+            .await
     }
 
-    async fn begun(mut self) -> Self {
+    async fn initialized(mut self) -> Self {
         if !self.revision.is_modern() {
             let hello = json!({
                 "protocolVersion": self.revision.as_str(),
@@ -134,16 +138,16 @@ impl Client {
 
     async fn notify(&mut self, method: &str) {
         let message = json!({ "jsonrpc": "2.0", "method": method }).to_string();
-        match &mut self.wire {
-            Wire::Http { .. } => _ = self.post(message, None).await.expect("it is taken"),
-            Wire::Stdio { input, .. } => {
+        match &mut self.transport {
+            Transport::Http { .. } => _ = self.post(message, None).await.expect("it is taken"),
+            Transport::Stdio { input, .. } => {
                 input.write_all(format!("{message}\n").as_bytes()).await.expect("written");
             }
         }
     }
 
-    /// Asks, and waits for the end. An answer that is not the one to this request fails the test, and so
-    /// does a second one.
+    /// Sends a request and waits for its outcome. A response to another request fails the test, and
+    /// so does a second response.
     pub(crate) async fn request(&mut self, method: &str, mut params: Value) -> Outcome {
         let id = self.next_id;
         self.next_id += 1;
@@ -156,17 +160,17 @@ impl Client {
         let mut message = json!({ "jsonrpc": "2.0", "id": id, "method": method });
         message["params"] = params;
         let text = message.to_string();
-        let asked = async {
-            match &self.wire {
-                Wire::Http { .. } => self.ask_over_http(id, method, name, text).await,
-                Wire::Stdio { .. } => self.ask_over_stdio(id, text).await,
+        let exchange = async {
+            match &self.transport {
+                Transport::Http { .. } => self.request_over_http(id, method, name, text).await,
+                Transport::Stdio { .. } => self.request_over_stdio(id, text).await,
             }
         };
-        let ended = tokio::time::timeout(PATIENCE, asked).await;
+        let ended = tokio::time::timeout(PATIENCE, exchange).await;
         ended.unwrap_or_else(|_| panic!("{method} {message} has not ended"))
     }
 
-    async fn ask_over_http(
+    async fn request_over_http(
         &mut self,
         id: u64,
         method: &str,
@@ -193,8 +197,10 @@ impl Client {
         }
     }
 
-    async fn ask_over_stdio(&mut self, id: u64, text: String) -> Outcome {
-        let Wire::Stdio { input, output, .. } = &mut self.wire else { unreachable!("see request") };
+    async fn request_over_stdio(&mut self, id: u64, text: String) -> Outcome {
+        let Transport::Stdio { input, output, .. } = &mut self.transport else {
+            unreachable!("see request")
+        };
         if let Err(error) = input.write_all(format!("{text}\n").as_bytes()).await {
             return Outcome::Broken(error.to_string());
         }
@@ -210,13 +216,15 @@ impl Client {
         }
     }
 
-    /// Posts a message: the status, whether the body is an event stream, and the body as far as it came.
+    /// Posts a message and returns the status, whether the body is an event stream, and the body as
+    /// far as it arrived.
     async fn post(
         &mut self,
         message: String,
         about: Option<(&str, Option<String>)>,
     ) -> Result<(StatusCode, bool, String), String> {
-        let Wire::Http { address, key, session, connection, tasks } = &mut self.wire else {
+        let Transport::Http { address, key, session, connection, tasks } = &mut self.transport
+        else {
             unreachable!("only HTTP posts")
         };
         let mut request = Request::post("/mcp")
@@ -240,7 +248,7 @@ impl Client {
             }
         }
         let request = request.body(Full::new(Bytes::from(message))).expect("good headers");
-        // A connection that ended while nothing was under way is nobody's loss.
+        // A connection may end while no request is in flight.
         let mut usable = connection.take();
         if let Some(sender) = &mut usable
             && sender.ready().await.is_err()
@@ -267,7 +275,7 @@ impl Client {
         while let Some(frame) = body.frame().await {
             match frame {
                 Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
-                // An answer that breaks off is none.
+                // A truncated response is not a response.
                 Err(error) if !is_stream => return Err(format!("{error:?}")),
                 Err(_) => return Ok((status, is_stream, text(bytes))),
             }
@@ -282,7 +290,7 @@ impl Client {
         self.request("tools/call", params).await
     }
 
-    /// The names of all tools, through all pages.
+    /// Names of all tools, from all pages.
     pub(crate) async fn tools(&mut self) -> Vec<String> {
         let mut names = Vec::new();
         let mut cursor: Option<String> = None;
@@ -298,10 +306,11 @@ impl Client {
         }
     }
 
-    /// Ends the program of a client over stdio by closing its input, and tells how long it took.
-    pub(crate) async fn leave(self) -> Duration {
+    /// Ends the program of a client over stdio by closing its input, and returns the time that it
+    /// took.
+    pub(crate) async fn close(self) -> Duration {
         let begin = std::time::Instant::now();
-        if let Wire::Stdio { mut child, input, .. } = self.wire {
+        if let Transport::Stdio { mut child, input, .. } = self.transport {
             drop(input);
             let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
             assert!(ended.expect("it ends").expect("it can be waited for").success());
@@ -310,14 +319,15 @@ impl Client {
     }
 }
 
-/// A modern client's open stream, which hears of changed tools. Dropping it closes it.
-pub(crate) struct Listening {
-    heard: Arc<Mutex<String>>,
+/// Open `subscriptions/listen` stream of a modern client for changed tools. Dropping it closes the
+/// stream.
+pub(crate) struct ListenStream {
+    received: Arc<Mutex<String>>,
     _reading: AbortOnDropHandle<()>,
 }
 
-impl Listening {
-    /// Opens it, and waits until it is acknowledged.
+impl ListenStream {
+    /// Opens the stream and waits for the acknowledgment.
     pub(crate) async fn open(address: &str) -> Self {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": Revision::MODERN.as_str(),
@@ -339,28 +349,30 @@ impl Listening {
         tasks.spawn(driver);
         let response = sender.send_request(request).await.expect("it answers");
         assert!(response.status().is_success(), "{}", response.status());
-        let heard = Arc::new(Mutex::new(String::new()));
-        let kept = Arc::clone(&heard);
+        let received = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&received);
         let reading = tasks.spawn(async move {
-            // What it was opened with has to live as long as the stream.
+            // The sender has to live as long as the stream.
             let _sender = sender;
             let mut body = response.into_body();
             while let Some(Ok(frame)) = body.frame().await {
                 let data = frame.into_data().unwrap_or_default();
-                kept.lock().expect("nobody panics").push_str(&String::from_utf8_lossy(&data));
+                kept.lock()
+                    .expect("the lock is not poisoned")
+                    .push_str(&String::from_utf8_lossy(&data));
             }
         });
-        let listening = Self { heard, _reading: AbortOnDropHandle::new(reading) };
+        let listening = Self { received, _reading: AbortOnDropHandle::new(reading) };
         super::until("it is acknowledged", || listening.times("acknowledged") == 1).await;
         listening
     }
 
-    /// How often it has heard this.
+    /// Number of received messages with this text.
     pub(crate) fn times(&self, what: &str) -> usize {
-        self.heard.lock().expect("nobody panics").matches(what).count()
+        self.received.lock().expect("the lock is not poisoned").matches(what).count()
     }
 
-    /// How often it was told that tools have changed.
+    /// Number of `tools/list_changed` notifications.
     pub(crate) fn changes(&self) -> usize {
         self.times("notifications/tools/list_changed")
     }
@@ -383,7 +395,7 @@ fn text(bytes: Vec<u8>) -> String {
 fn outcome(id: u64, answer: &Value) -> Outcome {
     match answer.get("error") {
         Some(error) => {
-            // What is refused before its id is known names none.
+            // An error for a request whose id could not be read has no id.
             let is_ours = answer.get("id").is_none_or(|theirs| *theirs == id);
             assert!(is_ours, "{id} is answered with {answer}");
             let message = error["message"].as_str().expect("text").to_owned();

@@ -1,4 +1,4 @@
-//! One server that misbehaves: its folder, its script, and what it has written down.
+//! One misbehaving server: its folder, its script, and its records.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -14,52 +14,54 @@ use super::example;
 pub(crate) struct Evil {
     pub(crate) name: String,
     folder: PathBuf,
-    place: Place,
-    /// Members of its table in the configuration.
+    transport: Transport,
+    /// Additional members of the server's table in the configuration.
     pub(crate) extra: String,
 }
 
-enum Place {
-    /// Weir starts it.
+enum Transport {
+    /// Weir starts the process.
     Stdio { stubborn: bool },
-    /// It runs, or has run, at this address.
+    /// The server runs, or has run, at this address.
     Http { address: String, child: Option<Box<Child>> },
 }
 
 impl Evil {
     pub(super) fn stdio(lab: &Path, name: &str, script: Value) -> Self {
-        Self::new(lab, name, script, Place::Stdio { stubborn: false })
+        Self::new(lab, name, script, Transport::Stdio { stubborn: false })
     }
 
     pub(super) fn stubborn(lab: &Path, name: &str, script: Value) -> Self {
-        Self::new(lab, name, script, Place::Stdio { stubborn: true })
+        Self::new(lab, name, script, Transport::Stdio { stubborn: true })
     }
 
     pub(super) async fn http(lab: &Path, name: &str, script: Value) -> Self {
-        let place = Place::Http { address: "127.0.0.1:0".into(), child: None };
-        let mut evil = Self::new(lab, name, script, place);
+        let transport = Transport::Http { address: "127.0.0.1:0".into(), child: None };
+        let mut evil = Self::new(lab, name, script, transport);
         evil.start().await;
         evil
     }
 
-    fn new(lab: &Path, name: &str, script: Value, place: Place) -> Self {
+    fn new(lab: &Path, name: &str, script: Value, transport: Transport) -> Self {
         let folder = lab.join(name);
         std::fs::create_dir(&folder).expect("made");
-        let evil = Self { name: name.to_owned(), folder, place, extra: String::new() };
+        let evil = Self { name: name.to_owned(), folder, transport, extra: String::new() };
         evil.script(script);
         evil
     }
 
-    /// Says what it is to do from now on.
+    /// Replaces the script of the server.
     pub(crate) fn script(&self, script: Value) {
         let new = self.folder.join("script.json.new");
         std::fs::write(&new, script.to_string()).expect("written");
         std::fs::rename(new, self.folder.join("script.json")).expect("renamed");
     }
 
-    /// Starts it, or starts it again, at the same address.
+    /// Starts or restarts the server at the same address.
     pub(crate) async fn start(&mut self) {
-        let Place::Http { address, child } = &mut self.place else { panic!("Weir starts it") };
+        let Transport::Http { address, child } = &mut self.transport else {
+            panic!("Weir starts it")
+        };
         let mut command = Command::new(example("evil_upstream"));
         command.arg(&self.folder).args(["http", address]);
         let stderr = OpenOptions::new().create(true).append(true).open(self.folder.join("stderr"));
@@ -72,35 +74,37 @@ impl Evil {
         *child = Some(Box::new(spawned));
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub(crate) async fn kill(&mut self) {
-        let Place::Http { child, .. } = &mut self.place else { panic!("it is Weir's child") };
+        let Transport::Http { child, .. } = &mut self.transport else {
+            panic!("it is Weir's child")
+        };
         let mut child = child.take().expect("it runs");
         child.kill().await.expect("killed");
     }
 
-    /// Its table in the configuration.
+    /// Table of the server in the configuration.
     pub(super) fn table(&self) -> String {
-        let place = match &self.place {
-            Place::Stdio { stubborn } => {
+        let transport = match &self.transport {
+            Transport::Stdio { stubborn } => {
                 let program = example("evil_upstream");
                 let folder = &self.folder;
                 match stubborn {
                     false => format!("command = {program:?}\nargs = [{folder:?}, \"stdio\"]\n"),
-                    // What ignores a signal goes on doing so when it becomes another program.
+                    // A signal that is ignored stays ignored after exec.
                     true => format!(
                         "command = \"sh\"\nargs = [\"-c\", \"trap '' TERM; exec \\\"$0\\\" \\\"$@\\\"\", {program:?}, {folder:?}, \"stdio\"]\n"
                     ),
                 }
             }
-            Place::Http { .. } => format!("url = \"http://{}/mcp\"\n", self.address()),
+            Transport::Http { .. } => format!("url = \"http://{}/mcp\"\n", self.address()),
         };
-        format!("[upstreams.{}]\n{place}{}\n", self.name, self.extra)
+        format!("[upstreams.{}]\n{transport}{}\n", self.name, self.extra)
     }
 
-    /// Where it listens.
+    /// Address of the server.
     pub(crate) fn address(&self) -> &str {
-        let Place::Http { address, .. } = &self.place else { panic!("it listens nowhere") };
+        let Transport::Http { address, .. } = &self.transport else { panic!("it listens nowhere") };
         address
     }
 
@@ -109,7 +113,7 @@ impl Evil {
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
-    /// How often each nonce was executed.
+    /// Number of executions of each nonce.
     pub(crate) fn executions(&self) -> HashMap<String, usize> {
         let mut executions = HashMap::new();
         for nonce in self.lines("executed") {
@@ -118,17 +122,17 @@ impl Evil {
         executions
     }
 
-    /// What it has heard, but for calls.
-    pub(crate) fn heard(&self) -> Vec<String> {
+    /// Received messages other than calls.
+    pub(crate) fn received(&self) -> Vec<String> {
         self.lines("heard")
     }
 
-    /// How often it has heard something that begins so.
+    /// Number of received messages with this prefix.
     pub(crate) fn times(&self, what: &str) -> usize {
-        self.heard().iter().filter(|heard| heard.starts_with(what)).count()
+        self.received().iter().filter(|line| line.starts_with(what)).count()
     }
 
-    /// The processes that it was and that it has begun, oldest first.
+    /// Processes of the server and their descendants, oldest first.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.lines("pids").iter().map(|pid| pid.parse().expect("a number")).collect()
     }

@@ -1,7 +1,7 @@
-//! Who asked what, how it ended, and whether the other side agrees.
+//! Ledger of calls: the client's outcome of each, compared with the executions at the server.
 //!
-//! Promises: a call that is entered and never ends is found, and so is one whose answer is another call's,
-//! that was executed twice, or that succeeded without having been executed.
+//! Invariants: a call that is entered and never ends is found, and so is one whose response belongs
+//! to another call, that was executed twice, or that succeeded without having been executed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::client::{Client, Outcome};
 use super::evil::Evil;
 
-/// No two calls have the same nonce, whatever ledger they stand in: a server keeps one account.
+/// Nonces are unique across ledgers, because a server keeps one record.
 static NEXT_NONCE: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Default)]
@@ -36,38 +36,38 @@ pub(crate) enum End {
     Broken,
 }
 
-/// What became of the calls to one upstream.
+/// Summary of the calls to one upstream.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Account {
+pub(crate) struct Summary {
     pub(crate) calls: usize,
     pub(crate) successes: usize,
     pub(crate) ends: BTreeMap<End, usize>,
-    /// Of those that succeeded.
+    /// Median duration of the successful calls.
     pub(crate) median: Duration,
     pub(crate) p99: Duration,
     pub(crate) executions: usize,
 }
 
-impl Account {
-    /// Calls that did not succeed.
+impl Summary {
+    /// Number of calls that did not succeed.
     pub(crate) fn failures(&self) -> usize {
         self.calls - self.successes
     }
 }
 
 impl Ledger {
-    /// Makes one call and keeps its end. What the client is told has to be this call's own.
+    /// Makes one call and records its outcome. The response has to be this call's own.
     pub(crate) async fn call(
         &self,
         client: &mut Client,
         upstream: &str,
         fault: Option<&Value>,
     ) -> Outcome {
-        self.ask(client, "tools/call", upstream, fault).await
+        self.request(client, "tools/call", upstream, fault).await
     }
 
-    /// The same with `tools/call` or `prompts/get`.
-    pub(crate) async fn ask(
+    /// Makes one request with `tools/call` or `prompts/get` and records its outcome.
+    pub(crate) async fn request(
         &self,
         client: &mut Client,
         method: &str,
@@ -87,34 +87,34 @@ impl Ledger {
         let took = begin.elapsed();
         let end = match &outcome {
             Outcome::Result(result) => {
-                let said = match method {
+                let text = match method {
                     "prompts/get" => &result["messages"][0]["content"]["text"],
                     _ => &result["content"][0]["text"],
                 };
-                assert_eq!(*said, format!("{upstream}:{nonce}"), "the answer of {nonce}");
+                assert_eq!(*text, format!("{upstream}:{nonce}"), "the answer of {nonce}");
                 End::Success
             }
             Outcome::Error { code, .. } => End::Error(*code),
             Outcome::Broken(_) => End::Broken,
         };
         let entry = Entry { nonce, upstream: upstream.to_owned(), end, took };
-        self.entries.lock().expect("nobody panics").push(entry);
+        self.entries.lock().expect("the lock is not poisoned").push(entry);
         outcome
     }
 
-    /// Calls that have ended.
+    /// Number of calls that have ended.
     pub(crate) fn ended(&self) -> usize {
-        self.entries.lock().expect("nobody panics").len()
+        self.entries.lock().expect("the lock is not poisoned").len()
     }
 
-    /// Balances the books with the servers, and fails on anything that does not add up.
-    pub(crate) fn settle(&self, evils: &[Evil]) -> BTreeMap<String, Account> {
-        let entries = self.entries.lock().expect("nobody panics");
+    /// Compares the ledger with the servers' records, and fails on any difference.
+    pub(crate) fn reconcile(&self, evils: &[Evil]) -> BTreeMap<String, Summary> {
+        let entries = self.entries.lock().expect("the lock is not poisoned");
         let begun = self.begun.load(Ordering::Relaxed);
         assert_eq!(entries.len() as u64, begun, "each call ends once");
         let executions: HashMap<&str, HashMap<String, usize>> =
             evils.iter().map(|evil| (&*evil.name, evil.executions())).collect();
-        let mut accounts: BTreeMap<String, Account> = BTreeMap::new();
+        let mut accounts: BTreeMap<String, Summary> = BTreeMap::new();
         let mut times: HashMap<&str, Vec<Duration>> = HashMap::new();
         for entry in entries.iter() {
             let executed = executions.get(&*entry.upstream);
@@ -140,14 +140,14 @@ impl Ledger {
         accounts
     }
 
-    /// The 99th percentile of what succeeded with these upstreams, together.
+    /// 99th percentile of the successful calls to these upstreams, taken together.
     pub(crate) fn p99(&self, upstreams: &[&str]) -> Duration {
         self.percentile(99, upstreams)
     }
 
-    /// The time that so many of a hundred successful calls to these upstreams took at the most.
+    /// Percentile of the durations of the successful calls to these upstreams.
     pub(crate) fn percentile(&self, percent: usize, upstreams: &[&str]) -> Duration {
-        let entries = self.entries.lock().expect("nobody panics");
+        let entries = self.entries.lock().expect("the lock is not poisoned");
         let good = entries.iter().filter(|entry| {
             entry.end == End::Success && upstreams.contains(&entry.upstream.as_str())
         });

@@ -1,4 +1,4 @@
-//! Many clients of both eras that ask at a time, each in a closed loop, with chance that can be repeated.
+//! Load by many clients of both eras at once, each in a closed loop, with repeatable randomness.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use super::client::{Client, Outcome, Revision};
 use super::ledger::Ledger;
 use super::weir::Weir;
 
-/// Numbers that look random and are the same for the same seed.
+/// Pseudo-random numbers from a seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Chance(u64);
+pub(crate) struct Random(u64);
 
-impl Chance {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -31,7 +31,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
@@ -42,24 +42,24 @@ impl Chance {
     }
 }
 
-/// Which fault a call to this upstream brings along, if any.
-pub(crate) type Faults = dyn Fn(&mut Chance, &str) -> Option<Value> + Send + Sync;
+/// Chooses the fault that a call to this upstream carries, if any.
+pub(crate) type Faults = dyn Fn(&mut Random, &str) -> Option<Value> + Send + Sync;
 
-/// What is asked, and by how many.
+/// Kind and amount of the load.
 #[derive(Clone)]
 pub(crate) struct Plan {
-    /// Clients; those with odd numbers are legacy, of each revision in turn.
+    /// Number of clients; those with odd numbers are legacy, of each revision in turn.
     pub(crate) clients: u64,
     pub(crate) upstreams: Vec<String>,
-    /// Of a hundred requests so many are lists.
+    /// Percentage of list requests.
     pub(crate) lists: u64,
-    /// The pause between two requests of a client, so that the machine is not what is measured.
+    /// Pause between two requests of a client, so that the machine is not the bottleneck.
     pub(crate) pause: Duration,
     pub(crate) seed: u64,
     pub(crate) faults: Arc<Faults>,
 }
 
-/// A load that runs.
+/// A running load.
 pub(crate) struct Load {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) lists: Arc<AtomicU64>,
@@ -69,7 +69,7 @@ pub(crate) struct Load {
 }
 
 impl Plan {
-    /// Calls without a fault, and lists now and then.
+    /// Calls without faults, and a few lists.
     pub(crate) fn plain(clients: u64, upstreams: &[String]) -> Self {
         Self {
             clients,
@@ -81,7 +81,7 @@ impl Plan {
         }
     }
 
-    /// Begins; it goes on until it is stopped.
+    /// Starts the load, which runs until it is stopped.
     pub(crate) fn start(self, weir: &Weir) -> Load {
         let load = Load {
             ledger: Arc::default(),
@@ -92,7 +92,7 @@ impl Plan {
         };
         let tasks = TaskTracker::new();
         let clients = (0..self.clients).map(|number| {
-            let asker = Asker {
+            let load_client = LoadClient {
                 plan: self.clone(),
                 number,
                 address: weir.address.clone(),
@@ -100,14 +100,14 @@ impl Plan {
                 lists: Arc::clone(&load.lists),
                 stop: load.stop.clone(),
             };
-            tasks.spawn(asker.run())
+            tasks.spawn(load_client.run())
         });
         Load { clients: clients.collect(), ..load }
     }
 }
 
 impl Load {
-    /// Lets every client finish what it is at, and fails if one of them has failed.
+    /// Lets every client finish its request, and fails if a client has failed.
     pub(crate) async fn stop(self) -> Arc<Ledger> {
         self.stop.cancel();
         for client in self.clients {
@@ -123,7 +123,7 @@ impl Load {
     }
 }
 
-struct Asker {
+struct LoadClient {
     plan: Plan,
     number: u64,
     address: String,
@@ -132,7 +132,7 @@ struct Asker {
     stop: CancellationToken,
 }
 
-impl Asker {
+impl LoadClient {
     async fn run(self) {
         let legacy = usize::try_from(self.number / 2 % 4).expect("a small number");
         let revision = match self.number % 2 {
@@ -140,15 +140,15 @@ impl Asker {
             _ => Revision::ALL[legacy],
         };
         let mut client = Client::http(&self.address, revision, None).await;
-        let mut chance = Chance::new(self.plan.seed ^ (self.number << 32));
+        let mut random = Random::new(self.plan.seed ^ (self.number << 32));
         while !self.stop.is_cancelled() {
-            if chance.below(100) < self.plan.lists {
+            if random.below(100) < self.plan.lists {
                 let page = client.request("tools/list", serde_json::json!({})).await;
                 assert!(matches!(page, Outcome::Result(_)), "a list: {page:?}");
                 self.lists.fetch_add(1, Ordering::Relaxed);
             } else {
-                let upstream = chance.one_of(&self.plan.upstreams).clone();
-                let fault = (self.plan.faults)(&mut chance, &upstream);
+                let upstream = random.one_of(&self.plan.upstreams).clone();
+                let fault = (self.plan.faults)(&mut random, &upstream);
                 self.ledger.call(&mut client, &upstream, fault.as_ref()).await;
             }
             if !self.plan.pause.is_zero() {

@@ -1,11 +1,12 @@
-//! The fault laboratory: the real program between servers that misbehave on request and clients that keep account.
+//! The fault laboratory: the real program between servers that misbehave on request and clients
+//! that keep a ledger.
 //!
-//! A [`Lab`] is a folder with servers in it (`evil.rs`, the program `examples/evil_upstream`) and a configuration;
-//! [`weir::Weir`] is the program that runs on it, and what can be seen of it from outside. `client.rs` asks it, in
-//! either era, over HTTP and stdio; `ledger.rs` checks that each request ended once, with its own
-//! answer, and was executed once at most; `load.rs` lets many clients ask at a time.
+//! A [`Lab`] is a folder with servers in it (`evil.rs`, the program `examples/evil_upstream`) and a
+//! configuration; [`weir::Weir`] is the program that runs on it, observed from outside. `client.rs`
+//! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
+//! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
 //!
-//! For any test of the real program: a file of another binary takes it in with `#[path = "../lab/mod.rs"]`.
+//! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
 #![allow(dead_code, reason = "no binary of tests uses all of it")]
 
@@ -25,30 +26,34 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use evil::Evil;
 use weir::Weir;
 
-/// Generous: it only decides how long a broken test takes.
+/// Generous, because it only limits how long a broken test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whoever measures time takes the machine for itself.
+/// Tests that measure time use the machine alone.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Lets nothing else run meanwhile.
+/// Waits until no other test runs, and excludes others.
 pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// Lets nothing else run meanwhile by night, where what is measured is held to fine bounds. By day, where the bounds are
-/// coarse, it runs beside others.
-pub(crate) async fn alone_by_night() -> Turn {
-    if by_night() { Turn::Alone(alone().await) } else { Turn::BesideOthers(beside_others().await) }
+/// Excludes other tests by night, where measurements have strict bounds. By day, where the bounds
+/// are loose, the test runs beside others.
+pub(crate) async fn alone_by_night() -> MachineGuard {
+    if by_night() {
+        MachineGuard::Alone(alone().await)
+    } else {
+        MachineGuard::BesideOthers(beside_others().await)
+    }
 }
 
-/// A turn of either kind.
-pub(crate) enum Turn {
+/// Guard of either kind.
+pub(crate) enum MachineGuard {
     Alone(RwLockWriteGuard<'static, ()>),
     BesideOthers(RwLockReadGuard<'static, ()>),
 }
 
-/// Runs beside others of its kind.
+/// Runs beside other tests that allow it.
 pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
@@ -58,7 +63,7 @@ pub(crate) fn by_night() -> bool {
     std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
 }
 
-/// Waits until something is so and tells how long that took.
+/// Waits until a condition holds and returns the time that it took.
 pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
     let begin = Instant::now();
     while !is_so() {
@@ -68,14 +73,14 @@ pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
     begin.elapsed()
 }
 
-/// A folder with servers and a configuration.
+/// Folder with servers and a configuration.
 pub(crate) struct Lab {
     folder: TempDir,
     evils: Vec<Evil>,
 }
 
 impl Lab {
-    /// Without servers.
+    /// Creates a lab without servers.
     pub(crate) fn new() -> Self {
         Self { folder: TempDir::new().expect("a folder"), evils: Vec::new() }
     }
@@ -84,13 +89,13 @@ impl Lab {
         self.folder.path()
     }
 
-    /// Adds a server that Weir is to start.
+    /// Adds a server that Weir starts.
     pub(crate) fn stdio(mut self, name: &str, script: Value) -> Self {
         self.evils.push(Evil::stdio(self.folder.path(), name, script));
         self
     }
 
-    /// Adds a server that ignores SIGTERM, as does all that it starts.
+    /// Adds a server that ignores SIGTERM, as do all its descendants.
     pub(crate) fn stubborn(mut self, name: &str, script: Value) -> Self {
         self.evils.push(Evil::stubborn(self.folder.path(), name, script));
         self
@@ -120,20 +125,21 @@ impl Lab {
         self.evils.iter().map(|evil| evil.name.clone()).collect()
     }
 
-    /// Writes the configuration: all servers, and what the test adds.
+    /// Writes the configuration: all servers, and the test's additions.
     pub(crate) fn configure(&self, config: &str) {
         self.configure_for(|_| Some(String::new()), config);
     }
 
-    /// The same with those servers alone for which there are, perhaps empty, further lines of their own table.
+    /// Writes the configuration with only those servers for which `more` returns lines, perhaps
+    /// empty, for their own table.
     pub(crate) fn configure_for(&self, more: impl Fn(&str) -> Option<String>, config: &str) {
         let table = |evil: &Evil| Some(format!("{}{}\n", evil.table(), more(&evil.name)?));
         let tables: String = self.evils.iter().filter_map(table).collect();
         let text = format!(
-            // What idles is gone before a test's patience ends.
+            // Idle connections close before a test's patience ends.
             "[server]\nlisten = \"127.0.0.1:0\"\ntimeouts = {{ idle = \"20s\" }}\n[log]\nformat = \"json\"\n{config}\n{tables}"
         );
-        // Never half: Weir may read it at any time.
+        // Written by rename, because Weir may read the file at any time.
         let (new, path) = (self.folder.path().join("weir.toml.new"), self.config());
         std::fs::write(&new, text).expect("written");
         std::fs::rename(new, path).expect("renamed");
@@ -143,23 +149,24 @@ impl Lab {
         self.folder.path().join("weir.toml")
     }
 
-    /// Starts Weir on all servers, and what the test adds to the configuration.
+    /// Starts Weir on all servers with these additions to the configuration.
     pub(crate) async fn serve(&self, config: &str) -> Weir {
         self.configure(config);
         Weir::start(self.folder.path()).await
     }
 
-    /// The same, once each server has been listed.
+    /// Starts Weir and waits until each server has been listed.
     pub(crate) async fn serve_all(&self, config: &str) -> Weir {
         let weir = self.serve(config).await;
         for evil in &self.evils {
-            weir.lists(&evil.name).await;
+            weir.wait_until_listed(&evil.name).await;
         }
         weir
     }
 }
 
-/// A program from `examples/`. A plain `cargo test` builds them first; narrowed to this file it does not.
+/// Path of a program from `examples/`. A plain `cargo test` builds them first; narrowed to this
+/// file it does not.
 pub(crate) fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("it runs");
     let profile = test.parent().and_then(Path::parent).expect("it is in target/<profile>/deps");
@@ -168,7 +175,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Whether a process runs. One that has ended and that nobody has waited for yet does not.
+/// Whether a process runs. A zombie does not.
 pub(crate) fn runs(process: u32) -> bool {
     !matches!(weir::state_of(process), None | Some('Z' | 'X'))
 }

@@ -1,4 +1,4 @@
-//! The real program, and what can be seen of it from outside.
+//! The real program, observed from outside.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,37 +10,37 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use super::client::{Client, Listening, Outcome, Revision};
+use super::client::{Client, ListenStream, Outcome, Revision};
 use super::{PATIENCE, until};
 
 /// A running `weir serve`.
 pub(crate) struct Weir {
     /// `127.0.0.1:port`
     pub(crate) address: String,
-    /// From its start until it was ready.
+    /// Time from the start until Weir was ready.
     pub(crate) took: Duration,
     child: Child,
     log: Arc<Mutex<Vec<String>>>,
 }
 
-/// What a process occupies.
+/// Resources that a process occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Occupied {
+pub(crate) struct Resources {
     pub(crate) resident_bytes: u64,
     pub(crate) descriptors: usize,
     pub(crate) threads: usize,
-    /// Processes whose parent it is; and which of them nobody has waited for.
+    /// Number of child processes, and of zombies among them.
     pub(crate) children: usize,
     pub(crate) zombies: usize,
 }
 
 impl Weir {
-    /// Starts it on the configuration of a folder and waits until it is ready.
+    /// Starts Weir on the configuration of a folder and waits until it is ready.
     pub(crate) async fn start(folder: &Path) -> Self {
         Self::start_with(folder, &[]).await
     }
 
-    /// The same, with these variables.
+    /// Starts Weir with these environment variables and waits until it is ready.
     pub(crate) async fn start_with(folder: &Path, variables: &[(&str, &Path)]) -> Self {
         let begin = Instant::now();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -51,11 +51,11 @@ impl Weir {
         let stderr = child.stderr.take().expect("a pipe").into_owned_fd().expect("a descriptor");
         let log = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&log);
-        // A thread: the pipe has to be drained whatever the test does.
+        // A thread, because the pipe has to be drained whatever the test does.
         std::thread::spawn(move || {
             for line in BufReader::new(std::fs::File::from(stderr)).lines() {
                 let Ok(line) = line else { break };
-                kept.lock().expect("nobody panics").push(line);
+                kept.lock().expect("the lock is not poisoned").push(line);
             }
         });
         let mut weir = Self { address: String::new(), took: Duration::ZERO, child, log };
@@ -72,39 +72,39 @@ impl Weir {
         self.child.id().expect("it runs")
     }
 
-    /// What it has logged so far.
+    /// Lines logged so far.
     pub(crate) fn log(&self) -> Vec<String> {
-        self.log.lock().expect("nobody panics").clone()
+        self.log.lock().expect("the lock is not poisoned").clone()
     }
 
-    /// The first line of its log with this message.
+    /// First line of the log with this message.
     pub(crate) fn logged(&self, message: &str) -> Option<Value> {
-        let log = self.log.lock().expect("nobody panics");
+        let log = self.log.lock().expect("the lock is not poisoned");
         let parsed = log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         parsed.into_iter().find(|line| line["message"] == message)
     }
 
-    /// A client of this revision, without a key.
+    /// Client of this revision, without a key.
     pub(crate) async fn client(&self, revision: Revision) -> Client {
         Client::http(&self.address, revision, None).await
     }
 
-    /// A modern client that hears of changed tools.
-    pub(crate) async fn listening(&self) -> Listening {
-        Listening::open(&self.address).await
+    /// Modern client that listens for changed tools.
+    pub(crate) async fn listen(&self) -> ListenStream {
+        ListenStream::open(&self.address).await
     }
 
-    /// One call with this fault, by a client of its own, and how long it took.
+    /// Makes one call with this fault as a new client; returns its outcome and duration.
     pub(crate) async fn call(&self, upstream: &str, fault: Value) -> (Outcome, Duration) {
         let mut client = self.client(Revision::MODERN).await;
         let begin = Instant::now();
-        // No ledger's, which are numbers.
+        // Not a ledger's nonce, which is a number.
         let arguments = json!({ "nonce": "one", "fault": fault.to_string() });
         (client.call(upstream, arguments).await, begin.elapsed())
     }
 
-    /// Waits until clients are shown something of this upstream, and tells how long that took.
-    pub(crate) async fn lists(&self, upstream: &str) -> Duration {
+    /// Waits until clients see an item of this upstream, and returns the time that it took.
+    pub(crate) async fn wait_until_listed(&self, upstream: &str) -> Duration {
         let begin = Instant::now();
         let prefix = format!("{upstream}__");
         let mut client = self.client(Revision::MODERN).await;
@@ -118,26 +118,26 @@ impl Weir {
         }
     }
 
-    pub(crate) fn occupied(&self) -> Occupied {
-        occupied(self.pid())
+    pub(crate) fn resources(&self) -> Resources {
+        resources(self.pid())
     }
 
-    /// Processor time that it has used.
-    pub(crate) fn busy(&self) -> Duration {
-        busy(self.pid())
+    /// Processor time used so far.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        cpu_time(self.pid())
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(pid(self.pid()), signal).expect("it runs");
     }
 
-    /// Waits until it has ended and returns its exit code.
+    /// Waits for the exit and returns the exit code.
     pub(crate) async fn ended(&mut self) -> Option<i32> {
         let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         ended.expect("it ends").expect("it can be waited for").code()
     }
 
-    /// Tells it to stop, checks that it ends well, and tells how long that took.
+    /// Stops Weir with SIGTERM, checks the exit code, and returns the time that it took.
     pub(crate) async fn stop(mut self) -> Duration {
         let begin = Instant::now();
         self.signal(Signal::TERM);
@@ -150,8 +150,8 @@ fn pid(process: u32) -> Pid {
     i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process")
 }
 
-/// What a process occupies.
-pub(crate) fn occupied(process: u32) -> Occupied {
+/// Reads the resources of a process from `/proc`.
+pub(crate) fn resources(process: u32) -> Resources {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let number = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("its line");
@@ -160,7 +160,7 @@ pub(crate) fn occupied(process: u32) -> Occupied {
     let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").count();
     let children = children(process);
     let zombies = children.iter().filter(|child| state_of(**child) == Some('Z')).count();
-    Occupied {
+    Resources {
         resident_bytes: number("VmRSS:") * 1024,
         descriptors,
         threads: usize::try_from(number("Threads:")).expect("a count"),
@@ -169,7 +169,7 @@ pub(crate) fn occupied(process: u32) -> Occupied {
     }
 }
 
-/// The processes whose parent is this one.
+/// Child processes of this process.
 pub(crate) fn children(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let lists = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("children")));
@@ -177,20 +177,20 @@ pub(crate) fn children(process: u32) -> Vec<u32> {
     text.split_whitespace().map(|child| child.parse().expect("a number")).collect()
 }
 
-/// The state of a process, as one letter.
+/// State of a process, as one letter.
 pub(crate) fn state_of(process: u32) -> Option<char> {
     stat(process)?.first()?.chars().next()
 }
 
-/// Processor time that a process has used.
-pub(crate) fn busy(process: u32) -> Duration {
+/// Processor time of a process.
+pub(crate) fn cpu_time(process: u32) -> Duration {
     let stat = stat(process).expect("it runs");
-    // Of /proc/PID/stat the 14th and 15th, in ticks of a hundredth of a second.
+    // Fields 14 and 15 of /proc/PID/stat, in ticks of a hundredth of a second.
     let ticks = |at: usize| stat[at - 3].parse::<u64>().expect("a number");
     Duration::from_millis(10 * (ticks(14) + ticks(15)))
 }
 
-/// What `/proc/PID/stat` says from its third word on; the second may hold anything.
+/// Fields of `/proc/PID/stat` from the third on; the second may contain any character.
 fn stat(process: u32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(") ")?;

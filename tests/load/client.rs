@@ -1,4 +1,4 @@
-//! A client that speaks HTTP by itself, so that nothing is retried behind its back.
+//! HTTP client without a library, so that no request is retried implicitly.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,39 +9,39 @@ use tokio::net::TcpStream;
 
 use crate::ledger::Outcome;
 
-/// A connection.
+/// One connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     read: Vec<u8>,
     host: SocketAddr,
-    /// The last answer said that the connection ends.
+    /// The last response announced the end of the connection.
     is_leaving: bool,
 }
 
-/// A response.
+/// HTTP response.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct Response {
     pub(crate) status: u16,
     /// Whether it has `Retry-After`.
-    says_when: bool,
+    has_retry_after: bool,
     pub(crate) body: String,
 }
 
-/// What a call asks of the server.
+/// Parameters of a call to the server's tool.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Call {
     pub(crate) nonce: u64,
-    /// In milliseconds.
+    /// Duration of the call in milliseconds.
     pub(crate) wait: u64,
-    /// Of the answer.
+    /// Size of the response.
     pub(crate) bytes: usize,
-    /// Of the request, beside what it says.
+    /// Additional size of the request.
     pub(crate) ballast: usize,
 }
 
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// How long an answer may take.
+/// Maximum wait for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Client {
@@ -51,16 +51,16 @@ impl Client {
         Ok(Self { stream, read: Vec::new(), host, is_leaving: false })
     }
 
-    /// Whether the last answer said that there will be no other here.
-    pub(crate) fn is_told_to_leave(&self) -> bool {
+    /// Whether the last response announced the end of the connection.
+    pub(crate) fn is_closing(&self) -> bool {
         self.is_leaving
     }
 
-    /// Makes one call, and tells how it ended.
+    /// Makes one call, and returns its outcome.
     pub(crate) async fn call(&mut self, call: Call) -> Outcome {
         let exchange = async {
             self.send(&self.request(call)).await?;
-            self.reply().await
+            self.read_response().await
         };
         match tokio::time::timeout(PATIENCE, exchange).await {
             Ok(Ok(reply)) => judge(call.nonce, &reply),
@@ -73,7 +73,7 @@ impl Client {
         self.stream.write_all(text.as_bytes()).await
     }
 
-    /// A call as it is written.
+    /// Text of a call request.
     pub(crate) fn request(&self, call: Call) -> String {
         let Call { nonce, wait, bytes, ballast } = call;
         let ballast = "x".repeat(ballast);
@@ -84,7 +84,7 @@ impl Client {
         format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())
     }
 
-    /// A listen as it is written.
+    /// Text of a `subscriptions/listen` request.
     pub(crate) fn listen(&self, id: u64) -> String {
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"subscriptions/listen","params":{{"notifications":{{"toolsListChanged":true}},{META}}}}}"#
@@ -93,7 +93,7 @@ impl Client {
         format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())
     }
 
-    /// A POST's head, but for its length and its end.
+    /// Head of a POST without its length and its final empty line.
     pub(crate) fn head(&self, method: &str, more: &str) -> String {
         format!(
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
@@ -103,7 +103,7 @@ impl Client {
         )
     }
 
-    /// Reads up to a mark, and returns what came with it.
+    /// Reads up to a mark, and returns the text including the mark.
     pub(crate) async fn until(&mut self, mark: &str) -> io::Result<String> {
         loop {
             let found = self.read.windows(mark.len()).position(|part| part == mark.as_bytes());
@@ -116,7 +116,7 @@ impl Client {
     }
 
     /// Reads a response.
-    pub(crate) async fn reply(&mut self) -> io::Result<Reply> {
+    pub(crate) async fn read_response(&mut self) -> io::Result<Response> {
         let head = self.until("\r\n\r\n").await?;
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
         let lower = head.to_ascii_lowercase();
@@ -132,8 +132,8 @@ impl Client {
             }
             None => self.chunks().await?,
         };
-        let says_when = lower.contains("\r\nretry-after: ");
-        Ok(Reply { status, says_when, body: String::from_utf8(body).expect("text") })
+        let has_retry_after = lower.contains("\r\nretry-after: ");
+        Ok(Response { status, has_retry_after, body: String::from_utf8(body).expect("text") })
     }
 
     async fn chunks(&mut self) -> io::Result<Vec<u8>> {
@@ -159,18 +159,18 @@ impl Client {
         }
     }
 
-    /// Whether the other side has closed the connection, without a word more.
+    /// Whether the peer has closed the connection without sending more.
     pub(crate) async fn is_closed(&mut self) -> bool {
         self.read.is_empty() && self.more().await.is_err()
     }
 }
 
-fn judge(nonce: u64, reply: &Reply) -> Outcome {
+fn judge(nonce: u64, reply: &Response) -> Outcome {
     if reply.body.contains("\"result\"") {
-        assert!(reply.body.contains(&format!("\"text\":\"{nonce}.")), "{nonce} hears {reply:?}");
+        assert!(reply.body.contains(&format!("\"text\":\"{nonce}.")), "{nonce} received {reply:?}");
         return Outcome::Answered;
     }
-    assert!(reply.body.contains("\"error\""), "{nonce} hears {reply:?}");
-    let when = if reply.says_when { ", with Retry-After" } else { "" };
+    assert!(reply.body.contains("\"error\""), "{nonce} received {reply:?}");
+    let when = if reply.has_retry_after { ", with Retry-After" } else { "" };
     Outcome::Refused(format!("{} {}{when}", reply.status, reply.body))
 }

@@ -1,4 +1,4 @@
-//! Many that take little each, and some that hold much.
+//! Many clients that each use little, and some that use much memory.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
 use crate::client::{Call, Client};
-use crate::house::{House, computed, kib_of};
+use crate::gateway::{Gateway, cpu_time, kib_of};
 use crate::ledger::Outcome;
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
@@ -17,33 +17,35 @@ async fn f68_idle_streams_take_little_memory_and_hardly_any_time() {
     let streams = often(500, 10_000);
     raise_descriptors(streams as u64 + 100);
     let server = Server::start(8).await;
-    let often_told = "[protocol]\nsse_keepalive = \"1s\"";
-    let config =
-        ["per_client = { streams = 10000 }", if often(1, 0) > 0 { often_told } else { "" }];
-    let house = House::start(server.address, &config.join("\n"));
-    let mut warm = Client::connect(house.address).await.expect("it listens");
+    let comments_per_stream = "[protocol]\nsse_keepalive = \"1s\"";
+    let config = [
+        "per_client = { streams = 10000 }",
+        if often(1, 0) > 0 { comments_per_stream } else { "" },
+    ];
+    let gateway = Gateway::start(server.address, &config.join("\n"));
+    let mut warm = Client::connect(gateway.address).await.expect("it listens");
     assert_eq!(warm.call(Call::default()).await, Outcome::Answered);
-    // By night each place is for a stream.
+    // By night each permit is used by a stream.
     drop(warm);
-    let before = kib_of(house.number(), "VmRSS");
+    let before = kib_of(gateway.pid(), "VmRSS");
     let begin = Instant::now();
     let mut open = Vec::with_capacity(streams);
     for id in 0..streams {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         client.send(&client.listen(id as u64)).await.expect("sent");
         client.until("subscriptions/acknowledged").await.expect("acknowledged");
         open.push(client);
     }
     let opened = streams as f64 / begin.elapsed().as_secs_f64();
-    let each = kib_of(house.number(), "VmRSS").saturating_sub(before) as f64 / streams as f64;
-    let (then, begin) = (computed(house.number()), Instant::now());
-    // A comment reaches each of them, by night several.
+    let each = kib_of(gateway.pid(), "VmRSS").saturating_sub(before) as f64 / streams as f64;
+    let (then, begin) = (cpu_time(gateway.pid()), Instant::now());
+    // A keep-alive comment reaches each of them, by night several.
     for _ in 0..often(1, 4) {
         for client in &mut open {
             client.until(": keep-alive").await.expect("a comment");
         }
     }
-    let busy = computed(house.number()).saturating_sub(then).as_secs_f64();
+    let busy = cpu_time(gateway.pid()).saturating_sub(then).as_secs_f64();
     let share = busy / begin.elapsed().as_secs_f64();
     eprintln!("{streams} streams: {opened:.0}/s, {each:.1} KiB each, {share:.3} of a core");
     assert!(each <= if cfg!(debug_assertions) { 20.0 } else { 16.0 }, "{each} KiB");
@@ -54,11 +56,11 @@ async fn f68_idle_streams_take_little_memory_and_hardly_any_time() {
 async fn f68_f97_who_stays_holds_nothing_of_the_request_that_began_it() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let house = House::start(server.address, "max_buffered = \"8MiB\"");
+    let gateway = Gateway::start(server.address, "max_buffered = \"8MiB\"");
     let mut open = Vec::new();
     for id in 0..8 {
-        let mut client = Client::connect(house.address).await.expect("it listens");
-        // Together three times as much as may be held.
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        // Together three times the memory budget.
         let large = format!("\"ballast\":\"{}\",\"_meta\"", "x".repeat(3 << 20));
         let request = client.listen(id).replace("\"_meta\"", &large);
         let (head, body) = request.split_once("\r\n\r\n").expect("a body");
@@ -71,7 +73,7 @@ async fn f68_f97_who_stays_holds_nothing_of_the_request_that_began_it() {
         open.push(client);
     }
     for _ in 0..8 {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"x","version":"1"}},"ballast":"{}"}}}}"#,
             "x".repeat(3 << 20)
@@ -79,18 +81,18 @@ async fn f68_f97_who_stays_holds_nothing_of_the_request_that_began_it() {
         let head = format!(
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n",
-            house.address,
+            gateway.address,
             body.len()
         );
         client.send(&(head + &body)).await.expect("sent");
-        assert_eq!(client.reply().await.expect("a reply").status, 200);
+        assert_eq!(client.read_response().await.expect("a reply").status, 200);
     }
-    let mut client = Client::connect(house.address).await.expect("it listens");
+    let mut client = Client::connect(gateway.address).await.expect("it listens");
     let call = Call { ballast: 1 << 20, ..Call::default() };
     assert_eq!(client.call(call).await, Outcome::Answered);
 }
 
-/// Lets this process have so many descriptors; the program raises its own.
+/// Raises this process's limit of descriptors; the program raises its own.
 fn raise_descriptors(wanted: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < wanted) {
@@ -105,27 +107,28 @@ async fn f60_f97_who_reads_slowly_gets_no_more_memory_than_there_is_for_all_and_
     let _turn = ONE_AT_A_TIME.lock().await;
     let readers = often(20, 500);
     let server = Server::start(1_000).await;
-    let house = House::start(server.address, "max_buffered = \"32MiB\"");
-    let before = kib_of(house.number(), "VmRSS");
-    // Answers of 4 MiB that nobody reads: without bounds they would be 80 MiB by day, and 2 GiB by night.
+    let gateway = Gateway::start(server.address, "max_buffered = \"32MiB\"");
+    let before = kib_of(gateway.pid(), "VmRSS");
+    // Unread responses of 4 MiB: without bounds they would take 80 MiB by day, and 2 GiB by night.
     let mut slow = Vec::new();
     for nonce in 0..readers as u64 {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let request = client.request(Call { nonce, bytes: 4 << 20, ..Call::default() });
         client.send(&request).await.expect("sent");
         slow.push(client);
     }
     let mut most = 0;
-    let mut friend = Client::connect(house.address).await.expect("it listens");
+    let mut friend = Client::connect(gateway.address).await.expect("it listens");
     let mut nonce = 1_000_000;
     while nonce < 1_000_010 {
         assert_eq!(friend.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
         nonce += 1;
-        most = most.max(kib_of(house.number(), "VmRSS"));
+        most = most.max(kib_of(gateway.pid(), "VmRSS"));
     }
     let grown = most.saturating_sub(before) >> 10;
     eprintln!("{readers} slow readers: {grown} MiB, {} calls beside them", nonce - 1_000_000);
-    // What streams through is not counted in what may be held: it is what the buffers of a call take, on both sides.
+    // Streamed bodies are not counted in the memory budget: they take the buffers of a call, on
+    // both sides.
     let most = 16 + readers as u64 * 320 / 1024;
     assert!(grown < most, "{grown} MiB");
 }
@@ -134,10 +137,10 @@ async fn f60_f97_who_reads_slowly_gets_no_more_memory_than_there_is_for_all_and_
 async fn f72_f97_bodies_beyond_the_budget_get_503_and_small_ones_are_served() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
-    let house = House::start(server.address, "max_buffered = \"8MiB\"");
+    let gateway = Gateway::start(server.address, "max_buffered = \"8MiB\"");
     let mut crowd = JoinSet::new();
     for nonce in 0..40 {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         crowd.spawn(async move {
             let call = Call { nonce, wait: 2_000, bytes: 0, ballast: 1 << 20 };
             client.call(call).await
@@ -145,7 +148,7 @@ async fn f72_f97_bodies_beyond_the_budget_get_503_and_small_ones_are_served() {
     }
     server.has_under_way(5).await;
     for nonce in 100..110 {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let call = Call { nonce, ballast: 8 << 10, ..Call::default() };
         assert_eq!(client.call(call).await, Outcome::Answered);
     }
@@ -164,8 +167,8 @@ async fn f72_f97_bodies_beyond_the_budget_get_503_and_small_ones_are_served() {
     eprintln!("{answered} large ones answered, {refused} refused");
     assert!((4..=9).contains(&answered), "{answered}");
     assert_eq!(answered + refused, 40);
-    // All of it has been returned.
-    let mut client = Client::connect(house.address).await.expect("it listens");
+    // All of the budget has been released.
+    let mut client = Client::connect(gateway.address).await.expect("it listens");
     let call = Call { nonce: 1_000, ballast: 3 << 20, ..Call::default() };
     assert_eq!(client.call(call).await, Outcome::Answered);
 }

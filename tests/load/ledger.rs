@@ -1,26 +1,26 @@
-//! What became of every request.
+//! Outcome of every request of a load test.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// How a request ended for its client.
+/// Outcome of a request for its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With its own number.
+    /// Answered with its own number.
     Answered,
-    /// In words: a status or an error that says no.
+    /// Rejected by an HTTP status or a JSON-RPC error.
     Refused(String),
-    /// Nobody was there to take it.
+    /// The connection was refused.
     Unreachable,
-    /// In the middle, without a word.
+    /// The connection broke off.
     Cut(String),
 }
 
-/// All requests.
+/// All requests by number.
 #[derive(Default)]
 pub(crate) struct Ledger(Mutex<BTreeMap<u64, Outcome>>);
 
-/// How many ended how.
+/// Number of requests by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) answered: usize,
@@ -30,14 +30,14 @@ pub(crate) struct Sum {
 }
 
 impl Ledger {
-    pub(crate) fn note(&self, number: u64, outcome: Outcome) {
-        let before = self.0.lock().expect("nobody panics").insert(number, outcome);
+    pub(crate) fn record(&self, number: u64, outcome: Outcome) {
+        let before = self.0.lock().expect("the lock is not poisoned").insert(number, outcome);
         assert_eq!(before, None, "{number} ended twice");
     }
 
     pub(crate) fn sum(&self) -> Sum {
         let mut sum = Sum::default();
-        for (number, outcome) in &*self.0.lock().expect("nobody panics") {
+        for (number, outcome) in &*self.0.lock().expect("the lock is not poisoned") {
             match outcome {
                 Outcome::Answered => sum.answered += 1,
                 Outcome::Refused(_) => sum.refused += 1,
@@ -51,9 +51,10 @@ impl Ledger {
         sum
     }
 
-    /// Checks it against what was executed: what was answered once, what was refused never, and nothing twice.
+    /// Compares the outcomes with the executions: an answered request was executed once, a refused
+    /// one never, and none twice.
     pub(crate) fn agrees_with(&self, executed: &BTreeMap<u64, usize>) {
-        for (number, outcome) in &*self.0.lock().expect("nobody panics") {
+        for (number, outcome) in &*self.0.lock().expect("the lock is not poisoned") {
             let times = executed.get(number).copied().unwrap_or_default();
             let most = usize::from(matches!(outcome, Outcome::Answered | Outcome::Cut(_)));
             assert!(times <= most, "{number} was executed {times} times and is {outcome:?}");

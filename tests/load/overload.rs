@@ -1,4 +1,4 @@
-//! More than there is room for.
+//! Overload: more requests, connections and descriptors than the limits allow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -7,25 +7,26 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::client::{Call, Client};
-use crate::house::{House, computed};
+use crate::gateway::{Gateway, cpu_time};
 use crate::ledger::Outcome;
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
-/// How many calls are answered in a second by so many clients that call without a pause, and how long refusals took.
+/// Calls answered per second for this number of clients that call without a pause, and the duration
+/// of refusals.
 struct Measured {
     rate: f64,
     refusals: Vec<Duration>,
 }
 
-async fn measure(house: &House, clients: usize, wait: u64, time: Duration) -> Measured {
+async fn measure(gateway: &Gateway, clients: usize, wait: u64, time: Duration) -> Measured {
     let answered = Arc::new(AtomicUsize::new(0));
     let (is_over, nonces) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut crowd = JoinSet::new();
     for _ in 0..clients {
         let (answered, is_over, nonces) =
             (Arc::clone(&answered), Arc::clone(&is_over), Arc::clone(&nonces));
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         crowd.spawn(async move {
             let mut refusals = Vec::new();
             while !is_over.load(Ordering::Relaxed) {
@@ -38,7 +39,7 @@ async fn measure(house: &House, clients: usize, wait: u64, time: Duration) -> Me
                     Outcome::Refused(how) => {
                         assert!(how.starts_with("429 ") && how.contains("4290"), "{how}");
                         refusals.push(begin.elapsed());
-                        // As it is told to, but sooner.
+                        // Sooner than `Retry-After` says.
                         tokio::time::sleep(Duration::from_millis(200)).await;
                     }
                     other => panic!("{other:?}"),
@@ -47,7 +48,7 @@ async fn measure(house: &House, clients: usize, wait: u64, time: Duration) -> Me
             refusals
         });
     }
-    // The crowd is in full swing before anything counts.
+    // The load is at its full level before the measurement begins.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (before, begin) = (answered.load(Ordering::Relaxed), Instant::now());
     tokio::time::sleep(time).await;
@@ -61,15 +62,15 @@ async fn measure(house: &House, clients: usize, wait: u64, time: Duration) -> Me
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f69_five_times_too_much_leaves_nine_tenths_of_what_is_done_without_it() {
     let _turn = ONE_AT_A_TIME.lock().await;
-    // The server is what is scarce: 5 at a time, 100 ms each, 50 calls a second.
+    // The server is the bottleneck: 5 at a time, 100 ms each, 50 calls a second.
     let server = Server::start(5).await;
-    let house = House::start(
-        server.address, // Sixteen clients in one, since nobody shows who it is.
+    let gateway = Gateway::start(
+        server.address, // All sixteen count as one client, because they are anonymous.
         "per_client = { calls = 1, waiting = 1, wait = \"200ms\" }",
     );
     let time = Duration::from_secs(often(3, 60) as u64);
-    let good = measure(&house, 8, 100, time).await;
-    let mut flooded = measure(&house, 40, 100, time).await;
+    let good = measure(&gateway, 8, 100, time).await;
+    let mut flooded = measure(&gateway, 40, 100, time).await;
     flooded.refusals.sort();
     let at_once = flooded.refusals.first().copied().unwrap_or_default();
     let tenth = flooded.refusals.get(flooded.refusals.len() / 10).copied().unwrap_or_default();
@@ -88,13 +89,13 @@ async fn f69_five_times_too_much_leaves_nine_tenths_of_what_is_done_without_it()
 async fn f96_without_file_descriptors_nobody_is_harmed_and_it_passes() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    // Connections may take all descriptors that the half for clients leaves to upstreams: the limit is lowered
-    // behind Weir's back.
-    let house = House::start(server.address, "");
-    let mut friend = Client::connect(house.address).await.expect("it listens");
+    // Connections may take all descriptors that the half for clients leaves to upstreams, because
+    // the limit is lowered behind Weir's back.
+    let gateway = Gateway::start(server.address, "");
+    let mut friend = Client::connect(gateway.address).await.expect("it listens");
     assert_eq!(friend.call(Call { nonce: 0, ..Call::default() }).await, Outcome::Answered);
-    let pid = rustix::process::Pid::from_raw(house.number() as i32);
-    let in_use = std::fs::read_dir(format!("/proc/{}/fd", house.number()));
+    let pid = rustix::process::Pid::from_raw(gateway.pid() as i32);
+    let in_use = std::fs::read_dir(format!("/proc/{}/fd", gateway.pid()));
     let limit = in_use.map_or(40, |files| files.count() as u64 + 12);
     let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit)
@@ -102,24 +103,24 @@ async fn f96_without_file_descriptors_nobody_is_harmed_and_it_passes() {
 
     let mut crowd = Vec::new();
     for _ in 0..60 {
-        crowd.push(Client::connect(house.address).await.expect("the kernel takes it"));
+        crowd.push(Client::connect(gateway.address).await.expect("the kernel takes it"));
     }
-    tokio::task::block_in_place(|| house.said("no connection can be accepted"));
-    let (before, begin) = (computed(house.number()), Instant::now());
+    tokio::task::block_in_place(|| gateway.wait_for_log("cannot accept connections"));
+    let (before, begin) = (cpu_time(gateway.pid()), Instant::now());
     for nonce in 1..20 {
         assert_eq!(
             friend.call(Call { nonce, wait: 50, ..Call::default() }).await,
             Outcome::Answered
         );
     }
-    let busy = computed(house.number()).saturating_sub(before).as_secs_f64();
+    let busy = cpu_time(gateway.pid()).saturating_sub(before).as_secs_f64();
     let share = busy / begin.elapsed().as_secs_f64();
     assert!(share < 0.3, "it spins: {share:.2} of a core");
 
     drop(crowd);
     let begin = Instant::now();
     let answered = loop {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let nonce = 100 + begin.elapsed().as_millis() as u64;
         if client.call(Call { nonce, ..Call::default() }).await == Outcome::Answered {
             break begin.elapsed();

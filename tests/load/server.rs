@@ -1,4 +1,4 @@
-//! The server behind the house: one tool that takes its time, and counts what it has executed.
+//! The server behind Weir: one tool with a given duration, which counts its executions.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,12 +22,12 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     executed: Mutex<BTreeMap<u64, usize>>,
     under_way: AtomicUsize,
-    /// How many are worked on at a time.
+    /// Number of calls executed at a time.
     workers: Semaphore,
 }
 
 impl Server {
-    /// Starts one that works on so many calls at a time.
+    /// Starts a server that executes this number of calls at a time.
     pub(crate) async fn start(workers: usize) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -54,15 +54,15 @@ impl Server {
     }
 
     pub(crate) fn executed(&self) -> BTreeMap<u64, usize> {
-        self.executed.lock().expect("nobody panics").clone()
+        self.executed.lock().expect("the lock is not poisoned").clone()
     }
 
-    /// How many calls have come and are not answered.
+    /// Number of calls that have arrived and are not answered.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many are.
+    /// Waits until this number of calls is in flight.
     pub(crate) async fn has_under_way(&self, calls: usize) {
         while self.under_way() < calls {
             tokio::task::yield_now().await;
@@ -99,10 +99,10 @@ impl Server {
         let arguments = request.params.get_object("arguments").expect("arguments");
         let number = |name| arguments.get(name).map_or(0, |text| text.parse().expect("a number"));
         let nonce: u64 = number("nonce");
-        *self.executed.lock().expect("nobody panics").entry(nonce).or_default() += 1;
+        *self.executed.lock().expect("the lock is not poisoned").entry(nonce).or_default() += 1;
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        let _under_way = Leaving(&self.under_way);
-        let _turn = self.workers.acquire().await.expect("nobody closes it");
+        let _under_way = InFlightGuard(&self.under_way);
+        let _turn = self.workers.acquire().await.expect("it is never closed");
         tokio::time::sleep(Duration::from_millis(number("wait"))).await;
         let text = "x".repeat(number("bytes") as usize);
         format!(
@@ -111,10 +111,10 @@ impl Server {
     }
 }
 
-/// Counts a call out, however it ends.
-struct Leaving<'a>(&'a AtomicUsize);
+/// Counts a call as ended when dropped.
+struct InFlightGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Leaving<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

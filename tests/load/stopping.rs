@@ -1,4 +1,4 @@
-//! Stopping under load: what is under way is answered, what comes later is refused in words.
+//! Stopping under load: calls in flight are answered, later requests are refused with an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use rustix::process::Signal;
 use tokio::task::JoinSet;
 
 use crate::client::{Call, Client};
-use crate::house::House;
+use crate::gateway::Gateway;
 use crate::ledger::{Ledger, Outcome};
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
-/// How many calls are under way when it is told to stop.
+/// Number of calls in flight when Weir is stopped.
 const CALLS: usize = 200;
 const LISTENERS: usize = 50;
 
@@ -23,11 +23,11 @@ async fn f80_a_signal_under_load_loses_no_call() {
     let mut latest = Duration::ZERO;
     for _ in 0..often(10, 100) {
         let server = Server::start(CALLS).await;
-        let mut house = House::start(server.address, "");
+        let mut gateway = Gateway::start(server.address, "");
         let (ledger, nonces) = (Arc::new(Ledger::default()), Arc::new(AtomicU64::new(0)));
         let mut listeners = JoinSet::new();
         for id in 0..LISTENERS {
-            let mut client = Client::connect(house.address).await.expect("it listens");
+            let mut client = Client::connect(gateway.address).await.expect("it listens");
             client.send(&client.listen(id as u64)).await.expect("sent");
             client.until("subscriptions/acknowledged").await.expect("acknowledged");
             listeners.spawn(async move {
@@ -39,32 +39,32 @@ async fn f80_a_signal_under_load_loses_no_call() {
         let mut clients = JoinSet::new();
         for _ in 0..CALLS {
             let (ledger, nonces) = (Arc::clone(&ledger), Arc::clone(&nonces));
-            let mut client = Client::connect(house.address).await.expect("it listens");
+            let mut client = Client::connect(gateway.address).await.expect("it listens");
             clients.spawn(async move {
                 loop {
                     let nonce = nonces.fetch_add(1, Ordering::Relaxed);
                     let wait = 300 + nonce % 200;
                     let outcome = client.call(Call { nonce, wait, ..Call::default() }).await;
                     let ended = Instant::now();
-                    ledger.note(nonce, outcome.clone());
-                    if outcome != Outcome::Answered || client.is_told_to_leave() {
+                    ledger.record(nonce, outcome.clone());
+                    if outcome != Outcome::Answered || client.is_closing() {
                         return ended;
                     }
                 }
             });
         }
-        // A client whose request was not there yet is refused in words.
+        // A client whose request had not arrived yet receives a refusal.
         let there = CALLS * 9 / 10;
         server.has_under_way(there).await;
-        house.signal(Signal::TERM);
-        let told = Instant::now();
+        gateway.signal(Signal::TERM);
+        let signalled_at = Instant::now();
         let last = clients.join_all().await.into_iter().max().expect("calls");
-        let status = tokio::task::block_in_place(|| house.ended());
+        let status = tokio::task::block_in_place(|| gateway.wait());
         let late = last.elapsed();
         listeners.join_all().await;
         assert!(status.success(), "{status}");
         assert!(late < Duration::from_secs(1), "{late:?} after the last call");
-        assert!(told.elapsed() < Duration::from_millis(30_500));
+        assert!(signalled_at.elapsed() < Duration::from_millis(30_500));
         latest = latest.max(late);
 
         let sum = ledger.sum();
@@ -80,22 +80,22 @@ async fn f80_a_signal_under_load_loses_no_call() {
 async fn f80_what_is_left_when_the_grace_time_is_over_hears_so() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let mut house = House::start(server.address, "shutdown_grace = \"1s\"");
+    let mut gateway = Gateway::start(server.address, "shutdown_grace = \"1s\"");
     let mut clients = JoinSet::new();
     for nonce in 0..8 {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         clients.spawn(
             async move { client.call(Call { nonce, wait: 60_000, ..Call::default() }).await },
         );
     }
     server.has_under_way(8).await;
-    house.signal(Signal::TERM);
-    let told = Instant::now();
+    gateway.signal(Signal::TERM);
+    let signalled_at = Instant::now();
     for outcome in clients.join_all().await {
         assert!(matches!(&outcome, Outcome::Refused(how) if how.contains("5030")), "{outcome:?}");
     }
-    assert!(tokio::task::block_in_place(|| house.ended()).success());
-    let took = told.elapsed();
+    assert!(tokio::task::block_in_place(|| gateway.wait()).success());
+    let took = signalled_at.elapsed();
     assert!(took >= Duration::from_secs(1) && took < Duration::from_millis(1_500), "{took:?}");
 }
 
@@ -104,25 +104,25 @@ async fn f80_f91_a_second_signal_ends_it_at_once_and_more_of_them_change_nothing
     let _turn = ONE_AT_A_TIME.lock().await;
     for signals in [2, 50] {
         let server = Server::start(1).await;
-        let mut house = House::start(server.address, "");
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut gateway = Gateway::start(server.address, "");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let calling = tokio::task::JoinSet::from_iter([async move {
             client.call(Call { wait: 60_000, ..Call::default() }).await
         }]);
         server.has_under_way(1).await;
-        house.signal(Signal::TERM);
-        house.said("stopping");
-        let told = Instant::now();
+        gateway.signal(Signal::TERM);
+        gateway.wait_for_log("stopping");
+        let signalled_at = Instant::now();
         for round in 1..signals {
-            house.signal(if round % 2 == 0 { Signal::INT } else { Signal::TERM });
+            gateway.signal(if round % 2 == 0 { Signal::INT } else { Signal::TERM });
         }
-        let status = tokio::task::block_in_place(|| house.ended());
+        let status = tokio::task::block_in_place(|| gateway.wait());
         assert!(status.success(), "{status}");
-        assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+        assert!(signalled_at.elapsed() < Duration::from_secs(1), "{:?}", signalled_at.elapsed());
         let outcome = calling.join_all().await.remove(0);
-        // With so many of them nothing is waited for any more, not even the last words.
-        let is_told = matches!(&outcome, Outcome::Refused(how) if how.contains("5030"));
-        assert!(is_told || signals > 2, "{outcome:?}");
+        // With this many signals Weir waits for nothing any more, not even for the last responses.
+        let is_refused = matches!(&outcome, Outcome::Refused(how) if how.contains("5030"));
+        assert!(is_refused || signals > 2, "{outcome:?}");
     }
 }
 
@@ -130,18 +130,18 @@ async fn f80_f91_a_second_signal_ends_it_at_once_and_more_of_them_change_nothing
 async fn f80_it_goes_on_for_a_moment_if_it_was_told_to() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let mut house = House::start(server.address, "shutdown_delay = \"500ms\"");
+    let mut gateway = Gateway::start(server.address, "shutdown_delay = \"500ms\"");
     let begin = Instant::now();
-    house.signal(Signal::TERM);
-    house.said("about to stop");
+    gateway.signal(Signal::TERM);
+    gateway.wait_for_log("about to stop");
     let mut nonce = 0;
     while begin.elapsed() < Duration::from_millis(400) {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
         nonce += 1;
     }
     assert!(nonce > 0);
-    assert!(tokio::task::block_in_place(|| house.ended()).success());
+    assert!(tokio::task::block_in_place(|| gateway.wait()).success());
     assert!(begin.elapsed() >= Duration::from_millis(500));
-    assert!(Client::connect(house.address).await.is_err());
+    assert!(Client::connect(gateway.address).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! Clients that are slow, silent, or lie, on real connections.
+//! Clients that are slow, silent, or invalid, on real connections.
 
 use std::time::{Duration, Instant};
 
@@ -6,33 +6,33 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 use crate::client::{Call, Client};
-use crate::house::{House, kib_of};
+use crate::gateway::{Gateway, kib_of};
 use crate::ledger::Outcome;
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
-/// Everything in a fraction of its usual time.
+/// All timeouts at a fraction of their defaults.
 const QUICK: &str = "timeouts = { head = \"1s\", body = \"1s\", write = \"1s\", idle = \"2s\" }\n\
      max_connections = 10000";
 
-/// Reads until the other side closes, and tells what was said and when.
+/// Reads until the peer closes, and returns the text and the time that it took.
 async fn rest(mut client: Client, begin: Instant) -> (String, Duration) {
-    let mut said = Vec::new();
-    // A reset ends it as well.
-    let _ = client.stream.read_to_end(&mut said).await;
-    (String::from_utf8_lossy(&said).into_owned(), begin.elapsed())
+    let mut output = Vec::new();
+    // A reset ends the connection as well.
+    let _ = client.stream.read_to_end(&mut output).await;
+    (String::from_utf8_lossy(&output).into_owned(), begin.elapsed())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobody_up() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let house = House::start(server.address, QUICK);
+    let gateway = Gateway::start(server.address, QUICK);
     let crowd = often(500, 5_000);
-    let before = kib_of(house.number(), "VmRSS");
+    let before = kib_of(gateway.pid(), "VmRSS");
     let mut strangers = JoinSet::new();
     for at in 0..crowd {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let begin = Instant::now();
         strangers.spawn(async move {
             if at % 2 == 0 {
@@ -48,17 +48,17 @@ async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobod
             rest(client, begin).await
         });
     }
-    let grown = kib_of(house.number(), "VmRSS").saturating_sub(before);
+    let grown = kib_of(gateway.pid(), "VmRSS").saturating_sub(before);
     let mut slowest = Duration::ZERO;
-    let mut client = Client::connect(house.address).await.expect("it listens");
+    let mut client = Client::connect(gateway.address).await.expect("it listens");
     for nonce in 0..50 {
         let begin = Instant::now();
         assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
         slowest = slowest.max(begin.elapsed());
     }
-    for (said, after) in strangers.join_all().await {
-        assert!(said.is_empty() || said.starts_with("HTTP/1.1 408"), "{said}");
-        // Half the time to be told, and as much for the test to come to it.
+    for (output, after) in strangers.join_all().await {
+        assert!(output.is_empty() || output.starts_with("HTTP/1.1 408"), "{output}");
+        // Half of the time is for the timeout, and the other half for the test to notice it.
         assert!(after < Duration::from_secs(6), "{after:?}");
     }
     eprintln!("{} KiB each, others at most {slowest:?}", grown / crowd as u64);
@@ -71,7 +71,7 @@ async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobod
 async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_only() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let house = House::start(server.address, QUICK);
+    let gateway = Gateway::start(server.address, QUICK);
     for (length, body, status) in [
         ("Content-Length: 100", "{", "408"),
         ("Content-Length: 1", "{}{}", "400"),
@@ -84,17 +84,18 @@ async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_o
         ("Transfer-Encoding: gzip, chunked", "0\r\n\r\n", "501"),
         ("Transfer-Encoding: chunked, chunked", "0\r\n\r\n", "400"),
     ] {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let head = client.head("ping", "");
         let begin = Instant::now();
         client.send(&format!("{head}{length}\r\n\r\n{body}")).await.expect("sent");
-        let (said, after) = rest(client, begin).await;
-        assert!(said.starts_with(&format!("HTTP/1.1 {status}")), "{length}, {body}: {said}");
-        // What stands behind an answer is never taken for one more request that is answered well.
-        assert!(!said.contains("HTTP/1.1 200"), "{length}, {body}: {said}");
+        let (output, after) = rest(client, begin).await;
+        assert!(output.starts_with(&format!("HTTP/1.1 {status}")), "{length}, {body}: {output}");
+        // Bytes behind a response are never parsed as a further request that is answered with
+        // success.
+        assert!(!output.contains("HTTP/1.1 200"), "{length}, {body}: {output}");
         assert!(after < Duration::from_secs(4), "{length}, {body}: {after:?}");
     }
-    let mut client = Client::connect(house.address).await.expect("it listens");
+    let mut client = Client::connect(gateway.address).await.expect("it listens");
     assert_eq!(client.call(Call::default()).await, Outcome::Answered);
 }
 
@@ -102,71 +103,76 @@ async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_o
 async fn f71_f72_what_is_too_large_is_refused_in_words_and_at_once() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let house = House::start(server.address, QUICK);
+    let gateway = Gateway::start(server.address, QUICK);
     let fields = |count: usize| (0..count).map(|at| format!("X-{at}: y\r\n")).collect::<String>();
     let long = |bytes: usize| format!("X-Long: {}\r\n", "y".repeat(bytes));
     let heads =
         [(fields(101), 431), (fields(10_000), 431), (long(17 << 10), 431), (long(10 << 20), 431)];
     let mut slowest = Duration::ZERO;
-    let before = kib_of(house.number(), "VmRSS");
+    let before = kib_of(gateway.pid(), "VmRSS");
     for (more, status) in heads {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let head = client.head("ping", &more);
         let begin = Instant::now();
         let (mut reading, mut writing) = tokio::io::split(&mut client.stream);
         let text = format!("{head}\r\n");
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let write = async {
             use tokio::io::AsyncWriteExt;
             let _ = writing.write_all(text.as_bytes()).await;
         };
         let read = async {
-            let _ = reading.read_to_end(&mut said).await;
+            let _ = reading.read_to_end(&mut output).await;
         };
         tokio::join!(write, read);
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.starts_with(&format!("HTTP/1.1 {status}")), "{} bytes: {said}", more.len());
+        let output = String::from_utf8_lossy(&output);
+        assert!(
+            output.starts_with(&format!("HTTP/1.1 {status}")),
+            "{} bytes: {output}",
+            more.len()
+        );
         slowest = slowest.max(begin.elapsed());
     }
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
-    let grown = kib_of(house.number(), "VmRSS").saturating_sub(before);
+    let grown = kib_of(gateway.pid(), "VmRSS").saturating_sub(before);
     assert!(grown < 4 << 10, "{grown} KiB");
 
     for (more, length, status) in
         [("", (4 << 20) + 1, 413), ("", 100 << 20, 413), ("Content-Encoding: gzip\r\n", 10, 415)]
     {
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         let head = client.head("ping", more);
         client.send(&format!("{head}Content-Length: {length}\r\n\r\n")).await.expect("sent");
-        let reply = client.reply().await.expect("a reply");
+        let reply = client.read_response().await.expect("a reply");
         assert_eq!(reply.status, status, "{reply:?}");
     }
-    let mut client = Client::connect(house.address).await.expect("it listens");
+    let mut client = Client::connect(gateway.address).await.expect("it listens");
     let head = client.head("ping", "");
     client.send(&format!("{head}Transfer-Encoding: chunked\r\n\r\n")).await.expect("sent");
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
     for _ in 0..66 {
         let _ = client.send(&chunk).await;
     }
-    assert_eq!(client.reply().await.expect("it can be read").status, 413);
+    assert_eq!(client.read_response().await.expect("it can be read").status, 413);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f75_pipelined_requests_are_answered_in_their_order_and_who_closes_half_has_left() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(200).await;
-    let house = House::start(server.address, QUICK);
-    let mut client = Client::connect(house.address).await.expect("it listens");
+    let gateway = Gateway::start(server.address, QUICK);
+    let mut client = Client::connect(gateway.address).await.expect("it listens");
     let wait = |nonce| (nonce * 7) % 20;
     let all =
         (0..100).map(|nonce| client.request(Call { nonce, wait: wait(nonce), ..Call::default() }));
     let all: String = all.collect();
     client.send(&all).await.expect("sent");
     for nonce in 0..100 {
-        let reply = client.reply().await.expect("a reply");
+        let reply = client.read_response().await.expect("a reply");
         assert!(reply.body.contains(&format!("\"text\":\"{nonce}.\"")), "{nonce}: {reply:?}");
     }
-    // In the modern era losing the stream is cancelling, and an end of what is sent is all that can be seen of it.
+    // In the modern era losing the stream means cancellation, and a half-close is all that Weir can
+    // see of it.
     let request = client.request(Call { nonce: 1_000, wait: 60_000, ..Call::default() });
     client.send(&request).await.expect("sent");
     server.has_under_way(1).await;

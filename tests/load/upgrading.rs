@@ -1,4 +1,4 @@
-//! Upgrading under load: a new program takes the socket over, and nobody is refused.
+//! Upgrading under load: a new program takes the socket over, and no client is refused.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,14 +15,14 @@ use tokio::task::JoinSet;
 use weir::json::Object;
 
 use crate::client::{Call, Client};
-use crate::house::House;
+use crate::gateway::Gateway;
 use crate::ledger::{Ledger, Outcome};
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
 const CLIENTS: usize = 20;
 
-/// Clients that come and go, all the time.
+/// Clients that connect and disconnect all the time.
 struct Crowd {
     ledger: Arc<Ledger>,
     is_over: Arc<AtomicBool>,
@@ -30,14 +30,14 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn gather(house: &House) -> Self {
+    fn gather(gateway: &Gateway) -> Self {
         let (ledger, is_over) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
         let nonces = Arc::new(AtomicU64::new(0));
         let mut clients = JoinSet::new();
         for _ in 0..CLIENTS {
             let (ledger, is_over, nonces) =
                 (Arc::clone(&ledger), Arc::clone(&is_over), Arc::clone(&nonces));
-            let address = house.address;
+            let address = gateway.address;
             clients.spawn(async move {
                 while !is_over.load(Ordering::Relaxed) {
                     let mut client = match Client::connect(address).await {
@@ -45,18 +45,18 @@ impl Crowd {
                         Err(error) => {
                             let nonce = nonces.fetch_add(1, Ordering::Relaxed);
                             assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-                            ledger.note(nonce, Outcome::Unreachable);
+                            ledger.record(nonce, Outcome::Unreachable);
                             continue;
                         }
                     };
-                    // Some stay for long, and some leave at once.
+                    // Some clients stay connected for long, and some leave at once.
                     for _ in 0..nonces.load(Ordering::Relaxed) % 7 + 1 {
                         let nonce = nonces.fetch_add(1, Ordering::Relaxed);
                         let call = Call { nonce, wait: nonce % 20, ..Call::default() };
                         let outcome = client.call(call).await;
                         let is_answered = outcome == Outcome::Answered;
-                        ledger.note(nonce, outcome);
-                        if !is_answered || client.is_told_to_leave() {
+                        ledger.record(nonce, outcome);
+                        if !is_answered || client.is_closing() {
                             break;
                         }
                     }
@@ -73,11 +73,12 @@ impl Crowd {
     }
 }
 
-/// The process that has taken over from this one, once the one before has ended.
-fn successor(house: &House) -> Pid {
-    let line = Object::parse(house.said("handed over")).expect("a line of JSON");
+/// Process that has taken over from this one, once the previous one has ended.
+fn successor(gateway: &Gateway) -> Pid {
+    let line =
+        Object::parse(gateway.wait_for_log("successor process serves")).expect("a line of JSON");
     let number = line.get("process").expect("a number").parse().expect("a number");
-    house.said("\"stopped\"");
+    gateway.wait_for_log("\"stopped\"");
     Pid::from_raw(number).expect("a process")
 }
 
@@ -85,16 +86,16 @@ fn successor(house: &House) -> Pid {
 async fn f84_upgrades_under_load_refuse_nobody_and_lose_nothing() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
-    // Where operators ask it is the same socket, too.
+    // The admin endpoint uses the same socket, too.
     let operators = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let operators = operators.expect("a free port");
     let config = format!("[admin]\nlisten = \"{operators}\"\n[state]\ndir = \"state\"");
-    let house = House::start(server.address, &config);
-    let crowd = Crowd::gather(&house);
-    let mut serving = Pid::from_raw(house.number() as i32).expect("a process");
+    let gateway = Gateway::start(server.address, &config);
+    let crowd = Crowd::gather(&gateway);
+    let mut serving = Pid::from_raw(gateway.pid() as i32).expect("a process");
     for _ in 0..often(5, 100) {
         kill_process(serving, Signal::USR2).expect("it runs");
-        serving = tokio::task::block_in_place(|| successor(&house));
+        serving = tokio::task::block_in_place(|| successor(&gateway));
         tokio::task::block_in_place(|| lives(operators));
     }
     let ledger = crowd.leave().await;
@@ -104,10 +105,10 @@ async fn f84_upgrades_under_load_refuse_nobody_and_lose_nothing() {
     assert!(sum.answered > CLIENTS * 5, "{sum:?}");
     ledger.agrees_with(&server.executed());
     kill_process(serving, Signal::TERM).expect("it runs");
-    tokio::task::block_in_place(|| house.all_ended());
+    tokio::task::block_in_place(|| gateway.wait_for_all());
 }
 
-/// Asks as an operator whether it lives.
+/// Checks `/healthz` on the admin endpoint.
 fn lives(operators: SocketAddr) {
     let mut stream = TcpStream::connect(operators).expect("it listens");
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {operators}\r\n\r\n");
@@ -121,16 +122,16 @@ fn lives(operators: SocketAddr) {
 async fn f84_a_new_program_that_does_not_get_ready_changes_nothing() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
-    let mut house = House::start(server.address, "");
-    let crowd = Crowd::gather(&house);
-    let file = house.folder.path().join("weir.toml");
+    let mut gateway = Gateway::start(server.address, "");
+    let crowd = Crowd::gather(&gateway);
+    let file = gateway.folder.path().join("weir.toml");
     let good = std::fs::read_to_string(&file).expect("read");
     for broken in ["[server]\nlisten = 7\n", "", "[upstreams", "[upstreams.a]\nurl = \"ftp://x\"\n"]
     {
         for _ in 0..often(1, 5) {
             std::fs::write(&file, broken).expect("written");
-            house.signal(Signal::USR2);
-            tokio::task::block_in_place(|| house.said("not handed over"));
+            gateway.signal(Signal::USR2);
+            tokio::task::block_in_place(|| gateway.wait_for_log("upgrade failed"));
         }
     }
     std::fs::write(&file, good).expect("written");
@@ -139,36 +140,36 @@ async fn f84_a_new_program_that_does_not_get_ready_changes_nothing() {
     assert_eq!((sum.cut, sum.unreachable, sum.refused), (0, 0, 0), "{sum:?}");
     assert!(sum.answered > CLIENTS, "{sum:?}");
     ledger.agrees_with(&server.executed());
-    house.signal(Signal::TERM);
-    assert!(tokio::task::block_in_place(|| house.ended()).success());
+    gateway.signal(Signal::TERM);
+    assert!(tokio::task::block_in_place(|| gateway.wait()).success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f84_a_signal_to_stop_ends_an_upgrade_that_is_not_done() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1).await;
-    let mut house = House::start(server.address, "shutdown_grace = \"1s\"");
-    house.signal(Signal::USR2);
-    tokio::task::block_in_place(|| house.said("starting the program anew"));
-    house.signal(Signal::TERM);
-    let status = tokio::task::block_in_place(|| house.ended());
+    let mut gateway = Gateway::start(server.address, "shutdown_grace = \"1s\"");
+    gateway.signal(Signal::USR2);
+    tokio::task::block_in_place(|| gateway.wait_for_log("successor process starting"));
+    gateway.signal(Signal::TERM);
+    let status = tokio::task::block_in_place(|| gateway.wait());
     assert!(status.success(), "{status}");
     tokio::time::timeout(Duration::from_secs(10), async {
-        while Client::connect(house.address).await.is_ok() {
+        while Client::connect(gateway.address).await.is_ok() {
             tokio::task::yield_now().await;
         }
     })
     .await
-    .expect("nobody listens any more");
+    .expect("no process listens any more");
 }
 
-/// Starts it as systemd does: with a socket that somebody else holds.
-fn start_activated(server: &Server, socket: &TcpListener, told: &Path) -> House {
+/// Starts Weir as systemd does: with a socket that another process owns.
+fn start_activated(server: &Server, socket: &TcpListener, notify_socket: &Path) -> Gateway {
     let mut command = Command::new("sh");
     let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
-    command.args(["-c", script, env!("CARGO_BIN_EXE_weir")]).env("NOTIFY_SOCKET", told);
+    command.args(["-c", script, env!("CARGO_BIN_EXE_weir")]).env("NOTIFY_SOCKET", notify_socket);
     command.stdin(Stdio::from(OwnedFd::from(socket.try_clone().expect("a copy"))));
-    House::start_by(command, server.address, "")
+    Gateway::start_by(command, server.address, "")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -176,38 +177,38 @@ async fn f84_f85_with_a_socket_of_systemds_a_restart_refuses_nobody_and_systemd_
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
     let folder = tempfile::TempDir::new().expect("a folder");
-    let told = folder.path().join("notify");
-    let systemd = UnixDatagram::bind(&told).expect("a socket");
+    let notify_socket = folder.path().join("notify");
+    let systemd = UnixDatagram::bind(&notify_socket).expect("a socket");
     systemd.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
-    let hears = |text: &str| {
-        let mut said = [0; 256];
-        let length = systemd.recv(&mut said).expect("it is told");
-        assert_eq!(String::from_utf8_lossy(&said[..length]).trim(), text);
+    let wait_for_notification = |text: &str| {
+        let mut datagram = [0; 256];
+        let length = systemd.recv(&mut datagram).expect("a notification");
+        assert_eq!(String::from_utf8_lossy(&datagram[..length]).trim(), text);
     };
     let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
     for signal in [Signal::TERM, Signal::KILL] {
-        let mut house = start_activated(&server, &socket, &told);
-        hears("READY=1");
-        assert_eq!(house.address, socket.local_addr().expect("an address"));
+        let mut gateway = start_activated(&server, &socket, &notify_socket);
+        wait_for_notification("READY=1");
+        assert_eq!(gateway.address, socket.local_addr().expect("an address"));
         let nonce = signal.as_raw() as u64;
-        let mut client = Client::connect(house.address).await.expect("it listens");
+        let mut client = Client::connect(gateway.address).await.expect("it listens");
         assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
-        house.signal(signal);
-        tokio::task::block_in_place(|| house.ended());
+        gateway.signal(signal);
+        tokio::task::block_in_place(|| gateway.wait());
         if signal == Signal::TERM {
-            hears("STOPPING=1");
+            wait_for_notification("STOPPING=1");
         }
-        // Nobody is there, and it waits.
-        let mut early = Client::connect(house.address).await.expect("systemd listens");
+        // No process accepts, and the connection waits.
+        let mut early = Client::connect(gateway.address).await.expect("systemd listens");
         early
             .send(&early.request(Call { nonce: nonce + 100, ..Call::default() }))
             .await
             .expect("sent");
         let begin = std::time::Instant::now();
-        let again = start_activated(&server, &socket, &told);
-        hears("READY=1");
+        let again = start_activated(&server, &socket, &notify_socket);
+        wait_for_notification("READY=1");
         eprintln!("ready again after {:?}", begin.elapsed());
-        assert_eq!(early.reply().await.expect("a reply").status, 200);
+        assert_eq!(early.read_response().await.expect("a reply").status, 200);
         drop(again);
     }
 }

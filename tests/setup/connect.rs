@@ -1,11 +1,11 @@
-//! `weir connect`: what it prints, and what it does to a client's file.
+//! `weir connect`: its output, and its changes to a client's file.
 
 use insta::assert_snapshot;
 
-use crate::desk::{CLIENTS, Desk, mode};
 use crate::init::upstreams;
+use crate::user_home::{CLIENTS, UserHome, mode};
 
-/// Whether a text is another one with something put into it at one place.
+/// Whether a text is another one with an insertion at one place.
 fn is_insertion(old: &str, new: &str) -> bool {
     let head = old.bytes().zip(new.bytes()).take_while(|(a, b)| a == b).count();
     let tail = old.bytes().rev().zip(new.bytes().rev()).take_while(|(a, b)| a == b).count();
@@ -17,26 +17,27 @@ fn written_into_a_file_everything_else_stays_byte_for_byte() {
     let ways: [&[&str]; 2] =
         [&["--stdio"], &["--url", "http://127.0.0.1:8642/mcp", "--key-env", "MY_KEY"]];
     for (client, way) in CLIENTS.iter().flat_map(|client| ways.map(|way| (client, way))) {
-        let desk = Desk::with(client);
-        desk.write("project/weir.toml", "[upstreams.house]\nprompts_dir = \".\"\n");
+        let user_home = UserHome::with(client);
+        user_home.write("project/weir.toml", "[upstreams.house]\nprompts_dir = \".\"\n");
         let connect = [&["connect", client.name, "--write"], way].concat();
-        let done = desk.weir(&connect);
+        let done = user_home.weir(&connect);
         assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
-        let (old, new) = (client.text(), desk.read(client.user));
+        let (old, new) = (client.text(), user_home.read(client.user));
         assert!(is_insertion(&old, &new), "{}:\n{new}", client.name);
         let folder = client.user.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let backup = desk.files(folder).into_iter().find(|file| file.contains(".weir-backup-"));
-        assert_eq!(desk.read(&format!("{folder}/{}", backup.expect("a copy"))), old);
+        let backup =
+            user_home.files(folder).into_iter().find(|file| file.contains(".weir-backup-"));
+        assert_eq!(user_home.read(&format!("{folder}/{}", backup.expect("a copy"))), old);
 
         // The second time nothing changes.
-        let done = desk.weir(&connect);
+        let done = user_home.weir(&connect);
         assert!(done.err.contains("points at Weir already"), "{}", done.err);
-        assert_eq!(desk.read(client.user), new);
+        assert_eq!(user_home.read(client.user), new);
 
-        // And back: all that was there, and Weir left out.
-        desk.weir(&["init", "--from", client.name, "--force"]);
-        let after = desk.read("project/weir.toml");
-        let before = Desk::with(client);
+        // And back: all servers that were there, without Weir itself.
+        user_home.weir(&["init", "--from", client.name, "--force"]);
+        let after = user_home.read("project/weir.toml");
+        let before = UserHome::with(client);
         before.weir(&["init", "--from", client.name]);
         assert_eq!(upstreams(&after), upstreams(&before.read("project/weir.toml")));
     }
@@ -45,20 +46,26 @@ fn written_into_a_file_everything_else_stays_byte_for_byte() {
 #[test]
 fn a_file_that_is_missing_is_made() {
     for client in &CLIENTS {
-        let desk = Desk::new();
-        let printed = desk.weir(&["connect", client.name, "--url", "https://mcp.example.com/mcp"]);
-        let done =
-            desk.weir(&["connect", client.name, "--url", "https://mcp.example.com/mcp", "--write"]);
+        let user_home = UserHome::new();
+        let printed =
+            user_home.weir(&["connect", client.name, "--url", "https://mcp.example.com/mcp"]);
+        let done = user_home.weir(&[
+            "connect",
+            client.name,
+            "--url",
+            "https://mcp.example.com/mcp",
+            "--write",
+        ]);
         assert_eq!(done.code, 0, "{}", done.err);
-        assert_eq!(desk.read(client.user), printed.out);
+        assert_eq!(user_home.read(client.user), printed.out);
     }
 }
 
 #[test]
 fn a_projects_file_is_written_where_the_client_has_one() {
     for client in &CLIENTS {
-        let desk = Desk::new();
-        let done = desk.weir(&[
+        let user_home = UserHome::new();
+        let done = user_home.weir(&[
             "connect",
             client.name,
             "--stdio",
@@ -71,7 +78,7 @@ fn a_projects_file_is_written_where_the_client_has_one() {
         match client.project {
             Some(file) => {
                 assert_eq!(done.code, 0, "{}", done.err);
-                assert!(desk.read(&format!("project/{file}")).contains("weir"));
+                assert!(user_home.read(&format!("project/{file}")).contains("weir"));
             }
             None => {
                 assert_eq!(done.code, 2);
@@ -83,14 +90,14 @@ fn a_projects_file_is_written_where_the_client_has_one() {
 
 #[test]
 fn the_configuration_decides_how_a_client_comes_in() {
-    let desk = Desk::new();
-    desk.write("project/plain.toml", "[upstreams.house]\nprompts_dir = \".\"\n");
+    let user_home = UserHome::new();
+    user_home.write("project/plain.toml", "[upstreams.house]\nprompts_dir = \".\"\n");
     let keys = "[upstreams.house]\nprompts_dir = \".\"\n[clients.me]\nkey_sha256 = \
                 [\"1111111111111111111111111111111111111111111111111111111111111111\"]\nprompts.allow = [\"*\"]\n";
-    desk.write("project/keys.toml", &format!("server.listen = \"127.0.0.1:9000\"\n{keys}"));
+    user_home.write("project/keys.toml", &format!("server.listen = \"127.0.0.1:9000\"\n{keys}"));
     let public = "server.public_url = \"https://mcp.example.com\"\nserver.path = \"/weir\"\n";
-    desk.write("project/public.toml", &format!("{public}{keys}"));
-    let printed = |arguments: &[&str]| desk.weir(&[&["connect"], arguments].concat()).out;
+    user_home.write("project/public.toml", &format!("{public}{keys}"));
+    let printed = |arguments: &[&str]| user_home.weir(&[&["connect"], arguments].concat()).out;
     let all = [
         printed(&["codex", "-c", "plain.toml"]),
         printed(&["codex", "-c", "plain.toml", "--http"]),
@@ -145,11 +152,11 @@ fn the_configuration_decides_how_a_client_comes_in() {
 
 #[test]
 fn who_logs_in_at_a_provider_is_given_no_place_for_a_key() {
-    let desk = Desk::new();
+    let user_home = UserHome::new();
     let config = "server.public_url = \"https://mcp.example.com\"\n[upstreams.house]\nprompts_dir = \".\"\n\
                   [auth.oidc.corp]\nissuer = \"https://id.example.com\"\naudience = [\"weir\"]\n";
-    desk.write("project/weir.toml", config);
-    let done = desk.weir(&["connect", "codex"]);
+    user_home.write("project/weir.toml", config);
+    let done = user_home.weir(&["connect", "codex"]);
     assert_eq!(
         done.out, "[mcp_servers.weir]\nurl = \"https://mcp.example.com/mcp\"\n",
         "{}",
@@ -159,36 +166,37 @@ fn who_logs_in_at_a_provider_is_given_no_place_for_a_key() {
 
 #[test]
 fn a_configuration_with_mistakes_does_for_stdio_only() {
-    let desk = Desk::new();
-    desk.write("project/weir.toml", "[upstreams.house]\nprompt_dir = \".\"\n");
-    let done = desk.weir(&["connect", "codex"]);
+    let user_home = UserHome::new();
+    user_home.write("project/weir.toml", "[upstreams.house]\nprompt_dir = \".\"\n");
+    let done = user_home.weir(&["connect", "codex"]);
     assert_eq!(done.code, 0);
     assert!(done.out.contains("\"stdio\"") && done.err.contains("weir check"), "{}", done.err);
-    let done = desk.weir(&["connect", "codex", "--http"]);
+    let done = user_home.weir(&["connect", "codex", "--http"]);
     assert!(done.code == 78 && done.err.contains("did you mean `prompts_dir`?"), "{}", done.err);
-    let done = desk.weir(&["connect", "codex", "-c", "nowhere.toml"]);
+    let done = user_home.weir(&["connect", "codex", "-c", "nowhere.toml"]);
     assert_eq!((done.code, done.out.as_str()), (2, ""), "{}", done.err);
-    let done = desk.weir(&["connect", "codex", "--url", "https://me:secret@a.example/mcp"]);
+    let done = user_home.weir(&["connect", "codex", "--url", "https://me:secret@a.example/mcp"]);
     assert!(done.code == 2 && !done.err.contains("secret"), "{}", done.err);
 }
 
 #[test]
 fn anothers_entry_is_replaced_only_by_force_and_ones_own_always() {
-    let desk = Desk::new();
+    let user_home = UserHome::new();
     let other = r#"{"mcpServers": {"weir": {"command": "other"}, "x": {"command": "x"}}}"#;
-    desk.write(".cursor/mcp.json", other);
-    let done = desk.weir(&["connect", "cursor", "--stdio", "--write", "-c", "weir.toml"]);
+    user_home.write(".cursor/mcp.json", other);
+    let done = user_home.weir(&["connect", "cursor", "--stdio", "--write", "-c", "weir.toml"]);
     assert_snapshot!(format!("{}: {}", done.code, done.err), @r"
-    2: note: ~/project/weir.toml is not there yet; `weir init` writes one
+    2: note: ~/project/weir.toml does not exist yet; `weir init` writes one
     weir: ~/.cursor/mcp.json has a server `weir` already that is not Weir: choose another with --name, or replace it with --force
     ");
-    assert_eq!(desk.read(".cursor/mcp.json"), other);
+    assert_eq!(user_home.read(".cursor/mcp.json"), other);
     let done =
-        desk.weir(&["connect", "cursor", "--stdio", "--write", "-c", "weir.toml", "--force"]);
+        user_home.weir(&["connect", "cursor", "--stdio", "--write", "-c", "weir.toml", "--force"]);
     assert_eq!(done.code, 0, "{}", done.err);
-    let done = desk.weir(&["connect", "cursor", "--url", "http://127.0.0.1:8642/mcp", "--write"]);
+    let done =
+        user_home.weir(&["connect", "cursor", "--url", "http://127.0.0.1:8642/mcp", "--write"]);
     assert_eq!(done.code, 0, "{}", done.err);
-    assert_snapshot!(desk.read(".cursor/mcp.json"), @r#"
+    assert_snapshot!(user_home.read(".cursor/mcp.json"), @r#"
     {"mcpServers": {"weir": {
           "url": "http://127.0.0.1:8642/mcp"
         }, "x": {"command": "x"}}}
@@ -197,32 +205,33 @@ fn anothers_entry_is_replaced_only_by_force_and_ones_own_always() {
 
 #[test]
 fn a_key_that_was_written_by_hand_stays() {
-    let desk = Desk::new();
+    let user_home = UserHome::new();
     let connect = ["connect", "zed", "--url", "https://a.example/mcp", "--key-env", "K", "--write"];
-    desk.weir(&connect);
-    let by_hand = desk.read(".config/zed/settings.json").replace("THE-KEY-OF-THIS-CLIENT", "real");
-    desk.write(".config/zed/settings.json", &by_hand);
-    let done = desk.weir(&connect);
+    user_home.weir(&connect);
+    let by_hand =
+        user_home.read(".config/zed/settings.json").replace("THE-KEY-OF-THIS-CLIENT", "real");
+    user_home.write(".config/zed/settings.json", &by_hand);
+    let done = user_home.weir(&connect);
     assert!(done.err.contains("points at Weir already"), "{}", done.err);
-    assert_eq!(desk.read(".config/zed/settings.json"), by_hand);
+    assert_eq!(user_home.read(".config/zed/settings.json"), by_hand);
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_left_alone() {
-    let desk = Desk::new();
+    let user_home = UserHome::new();
     for (client, path, text) in [
         ("cursor", ".cursor/mcp.json", "{ \"mcpServers\": { \"a\": "),
         ("gemini", ".gemini/settings.json", "{ \"mcpServers\": [] }"),
         ("zed", ".config/zed/settings.json", "[1]"),
         ("codex", ".codex/config.toml", "mcp_servers = 1\n"),
     ] {
-        desk.write(path, text);
-        let done = desk.weir(&["connect", client, "--stdio", "--write", "-c", "weir.toml"]);
+        user_home.write(path, text);
+        let done = user_home.weir(&["connect", client, "--stdio", "--write", "-c", "weir.toml"]);
         assert_eq!(done.code, 78, "{}", done.err);
         assert_eq!(done.err.lines().filter(|line| line.starts_with("weir: ")).count(), 1);
-        assert_eq!(desk.read(path), text);
+        assert_eq!(user_home.read(path), text);
         let folder = path.rsplit_once('/').expect("it is in a folder").0;
-        assert_eq!(desk.files(folder).len(), 1, "no copy, no leftover");
+        assert_eq!(user_home.files(folder).len(), 1, "no copy, no leftover");
     }
 }
 
@@ -230,31 +239,31 @@ fn a_file_that_cannot_be_read_is_left_alone() {
 #[cfg(unix)]
 fn links_and_permissions_stay_and_so_do_marks_and_line_ends() {
     use std::os::unix::fs::PermissionsExt;
-    let desk = Desk::new();
+    let user_home = UserHome::new();
     let text = "\u{feff}{\r\n\t\"mcpServers\": {\r\n\t\t\"a\": { \"command\": \"x\" }\r\n\t}\r\n}";
-    desk.write("dotfiles/mcp.json", text);
-    let real = desk.path("dotfiles/mcp.json");
+    user_home.write("dotfiles/mcp.json", text);
+    let real = user_home.path("dotfiles/mcp.json");
     std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o640)).expect("set");
-    std::fs::create_dir(desk.path(".cursor")).expect("made");
-    std::os::unix::fs::symlink(&real, desk.path(".cursor/mcp.json")).expect("linked");
-    let done = desk.weir(&["connect", "cursor", "--url", "https://a.example/mcp", "--write"]);
+    std::fs::create_dir(user_home.path(".cursor")).expect("made");
+    std::os::unix::fs::symlink(&real, user_home.path(".cursor/mcp.json")).expect("linked");
+    let done = user_home.weir(&["connect", "cursor", "--url", "https://a.example/mcp", "--write"]);
     assert_eq!(done.code, 0, "{}", done.err);
-    assert!(desk.path(".cursor/mcp.json").is_symlink());
+    assert!(user_home.path(".cursor/mcp.json").is_symlink());
     assert_eq!(mode(&real), 0o640);
-    let backup = desk.files("dotfiles").into_iter().find(|file| file.contains("weir-backup"));
-    assert_eq!(mode(&desk.path("dotfiles").join(backup.expect("a copy"))), 0o640);
+    let backup = user_home.files("dotfiles").into_iter().find(|file| file.contains("weir-backup"));
+    assert_eq!(mode(&user_home.path("dotfiles").join(backup.expect("a copy"))), 0o640);
     let expected = "\u{feff}{\r\n\t\"mcpServers\": {\r\n\t\t\"a\": { \"command\": \"x\" },\r\n\t\t\"weir\": \
                     {\r\n\t\t\t\"url\": \"https://a.example/mcp\"\r\n\t\t}\r\n\t}\r\n}";
-    assert_eq!(desk.read("dotfiles/mcp.json"), expected);
+    assert_eq!(user_home.read("dotfiles/mcp.json"), expected);
 }
 
 #[test]
 fn toml_with_other_line_ends_keeps_them() {
-    let desk = Desk::new();
+    let user_home = UserHome::new();
     let text = "# mine\r\nmodel = \"x\"\r\n\r\n[mcp_servers.a]\r\ncommand = \"a\" # why\r\n";
-    desk.write(".codex/config.toml", text);
-    desk.weir(&["connect", "codex", "--url", "https://a.example/mcp", "--write"]);
-    let new = desk.read(".codex/config.toml");
+    user_home.write(".codex/config.toml", text);
+    user_home.weir(&["connect", "codex", "--url", "https://a.example/mcp", "--write"]);
+    let new = user_home.read(".codex/config.toml");
     assert!(new.starts_with(text), "{new:?}");
 }
 
@@ -264,14 +273,14 @@ fn where_a_key_stands_twice_nobody_knows_which_counts_and_nothing_is_written() {
         r#"{"mcpServers":{},"mcpServers":{"a":{"command":"x"}}}"#,
         r#"{"mcpServers":{"weir":{"command":"x"},"weir":{"command":"weir","args":["stdio"]}}}"#,
     ] {
-        let desk = Desk::new();
-        desk.write("project/weir.toml", "");
-        desk.write(".cursor/mcp.json", text);
-        let done = desk.weir(&["connect", "cursor", "--stdio", "--write", "--force"]);
+        let user_home = UserHome::new();
+        user_home.write("project/weir.toml", "");
+        user_home.write(".cursor/mcp.json", text);
+        let done = user_home.weir(&["connect", "cursor", "--stdio", "--write", "--force"]);
         assert_eq!(done.code, 78, "{}", done.err);
-        assert!(done.err.contains("stands there twice"), "{}", done.err);
+        assert!(done.err.contains("occurs twice"), "{}", done.err);
         assert_eq!(
-            (desk.read(".cursor/mcp.json").as_str(), desk.files(".cursor").len()),
+            (user_home.read(".cursor/mcp.json").as_str(), user_home.files(".cursor").len()),
             (text, 1)
         );
     }

@@ -1,5 +1,5 @@
-//! `./dev release` with stand-ins for the programs that it runs: what is missing or fails on the way costs that step and no
-//! more, and the result of the step before is delivered with a line that says so.
+//! `./dev release` with stand-ins for the programs that it runs: a missing or failing program costs
+//! that step only, and the result of the step before is delivered with a line that says so.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -7,12 +7,13 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Builds what it is asked for: a file that says by which flags.
+/// Builds a file that records the flags.
 const CARGO: &str = r#"#!/bin/sh
 case $1 in --version) echo "cargo PINNED (x)"; exit ;; clippy | fmt) exit ;; esac
 into=$CARGO_TARGET_DIR; target=; bin=
 while [ $# -gt 0 ]; do
-    case $1 in --target-dir) into=$2; shift ;; --target) target=$2; shift ;; --bin) bin=$2; shift ;; esac
+    case $1 in --target-dir) into=$2; shift ;; --target) target=$2; shift ;;
+    --bin) bin=$2; shift ;; esac
     shift
 done
 case $RUSTFLAGS in -Cprofile-use*) [ ! -e "$CARGO_TARGET_DIR/no-guided" ] || exit 101 ;; esac
@@ -31,11 +32,11 @@ case $1 in -vV) echo "host: x86_64-unknown-linux-gnu" ;; --print) echo "$CARGO_T
 
 const RUSTUP: &str = "#!/bin/sh\n[ \"$1\" != component ]\n";
 
-/// Puts its counts, or profiles, together.
+/// Merges counts or profiles.
 const PROFDATA: &str = "#!/bin/sh\necho profile >\"$3\"\n";
 
-/// Finds its runtime beside the path that it was called by. As LLVM 19 it does not know `safe`; as a later one it does, and
-/// its help goes on after that for longer than a pipe holds.
+/// Finds its runtime beside the path that it was called by. As LLVM 19 it does not know `safe`; as
+/// a later one it does, and its help text after that is longer than a pipe's buffer.
 const BOLT: &str = r#"#!/bin/sh
 folding=
 case $* in *icf=safe*) folding=' and folded' ;; esac
@@ -48,7 +49,7 @@ fi
 [ ! -e "$CARGO_TARGET_DIR/no-bolt" ] || exit 1
 while [ "$1" != -o ]; do shift; done
 echo "rearranged$folding" >"$2"
-mkdir -p "$(dirname "$2")/seen"; echo x >"$(dirname "$2")/seen/weir.1"
+mkdir -p "$(dirname "$2")/profiles"; echo x >"$(dirname "$2")/profiles/weir.1"
 chmod +x "$2"
 "#;
 
@@ -84,7 +85,7 @@ impl Machine {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("set");
     }
 
-    /// What was delivered, and what was said about it.
+    /// Returns the delivered file and the output.
     fn release(&self) -> (String, String) {
         let path = std::env::var("PATH").expect("a path");
         let output = Command::new("bash")
@@ -94,49 +95,49 @@ impl Machine {
             .env("PATH", format!("{}:{path}", self.path().join("bin").display()))
             .output()
             .expect("it runs");
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert!(output.status.success(), "{said}");
+        let received = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.success(), "{received}");
         let delivered = std::fs::read_to_string(self.path().join("guided/weir"));
-        (delivered.expect("it is delivered").trim().to_owned(), said)
+        (delivered.expect("it is delivered").trim().to_owned(), received)
     }
 }
 
 #[test]
 fn a_release_is_rearranged_by_the_program_that_a_link_leads_to() {
     let machine = Machine::new();
-    let (delivered, said) = machine.release();
-    assert_eq!(delivered, "rearranged", "{said}");
-    assert!(!said.contains("it is"), "{said}");
+    let (delivered, received) = machine.release();
+    assert_eq!(delivered, "rearranged", "{received}");
+    assert!(!received.contains("slower"), "{received}");
 }
 
 #[test]
 fn a_release_is_folded_by_a_program_that_knows_how_to_do_that_safely() {
     let machine = Machine::new();
     machine.program("newer-bolt", "");
-    let (delivered, said) = machine.release();
-    assert_eq!(delivered, "rearranged and folded", "{said}");
+    let (delivered, received) = machine.release();
+    assert_eq!(delivered, "rearranged and folded", "{received}");
 }
 
 #[test]
 fn a_release_that_a_profile_cannot_guide_is_delivered_plain() {
     let machine = Machine::new();
     machine.program("no-guided", "");
-    let (delivered, said) = machine.release();
-    assert_eq!(delivered, "built", "{said}");
-    let lines: Vec<_> = said.lines().filter(|line| line.contains("it is")).collect();
-    let reason =
-        "without a profile, and a third slower for it: the build that a profile guides failed";
-    assert!(matches!(lines[..], [line] if line.contains(reason)), "{said}");
+    let (delivered, received) = machine.release();
+    assert_eq!(delivered, "built", "{received}");
+    let lines: Vec<_> = received.lines().filter(|line| line.contains("slower")).collect();
+    let reason = "without a profile, a third slower: the profile-guided build failed";
+    assert!(matches!(lines[..], [line] if line.contains(reason)), "{received}");
 }
 
 #[test]
 fn a_release_that_cannot_be_rearranged_is_delivered_as_it_was_built() {
     let machine = Machine::new();
     machine.program("no-bolt", "");
-    let (delivered, said) = machine.release();
+    let (delivered, received) = machine.release();
     assert!(delivered.starts_with("built -Cprofile-use="), "{delivered}");
-    let lines: Vec<_> = said.lines().filter(|line| line.contains("it is not rearranged")).collect();
-    assert!(matches!(lines[..], [line] if line.contains("llvm-bolt failed, see")), "{said}");
+    let lines: Vec<_> =
+        received.lines().filter(|line| line.contains("not optimized with llvm-bolt")).collect();
+    assert!(matches!(lines[..], [line] if line.contains("llvm-bolt failed, see")), "{received}");
 }
 
 #[test]
@@ -148,12 +149,12 @@ fn a_release_without_a_profile_is_delivered_plain() {
             "no-load" => machine.program("no-load", ""),
             _ => std::fs::remove_file(machine.path().join(tool)).expect("removed"),
         }
-        let (delivered, said) = machine.release();
-        assert_eq!(delivered, "built", "{said}");
+        let (delivered, received) = machine.release();
+        assert_eq!(delivered, "built", "{received}");
         let lines: Vec<_> =
-            said.lines().filter(|line| line.contains("without a profile")).collect();
+            received.lines().filter(|line| line.contains("without a profile")).collect();
         let reason =
             if missing == "no-load" { "the load failed" } else { "llvm-profdata is missing" };
-        assert!(matches!(lines[..], [line] if line.contains(reason)), "{said}");
+        assert!(matches!(lines[..], [line] if line.contains(reason)), "{received}");
     }
 }

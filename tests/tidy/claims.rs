@@ -1,37 +1,45 @@
-//! What the documents say of Weir's behavior is shown by tests: `tests/claims.toml` names them for each sentence, and this
-//! holds that each sentence has its row, and that sentences and tests are there. Whether a test shows its sentence is for a
-//! reviewer to judge.
+//! Check of `tests/claims.toml`, which names the tests that show each sentence of the documents
+//! about Weir's behavior: each sentence has a row, and the sentences and tests of all rows exist.
+//! Whether a test shows its sentence is for a reviewer to judge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde::Deserialize;
 
-use super::{fail_if_any, functions, read, rust_files};
+use super::{bounds, fail_if_any, faults, functions, read, rust_files, tests_of};
 
-/// Where it stands which sentence is shown by which tests.
+/// The table of sentences and the tests that show them.
 const CLAIMS: &str = "tests/claims.toml";
 
-/// Documents of which each sentence has a row.
-const DOCUMENTS: [&str; 10] = [
+/// The documents in which each sentence has a row.
+const DOCUMENTS: [&str; 14] = [
     "README.md",
     "SECURITY.md",
     "deploy/README.md",
+    "docs/access-control.md",
     "docs/cli.md",
+    "docs/clients.md",
     "docs/configuration.md",
     "docs/identity-providers.md",
+    "docs/limitations.md",
     "docs/limits.md",
+    "docs/operations.md",
     "docs/prompt-library.md",
     "docs/reliability.md",
     "docs/resource-uris.md",
 ];
 
-/// Why a sentence needs no row.
+/// Reasons for which a sentence needs no row.
 const REASONS: [&str; 7] =
     ["navigation", "example", "meaning", "advice", "elsewhere", "unpromised", "measured"];
 
-/// How sentences begin that are made from the type and the default of a key or an argument.
+/// Beginnings of sentences that are generated from the type and the default of a key or an
+/// argument.
 const GENERATED: [&str; 3] = ["*", "One of `", "Default: `"];
+
+/// Parts of a line of code that logs a message, or names one to log.
+const LOG_LINES: [&str; 5] = ["debug!(", "info!(", "warn!(", "error!(", "let text = "];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,17 +55,17 @@ struct Table {
 struct Claim {
     #[serde(rename = "in")]
     document: String,
-    /// A part of its sentence that stands nowhere else in the document.
+    /// A part of its sentence that occurs nowhere else in the document.
     says: String,
     shown_by: Vec<String>,
-    /// Whether a test that shows it does nothing by day.
+    /// True if a test that shows it runs in the nightly run only.
     #[serde(default)]
     nightly: bool,
 }
 
 /// The sentences of a document, each once.
 struct Sentences {
-    /// All of them, one behind the other.
+    /// All sentences, joined.
     text: String,
     places: Vec<Range<usize>>,
 }
@@ -77,7 +85,7 @@ impl Sentences {
         sentences
     }
 
-    /// Where `part` stands, and how often.
+    /// The first place of `part`, and the number of places.
     fn find(&self, part: &str) -> (Range<usize>, usize) {
         let start = self.text.find(part).unwrap_or_default();
         (start..start + part.len(), self.text.matches(part).count())
@@ -114,13 +122,19 @@ fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
     let named: BTreeSet<_> = table.claim.iter().flat_map(|claim| &claim.shown_by).collect();
     let silent = nightly.iter().filter(|test| !named.contains(test));
     problems.extend(silent.map(|test| format!("{test} does nothing by day, and no row says so")));
-    problems.extend(DOCUMENTS.iter().flat_map(|name| check_document(name, &table, &tests)));
+    problems.extend(DOCUMENTS.iter().flat_map(|name| check_document(name, &table)));
     fail_if_any(&problems);
 }
 
-/// Checks that each sentence of a document either has a row or is exempt, and that rows and exemptions have their sentences.
-fn check_document(name: &str, table: &Table, tests: &BTreeSet<String>) -> Vec<String> {
+/// Checks that each sentence of a document either has a row or is exempt, and that rows and
+/// exemptions have their sentences.
+fn check_document(name: &str, table: &Table) -> Vec<String> {
     let (whole, mut problems) = (read(name), Vec::new());
+    let tested = match name {
+        bounds::LIMITS => bounds::rows_with_tests(),
+        faults::FAULTS => faults::rows_with_tests(),
+        _ => BTreeSet::new(),
+    };
     let sentences = Sentences::of(&whole);
     let mut places_of = |parts: Vec<&String>| {
         let mut places = Vec::new();
@@ -130,7 +144,7 @@ fn check_document(name: &str, table: &Table, tests: &BTreeSet<String>) -> Vec<St
             if times > 0 {
                 places.push(place);
             } else {
-                // It may stand in an example or a heading.
+                // The sentence may be in an example or a heading.
                 times = folded(&whole).matches(&part).count();
             }
             if times != 1 {
@@ -150,9 +164,7 @@ fn check_document(name: &str, table: &Table, tests: &BTreeSet<String>) -> Vec<St
         let is_among = |places: &[Range<usize>]| {
             places.iter().any(|other| other.start < place.end && place.start < other.end)
         };
-        // Tables of bounds and of faults name their tests themselves.
-        let names_its_own = sentence.split('`').skip(1).step_by(2).any(|word| tests.contains(word));
-        match (names_its_own || is_among(&shown), is_among(&exempt)) {
+        match (tested.contains(sentence) || is_among(&shown), is_among(&exempt)) {
             (false, false) => problems.push(format!("{name}: no row for: {sentence}")),
             (true, true) => problems.push(format!("{name}: a row, and exempt: {sentence}")),
             _ => {}
@@ -161,16 +173,21 @@ fn check_document(name: &str, table: &Table, tests: &BTreeSet<String>) -> Vec<St
     problems
 }
 
-/// The tests of a file.
-fn tests_of(text: &str) -> Vec<String> {
-    let (mut tests, mut is_test) = (Vec::new(), false);
-    for attribute in text.split("#[").skip(1) {
-        is_test |= ["test]", "tokio::test"].iter().any(|test| attribute.starts_with(test));
-        if attribute.contains("fn ") && std::mem::take(&mut is_test) {
-            tests.extend(functions(attribute).into_iter().take(1));
-        }
-    }
-    tests
+#[test]
+fn log_messages_of_the_operations_page_are_those_of_the_program() {
+    let page = read("docs/operations.md");
+    let (_, section) = page.split_once("### Messages to search for").expect("a section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let messages = section.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
+    let program: String = rust_files("src").into_iter().map(read).collect();
+    let is_logged = |message: &str| {
+        let literal = format!("\"{message}\"");
+        let is_log = |line: &&str| LOG_LINES.iter().any(|start| line.contains(start));
+        let mut lines = program.lines().filter(|line| line.contains(&literal));
+        lines.any(|line| is_log(&line) || line.trim() == literal)
+    };
+    let lost = messages.filter(|message| !is_logged(message)).map(str::to_owned);
+    fail_if_any(&lost.collect::<Vec<_>>());
 }
 
 /// Tests of a file that return at once unless it is night.
@@ -183,9 +200,10 @@ fn night_only(text: &str) -> Vec<String> {
     by_day.flat_map(|lines| functions(lines[0])).collect()
 }
 
-/// The sentences of Markdown: of paragraphs and items of lists what ends with a full stop, a question mark, an exclamation mark
-/// or the paragraph; of tables each row. Headings, headings of tables, examples in fences and lines of HTML are none, and
-/// neither is what is made from a type or a default.
+/// The sentences of Markdown: in paragraphs and items of lists, text up to a full stop, a question
+/// mark, an exclamation mark or the end of the paragraph; in tables, each row. Headings, headings
+/// of tables, fenced examples and lines of HTML are not sentences, and neither is text that is
+/// generated from a type or a default.
 fn sentences_of(text: &str) -> Vec<String> {
     let (mut sentences, mut paragraph) = (Vec::new(), String::new());
     let mut is_fenced = false;
@@ -229,7 +247,8 @@ fn sentences_of(text: &str) -> Vec<String> {
     sentences
 }
 
-/// Splits a paragraph into its sentences. One ends before a word that does not begin with a small letter, and not in code.
+/// Splits a paragraph into its sentences. A sentence ends before a word that does not begin with a
+/// small letter, and not in code.
 fn split(paragraph: &str, into: &mut Vec<String>) {
     let mut sentence = String::new();
     let mut words = paragraph.split_whitespace().peekable();

@@ -1,7 +1,7 @@
 """ContextForge in front of one server: contextforge.py PORT URL FOLDER.
 
-Its database is a file in FOLDER. Limits, plugins' own checks of addresses and the admin's pages are off, so that it does what a
-gateway has to and no more; who asks shows a token, which the last line of the output tells: `ready TOKEN`.
+Its database is a file in FOLDER. Limits, the plugins' own checks of addresses and the admin pages are off, so that it
+does only the work of a gateway; clients send a token, which the last line of the output contains: `ready TOKEN`.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ os.environ.update(
     TOOL_RATE_LIMIT="1000000000",
     LOG_LEVEL="ERROR",
     CACHE_TYPE="memory",
-    # Its session of the older era would have to be kept by a client of its own.
+    # A legacy session would need a client of its own.
     USE_STATEFUL_SESSIONS="false",
 )
 os.chdir(folder)

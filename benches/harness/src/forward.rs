@@ -1,7 +1,7 @@
-//! The floor: a forwarder that is hyper on both sides and nothing else.
+//! The floor: a forwarder of hyper on both sides and nothing else.
 //!
-//! It neither parses nor decides; bodies pass as they arrive, over connections that are kept. What a gateway costs
-//! beyond it is the gateway's own.
+//! It neither parses nor decides; bodies are forwarded as they arrive, over persistent connections.
+//! Any cost of a gateway beyond it is the gateway's own.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
-/// What it is started with.
+/// Arguments of the forwarder.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Settings {
-    /// Where it listens
+    /// Address to listen on
     #[arg(long)]
     listen: SocketAddr,
-    /// Whom it forwards to
+    /// Address to forward to
     #[arg(long)]
     to: SocketAddr,
 }
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// Forwards until it is killed. As many threads as Weir has: one for each processor.
+/// Forwards until it is killed, on as many threads as Weir: one for each processor.
 pub(crate) fn run(settings: &Settings) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(settings))
@@ -52,7 +52,7 @@ async fn serve(settings: &Settings) -> std::io::Result<()> {
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service);
         tokio::spawn(async move {
-            // An error is a client that has gone.
+            // An error means that the client has disconnected.
             let _ = serving.await;
         });
     }

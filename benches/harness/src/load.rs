@@ -1,12 +1,12 @@
-//! The load: as little of a client as it takes to check every reply.
+//! The load: a minimal client that checks every response.
 //!
-//! A request is rendered once; of each sending only the id is new, ten digits at a known place. The first reply to each
-//! request is read in full: it has to be an answer to that id, no error, with exactly the content that the fixture has
-//! for that item. From then on a reply that is the same byte for byte, but for the id, is right without being parsed; any other
-//! is read in full again.
+//! A request is rendered once; each sending replaces only the id, ten digits at a known place. The
+//! first response to each request is parsed: it must be a response to that id, no error, with
+//! exactly the content that the fixture has for that item. From then on a response that is equal
+//! byte for byte, except for the id, is right without being parsed; any other is parsed again.
 //!
-//! Promises: no reply is counted that was not checked; a connection asks again only when it was answered (closed
-//! loop). Knows nothing of: who answers.
+//! Invariants: no response is counted that was not checked; a connection sends its next request
+//! only after the response (closed loop).
 
 pub(crate) mod connection;
 pub(crate) mod drive;

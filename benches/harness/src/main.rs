@@ -1,13 +1,13 @@
-//! `./dev bench`: Weir between a load and a fixture, in turn with others that stand in the same place.
+//! `./dev bench`: Weir between a load and a fixture, in turn with other programs in the same place.
 //!
-//! One program with three faces, so that there is nothing to install beside it: the harness (`run`), which starts and
-//! measures; the fixture (`fixture`), which answers; and the floor (`forward`), what hyper costs without a gateway.
-//! `benches/README.md` is the way in.
+//! One program with three commands, so that nothing else has to be installed: the harness (`run`),
+//! which starts and measures; the fixture (`fixture`), which responds; and the floor (`forward`),
+//! the cost of hyper without a gateway. `benches/README.md` is the introduction.
 
 #![allow(clippy::disallowed_types, reason = "a client reads what it was sent, as values")]
 #![allow(
     clippy::disallowed_methods,
-    reason = "what serves here is killed, and nobody waits for its tasks"
+    reason = "a serving process is killed, and its tasks are not awaited"
 )]
 
 mod clock;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
-use report::{Machine, Made};
+use report::{Machine, Run};
 use results::Results;
 use subject::{Programs, Subject};
 use workload::Bench;
@@ -37,7 +37,9 @@ use workload::Bench;
 enum Face {
     /// Measures
     Run(Arguments),
-    /// Says which workloads there are
+    /// Writes the document and the plot again from the figures of a run, without measuring
+    Report(ReportArguments),
+    /// Lists the workloads
     List,
     #[command(hide = true)]
     Fixture(fixture::Settings),
@@ -45,7 +47,7 @@ enum Face {
     Forward(forward::Settings),
 }
 
-/// What a run takes.
+/// Arguments of a run.
 #[derive(Debug, clap::Args)]
 struct Arguments {
     /// Only workloads whose names begin with one of these
@@ -54,16 +56,16 @@ struct Arguments {
     /// Only these subjects
     #[arg(long, value_enum, value_delimiter = ',')]
     subjects: Vec<Subject>,
-    /// How often each has its turn
+    /// Number of turns of each subject
     #[arg(long, default_value_t = 5)]
     turns: usize,
-    /// How long a turn is
+    /// Length of a turn in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Writes the tables between the marks of this document
+    /// Writes summary and tables into this document, and the plot beside it
     #[arg(long)]
     document: Option<PathBuf>,
-    /// Writes every figure of every turn there
+    /// Writes every figure of every turn into this file
     #[arg(long)]
     json: Option<PathBuf>,
     #[arg(long, hide = true)]
@@ -74,6 +76,17 @@ struct Arguments {
     gateways: PathBuf,
 }
 
+/// Arguments of `report`.
+#[derive(Debug, clap::Args)]
+struct ReportArguments {
+    /// The figures of a run
+    #[arg(long, default_value = "docs/performance.json")]
+    json: PathBuf,
+    /// The document; the plot has its name and ends in .svg
+    #[arg(long, default_value = "docs/performance.md")]
+    document: PathBuf,
+}
+
 fn main() -> io::Result<()> {
     match Face::parse() {
         Face::Fixture(settings) => {
@@ -81,6 +94,7 @@ fn main() -> io::Result<()> {
             fixture::run(&settings)
         }
         Face::Forward(settings) => forward::run(&settings),
+        Face::Report(ReportArguments { json, document }) => Run::read(&json)?.write_into(&document),
         Face::List => {
             for (name, what) in workload::ALL {
                 println!("{name:14} {what}");
@@ -89,7 +103,7 @@ fn main() -> io::Result<()> {
         }
         Face::Run(arguments) => {
             allow_files();
-            // One thread: cheap for what it does, and never in the way of more than one processor.
+            // One thread: cheap for this work, and never on more than one processor.
             tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()?
@@ -116,12 +130,8 @@ async fn run(arguments: Arguments) -> io::Result<()> {
     }
     let subjects = if subjects.is_empty() { Subject::ALL.to_vec() } else { subjects };
     let programs = Programs { weir, parts, gateways };
-    let made = Made {
-        command: command(&only, &subjects, turns, seconds),
-        turns,
-        seconds,
-        machine: Machine::here(&programs),
-    };
+    let (command, machine) =
+        (command(&only, &subjects, turns, seconds), Machine::here(&programs).to_string());
     let folder = tempfile::tempdir()?;
     let mut bench = Bench {
         only,
@@ -133,30 +143,30 @@ async fn run(arguments: Arguments) -> io::Result<()> {
         results: Results::default(),
         begin: Instant::now(),
     };
-    // Whoever is interrupted ends what it started: dropping it does.
+    // On SIGTERM the future is dropped, which ends all started processes.
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         done = bench.run() => done?,
         _ = tokio::signal::ctrl_c() => return Err(io::ErrorKind::Interrupted.into()),
         _ = terminated.recv() => return Err(io::ErrorKind::Interrupted.into()),
     }
-    bench.say("done\n");
-    let text = report::markdown(&bench.results, &made);
-    print!("{text}");
+    bench.report_progress("done\n");
+    let run = Run { command, turns, seconds, machine, results: bench.results };
+    print!("{}", run.tables());
     if let Some(file) = json {
-        std::fs::write(file, report::as_json(&bench.results, &made))?;
+        std::fs::write(file, run.as_json()?)?;
     }
     if let Some(file) = document {
-        report::write_into(&file, &text)?;
+        run.write_into(&file)?;
     }
-    let goals = report::checked(&bench.results);
+    let goals = report::checked(&run.results);
     let measured = goals.iter().filter(|goal| goal.is.is_some()).count();
     let missed = goals.iter().filter(|goal| goal.missed_by().is_some()).count();
     eprintln!("{} of {measured} measured goals reached", measured - missed);
     Ok(())
 }
 
-/// The command that makes this run again.
+/// Command that repeats this run.
 fn command(only: &[String], subjects: &[Subject], turns: usize, seconds: f64) -> String {
     let mut command = "./dev bench".to_owned();
     if !only.is_empty() {
@@ -169,16 +179,16 @@ fn command(only: &[String], subjects: &[Subject], turns: usize, seconds: f64) ->
     format!("{command} --turns {turns} --seconds {seconds}")
 }
 
-/// As many open files as the system gives: ten thousand streams are as many on either side.
+/// Raises the limit of open files to the maximum: ten thousand streams are as many on either side.
 fn allow_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where that is refused, the workload with 10 000 streams says so.
+    // If that is refused, the workload with 10 000 streams fails with a message.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// The name of a fixture's item: which one of which kind, in six characters.
+/// Name of a fixture's item: its kind and number, in six characters.
 pub(crate) fn fixture_name(kind: char, number: usize) -> String {
     format!("{kind}{number:05}")
 }

@@ -1,4 +1,4 @@
-//! A process that is measured, and what it and its children take: processor time and memory, as Linux tells.
+//! A measured process, and the processor time and memory of it and its children, from Linux.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it, in a group of its own, with its errors in this file.
+    /// Starts it in a process group of its own, with stderr in this file.
     pub(crate) fn start(mut command: Command, errors: &Path) -> io::Result<Self> {
         use std::os::unix::process::CommandExt;
         let errors = fs::File::create(errors)?;
@@ -25,7 +25,7 @@ impl Process {
         self.child.id()
     }
 
-    /// What it prints, if that was asked for.
+    /// Its stdout, if that was piped.
     pub(crate) fn output(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
     }
@@ -40,7 +40,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         use rustix::process::{Pid, Signal, kill_process_group};
         let Some(group) = Pid::from_raw(self.child.id() as i32) else { return };
-        // What was built to count where it goes writes that down when it ends by itself.
+        // An instrumented build writes its profile when it ends by itself.
         let _ = kill_process_group(group, Signal::TERM);
         let begin = Instant::now();
         while self.lives() && begin.elapsed() < GOODBYE {
@@ -51,7 +51,7 @@ impl Drop for Process {
     }
 }
 
-/// A process with all below it, but for what is the fixture's.
+/// A process with all its descendants, except those of the fixture.
 pub(crate) fn tree(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -73,20 +73,20 @@ pub(crate) fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// Whether it is an upstream that a gateway has started: not a part of what the gateway costs.
+/// Whether it is an upstream that a gateway has started: not a part of the gateway's cost.
 fn is_fixture(number: u32) -> bool {
     fs::read(format!("/proc/{number}/cmdline"))
         .is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"fixture"))
 }
 
-/// The fields of `/proc/N/stat` behind the name, which may hold anything: the state is the first.
+/// Fields of `/proc/N/stat` behind the name, which may contain anything: the state is the first.
 fn stat(number: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The processor time that these have had, in seconds, at 100 ticks a second: utime and stime.
+/// Processor time of these processes, in seconds, at 100 ticks a second: utime and stime.
 pub(crate) fn cpu_seconds(processes: &[u32]) -> f64 {
     let ticks = |number: &u32| {
         let fields = stat(*number)?;
@@ -96,8 +96,8 @@ pub(crate) fn cpu_seconds(processes: &[u32]) -> f64 {
     processes.iter().filter_map(ticks).sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// The same to the nanosecond, for what takes less than a tick. Of threads that live: what is counted from one moment
-/// to another is too little if one ends in between.
+/// Processor time of these processes in nanosecond resolution, for work shorter than a tick. It
+/// covers live threads only: a difference is too small if a thread ends in between.
 pub(crate) fn cpu_of_threads(processes: &[u32]) -> f64 {
     let of_thread = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
@@ -110,7 +110,7 @@ pub(crate) fn cpu_of_threads(processes: &[u32]) -> f64 {
     processes.iter().map(of).sum::<f64>() / 1e9
 }
 
-/// A line of `/proc/N/status` of all of these together, in KiB: `VmHWM` or `VmRSS`.
+/// Sum of a line of `/proc/N/status` over these processes, in KiB: `VmHWM` or `VmRSS`.
 pub(crate) fn memory_kib(processes: &[u32], line: &str) -> f64 {
     let of = |number: &u32| {
         let text = fs::read_to_string(format!("/proc/{number}/status")).ok()?;
@@ -120,13 +120,13 @@ pub(crate) fn memory_kib(processes: &[u32], line: &str) -> f64 {
     processes.iter().filter_map(of).sum()
 }
 
-/// Lets the peak of memory begin anew.
+/// Resets the peak of memory.
 pub(crate) fn forget_peak(processes: &[u32]) {
     for number in processes {
-        // Where that is not allowed, the peak is that of the whole life.
+        // Where that is not allowed, the peak is that of the whole life of the process.
         let _ = fs::write(format!("/proc/{number}/clear_refs"), "5");
     }
 }
 
-/// How long one that is asked to end may take.
+/// Maximum wait after SIGTERM.
 const GOODBYE: Duration = Duration::from_secs(5);

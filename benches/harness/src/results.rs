@@ -1,37 +1,35 @@
-//! What was measured: a figure for each turn, by workload and subject; and what went wrong, in words.
-//!
-//! Knows nothing of: how it was measured, and what it should have been.
+//! Results of a run: a figure for each turn, by workload and subject, and the failures in words.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// All of a run.
-#[derive(Debug, Default, Serialize)]
+/// All results of a run.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
     /// Workloads in the order in which they ran.
     pub(crate) workloads: Vec<Workload>,
 }
 
 /// One workload.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Workload {
     pub(crate) name: String,
     pub(crate) subjects: Vec<Taken>,
 }
 
-/// What one subject took for it.
-#[derive(Debug, Default, Serialize)]
+/// Results of one subject.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Taken {
     pub(crate) subject: String,
     /// By name, with its unit in it; a number for each turn.
     pub(crate) figures: BTreeMap<String, Vec<f64>>,
-    /// Why its figures say nothing.
+    /// Reason for which its figures are invalid.
     pub(crate) problem: Option<String>,
 }
 
 impl Results {
-    /// Notes a figure of one turn.
+    /// Records a figure of one turn.
     pub(crate) fn note(&mut self, workload: &str, subject: &str, figure: &str, value: f64) {
         if value.is_finite() {
             let figures = &mut self.taken(workload, subject).figures;
@@ -39,18 +37,18 @@ impl Results {
         }
     }
 
-    /// Notes what went wrong; the first counts.
+    /// Records a failure; the first one counts.
     pub(crate) fn fail(&mut self, workload: &str, subject: &str, because: &str) {
         let because = because.replace(['\n', '|'], " ");
         self.taken(workload, subject).problem.get_or_insert(because);
     }
 
-    /// Whether something did.
+    /// Whether there was a failure.
     pub(crate) fn has_failed(&mut self, workload: &str, subject: &str) -> bool {
         self.taken(workload, subject).problem.is_some()
     }
 
-    /// The median over all turns; nothing, if any reply of them was wrong.
+    /// Median over all turns; `None` if any response was wrong.
     pub(crate) fn median(&self, workload: &str, subject: &str, figure: &str) -> Option<f64> {
         let workload = self.workloads.iter().find(|known| known.name == workload)?;
         workload.subjects.iter().find(|known| known.subject == subject)?.median(figure)

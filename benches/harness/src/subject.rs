@@ -1,9 +1,8 @@
-//! Who stands between the load and the fixture: nobody, nginx, Weir, the floor, and two gateways written in Python.
+//! Subjects between the load and the fixture: none, nginx, Weir, the floor, and two gateways
+//! written in Python.
 //!
-//! Each is started anew for each group of workloads, on a port of its own, and answers for itself: it is ready when it lists
-//! all that the fixture has.
-//!
-//! Knows nothing of: what it will be asked.
+//! Each is started anew for each group of workloads, on a port of its own, and is ready when it
+//! lists all items of the fixture.
 
 mod others;
 mod weir;
@@ -20,18 +19,18 @@ pub(crate) use weir::{Policy, Setup, start as start_weir};
 use crate::load::peer::{Era, Peer};
 use crate::process::{self, Process};
 
-/// One of them.
+/// One subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Subject {
-    /// Nobody in between
+    /// No gateway in between
     Direct,
-    /// nginx, with the nginx.conf beside this
+    /// nginx, with the nginx.conf of this folder
     Nginx,
-    /// Weir as it comes: guard on, metrics on; nobody needs a key
+    /// Weir with its defaults: guard on, metrics on, no keys
     Weir,
     /// Weir with keys, roles, two limits and an audit log
     WeirPolicy,
-    /// hyper forwarding, and nothing else
+    /// A hyper forwarder, and nothing else
     Hyper,
     /// FastMCP's proxy
     Fastmcp,
@@ -69,29 +68,29 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Where the programs are.
+/// Places of the programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
     pub(crate) weir: PathBuf,
     /// nginx and the virtual environments, made by `./dev`.
     pub(crate) parts: PathBuf,
-    /// nginx.conf and the two that start Python gateways.
+    /// nginx.conf and the two programs that start Python gateways.
     pub(crate) gateways: PathBuf,
 }
 
-/// One that runs.
+/// A running subject.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) path: String,
-    /// The keys that it knows; each client shows one.
+    /// Keys of its clients; each client sends one.
     pub(crate) keys: Vec<String>,
-    /// Nobody, where it is the fixture itself.
+    /// `None`, where it is the fixture itself.
     process: Option<Process>,
     errors: PathBuf,
 }
 
 impl Running {
-    /// What a client of this number sees.
+    /// Endpoint for the client with this number.
     pub(crate) fn peer(&self, number: usize, era: Era) -> Peer {
         let key = (!self.keys.is_empty()).then(|| self.keys[number % self.keys.len()].clone());
         Peer::new(self.address, &self.path, key, era)
@@ -102,7 +101,7 @@ impl Running {
         self.process.as_ref().map(|process| process::tree(process.number())).unwrap_or_default()
     }
 
-    /// Waits until it lists so many prompts and leaves nobody out.
+    /// Waits until it lists this number of prompts and leaves no upstream out.
     pub(crate) async fn lists(&mut self, prompts: usize, era: Era) -> io::Result<()> {
         let begin = Instant::now();
         loop {
@@ -123,14 +122,11 @@ impl Running {
                 Err(_) => "it does not answer".to_owned(),
             };
             if !self.process.as_mut().is_none_or(Process::lives) {
-                let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
-                let said: Vec<_> = said.lines().rev().take(3).collect();
-                return Err(io::Error::other(format!(
-                    "{because} (it ended): {}",
-                    said.join(" / ")
-                )));
+                let log = std::fs::read_to_string(&self.errors).unwrap_or_default();
+                let log: Vec<_> = log.lines().rev().take(3).collect();
+                return Err(io::Error::other(format!("{because} (it ended): {}", log.join(" / "))));
             }
-            // Who lives has said himself why not.
+            // A process that still runs has reported the reason itself.
             if begin.elapsed() > STARTUP {
                 return Err(io::Error::other(because));
             }
@@ -139,7 +135,7 @@ impl Running {
     }
 }
 
-/// Starts one in front of these servers; what it leaves behind goes into the folder.
+/// Starts a subject in front of these servers; its files are in the folder.
 pub(crate) async fn start(
     subject: Subject,
     programs: &Programs,
@@ -168,10 +164,10 @@ fn running(address: SocketAddr, process: Option<Process>, folder: &Path) -> Runn
     Running { address, path: "/mcp".into(), keys: Vec::new(), process, errors }
 }
 
-/// An address on which nobody listens.
+/// Address without a listener.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// How long any of them may take to be ready.
+/// Maximum time until a subject is ready.
 const STARTUP: Duration = Duration::from_secs(60);

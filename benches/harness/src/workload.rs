@@ -1,7 +1,7 @@
-//! What is asked of whom: the workloads, in the order in which they run.
+//! The workloads, in the order in which they run.
 //!
-//! Each group starts what it needs, measures it in turns whose order rotates, and ends it again, so that no group meets
-//! what another has left.
+//! Each group starts its programs, measures them in turns whose order rotates, and ends them again,
+//! so that no group is affected by another's leftovers.
 
 mod growth;
 mod requests;
@@ -17,7 +17,7 @@ use crate::process;
 use crate::results::Results;
 use crate::subject::{Programs, Subject};
 
-/// What a run is made with.
+/// State and options of a run.
 pub(crate) struct Bench {
     pub(crate) only: Vec<String>,
     pub(crate) subjects: Vec<Subject>,
@@ -29,7 +29,7 @@ pub(crate) struct Bench {
     pub(crate) begin: Instant,
 }
 
-/// All of them: how each is called, and what it is.
+/// All workloads: name and description.
 pub(crate) const ALL: [(&str, &str); 15] = [
     ("get-1k", "prompts/get of 1 KiB, both eras, 1, 32 and 256 connections"),
     ("call-1k", "tools/call of 1 KiB, both eras, 1, 32 and 256 connections"),
@@ -41,7 +41,7 @@ pub(crate) const ALL: [(&str, &str); 15] = [
     ("mixed", "tools/call of 1 KiB, client and server of different eras, 32 connections"),
     ("list-one", "prompts/list of 10 servers x 100, in one page, 8 connections"),
     ("list-200", "the same in pages of 200"),
-    ("fanout-200", "one change of a list, told to 200 streams"),
+    ("fanout-200", "one change of a list, sent to 200 streams"),
     ("fanout-10000", "the same to 10 000 streams, and what they take"),
     ("memory", "memory when idle, and with 256 connections"),
     ("start", "from the start of the program to the first full list of ten servers"),
@@ -49,7 +49,7 @@ pub(crate) const ALL: [(&str, &str); 15] = [
 ];
 
 impl Bench {
-    /// Runs all that are wanted. What fails is noted, and the others run.
+    /// Runs all selected workloads. A failure is recorded, and the others run.
     pub(crate) async fn run(&mut self) -> io::Result<()> {
         requests::run(self).await?;
         streams::run(self).await?;
@@ -57,18 +57,18 @@ impl Bench {
         growth::run(self).await
     }
 
-    /// Whether a workload of this name was asked for: all are, unless some are named.
+    /// Whether a workload of this name is selected: all are, unless some are named.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| name.starts_with(only.as_str()))
     }
 
-    /// Those of these subjects that were asked for.
+    /// Selected ones of these subjects.
     pub(crate) fn of(&self, subjects: &[Subject]) -> Vec<Subject> {
         subjects.iter().copied().filter(|subject| self.subjects.contains(subject)).collect()
     }
 
-    /// Says what is done now: on one line of a terminal, else on a line each.
-    pub(crate) fn say(&self, what: &str) {
+    /// Reports the current step: on one line of a terminal, else on a line each.
+    pub(crate) fn report_progress(&self, what: &str) {
         let seconds = self.begin.elapsed().as_secs();
         let (minutes, seconds) = (seconds / 60, seconds % 60);
         let mut out = io::stderr().lock();
@@ -82,7 +82,7 @@ impl Bench {
     /// Gives each entry its turns at this workload, in every turn in another order.
     pub(crate) async fn take_turns(&mut self, workload: &str, entries: &[Entry]) -> io::Result<()> {
         for turn in 0..self.turns {
-            self.say(&format!("{workload}: turn {} of {}", turn + 1, self.turns));
+            self.report_progress(&format!("{workload}: turn {} of {}", turn + 1, self.turns));
             for at in 0..entries.len() {
                 let entry = &entries[(at + turn) % entries.len()];
                 if self.results.has_failed(workload, &entry.label) {
@@ -106,10 +106,11 @@ impl Bench {
                     }
                 };
                 if driven.wrong > 0 || driven.times.is_empty() {
-                    let said = driven.first_wrong.clone().unwrap_or("nothing was answered".into());
+                    let reason =
+                        driven.first_wrong.clone().unwrap_or("nothing was answered".into());
                     let all = driven.wrong + driven.times.len();
-                    let said = format!("{} of {all} replies were wrong: {said}", driven.wrong);
-                    self.results.fail(workload, &entry.label, &said);
+                    let reason = format!("{} of {all} replies were wrong: {reason}", driven.wrong);
+                    self.results.fail(workload, &entry.label, &reason);
                     continue;
                 }
                 let mut note =
@@ -128,7 +129,8 @@ impl Bench {
     }
 }
 
-/// One that takes turns: under which name, who asks it, and whose processor time counts.
+/// A participant of a workload: its name, its clients, and the processes whose processor time
+/// counts.
 pub(crate) struct Entry {
     pub(crate) label: String,
     pub(crate) clients: Vec<Client>,

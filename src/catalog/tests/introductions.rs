@@ -1,22 +1,23 @@
-//! What upstreams say of themselves, as a role hears it; and items that not every client can take.
+//! Tests of capabilities and instructions of upstreams in a view, and of items that not every
+//! client can use.
 
 use super::*;
 use crate::json::Object;
-use crate::mcp::definition::item::Flaw;
-use crate::mcp::definition::param_headers::BadMark;
+use crate::mcp::definition::item::ItemDefect;
+use crate::mcp::definition::param_headers::InvalidHeaderAnnotation;
 
 impl Catalog {
     fn says(&self, upstream: &str, capabilities: &str, instructions: &str) {
         let declared = Object::parse(capabilities.to_owned()).expect("an object");
-        let introduction = Introduction {
+        let info = UpstreamInfo {
             capabilities: Capabilities::read(&declared),
             instructions: Some(instructions).filter(|text| !text.is_empty()).map(Arc::from),
         };
-        self.introduce(&name(upstream), introduction);
+        self.set_upstream_info(&name(upstream), info);
     }
 }
 
-fn extensions(view: &View) -> Option<Bytes> {
+fn extensions(view: &RoleView) -> Option<Bytes> {
     view.capabilities().extensions.to_object().map(|object| object.to_bytes())
 }
 
@@ -26,7 +27,7 @@ fn who_can_see_a_prompt_or_a_template_of_a_completing_upstream_has_completions()
     catalog.lists("a", Kind::Tool, &["x"]);
     catalog.lists("b", Kind::Prompt, &["x"]);
     let mut all = catalog.view("all", &sees(&["*"], &[]));
-    let completes = |view: &View| view.capabilities().completions;
+    let completes = |view: &RoleView| view.capabilities().completions;
     catalog.says("a", r#"{"completions":{}}"#, "");
     assert!(!completes(&all.borrow()) && !all.has_changed().expect("open"));
     catalog.says("b", r#"{"completions":{}}"#, "");
@@ -51,7 +52,7 @@ fn a_view_can_do_what_the_upstreams_can_that_it_shows() {
     assert_eq!(extensions(&catalog.seen(&["*"], &[])), None, "nothing is listed");
     catalog.lists("a", Kind::Tool, &["x", "y"]);
     catalog.lists("b", Kind::Resource, &["r:1"]);
-    // The first in the file is heard first.
+    // The first upstream in the file has precedence.
     let both = r#"{"x/1":{"of":"b"},"io.modelcontextprotocol/tasks":{},"x/2":{}}"#;
     assert_eq!(extensions(&catalog.seen(&["*"], &[])).expect("some"), both);
     let a = r#"{"x/1":{"of":"a"},"x/2":{}}"#;
@@ -120,18 +121,18 @@ fn older_clients_get_what_they_can_take() {
     let items = [odd, r#"{"name":"plain","outputSchema":{"type":"object"}}"#]
         .map(|text| Item::parse(Kind::Tool, text.into()).expect("an item"));
     let snapshot =
-        Snapshot { items: items.to_vec(), fresh_until: None, is_private: false, cut: None };
+        ListSnapshot { items: items.to_vec(), fresh_until: None, is_private: false, cut: None };
     catalog.publish(&name("a"), Kind::Tool, snapshot.clone());
     let mut all = catalog.view("all", &sees(&["*"], &[]));
     let page = |form| all.borrow().page(Kind::Tool, None, form).items;
     let plain = r#"{"name":"a__plain","outputSchema":{"type":"object"}}"#;
     let newest = r#"{"name":"a__odd","outputSchema":{"type":"array"},"v":1.0}"#;
-    assert_eq!(page(Form::Newest), format!("[{newest},{plain}]"));
-    assert_eq!(page(Form::Older), format!(r#"[{{"name":"a__odd","v":1.0}},{plain}]"#));
-    let before = all.borrow_and_update().targets(Kind::Tool).to_vec();
+    assert_eq!(page(DefinitionForm::Newest), format!("[{newest},{plain}]"));
+    assert_eq!(page(DefinitionForm::Older), format!(r#"[{{"name":"a__odd","v":1.0}},{plain}]"#));
+    let before = all.borrow_and_update().items(Kind::Tool).to_vec();
     catalog.publish(&name("a"), Kind::Tool, snapshot);
     let view = all.borrow_and_update();
-    let same = before.iter().zip(view.targets(Kind::Tool)).all(|(old, new)| Arc::ptr_eq(old, new));
+    let same = before.iter().zip(view.items(Kind::Tool)).all(|(old, new)| Arc::ptr_eq(old, new));
     assert!(same, "nothing is rendered again");
 }
 
@@ -143,7 +144,7 @@ fn tools_that_need_a_task_are_on_the_pages_of_those_who_can_begin_one() {
         for item in items.iter_mut().filter(|item| item.key.starts_with('t')) {
             item.needs_task = true;
         }
-        let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
+        let snapshot = ListSnapshot { items, fresh_until: None, is_private: false, cut: None };
         catalog.publish(&name("a"), Kind::Tool, snapshot);
     };
     publish(&["b", "t1", "t2", "t3", "u", "v", "t9"]);
@@ -159,31 +160,40 @@ fn tools_that_need_a_task_are_on_the_pages_of_those_who_can_begin_one() {
             }
         }
     };
-    assert_eq!(pages(Form::WithTasks), [2, 2, 2, 1]);
-    assert_eq!((pages(Form::Newest), pages(Form::Older)), (vec![2, 1], vec![2, 1]));
+    assert_eq!(pages(DefinitionForm::WithTasks), [2, 2, 2, 1]);
+    assert_eq!(
+        (pages(DefinitionForm::Newest), pages(DefinitionForm::Older)),
+        (vec![2, 1], vec![2, 1])
+    );
     let target = |key| view.resolve(Kind::Tool, key).expect("a tool");
-    assert!(target("a__t1").is_for(Form::WithTasks) && !target("a__t1").is_for(Form::Newest));
-    assert!(target("a__u").is_for(Form::Older) && !target("a__t9").is_for(Form::Older));
+    assert!(
+        target("a__t1").is_for(DefinitionForm::WithTasks)
+            && !target("a__t1").is_for(DefinitionForm::Newest)
+    );
+    assert!(
+        target("a__u").is_for(DefinitionForm::Older)
+            && !target("a__t9").is_for(DefinitionForm::Older)
+    );
 
     publish(&["b", "u", "v"]);
     let now = catalog.seen(&["*"], &[]);
-    assert!(now.differs(&view, Topic::Tools, Form::WithTasks));
-    assert!(!now.differs(&view, Topic::Tools, Form::Newest));
+    assert!(now.differs(&view, ListTopic::Tools, DefinitionForm::WithTasks));
+    assert!(!now.differs(&view, ListTopic::Tools, DefinitionForm::Newest));
 }
 
 #[test]
 fn what_nobody_can_use_is_reported_and_not_listed() {
     let catalog = catalog(&["a"]);
     let mut items = vec![item(Kind::Tool, "x", 0), item(Kind::Tool, "y", 0)];
-    items[0].flaw = Some(Flaw::Mark(BadMark::Twice));
+    items[0].defect = Some(ItemDefect::HeaderAnnotation(InvalidHeaderAnnotation::Duplicate));
     catalog.publish(
         &name("a"),
         Kind::Tool,
-        Snapshot { items, fresh_until: None, is_private: false, cut: None },
+        ListSnapshot { items, fresh_until: None, is_private: false, cut: None },
     );
     assert_eq!(catalog.seen(&["*"], &[]).keys(Kind::Tool), ["a__y"]);
     let [(_, Kind::Tool, problems)] = &catalog.problems()[..] else { panic!("one list") };
-    let expected = "\"x\" is of no use: `x-mcp-header` names a header twice";
+    let expected = "\"x\" cannot be used: `x-mcp-header` names a header twice";
     assert_eq!(problems.to_string(), expected);
 }
 
@@ -192,13 +202,14 @@ fn a_list_is_private_where_one_of_its_upstreams_says_so() {
     let catalog = catalog(&["a", "b"]);
     let publish = |upstream: &str, is_private| {
         let items = vec![item(Kind::Tool, "x", 0)];
-        let snapshot = Snapshot { items, fresh_until: None, is_private, cut: None };
+        let snapshot = ListSnapshot { items, fresh_until: None, is_private, cut: None };
         catalog.publish(&name(upstream), Kind::Tool, snapshot);
     };
     publish("a", false);
     publish("b", true);
-    let is_private =
-        |allow: &str, kind| catalog.seen(&[allow], &[]).page(kind, None, Form::Newest).is_private;
+    let is_private = |allow: &str, kind| {
+        catalog.seen(&[allow], &[]).page(kind, None, DefinitionForm::Newest).is_private
+    };
     assert!(is_private("*", Kind::Tool) && is_private("b/*", Kind::Tool));
     assert!(!is_private("a/*", Kind::Tool) && !is_private("*", Kind::Prompt));
     publish("b", false);
@@ -213,9 +224,14 @@ fn a_tool_carries_which_arguments_go_into_headers() {
             r#"{{"name":"t","inputSchema":{{"properties":{{"a":{{"type":"string"{mark}}}}}}}}}"#
         );
         let items = vec![Item::parse(Kind::Tool, text.into()).expect("an item")];
-        let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
+        let snapshot = ListSnapshot { items, fresh_until: None, is_private: false, cut: None };
         catalog.publish(&name("a"), Kind::Tool, snapshot);
-        catalog.seen(&["*"], &[]).resolve(Kind::Tool, "a__t").expect("the tool").mirror.is_some()
+        catalog
+            .seen(&["*"], &[])
+            .resolve(Kind::Tool, "a__t")
+            .expect("the tool")
+            .param_headers
+            .is_some()
     };
     assert!(schema(r#","x-mcp-header":"A""#));
     assert!(!schema(""));

@@ -1,5 +1,6 @@
-//! Lists so long that what is made of them takes a while: other tasks of the worker run meanwhile.
+//! Tests of long lists: other tasks of the worker run while they are processed.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -7,27 +8,28 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 
-/// Just long enough.
+/// Number of items that is just large enough for `cpu_bound`.
 const ITEMS: usize = 1_500;
 
-fn long(version: u8) -> Snapshot {
+fn long(version: u8) -> ListSnapshot {
     let items = (0..ITEMS).map(|at| item(Kind::Tool, &format!("t{at}"), version)).collect();
-    Snapshot { items, fresh_until: None, is_private: false, cut: None }
+    ListSnapshot { items, fresh_until: None, is_private: false, cut: None }
 }
 
-/// A role that may use everything, and waits at each item until another task of the worker has had a turn.
+/// A role that may use everything, and waits at each item until another task of the worker has had
+/// a turn.
 #[derive(Default)]
 struct Waits {
     turns: AtomicUsize,
-    /// It has waited in vain.
+    /// Whether it has waited in vain.
     is_in_vain: AtomicBool,
-    asked: AtomicUsize,
+    calls: AtomicUsize,
     is_over: AtomicBool,
 }
 
 impl Filter for Waits {
     fn allows(&self, _: Kind, _: &UpstreamName, _: &str) -> bool {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let (before, begin) = (self.turns.load(Ordering::Acquire), Instant::now());
         while !self.is_in_vain.load(Ordering::Relaxed)
             && self.turns.load(Ordering::Acquire) == before
@@ -40,6 +42,11 @@ impl Filter for Waits {
 
     fn allows_uri(&self, _: &UpstreamName, _: &CanonicalUri<'_>) -> bool {
         true
+    }
+
+    fn resources(&self) -> &AllowDeny {
+        static EVERYTHING: LazyLock<AllowDeny> = LazyLock::new(AllowDeny::everything);
+        &EVERYTHING
     }
 
     fn reaches(&self, _: &UpstreamName) -> bool {
@@ -70,9 +77,9 @@ async fn a_long_list_is_built_beside_the_other_tasks_of_its_worker() {
         let (catalog, waits) = (Arc::clone(&catalog), Arc::clone(&waits));
         let judge = Arc::clone(&waits);
         tasks.spawn(async move { step(&catalog, waits) }).await.expect("it does not panic");
-        assert!(!judge.is_in_vain.load(Ordering::Relaxed), "{what} held up the other task");
+        assert!(!judge.is_in_vain.load(Ordering::Relaxed), "{what} blocked the other task");
     }
-    assert_eq!(waits.asked.load(Ordering::Relaxed), 3 * ITEMS);
+    assert_eq!(waits.calls.load(Ordering::Relaxed), 3 * ITEMS);
     waits.is_over.store(true, Ordering::Release);
     let view = catalog.seen(&["*"], &[]);
     assert_eq!(view.count(Kind::Tool, &name("hub")), ITEMS);
@@ -86,7 +93,7 @@ async fn short_changes_beside_a_long_one_are_not_lost() {
     let building = tasks.spawn(async move { long_one.publish(&name("hub"), Kind::Tool, long(0)) });
     for version in 0..20 {
         let items = vec![item(Kind::Tool, "x", version)];
-        let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
+        let snapshot = ListSnapshot { items, fresh_until: None, is_private: false, cut: None };
         catalog.publish(&name("other"), Kind::Tool, snapshot);
     }
     building.await.expect("it does not panic");

@@ -1,4 +1,4 @@
-//! What the catalog promises, whatever changes: against a model that knows no tables.
+//! Property tests of the catalog against a model without tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ type Role = (Vec<String>, Vec<String>);
 /// One upstream's list: keys with versions.
 type List = BTreeMap<String, u8>;
 
-/// What all upstreams list of one kind, in the order of the file; `None` where nothing was listed yet.
+/// The lists of all upstreams of one kind, in the order of the file; `None` if there is none yet.
 #[derive(Default, Clone)]
 struct Model([Option<List>; 3]);
 
@@ -23,7 +23,7 @@ struct Model([Option<List>; 3]);
 type Visible = BTreeMap<(&'static str, String), u8>;
 
 impl Model {
-    /// What a role sees: a URI goes to the first upstream in the file that shows it.
+    /// The items that a role sees: the first upstream in the file that lists a URI owns it.
     fn visible(&self, kind: Kind, filter: &Arc<dyn Filter>) -> Visible {
         let (mut visible, mut taken) = (Visible::new(), BTreeSet::new());
         for (upstream, list) in UPSTREAMS.into_iter().zip(&self.0) {
@@ -39,7 +39,7 @@ impl Model {
         visible
     }
 
-    /// The upstreams within a role's reach of which nothing is known.
+    /// The upstreams that a role reaches and that have no list.
     fn missing(&self, filter: &Arc<dyn Filter>) -> Vec<&'static str> {
         let unknown = UPSTREAMS.into_iter().zip(&self.0).filter(|(_, list)| list.is_none());
         unknown.map(|(upstream, _)| upstream).filter(|it| filter.reaches(&name(it))).collect()
@@ -50,7 +50,7 @@ impl Model {
         catalog.publish(
             &name(UPSTREAMS[at]),
             kind,
-            Snapshot { items, fresh_until: None, is_private: false, cut: None },
+            ListSnapshot { items, fresh_until: None, is_private: false, cut: None },
         );
         self.0[at] = Some(list);
     }
@@ -67,7 +67,7 @@ fn roles() -> impl Strategy<Value = Role> {
 }
 
 fn filter((allow, deny): &Role) -> Arc<dyn Filter> {
-    Arc::new(Sees(Rules::new(allow, deny)))
+    Arc::new(Sees(AllowDeny::new(allow, deny)))
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
@@ -79,7 +79,7 @@ fn upstreams() -> std::ops::Range<usize> {
 }
 
 /// Reads the items of a page back as (upstream, own key).
-fn on_page(view: &View, page: &Page, kind: Kind) -> Vec<(String, String)> {
+fn on_page(view: &RoleView, page: &CatalogPage, kind: Kind) -> Vec<(String, String)> {
     let owned = |key: String| {
         let target = view.resolve(kind, &key).expect("what is listed is reachable");
         (target.upstream.to_string(), target.own.to_string())
@@ -94,7 +94,7 @@ proptest! {
         first in prop::array::uniform3(lists()),
         roles in prop::collection::vec(roles(), 1..3),
         page_items in 1..4_usize,
-        // Before each page: what is published, and as whom the page is asked for.
+        // Before each page: the lists to publish, and the role that requests the page.
         steps in prop::collection::vec(
             (prop::collection::vec((upstreams(), lists()), 0..3), any::<prop::sample::Index>()),
             0..12,
@@ -126,7 +126,7 @@ proptest! {
             throughout = Some(throughout.map_or(visible.clone(), |before| &before & &visible));
 
             let after = cursor.map(|text| Cursor::parse(&text, kind).expect("an own cursor"));
-            let page = view.page(kind, after.as_ref(), Form::Newest);
+            let page = view.page(kind, after.as_ref(), DefinitionForm::Newest);
             let found = on_page(&view, &page, kind);
             prop_assert!(found.iter().all(|item| visible.contains(item)));
             walked.extend(found);
@@ -163,7 +163,7 @@ proptest! {
                     false => own.clone(),
                 };
                 prop_assert_eq!(view.resolve(kind, &key).is_some(), listed.contains(&key));
-                // The upstream's own name is nobody's public one.
+                // The upstream's own name is not a public one.
                 prop_assert_eq!(view.resolve(kind, own).is_some(), listed.contains(own));
                 if kind != Kind::Resource {
                     continue;
@@ -189,7 +189,7 @@ proptest! {
         let filters: Vec<_> = roles.iter().map(filter).collect();
         let in_use = |(n, filter): (usize, &Arc<dyn Filter>)| catalog.view(&n.to_string(), filter);
         let mut views: Vec<_> = filters.iter().enumerate().map(in_use).collect();
-        let present = |view: &mut watch::Receiver<Arc<View>>| view.borrow_and_update().clone();
+        let present = |view: &mut watch::Receiver<Arc<RoleView>>| view.borrow_and_update().clone();
         let mut olds: Vec<_> = views.iter_mut().map(present).collect();
         for (at, list) in publishes {
             let before = model.clone();
@@ -199,8 +199,8 @@ proptest! {
                 let changes = differs || before.missing(filter) != model.missing(filter);
                 prop_assert_eq!(view.has_changed().expect("open"), changes);
                 let new = present(view);
-                for topic in Topic::ALL {
-                    prop_assert_eq!(new.differs(old, topic, Form::Newest), differs && topic == kind.topic());
+                for topic in ListTopic::ALL {
+                    prop_assert_eq!(new.differs(old, topic, DefinitionForm::Newest), differs && topic == kind.topic());
                 }
                 *old = new;
             }

@@ -1,9 +1,7 @@
-//! A client's file as it is written: JSON with comments and trailing commas, or TOML.
+//! Parser of clients' files: JSON with comments and trailing commas, or TOML.
 //!
-//! Both become the same [`Value`], which keeps the order of the file. What cannot be read is told with line
-//! and column, and never with the text that stands there: it may be a secret.
-//!
-//! Knows nothing of: which keys there are.
+//! Both formats become a [`DocumentValue`] in the order of the file. Errors contain the line and
+//! the column, but never the text at that place, because it may be a secret.
 
 use std::path::Path;
 
@@ -14,7 +12,7 @@ use toml_edit::{DocumentMut, Item, TableLike};
 use crate::cli::exit::Failure;
 use crate::regular_file;
 
-/// What a file is written in.
+/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Format {
     /// JSON, with comments and trailing commas.
@@ -23,30 +21,30 @@ pub(in crate::cli) enum Format {
     Toml,
 }
 
-/// A value of either format.
+/// Value of either format.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::cli) enum Value {
-    /// Nothing.
+pub(in crate::cli) enum DocumentValue {
+    /// JSON `null`.
     Null,
-    /// Yes or no.
+    /// Boolean.
     Bool(bool),
-    /// A number, as it is written.
+    /// Number, as it is written.
     Number(String),
-    /// A string.
+    /// String.
     Text(String),
-    /// A list.
-    List(Vec<Value>),
-    /// A table, in the order of the file.
-    Table(Vec<(String, Value)>),
+    /// List.
+    List(Vec<DocumentValue>),
+    /// Table, in the order of the file.
+    Table(Vec<(String, DocumentValue)>),
 }
 
-impl Value {
-    /// A member of a table. Of two with the same name, clients take the last.
+impl DocumentValue {
+    /// Returns a member of a table. Of two members with one name, clients use the last.
     pub(in crate::cli) fn get(&self, key: &str) -> Option<&Self> {
         self.members().iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// The members of a table; none of anything else.
+    /// Returns the members of a table; empty for other values.
     pub(in crate::cli) fn members(&self) -> &[(String, Self)] {
         match self {
             Self::Table(members) => members,
@@ -54,7 +52,7 @@ impl Value {
         }
     }
 
-    /// The elements of a list; none of anything else.
+    /// Returns the elements of a list; empty for other values.
     pub(in crate::cli) fn elements(&self) -> &[Self] {
         match self {
             Self::List(elements) => elements,
@@ -62,7 +60,7 @@ impl Value {
         }
     }
 
-    /// A string, or what a client would make a string of.
+    /// Returns a string, or the string form of a number or boolean.
     pub(in crate::cli) fn text(&self) -> Option<String> {
         match self {
             Self::Text(text) | Self::Number(text) => Some(text.clone()),
@@ -71,22 +69,22 @@ impl Value {
         }
     }
 
-    /// Whether it is a table.
+    /// Returns whether the value is a table.
     pub(in crate::cli) fn is_table(&self) -> bool {
         matches!(self, Self::Table(_))
     }
 }
 
-/// The text of a file, and whether it began with a byte order mark, which is not part of it.
-pub(in crate::cli) struct Written {
-    /// Without the mark.
+/// Text of a file, without its byte order mark.
+pub(in crate::cli) struct FileText {
+    /// Text without the mark.
     pub(in crate::cli) text: String,
-    /// Whether there was one.
+    /// The file begins with a mark.
     pub(in crate::cli) has_mark: bool,
 }
 
-/// Reads a file. That it is not there is the caller's business: nothing is returned then.
-pub(in crate::cli) fn read(path: &Path) -> Result<Option<Written>, Failure> {
+/// Reads a file; `None` if it does not exist.
+pub(in crate::cli) fn read(path: &Path) -> Result<Option<FileText>, Failure> {
     let place = path.display();
     let file = match regular_file::open_or_inherited(path) {
         Ok(file) => file,
@@ -107,7 +105,7 @@ pub(in crate::cli) fn read(path: &Path) -> Result<Option<Written>, Failure> {
         Some(rest) => (true, rest.to_owned()),
         None => (false, text),
     };
-    Ok(Some(Written { text, has_mark }))
+    Ok(Some(FileText { text, has_mark }))
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
@@ -117,8 +115,12 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
     ))
 }
 
-/// Parses a text. `path` is named where it is not what it should be.
-pub(in crate::cli) fn parse(text: &str, format: Format, path: &Path) -> Result<Value, Failure> {
+/// Parses a text. Errors name `path`.
+pub(in crate::cli) fn parse(
+    text: &str,
+    format: Format,
+    path: &Path,
+) -> Result<DocumentValue, Failure> {
     match format {
         Format::Json => parse_json(text).map_err(|error| not_json(path, &error)),
         Format::Toml => {
@@ -129,8 +131,8 @@ pub(in crate::cli) fn parse(text: &str, format: Format, path: &Path) -> Result<V
     }
 }
 
-/// Tells which format a text of an unknown client is in.
-pub(in crate::cli) fn format_of(path: &Path, text: &str) -> Format {
+/// Detects the format of an unknown client's text.
+pub(in crate::cli) fn detect_format(path: &Path, text: &str) -> Format {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => Format::Toml,
         Some("json" | "jsonc") => Format::Json,
@@ -139,7 +141,7 @@ pub(in crate::cli) fn format_of(path: &Path, text: &str) -> Format {
     }
 }
 
-/// How JSON is read: as the clients that read the most, and no further.
+/// Options of the JSON parser: as tolerant as the most tolerant client.
 pub(in crate::cli) fn json_options() -> ParseOptions {
     ParseOptions {
         allow_comments: true,
@@ -155,59 +157,59 @@ pub(in crate::cli) fn json_options() -> ParseOptions {
     }
 }
 
-fn parse_json(text: &str) -> Result<Value, jsonc_parser::errors::ParseError> {
+fn parse_json(text: &str) -> Result<DocumentValue, jsonc_parser::errors::ParseError> {
     let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &json_options())?;
-    Ok(parsed.value.map_or(Value::Null, from_json))
+    Ok(parsed.value.map_or(DocumentValue::Null, from_json))
 }
 
-/// The parser bounds the depth, so this recursion ends.
-fn from_json(value: ast::Value<'_>) -> Value {
+/// Converts JSON. The parser bounds the depth of the recursion.
+fn from_json(value: ast::Value<'_>) -> DocumentValue {
     match value {
-        ast::Value::NullKeyword(_) => Value::Null,
-        ast::Value::BooleanLit(literal) => Value::Bool(literal.value),
-        ast::Value::NumberLit(literal) => Value::Number(literal.value.to_owned()),
-        ast::Value::StringLit(literal) => Value::Text(literal.value.into_owned()),
+        ast::Value::NullKeyword(_) => DocumentValue::Null,
+        ast::Value::BooleanLit(literal) => DocumentValue::Bool(literal.value),
+        ast::Value::NumberLit(literal) => DocumentValue::Number(literal.value.to_owned()),
+        ast::Value::StringLit(literal) => DocumentValue::Text(literal.value.into_owned()),
         ast::Value::Array(array) => {
-            Value::List(array.elements.into_iter().map(from_json).collect())
+            DocumentValue::List(array.elements.into_iter().map(from_json).collect())
         }
         ast::Value::Object(object) => {
             let members = object.properties.into_iter();
             let members = members.map(|one| (one.name.into_string(), from_json(one.value)));
-            Value::Table(members.collect())
+            DocumentValue::Table(members.collect())
         }
     }
 }
 
-fn from_table(table: &dyn TableLike) -> Value {
+fn from_table(table: &dyn TableLike) -> DocumentValue {
     let members = table.iter().map(|(key, item)| (key.to_owned(), from_item(item)));
-    Value::Table(members.collect())
+    DocumentValue::Table(members.collect())
 }
 
-fn from_item(item: &Item) -> Value {
+fn from_item(item: &Item) -> DocumentValue {
     match item {
-        Item::None => Value::Null,
+        Item::None => DocumentValue::Null,
         Item::Value(value) => from_toml(value),
         Item::Table(table) => from_table(table),
         Item::ArrayOfTables(tables) => {
-            Value::List(tables.iter().map(|table| from_table(table)).collect())
+            DocumentValue::List(tables.iter().map(|table| from_table(table)).collect())
         }
     }
 }
 
-fn from_toml(value: &toml_edit::Value) -> Value {
+fn from_toml(value: &toml_edit::Value) -> DocumentValue {
     use toml_edit::Value as Toml;
     match value {
-        Toml::String(text) => Value::Text(text.value().clone()),
-        Toml::Integer(number) => Value::Number(number.value().to_string()),
-        Toml::Float(number) => Value::Number(number.value().to_string()),
-        Toml::Boolean(yes) => Value::Bool(*yes.value()),
-        Toml::Datetime(moment) => Value::Text(moment.value().to_string()),
-        Toml::Array(array) => Value::List(array.iter().map(from_toml).collect()),
+        Toml::String(text) => DocumentValue::Text(text.value().clone()),
+        Toml::Integer(number) => DocumentValue::Number(number.value().to_string()),
+        Toml::Float(number) => DocumentValue::Number(number.value().to_string()),
+        Toml::Boolean(yes) => DocumentValue::Bool(*yes.value()),
+        Toml::Datetime(moment) => DocumentValue::Text(moment.value().to_string()),
+        Toml::Array(array) => DocumentValue::List(array.iter().map(from_toml).collect()),
         Toml::InlineTable(table) => from_table(table),
     }
 }
 
-/// What is said of a file that is not JSON.
+/// Failure for a file that is not JSON.
 pub(in crate::cli) fn not_json(path: &Path, error: &jsonc_parser::errors::ParseError) -> Failure {
     let what = error.kind().to_string();
     let mut letters = what.chars();
@@ -221,7 +223,7 @@ pub(in crate::cli) fn not_json(path: &Path, error: &jsonc_parser::errors::ParseE
     ))
 }
 
-/// What is said of a file that is not TOML.
+/// Failure for a file that is not TOML.
 pub(in crate::cli) fn not_toml(path: &Path, text: &str, error: &toml_edit::TomlError) -> Failure {
     let at = error.span().map_or(0, |span| span.start);
     let before = text.get(..at).unwrap_or(text);
@@ -234,5 +236,5 @@ pub(in crate::cli) fn not_toml(path: &Path, text: &str, error: &toml_edit::TomlE
     ))
 }
 
-/// Claude Code keeps its history in the same file as its servers.
+/// Largest file that is read: Claude Code stores its history in the same file as its servers.
 const MAX_BYTES: u64 = 64 << 20;

@@ -1,22 +1,22 @@
-//! Where a client's files are on this machine.
+//! Locations of a client's files on this machine.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{CLIENTS, Client};
+use super::{CLIENTS, McpClient};
 
-/// What a user's file is relative to.
+/// Folder that the path of a user's file is relative to.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) enum Root {
+pub(in crate::cli) enum BaseFolder {
     /// The home folder.
     Home,
-    /// Where desktop applications keep their settings.
+    /// Settings folder of desktop applications.
     Application,
-    /// Where programs of the terminal keep theirs, on a Mac, too.
+    /// Settings folder of terminal programs; the same on macOS as on Linux.
     Config,
 }
 
-/// For whom a file holds.
+/// Scope of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum Scope {
     /// All projects of this user.
@@ -26,7 +26,7 @@ pub(in crate::cli) enum Scope {
 }
 
 impl Scope {
-    /// As it is typed and told.
+    /// Name of the scope on the command line and in output.
     pub(in crate::cli) fn word(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -35,18 +35,20 @@ impl Scope {
     }
 }
 
-/// The client's file of a scope; none where it has no such file or the machine no such folder.
-/// `project` is the project's folder.
-pub(in crate::cli) fn file(client: &Client, scope: Scope, project: &Path) -> Option<PathBuf> {
+/// Returns the client's file of a scope; `None` if the client has no such file or the folder is
+/// unknown. `project` is the project's folder.
+pub(in crate::cli) fn file(client: &McpClient, scope: Scope, project: &Path) -> Option<PathBuf> {
     if scope == Scope::Project {
         return client.project_file.map(|file| project.join(file));
     }
-    let moved = client.moved_by.and_then(|(variable, file)| Some(folder(variable)?.join(file)));
+    let moved =
+        client.override_variable.and_then(|(variable, file)| Some(folder(variable)?.join(file)));
     let (root, file) = client.user_file;
     moved.or_else(|| Some(root_folder(root)?.join(file)))
 }
 
-/// The folder of the project whose file this is; none if it is no project's file, or the user's own.
+/// Returns the folder of the project that a file belongs to; `None` if it is not a project's file,
+/// or the user's own file.
 pub(in crate::cli) fn project_of(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let files = CLIENTS.iter().filter_map(|client| client.project_file);
@@ -55,15 +57,15 @@ pub(in crate::cli) fn project_of(path: &Path) -> Option<PathBuf> {
     (home().as_deref() != Some(folder)).then(|| folder.to_owned())
 }
 
-fn root_folder(root: Root) -> Option<PathBuf> {
+fn root_folder(root: BaseFolder) -> Option<PathBuf> {
     let config = || folder("XDG_CONFIG_HOME").or_else(|| Some(home()?.join(".config")));
     match root {
-        Root::Home => home(),
-        Root::Application if cfg!(target_os = "macos") => {
+        BaseFolder::Home => home(),
+        BaseFolder::Application if cfg!(target_os = "macos") => {
             Some(home()?.join("Library/Application Support"))
         }
-        Root::Application | Root::Config if cfg!(windows) => folder("APPDATA"),
-        Root::Application | Root::Config => config(),
+        BaseFolder::Application | BaseFolder::Config if cfg!(windows) => folder("APPDATA"),
+        BaseFolder::Application | BaseFolder::Config => config(),
     }
 }
 

@@ -1,93 +1,91 @@
-//! The servers in a client's file, in one form for all clients.
+//! Reader of the servers in a client's file, in one form for all clients.
 //!
-//! One reader knows the keys of every client: they differ in name, seldom in meaning. A key that has no place
-//! in Weir is remembered by name, so that nothing is lost in silence.
-//!
-//! Knows nothing of: Weir's configuration, and which values are secret.
+//! One reader handles the keys of every client: they differ in name, rarely in meaning. A key that
+//! Weir does not support is recorded by name, so that it can be reported.
 
 use std::path::Path;
 use std::time::Duration;
 
-use super::document::{Format, Value};
-use super::{ANY, CLIENTS, Client, Unit};
+use super::document::{DocumentValue, Format};
+use super::{ANY, CLIENTS, McpClient, TimeoutUnit};
 
-/// One server of a client.
+/// Server in a client's file.
 #[derive(Debug)]
-pub(in crate::cli) struct Server {
-    /// Its name in the file.
+pub(in crate::cli) struct ClientServer {
+    /// Name in the file.
     pub(in crate::cli) name: String,
-    /// How it is reached.
-    pub(in crate::cli) wire: Wire,
-    /// How long it may take to start.
+    /// Transport with its parameters.
+    pub(in crate::cli) transport: ServerTransport,
+    /// Time limit of its start.
     pub(in crate::cli) startup: Option<Duration>,
-    /// How long a call may take.
+    /// Time limit of a call.
     pub(in crate::cli) call: Option<Duration>,
-    /// Whether the client uses it.
+    /// False if the client has disabled it.
     pub(in crate::cli) enabled: bool,
-    /// The tools that the client lets through, if not all.
+    /// Tools that the client allows, if not all.
     pub(in crate::cli) allow: Option<Vec<String>>,
-    /// The tools that the client leaves out.
+    /// Tools that the client excludes.
     pub(in crate::cli) deny: Vec<String>,
-    /// What was not taken over, in words.
-    pub(in crate::cli) left_behind: Vec<String>,
+    /// Messages about keys that are not imported.
+    pub(in crate::cli) not_imported: Vec<String>,
 }
 
-/// How a server is reached. Texts are as the client wrote them.
+/// Transport of a server. Texts are as the client wrote them.
 #[derive(Debug)]
-pub(in crate::cli) enum Wire {
-    /// As a child process.
+pub(in crate::cli) enum ServerTransport {
+    /// Child process.
     Process {
-        /// The program.
+        /// Program.
         command: String,
-        /// Its arguments.
+        /// Arguments.
         args: Vec<String>,
         /// Variables to set.
         env: Vec<(String, String)>,
-        /// Variables to hand on.
+        /// Variables to pass on.
         pass_env: Vec<String>,
-        /// Its working directory.
+        /// Working directory.
         cwd: Option<String>,
     },
-    /// Over the network.
+    /// Server on the network.
     Http {
-        /// Its endpoint.
+        /// Endpoint.
         url: String,
-        /// Whether it is the pair of HTTP and SSE of 2024-11-05.
+        /// Uses the HTTP+SSE transport of 2024-11-05.
         is_sse: bool,
         /// Headers to send.
-        headers: Vec<(String, Header)>,
+        headers: Vec<(String, HeaderSource)>,
     },
 }
 
-/// Where a header's value comes from.
+/// Source of a header's value.
 #[derive(Debug)]
-pub(in crate::cli) enum Header {
-    /// It is written down.
+pub(in crate::cli) enum HeaderSource {
+    /// Text in the file.
     Text(String),
-    /// A variable holds it.
+    /// A variable contains the value.
     Variable(String),
-    /// A variable holds what comes after `Bearer`.
+    /// A variable contains the token that follows `Bearer`.
     Bearer(String),
 }
 
-/// The servers of one file, or why one of them is none.
-pub(in crate::cli) struct Section {
-    /// In the order of the file, by name.
-    pub(in crate::cli) servers: Vec<(String, Result<Server, String>)>,
-    /// Of which client the file is.
-    pub(in crate::cli) client: &'static Client,
-    /// Other keys of the file under which servers stand, which were not read.
+/// Servers of one file.
+pub(in crate::cli) struct ServerSection {
+    /// Servers in the order of the file, or the reason why an entry is unusable.
+    pub(in crate::cli) servers: Vec<(String, Result<ClientServer, String>)>,
+    /// Client of the file.
+    pub(in crate::cli) client: &'static McpClient,
+    /// Other keys of the file that contain servers and were not read.
     pub(in crate::cli) unread: Vec<String>,
 }
 
-/// Finds the servers in a document, whatever its client. None if there is no place for servers in it.
-/// `folder` is the current one: Claude Code keeps servers of single projects beside those of all.
+/// Finds the servers in a document of any client; `None` if it has no key for servers. `folder` is
+/// the current folder: Claude Code stores the servers of single projects beside the global ones.
 pub(in crate::cli) fn find(
-    document: &Value,
-    known: Option<&'static Client>,
+    document: &DocumentValue,
+    known: Option<&'static McpClient>,
     path: &Path,
     folder: &Path,
-) -> Option<Section> {
+) -> Option<ServerSection> {
     let keys: [&[&str]; 5] = [
         &["mcpServers"],
         &["servers"],
@@ -106,20 +104,22 @@ pub(in crate::cli) fn find(
             .find_map(|keys| Some((*keys.last()?, Some(at(keys)?))))
             .unwrap_or(("mcpServers", None)),
     };
-    let taken_from = keys.iter().find(|keys| known.is_none() && at(keys).is_some());
-    let taken_from = taken_from.map_or(String::new(), |keys| keys.join("."));
+    let used_key = keys.iter().find(|keys| known.is_none() && at(keys).is_some());
+    let used_key = used_key.map_or(String::new(), |keys| keys.join("."));
     let here = document.get("projects").and_then(|all| all.get(&folder.display().to_string()));
     let here = here.and_then(|project| project.get("mcpServers")).filter(|_| key == "mcpServers");
     if section.is_none() && here.is_none() {
         return None;
     }
-    let entries = || here.into_iter().chain(section).flat_map(Value::members);
-    let client = known.unwrap_or_else(|| guess(key, path, entries().map(|(_, entry)| entry)));
-    let mut servers: Vec<(String, Result<Server, String>)> = Vec::new();
+    let entries = || here.into_iter().chain(section).flat_map(DocumentValue::members);
+    let client =
+        known.unwrap_or_else(|| guess_client(key, path, entries().map(|(_, entry)| entry)));
+    let mut servers: Vec<(String, Result<ClientServer, String>)> = Vec::new();
     for (name, entry) in entries() {
-        // A project's own servers stand before those of all projects, and hide them.
+        // A project's own servers come first and hide global ones of the same name.
         if !servers.iter().any(|(taken, _)| taken == name) {
-            let server = read(name, entry, client).map(|server| switched(server, document));
+            let server =
+                read(name, entry, client).map(|server| apply_server_lists(server, document));
             servers.push((name.clone(), server));
         }
     }
@@ -128,12 +128,12 @@ pub(in crate::cli) fn find(
         Some(_) => Vec::new(),
         None => keys.iter().copied().filter(holds_servers).map(|keys| keys.join(".")).collect(),
     };
-    let unread = unread.into_iter().filter(|it| *it != taken_from).collect();
-    Some(Section { servers, client, unread })
+    let unread = unread.into_iter().filter(|it| *it != used_key).collect();
+    Some(ServerSection { servers, client, unread })
 }
 
-/// Gemini CLI switches servers on and off in a list of its own.
-fn switched(mut server: Server, document: &Value) -> Server {
+/// Applies the lists in which Gemini CLI enables and disables servers.
+fn apply_server_lists(mut server: ClientServer, document: &DocumentValue) -> ClientServer {
     let listed = |key: &str| {
         let list = document.get("mcp")?.get(key)?;
         Some(list.elements().iter().any(|one| one.text().as_deref() == Some(&server.name)))
@@ -144,13 +144,14 @@ fn switched(mut server: Server, document: &Value) -> Server {
     server
 }
 
-/// Of which client a file is, by where its servers stand, by its name, and by keys that only one has.
-fn guess<'v>(
+/// Guesses the client of a file: by the key of its servers, by its path, and by keys that only one
+/// client has.
+fn guess_client<'v>(
     key: &str,
     path: &Path,
-    entries: impl Iterator<Item = &'v Value> + Clone,
-) -> &'static Client {
-    let named = |name| Client::named(name).unwrap_or(&ANY);
+    entries: impl Iterator<Item = &'v DocumentValue> + Clone,
+) -> &'static McpClient {
+    let named = |name| McpClient::named(name).unwrap_or(&ANY);
     match key {
         "servers" => return named("vscode"),
         "context_servers" => return named("zed"),
@@ -178,8 +179,8 @@ fn guess<'v>(
     }
 }
 
-/// Reads one entry. The error says why it is no server that Weir could use.
-fn read(name: &str, entry: &Value, client: &Client) -> Result<Server, String> {
+/// Reads one entry. The error says why Weir cannot use it.
+fn read(name: &str, entry: &DocumentValue, client: &McpClient) -> Result<ClientServer, String> {
     if !entry.is_table() {
         return Err("it is not a table of keys".to_owned());
     }
@@ -188,133 +189,149 @@ fn read(name: &str, entry: &Value, client: &Client) -> Result<Server, String> {
         return Err(format!("Weir does not speak the transport `{kind}`"));
     }
     let url = ["httpUrl", "serverUrl", "url"].iter().find_map(|key| text(entry, key));
-    // Zed once had the program, its arguments and variables in a table of their own.
+    // Old versions of Zed have the program, its arguments and variables in a nested table.
     let program = entry.get("command").filter(|command| command.is_table()).unwrap_or(entry);
     let command = text(entry, "command").or_else(|| text(program, "path"));
     let wants_url = matches!(kind.as_str(), "http" | "sse" | "streamable-http" | "streamableHttp");
-    let mut left_behind = Vec::new();
-    let (wire, foreign) = match (command, url) {
+    let mut not_imported = Vec::new();
+    let (transport, foreign) = match (command, url) {
         (Some(command), None) => {
-            (process(command, entry, program, &mut left_behind), &HTTP_KEYS[..])
+            (process(command, entry, program, &mut not_imported), &HTTP_KEYS[..])
         }
         (Some(command), Some(_)) if !wants_url && client.name != "gemini" => {
-            (process(command, entry, program, &mut left_behind), &HTTP_KEYS[..])
+            (process(command, entry, program, &mut not_imported), &HTTP_KEYS[..])
         }
-        (_, Some(url)) => (http(url, kind == "sse", entry, &mut left_behind), &PROCESS_KEYS[..]),
+        (_, Some(url)) => (http(url, kind == "sse", entry, &mut not_imported), &PROCESS_KEYS[..]),
         (None, None) => {
             return Err(match entry.get("settings").is_some() || kind == "extension" {
-                true => "an extension of the client starts it, and knows how".to_owned(),
-                false => "nothing says where it is".to_owned(),
+                true => "it is started by an extension of the client".to_owned(),
+                false => "it has neither a command nor a URL".to_owned(),
             });
         }
     };
     let given = |key: &&str| entry.get(key).is_some();
     let lists = |keys: [&str; 3]| {
         let list = keys.iter().find_map(|key| entry.get(key));
-        list.map(|list| list.elements().iter().filter_map(Value::text).collect::<Vec<_>>())
+        list.map(|list| list.elements().iter().filter_map(DocumentValue::text).collect::<Vec<_>>())
     };
-    let enabled = entry.get("enabled") != Some(&Value::Bool(false))
-        && entry.get("disabled") != Some(&Value::Bool(true));
-    for (key, _) in entry.members().iter().filter(|(_, value)| says_something(value)) {
-        if let Some((_, why)) = WITHOUT_EQUIVALENT.iter().find(|(known, _)| known == key) {
-            left_behind.push(format!("`{key}` is left behind: {why}"));
+    let enabled = entry.get("enabled") != Some(&DocumentValue::Bool(false))
+        && entry.get("disabled") != Some(&DocumentValue::Bool(true));
+    for (key, _) in entry.members().iter().filter(|(_, value)| is_significant(value)) {
+        if let Some((_, why)) = NOT_SUPPORTED.iter().find(|(known, _)| known == key) {
+            not_imported.push(format!("`{key}` is not imported: {why}"));
         } else if foreign.iter().filter(|key| given(key)).any(|foreign| foreign == key) {
-            left_behind.push(format!("`{key}` is left behind: it belongs to another transport"));
+            not_imported.push(format!("`{key}` is not imported: it belongs to another transport"));
         } else if !KNOWN.contains(&key.as_str())
             && !PROCESS_KEYS.contains(&key.as_str())
             && !HTTP_KEYS.contains(&key.as_str())
         {
-            left_behind.push(format!("`{key}` is left behind: Weir does not know it"));
+            not_imported.push(format!("`{key}` is not imported: Weir does not know it"));
         }
     }
-    Ok(Server {
+    Ok(ClientServer {
         name: name.to_owned(),
-        wire,
-        startup: duration(entry, "startup_timeout_sec", Unit::Seconds)
-            .or_else(|| duration(entry, "startup_timeout_ms", Unit::Milliseconds)),
-        call: duration(entry, "tool_timeout_sec", Unit::Seconds)
+        transport,
+        startup: duration(entry, "startup_timeout_sec", TimeoutUnit::Seconds)
+            .or_else(|| duration(entry, "startup_timeout_ms", TimeoutUnit::Milliseconds)),
+        call: duration(entry, "tool_timeout_sec", TimeoutUnit::Seconds)
             .or_else(|| duration(entry, "timeout", client.timeout)),
         enabled,
         allow: lists(["includeTools", "enabled_tools", "enabledTools"]),
         deny: lists(["excludeTools", "disabled_tools", "disabledTools"]).unwrap_or_default(),
-        left_behind,
+        not_imported,
     })
 }
 
-/// Whether a key does more than name its default.
-fn says_something(value: &Value) -> bool {
+/// Returns whether a value differs from the usual default.
+fn is_significant(value: &DocumentValue) -> bool {
     match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::List(elements) => !elements.is_empty(),
-        Value::Table(members) => !members.is_empty(),
+        DocumentValue::Null | DocumentValue::Bool(false) => false,
+        DocumentValue::List(elements) => !elements.is_empty(),
+        DocumentValue::Table(members) => !members.is_empty(),
         _ => true,
     }
 }
 
-fn process(command: String, entry: &Value, program: &Value, left: &mut Vec<String>) -> Wire {
-    let args = program.get("args").into_iter().flat_map(Value::elements);
-    let pass_env = entry.get("env_vars").into_iter().flat_map(Value::elements);
-    Wire::Process {
+fn process(
+    command: String,
+    entry: &DocumentValue,
+    program: &DocumentValue,
+    not_imported: &mut Vec<String>,
+) -> ServerTransport {
+    let args = program.get("args").into_iter().flat_map(DocumentValue::elements);
+    let pass_env = entry.get("env_vars").into_iter().flat_map(DocumentValue::elements);
+    ServerTransport::Process {
         command,
-        args: args.filter_map(Value::text).collect(),
-        env: pairs(program, "env", left),
+        args: args.filter_map(DocumentValue::text).collect(),
+        env: pairs(program, "env", not_imported),
         pass_env: pass_env.filter_map(|one| one.text().or_else(|| text(one, "name"))).collect(),
         cwd: text(entry, "cwd"),
     }
 }
 
-fn http(url: String, is_sse: bool, entry: &Value, left: &mut Vec<String>) -> Wire {
+fn http(
+    url: String,
+    is_sse: bool,
+    entry: &DocumentValue,
+    not_imported: &mut Vec<String>,
+) -> ServerTransport {
     let mut headers = Vec::new();
     for key in ["headers", "http_headers"] {
-        let pairs = pairs(entry, key, left).into_iter();
-        headers.extend(pairs.map(|(name, value)| (name, Header::Text(value))));
+        let pairs = pairs(entry, key, not_imported).into_iter();
+        headers.extend(pairs.map(|(name, value)| (name, HeaderSource::Text(value))));
     }
-    let variables = pairs(entry, "env_http_headers", left).into_iter();
-    headers.extend(variables.map(|(name, variable)| (name, Header::Variable(variable))));
+    let variables = pairs(entry, "env_http_headers", not_imported).into_iter();
+    headers.extend(variables.map(|(name, variable)| (name, HeaderSource::Variable(variable))));
     if let Some(variable) = text(entry, "bearer_token_env_var") {
-        headers.push(("Authorization".to_owned(), Header::Bearer(variable)));
+        headers.push(("Authorization".to_owned(), HeaderSource::Bearer(variable)));
     }
-    Wire::Http { url, is_sse, headers }
+    ServerTransport::Http { url, is_sse, headers }
 }
 
-/// The members of a table, as strings. A client that sets a variable to nothing takes it away.
-fn pairs(entry: &Value, key: &str, left: &mut Vec<String>) -> Vec<(String, String)> {
-    let members = entry.get(key).map(Value::members).unwrap_or_default();
+/// Reads the members of a table as strings. A client removes a variable by setting it to `null`.
+fn pairs(
+    entry: &DocumentValue,
+    key: &str,
+    not_imported: &mut Vec<String>,
+) -> Vec<(String, String)> {
+    let members = entry.get(key).map(DocumentValue::members).unwrap_or_default();
     let mut pairs = Vec::new();
     for (name, value) in members {
         match value.text() {
             Some(value) => pairs.push((name.clone(), value)),
-            None => left.push(format!("`{key}.{name}` is left behind: it is no string")),
+            None => {
+                not_imported.push(format!("`{key}.{name}` is not imported: it is not a string"))
+            }
         }
     }
     pairs
 }
 
-fn text(entry: &Value, key: &str) -> Option<String> {
+fn text(entry: &DocumentValue, key: &str) -> Option<String> {
     match entry.get(key) {
-        Some(Value::Text(text)) if !text.is_empty() => Some(text.clone()),
+        Some(DocumentValue::Text(text)) if !text.is_empty() => Some(text.clone()),
         _ => None,
     }
 }
 
-fn duration(entry: &Value, key: &str, unit: Unit) -> Option<Duration> {
-    let Some(Value::Number(number)) = entry.get(key) else { return None };
+fn duration(entry: &DocumentValue, key: &str, unit: TimeoutUnit) -> Option<Duration> {
+    let Some(DocumentValue::Number(number)) = entry.get(key) else { return None };
     let number: f64 = number.parse().ok()?;
     let seconds = match unit {
-        Unit::Seconds => number,
-        Unit::Either if number < 1000.0 => number,
-        Unit::Milliseconds | Unit::Either => number / 1000.0,
+        TimeoutUnit::Seconds => number,
+        TimeoutUnit::Either if number < 1000.0 => number,
+        TimeoutUnit::Milliseconds | TimeoutUnit::Either => number / 1000.0,
     };
-    // No finer than Weir counts, and no longer than it would ever wait.
+    // Rounded to Weir's resolution, and limited to the longest time that makes sense.
     let millis = (seconds.clamp(0.0, LONGEST_SECONDS) * 1000.0).round();
     let duration = Duration::from_secs_f64(millis / 1000.0);
     (!duration.is_zero()).then_some(duration)
 }
 
-/// A day: whoever writes more means for ever.
+/// Longest timeout: a day. More means no limit.
 const LONGEST_SECONDS: f64 = 86_400.0;
 
-/// Keys of processes.
+/// Keys of child processes.
 const PROCESS_KEYS: [&str; 5] = ["command", "args", "env", "env_vars", "cwd"];
 
 /// Keys of servers on the network.
@@ -328,7 +345,7 @@ const HTTP_KEYS: [&str; 7] = [
     "bearer_token_env_var",
 ];
 
-/// Keys of either.
+/// Keys of both kinds of servers.
 const KNOWN: [&str; 16] = [
     "type",
     "transport",
@@ -348,29 +365,29 @@ const KNOWN: [&str; 16] = [
     "disabledTools",
 ];
 
-const SIGNING_IN: &str = "Weir does not sign in to a server; put a token into headers";
-const ASKING: &str = "which tools need no asking is the client's affair";
+const NO_SIGN_IN: &str = "Weir does not sign in to a server; put a token into headers";
+const CLIENT_CONFIRMS: &str = "the client decides which tools need no confirmation";
 
-/// Keys that say something which Weir has no word for, and what to do about each.
-const WITHOUT_EQUIVALENT: [(&str, &str); 21] = [
-    ("envFile", "write its variables under env, or hand them on with pass_env"),
-    ("alwaysAllow", ASKING),
-    ("autoApprove", ASKING),
-    ("trust", ASKING),
-    ("default_tools_approval_mode", ASKING),
-    ("tools", ASKING),
-    ("supports_parallel_tool_calls", "say it of Weir in the client"),
-    ("required", "say it of Weir in the client"),
-    ("alwaysLoad", "say it of Weir in the client"),
+/// Keys that Weir does not support, with the advice for each.
+const NOT_SUPPORTED: [(&str, &str); 21] = [
+    ("envFile", "write its variables under env, or pass them on with pass_env"),
+    ("alwaysAllow", CLIENT_CONFIRMS),
+    ("autoApprove", CLIENT_CONFIRMS),
+    ("trust", CLIENT_CONFIRMS),
+    ("default_tools_approval_mode", CLIENT_CONFIRMS),
+    ("tools", CLIENT_CONFIRMS),
+    ("supports_parallel_tool_calls", "set it for Weir in the client"),
+    ("required", "set it for Weir in the client"),
+    ("alwaysLoad", "set it for Weir in the client"),
     ("description", "Weir describes its items, not its upstreams"),
-    ("dev", "it serves the making of the server"),
-    ("oauth", SIGNING_IN),
-    ("oauth_resource", SIGNING_IN),
-    ("scopes", SIGNING_IN),
-    ("auth", SIGNING_IN),
-    ("authProviderType", SIGNING_IN),
-    ("targetAudience", SIGNING_IN),
-    ("targetServiceAccount", SIGNING_IN),
+    ("dev", "it is for the development of the server"),
+    ("oauth", NO_SIGN_IN),
+    ("oauth_resource", NO_SIGN_IN),
+    ("scopes", NO_SIGN_IN),
+    ("auth", NO_SIGN_IN),
+    ("authProviderType", NO_SIGN_IN),
+    ("targetAudience", NO_SIGN_IN),
+    ("targetServiceAccount", NO_SIGN_IN),
     ("headersHelper", "Weir runs no program for headers; put a token into headers"),
     ("bearer_token", "Codex refuses it, too; put the token into headers"),
     ("remote", "Weir starts its servers where it runs itself"),

@@ -1,70 +1,78 @@
-//! What only the process that serves knows, so it is asked: what is left of the limits on an item, and how the
-//! upstreams are doing there.
+//! State that only the serving process has: remaining quotas of an item, and problems of its
+//! upstreams.
 //!
-//! Promise: it is looked for once, whatever there is to be asked.
-//! Knows nothing of: which limits count, and where they stand.
+//! Invariant: the process is looked up once per command.
 
-use super::report::{About, Fact, Finding};
-use crate::admin::remaining_quota::{Left, Question};
-use crate::cli::instance::admin_client::{Confirmed, Running, Silence};
-use crate::cli::query::oneshot::House;
+use super::report::{Finding, Statement, StatementTopic};
+use crate::admin::remaining_quota::{QuotaQuery, RemainingQuota};
+use crate::cli::instance::admin_client::{AdminClient, RunningInstance, Unreachable};
+use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::call::Method;
 use crate::policy;
 
-/// Asks the process that serves: which it is, is found out once, when the first question comes.
-pub(super) struct Asker<'h> {
-    house: &'h House,
-    found: Option<Result<Confirmed, String>>,
+/// Client of the serving process, which is looked up on the first query.
+pub(super) struct LiveState<'h> {
+    oneshot: &'h OneShotGateway,
+    found: Option<Result<RunningInstance, String>>,
 }
 
-impl<'h> Asker<'h> {
-    pub(super) fn new(house: &'h House) -> Self {
-        Self { house, found: None }
+impl<'h> LiveState<'h> {
+    pub(super) fn new(oneshot: &'h OneShotGateway) -> Self {
+        Self { oneshot, found: None }
     }
 
-    /// Adds to what is told of limits how much of each is left for the client, or why nobody knows.
-    pub(super) async fn tell(&mut self, client: &str, finding: &mut Finding) {
+    /// Adds the client's remaining quota to the statements about limits, or why it is unknown.
+    pub(super) async fn add_remaining_quota(&mut self, client: &str, finding: &mut Finding) {
         let (Some(kind), Some(upstream), Some(item)) =
             (finding.kind, &finding.upstream, &finding.own)
         else {
             return;
         };
-        let Some(sight) = finding.sights.first_mut() else { return };
-        let Some(last) = sight.facts.iter().rposition(|fact| fact.limit.is_some()) else { return };
-        let question = Question {
+        let Some(visibility) = finding.visibilities.first_mut() else { return };
+        let Some(last) =
+            visibility.statements.iter().rposition(|statement| statement.limit.is_some())
+        else {
+            return;
+        };
+        let query = QuotaQuery {
             client: client.to_owned(),
-            method: Method::about(kind).as_str().to_owned(),
+            method: Method::for_kind(kind).as_str().to_owned(),
             upstream: upstream.clone(),
             item: item.clone(),
         };
-        let told = match client {
-            // They are counted by their addresses.
-            policy::ANONYMOUS => Err("how much is left is counted by address".to_owned()),
-            _ => self.ask(&question).await,
+        let result = match client {
+            // Anonymous clients are counted by address.
+            policy::ANONYMOUS => Err("the remaining quota is counted by address".to_owned()),
+            _ => self.request_quota(&query).await,
         };
-        match told {
-            Ok(left) => {
-                for fact in &mut sight.facts {
-                    if let Some(left) = left.iter().find(|left| fact.limit == Some(left.limit)) {
-                        fact.text.push_str(&in_words(left));
+        match result {
+            Ok(remaining) => {
+                for statement in &mut visibility.statements {
+                    if let Some(remaining) =
+                        remaining.iter().find(|remaining| statement.limit == Some(remaining.limit))
+                    {
+                        statement.text.push_str(&describe_remaining(remaining));
                     }
                 }
             }
-            Err(why) => sight.facts.insert(last + 1, Fact::good(About::Limit, why)),
+            Err(why) => {
+                visibility.statements.insert(last + 1, Statement::good(StatementTopic::Limit, why))
+            }
         }
     }
 
-    /// Adds what keeps clients of the Weir that runs from seeing its upstream, or any where it may be of each: what
-    /// was asked here began a moment ago, and knows nothing of what has happened there.
-    pub(super) async fn tell_of_running(&mut self, finding: &mut Finding) {
+    /// Adds the problems of the item's upstream in the serving process, or of every upstream if the
+    /// name may belong to any: the gateway of this command started a moment ago and does not have
+    /// them.
+    pub(super) async fn add_running_state(&mut self, finding: &mut Finding) {
         let Ok(running) = self.running().await else { return };
         let asked = finding.upstream.as_deref();
         let upstreams = running.status().upstreams.iter();
         let upstreams = upstreams.filter(|it| asked.is_none_or(|name| name == it.name));
-        let facts = upstreams.flat_map(|it| {
-            let why = it.why_not_whole().into_iter();
+        let statements = upstreams.flat_map(|it| {
+            let why = it.problems_for_clients().into_iter();
             let mut why: Vec<_> = why.map(|why| format!("{}: {why}", it.name)).collect();
-            // Each is told of with its name.
+            // Each text contains the item's name.
             let own = finding.own.as_ref().map(|own| format!("{own:?}"));
             let of_it = |text: &&String| own.as_ref().is_some_and(|own| text.contains(&**own));
             why.extend(
@@ -72,19 +80,19 @@ impl<'h> Asker<'h> {
             );
             why
         });
-        let facts = facts.map(|text| Fact::bad(About::Running, text));
-        let facts: Vec<_> = facts.take(MAX_TOLD).collect();
-        finding.facts.extend(facts);
+        let statements = statements.map(|text| Statement::bad(StatementTopic::Running, text));
+        let statements: Vec<_> = statements.take(MAX_SHOWN_PROBLEMS).collect();
+        finding.statements.extend(statements);
     }
 
-    async fn ask(&mut self, question: &Question) -> Result<Vec<Left>, String> {
-        self.running().await?.limits(question).await.map_err(why)
+    async fn request_quota(&mut self, query: &QuotaQuery) -> Result<Vec<RemainingQuota>, String> {
+        self.running().await?.limits(query).await.map_err(describe_unreachable)
     }
 
-    /// The process that serves with the same file, or why there is none.
-    async fn running(&mut self) -> Result<&Confirmed, String> {
+    /// Returns the process that serves with the same file, or why there is none.
+    async fn running(&mut self) -> Result<&RunningInstance, String> {
         if self.found.is_none() {
-            self.found = Some(self.find().await.map_err(why));
+            self.found = Some(self.find_instance().await.map_err(describe_unreachable));
         }
         match &self.found {
             Some(Ok(running)) => Ok(running),
@@ -93,30 +101,30 @@ impl<'h> Asker<'h> {
         }
     }
 
-    async fn find(&self) -> Result<Confirmed, Silence> {
-        let Some(file) = self.house.file() else {
-            // A demonstration is nobody's.
-            return Err(Silence::Nobody(String::new()));
+    async fn find_instance(&self) -> Result<RunningInstance, Unreachable> {
+        let Some(file) = self.oneshot.file() else {
+            // A demonstration has no configuration file.
+            return Err(Unreachable::NotRunning(String::new()));
         };
-        Running::of(self.house.config(), Some(file))?.confirm().await
+        AdminClient::new(self.oneshot.config(), Some(file))?.connect().await
     }
 }
 
-fn why(silence: Silence) -> String {
-    match silence {
-        Silence::Nobody(_) => {
-            "how much is left is known while a Weir of this configuration runs".to_owned()
+fn describe_unreachable(unreachable: Unreachable) -> String {
+    match unreachable {
+        Unreachable::NotRunning(_) => {
+            "the remaining quota is known only while a Weir of this configuration runs".to_owned()
         }
-        Silence::Failed(failure) => format!("how much is left cannot be told: {failure}"),
+        Unreachable::Failed(failure) => format!("the remaining quota cannot be read: {failure}"),
     }
 }
 
-/// How much is told of the Weir that runs where a name may be of any upstream.
-const MAX_TOLD: usize = 8;
+/// Most problems that are shown if a name may belong to any upstream.
+const MAX_SHOWN_PROBLEMS: usize = 8;
 
-fn in_words(left: &Left) -> String {
-    let requests = left.requests.map(|count| format!("{count} at once"));
-    let places = left.places.map(|count| format!("{count} more under way"));
+fn describe_remaining(remaining: &RemainingQuota) -> String {
+    let requests = remaining.requests.map(|count| format!("{count} at once"));
+    let places = remaining.places.map(|count| format!("{count} more under way"));
     let words: Vec<_> = requests.into_iter().chain(places).collect();
     format!("; left now: {}", words.join(", "))
 }

@@ -1,98 +1,97 @@
-//! What is said of a name: the facts one after the other, as text and as JSON.
+//! Explanation of a name: statements in order, as text and as JSON.
 //!
-//! Promise: both say the same, in the same order.
-//! Knows nothing of: how anything was found out.
+//! Invariant: both forms contain the same statements in the same order.
 
 use std::io::{self, Write};
 
 use bytes::Bytes;
 
 use crate::cli::exit::Failure;
-use crate::cli::query::render::plain;
+use crate::cli::output::render::sanitize_line;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 
-/// All that is said of a name.
-pub(super) struct Story {
+/// Complete explanation of a name.
+pub(super) struct Explanation {
     pub(super) name: String,
-    /// Whose eyes it is seen with, if it is one client's.
+    /// Client of `--as`.
     pub(super) client: Option<String>,
-    /// What the name may mean.
+    /// Items and upstreams that the name may mean.
     pub(super) findings: Vec<Finding>,
 }
 
-/// One thing that a name may mean.
+/// Item or upstream that a name may mean.
 #[derive(Default)]
 pub(super) struct Finding {
     pub(super) kind: Option<Kind>,
     pub(super) upstream: Option<String>,
-    /// What its upstream calls it.
+    /// Name or URI at its upstream.
     pub(super) own: Option<String>,
-    /// What clients call it.
+    /// Public name or URI.
     pub(super) key: Option<String>,
-    /// What holds for everybody.
-    pub(super) facts: Vec<Fact>,
-    /// What holds for one role each.
-    pub(super) sights: Vec<Sight>,
+    /// Statements that apply to all clients.
+    pub(super) statements: Vec<Statement>,
+    /// Statements per role.
+    pub(super) visibilities: Vec<Visibility>,
 }
 
-/// What one role sees of it, and why.
-pub(super) struct Sight {
+/// Visibility for one role, with the reasons.
+pub(super) struct Visibility {
     pub(super) role: String,
     pub(super) visible: bool,
-    pub(super) facts: Vec<Fact>,
+    pub(super) statements: Vec<Statement>,
 }
 
-/// One thing that is so.
+/// One statement of an explanation, for example a matching rule and its place.
 #[derive(Clone)]
-pub(super) struct Fact {
-    pub(super) about: About,
-    /// Whether it keeps nothing from being seen.
+pub(super) struct Statement {
+    pub(super) about: StatementTopic,
+    /// False if the statement is a reason why the item is not visible.
     pub(super) good: bool,
     pub(super) text: String,
-    /// The pattern that decides.
+    /// Pattern that decides.
     pub(super) pattern: Option<String>,
-    /// Where the configuration says so; none for what is so without being written.
+    /// Place in the configuration; `None` for defaults.
     pub(super) place: Option<String>,
-    /// The limit, by its number in the configuration.
+    /// Index of the limit in the configuration.
     pub(super) limit: Option<usize>,
 }
 
-/// What a fact is about.
+/// Topic of a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum About {
-    /// Whether the upstream is used and connected.
+pub(super) enum StatementTopic {
+    /// Connection of the upstream.
     Upstream,
-    /// How its upstream is doing in the Weir that runs.
+    /// State of the upstream in the serving process.
     Running,
-    /// Whether the upstream lists it.
+    /// Presence in the upstream's lists.
     Listed,
-    /// Whether the upstream's own rules let it out.
-    Outlet,
-    /// What else there is about it.
+    /// The upstream's own export rules.
+    ExportRules,
+    /// Other properties of the item in the merged list.
     List,
-    /// To whom a URI that nobody lists leads.
+    /// Upstream that receives requests for an unlisted URI.
     Route,
-    /// Which role the client has.
+    /// Role of the client.
     Client,
-    /// Which rule of the role allows it.
+    /// Rule of the role that allows it.
     Allowed,
-    /// Which rule of the role denies it.
+    /// Rule of the role that denies it.
     Denied,
-    /// How often it may be used.
+    /// Limit that applies to it.
     Limit,
-    /// What of a whole upstream is seen.
-    Seen,
-    /// Whether the upstream's instructions are told.
-    Told,
+    /// Visible items of an upstream.
+    VisibleItems,
+    /// Whether clients receive the upstream's instructions.
+    Instructions,
 }
 
-impl Fact {
-    pub(super) fn good(about: About, text: impl Into<String>) -> Self {
+impl Statement {
+    pub(super) fn good(about: StatementTopic, text: impl Into<String>) -> Self {
         Self { about, good: true, text: text.into(), pattern: None, place: None, limit: None }
     }
 
-    pub(super) fn bad(about: About, text: impl Into<String>) -> Self {
+    pub(super) fn bad(about: StatementTopic, text: impl Into<String>) -> Self {
         Self { good: false, ..Self::good(about, text) }
     }
 
@@ -107,52 +106,52 @@ impl Fact {
     }
 }
 
-impl About {
+impl StatementTopic {
     fn word(self) -> &'static str {
         match self {
             Self::Upstream => "upstream",
             Self::Running => "running",
             Self::Listed => "listed",
-            Self::Outlet => "outlet",
+            Self::ExportRules => "outlet",
             Self::List => "list",
             Self::Route => "route",
             Self::Client => "client",
             Self::Allowed => "allowed",
             Self::Denied => "denied",
             Self::Limit => "limit",
-            Self::Seen => "seen",
-            Self::Told => "told",
+            Self::VisibleItems => "seen",
+            Self::Instructions => "told",
         }
     }
 
-    /// Whose move it is where this keeps something from being seen.
+    /// Failure that names who has to act if this topic is the reason.
     fn failure(self, text: String) -> Failure {
         match self {
             Self::Upstream | Self::Running => Failure::Unreachable(text),
-            Self::Outlet
+            Self::ExportRules
             | Self::Client
             | Self::Allowed
             | Self::Denied
             | Self::Limit
-            | Self::Seen
-            | Self::Told => Failure::Denied(text),
+            | Self::VisibleItems
+            | Self::Instructions => Failure::Denied(text),
             Self::Listed | Self::List | Self::Route => Failure::Usage(text),
         }
     }
 }
 
 impl Finding {
-    /// Whether nothing that holds for everybody keeps it from being seen.
+    /// Returns whether no statement that applies to all clients hides it.
     pub(super) fn is_open(&self) -> bool {
-        self.facts.iter().all(|fact| fact.good)
+        self.statements.iter().all(|statement| statement.good)
     }
 
-    /// Whether anybody it is about sees it.
+    /// Returns whether any of the roles sees it.
     pub(super) fn is_visible(&self) -> bool {
-        self.sights.iter().any(|sight| sight.visible)
+        self.visibilities.iter().any(|visibility| visibility.visible)
     }
 
-    /// What it is, in words.
+    /// Title of the finding.
     fn title(&self, name: &str) -> String {
         let key = self.key.as_deref().unwrap_or(name);
         match (self.kind, &self.upstream, &self.own) {
@@ -163,8 +162,8 @@ impl Finding {
     }
 }
 
-impl Story {
-    /// The failure that it ends with, if nobody it is about sees anything.
+impl Explanation {
+    /// Failure of the command if none of the roles sees anything.
     pub(super) fn end(&self) -> Result<(), Failure> {
         if self.findings.iter().any(Finding::is_visible) {
             return Ok(());
@@ -174,87 +173,97 @@ impl Story {
             None => format!("`{}` is visible to no role", self.name),
         };
         let all = self.findings.iter().flat_map(|finding| {
-            finding.facts.iter().chain(finding.sights.iter().flat_map(|sight| &sight.facts))
+            finding
+                .statements
+                .iter()
+                .chain(finding.visibilities.iter().flat_map(|visibility| &visibility.statements))
         });
-        let first = all.into_iter().find(|fact| !fact.good).map(|fact| fact.about);
-        Err(first.unwrap_or(About::Listed).failure(text))
+        let first =
+            all.into_iter().find(|statement| !statement.good).map(|statement| statement.about);
+        Err(first.unwrap_or(StatementTopic::Listed).failure(text))
     }
 
-    /// Writes it for people.
+    /// Writes the explanation as text.
     pub(super) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for (at, finding) in self.findings.iter().enumerate() {
             if at > 0 {
                 writeln!(out)?;
             }
-            let title = plain(&finding.title(&self.name));
+            let title = sanitize_line(&finding.title(&self.name));
             let verdict = if finding.is_visible() { "visible" } else { "not visible" };
-            match (&self.client, finding.sights.len()) {
+            match (&self.client, finding.visibilities.len()) {
                 (Some(client), _) => writeln!(out, "{verdict} to {client}: {title}")?,
                 (None, 0) => writeln!(out, "{verdict}: {title}")?,
                 (None, _) if !finding.is_visible() => {
                     writeln!(out, "{verdict} to any role: {title}")?;
                 }
                 (None, all) => {
-                    let seeing = finding.sights.iter().filter(|sight| sight.visible).count();
+                    let seeing =
+                        finding.visibilities.iter().filter(|visibility| visibility.visible).count();
                     let plural = if all == 1 { "" } else { "s" };
                     writeln!(out, "{verdict} to {seeing} of {all} role{plural}: {title}")?;
                 }
             }
-            finding.facts.iter().try_for_each(|fact| write_fact(out, fact))?;
-            for sight in &finding.sights {
+            finding.statements.iter().try_for_each(|statement| write_statement(out, statement))?;
+            for visibility in &finding.visibilities {
                 match &self.client {
-                    Some(_) => sight.facts.iter().try_for_each(|fact| write_fact(out, fact))?,
-                    None => write_sight(out, sight)?,
+                    Some(_) => visibility
+                        .statements
+                        .iter()
+                        .try_for_each(|statement| write_statement(out, statement))?,
+                    None => write_visibility(out, visibility)?,
                 }
             }
         }
         Ok(())
     }
 
-    /// Writes it for programs, on one line.
+    /// Formats the explanation as JSON on one line.
     pub(super) fn to_json(&self) -> Bytes {
-        let mut story = Object::new();
-        story.set("name", json::quote(&self.name));
-        set_if_any(&mut story, "client", self.client.as_deref());
-        story.set("visible", self.findings.iter().any(Finding::is_visible).to_string());
+        let mut explanation = Object::new();
+        explanation.set("name", json::quote(&self.name));
+        set_if_any(&mut explanation, "client", self.client.as_deref());
+        explanation.set("visible", self.findings.iter().any(Finding::is_visible).to_string());
         let findings = self.findings.iter().map(|finding| {
             let mut object = Object::new();
-            set_if_any(&mut object, "kind", finding.kind.map(Kind::word));
+            set_if_any(&mut object, "kind", finding.kind.map(Kind::json_name));
             set_if_any(&mut object, "upstream", finding.upstream.as_deref());
             set_if_any(&mut object, "own", finding.own.as_deref());
             set_if_any(&mut object, "key", finding.key.as_deref());
             object.set("visible", finding.is_visible().to_string());
-            object.set("facts", array(finding.facts.iter().map(Fact::write_json)));
-            let sights = finding.sights.iter().map(|sight| {
+            object.set("facts", array(finding.statements.iter().map(Statement::write_json)));
+            let visibilities = finding.visibilities.iter().map(|visibility| {
                 let mut object = Object::new();
-                object.set("role", json::quote(&sight.role));
-                object.set("visible", sight.visible.to_string());
-                object.set("facts", array(sight.facts.iter().map(Fact::write_json)));
+                object.set("role", json::quote(&visibility.role));
+                object.set("visible", visibility.visible.to_string());
+                object.set("facts", array(visibility.statements.iter().map(Statement::write_json)));
                 object.to_bytes().to_vec()
             });
-            object.set("roles", array(sights));
+            object.set("roles", array(visibilities));
             object.to_bytes().to_vec()
         });
-        story.set("findings", array(findings));
-        story.to_bytes()
+        explanation.set("findings", array(findings));
+        explanation.to_bytes()
     }
 }
 
-fn write_fact(out: &mut dyn Write, fact: &Fact) -> io::Result<()> {
-    writeln!(out, "  {:9} {}", fact.about.word(), plain(&fact.text))
+fn write_statement(out: &mut dyn Write, statement: &Statement) -> io::Result<()> {
+    writeln!(out, "  {:9} {}", statement.about.word(), sanitize_line(&statement.text))
 }
 
-/// All that is said of one role, on one line.
-fn write_sight(out: &mut dyn Write, sight: &Sight) -> io::Result<()> {
-    let verdict = if sight.visible { "visible" } else { "not visible" };
-    let facts = sight.facts.iter().map(|fact| match fact.about {
-        about @ (About::Allowed | About::Denied) if fact.pattern.is_some() => {
-            format!("{} {}", about.word(), fact.text)
+/// Writes the statements about one role on one line.
+fn write_visibility(out: &mut dyn Write, visibility: &Visibility) -> io::Result<()> {
+    let verdict = if visibility.visible { "visible" } else { "not visible" };
+    let statements = visibility.statements.iter().map(|statement| match statement.about {
+        about @ (StatementTopic::Allowed | StatementTopic::Denied)
+            if statement.pattern.is_some() =>
+        {
+            format!("{} {}", about.word(), statement.text)
         }
-        _ => fact.text.clone(),
+        _ => statement.text.clone(),
     });
-    let facts = facts.collect::<Vec<_>>().join("; ");
-    writeln!(out, "  {:9} {}: {verdict}; {}", "role", sight.role, plain(&facts))
+    let statements = statements.collect::<Vec<_>>().join("; ");
+    writeln!(out, "  {:9} {}: {verdict}; {}", "role", visibility.role, sanitize_line(&statements))
 }
 
 fn array(elements: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {

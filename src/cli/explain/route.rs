@@ -1,138 +1,168 @@
-//! What is said of a URI that nobody lists: it may be read all the same, through a template or by its scheme.
+//! Explanation of a URI that no upstream lists: it may be readable through a template or by its
+//! scheme.
 
-use super::Eyes;
+use super::ExplainAs;
 use super::reasons;
-use super::report::{About, Fact, Finding, Sight};
-use crate::catalog::Route;
-use crate::cli::query::oneshot::House;
+use super::report::{Finding, Statement, StatementTopic, Visibility};
+use crate::catalog::UriRoute;
+use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
-/// Says where the URI leads, for each role. `nothing` is told where it leads nowhere for anybody; `only` is the
-/// upstream that was named.
+/// Explains the route of the URI for each role. `nothing` are the statements if there is no route
+/// at all; `only` is the upstream in the argument.
 pub(super) fn finding(
-    house: &House,
+    oneshot: &OneShotGateway,
     uri: &str,
     only: Option<&str>,
-    nothing: Vec<Fact>,
-    eyes: &[Eyes],
+    nothing: Vec<Statement>,
+    viewers: &[ExplainAs],
 ) -> Finding {
-    let config = house.config();
-    let everything = house.everything().view().route(uri);
+    let config = oneshot.config();
+    let everything = oneshot.operator_context().view().route(uri);
     let mut finding = Finding {
         kind: Some(Kind::Resource),
         upstream: owner(&everything).map(UpstreamName::as_str).or(only).map(str::to_owned),
         key: Some(uri.to_owned()),
         ..Finding::default()
     };
-    finding.facts = match &everything {
-        Route::None => {
+    finding.statements = match &everything {
+        UriRoute::None => {
             let kept = config.upstreams.iter().filter(|it| only.is_none_or(|only| it.name == only));
-            let kept = kept.map(|it| reasons::of_outlet_unlisted(config, it, uri));
-            nothing.into_iter().chain(kept.filter(|fact| !fact.good)).collect()
+            let kept = kept.map(|it| reasons::export_rule_unlisted(config, it, uri));
+            nothing.into_iter().chain(kept.filter(|statement| !statement.good)).collect()
         }
-        Route::Listed(target) => {
+        UriRoute::Listed(target) => {
             let text = format!("it is {} that lists it", target.upstream);
-            nothing.into_iter().chain([Fact::good(About::Route, text)]).collect()
+            nothing.into_iter().chain([Statement::good(StatementTopic::Route, text)]).collect()
         }
-        Route::NotCanonical(_) => vec![unlisted(), step(&everything)],
-        Route::Template(_) | Route::Origin(_) | Route::Several(_) => vec![unlisted()],
+        UriRoute::NotCanonical(_) => vec![unlisted_statement(), route_statement(&everything)],
+        UriRoute::Template(_) | UriRoute::Origin(_) | UriRoute::Several(_) => {
+            vec![unlisted_statement()]
+        }
     };
     if finding.is_open() {
-        let sight = |eyes| sight(house, uri, only, &everything, eyes);
-        finding.sights = eyes.iter().map(sight).collect();
+        let visibility = |viewer| visibility(oneshot, uri, only, &everything, viewer);
+        finding.visibilities = viewers.iter().map(visibility).collect();
     }
     finding
 }
 
-/// What is said of a URI that is listed, and yet not for some of these: it may lead them elsewhere.
-pub(super) fn detour(
-    house: &House,
+/// Explains the route of a listed URI for roles that do not see it in a list: another upstream may
+/// serve it to them.
+pub(super) fn alternative_route(
+    oneshot: &OneShotGateway,
     uri: &str,
     findings: &[Finding],
-    eyes: Vec<Eyes>,
+    viewers: Vec<ExplainAs>,
 ) -> Option<Finding> {
-    let sees_it = |eyes: &Eyes| {
-        let sights = findings.iter().flat_map(|finding| &finding.sights);
-        sights.into_iter().any(|sight| sight.role == eyes.role && sight.visible)
+    let sees_it = |viewer: &ExplainAs| {
+        let visibilities = findings.iter().flat_map(|finding| &finding.visibilities);
+        visibilities
+            .into_iter()
+            .any(|visibility| visibility.role == viewer.role && visibility.visible)
     };
-    let strays = |eyes: &Eyes| !sees_it(eyes) && owner(&eyes.guest.view().route(uri)).is_some();
-    let eyes: Vec<_> = eyes.into_iter().filter(strays).collect();
-    let everything = house.everything().view().route(uri);
-    let sight = |eyes: &Eyes| sight(house, uri, None, &everything, eyes);
-    let sights: Vec<_> = eyes.iter().map(sight).collect();
-    let text = "whoever does not see it in a list may ask for it all the same";
-    let facts = vec![Fact::good(About::Listed, text)];
+    let strays =
+        |viewer: &ExplainAs| !sees_it(viewer) && owner(&viewer.context.view().route(uri)).is_some();
+    let viewers: Vec<_> = viewers.into_iter().filter(strays).collect();
+    let everything = oneshot.operator_context().view().route(uri);
+    let visibility = |viewer: &ExplainAs| visibility(oneshot, uri, None, &everything, viewer);
+    let visibilities: Vec<_> = viewers.iter().map(visibility).collect();
+    let text = "clients that do not see it in a list may still read it";
+    let statements = vec![Statement::good(StatementTopic::Listed, text)];
     let (kind, key) = (Some(Kind::Resource), Some(uri.to_owned()));
-    (!sights.is_empty()).then(|| Finding { kind, key, facts, sights, ..Finding::default() })
+    (!visibilities.is_empty()).then(|| Finding {
+        kind,
+        key,
+        statements,
+        visibilities,
+        ..Finding::default()
+    })
 }
 
-fn unlisted() -> Fact {
-    Fact::good(About::Listed, "no upstream lists it")
+fn unlisted_statement() -> Statement {
+    Statement::good(StatementTopic::Listed, "no upstream lists it")
 }
 
-fn sight(house: &House, uri: &str, only: Option<&str>, everything: &Route, eyes: &Eyes) -> Sight {
-    let config = house.config();
-    let route = eyes.guest.view().route(uri);
-    let mut facts: Vec<Fact> = eyes.client.iter().cloned().collect();
-    // Where this role has no way, that of whoever sees everything shows what bars it.
+fn visibility(
+    oneshot: &OneShotGateway,
+    uri: &str,
+    only: Option<&str>,
+    everything: &UriRoute,
+    viewer: &ExplainAs,
+) -> Visibility {
+    let config = oneshot.config();
+    let route = viewer.context.view().route(uri);
+    let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
+    // If this role has no route, the operator's route shows which rule blocks it.
     if let Some(upstream) = owner(&route).or(owner(everything)) {
-        let outlet = config.upstreams.iter().find(|it| it.name == upstream.as_str());
-        let outlet = outlet.filter(|_| eyes.client.is_some());
-        facts.extend(outlet.map(|it| reasons::of_outlet_unlisted(config, it, uri)));
-        facts.extend(reasons::of_role_unlisted(config, &eyes.role, upstream, uri));
+        let exports = config.upstreams.iter().find(|it| it.name == upstream.as_str());
+        let exports = exports.filter(|_| viewer.client.is_some());
+        statements.extend(exports.map(|it| reasons::export_rule_unlisted(config, it, uri)));
+        statements.extend(reasons::role_rules_unlisted(config, &viewer.role, upstream, uri));
     }
     match &route {
-        Route::None if facts.iter().all(|fact| fact.good) => {
+        UriRoute::None if statements.iter().all(|statement| statement.good) => {
             let text = match everything {
-                Route::Template(template) => format!(
-                    "the template `{}` of {} would lead there, and is hidden",
+                UriRoute::Template(template) => format!(
+                    "the template `{}` of {} would lead there, but is hidden",
                     template.key, template.upstream
                 ),
-                _ => "nothing that is seen leads there".to_owned(),
+                _ => "no visible item leads there".to_owned(),
             };
-            facts.push(Fact::bad(About::Allowed, text));
+            statements.push(Statement::bad(StatementTopic::Allowed, text));
         }
-        Route::None => {}
-        route => facts.push(step(route)),
+        UriRoute::None => {}
+        route => statements.push(route_statement(route)),
     }
     let visible = owner(&route).is_some_and(|it| only.is_none_or(|only| it.as_str() == only));
     if let (Some(only), Some(other), false) = (only, owner(&route), visible) {
-        facts.push(Fact::bad(About::Route, format!("so {other} is asked, and not {only}")));
+        statements.push(Statement::bad(
+            StatementTopic::Route,
+            format!("so the request goes to {other}, not to {only}"),
+        ));
     }
-    Sight { role: eyes.role.clone(), visible, facts }
+    Visibility { role: viewer.role.clone(), visible, statements }
 }
 
-/// Whose it is, if it leads anywhere.
-fn owner(route: &Route) -> Option<&UpstreamName> {
+/// Upstream that the route leads to.
+fn owner(route: &UriRoute) -> Option<&UpstreamName> {
     match route {
-        Route::Listed(target) | Route::Template(target) => Some(&target.upstream),
-        Route::Origin(upstream) => Some(upstream),
-        Route::Several(_) | Route::NotCanonical(_) | Route::None => None,
+        UriRoute::Listed(target) | UriRoute::Template(target) => Some(&target.upstream),
+        UriRoute::Origin(upstream) => Some(upstream),
+        UriRoute::Several(_) | UriRoute::NotCanonical(_) | UriRoute::None => None,
     }
 }
 
-/// Where it leads, in words.
-fn step(route: &Route) -> Fact {
+/// Statement that describes a route.
+fn route_statement(route: &UriRoute) -> Statement {
     match route {
-        Route::Listed(target) => Fact::good(About::Route, format!("{} lists it", target.upstream)),
-        Route::Template(template) => {
+        UriRoute::Listed(target) => {
+            Statement::good(StatementTopic::Route, format!("{} lists it", target.upstream))
+        }
+        UriRoute::Template(template) => {
             let (key, upstream) = (&template.key, &template.upstream);
-            Fact::good(About::Route, format!("the template `{key}` leads to {upstream}"))
+            Statement::good(
+                StatementTopic::Route,
+                format!("the template `{key}` leads to {upstream}"),
+            )
         }
-        Route::Origin(upstream) => {
+        UriRoute::Origin(upstream) => {
             let text = format!("its scheme leads to {upstream}, which alone lists such URIs");
-            Fact::good(About::Route, text)
+            Statement::good(StatementTopic::Route, text)
         }
-        Route::Several(upstreams) => {
+        UriRoute::Several(upstreams) => {
             let names: Vec<_> = upstreams.iter().map(UpstreamName::as_str).collect();
-            let text = format!("it could be of {}: none of them is asked", names.join(" or of "));
-            Fact::bad(About::Route, text)
+            let text = format!(
+                "it could be of {}: no upstream receives the request",
+                names.join(" or of ")
+            );
+            Statement::bad(StatementTopic::Route, text)
         }
-        Route::NotCanonical(why) => {
+        UriRoute::NotCanonical(why) => {
             let text = format!("a URI that is not listed must be in normal form: {why}");
-            Fact::bad(About::Route, text)
+            Statement::bad(StatementTopic::Route, text)
         }
-        Route::None => Fact::bad(About::Route, "it leads nowhere"),
+        UriRoute::None => Statement::bad(StatementTopic::Route, "it leads nowhere"),
     }
 }

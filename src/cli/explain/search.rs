@@ -1,45 +1,43 @@
-//! What a name may mean, in the lists of the upstreams as they are, before any rule.
-//!
-//! Knows nothing of: clients and roles.
+//! Search for a name in the lists of the upstreams, before any rule of a role.
 
-use super::report::{About, Fact};
+use super::report::{Statement, StatementTopic};
 use crate::admin::status::CUT;
 use crate::app;
-use crate::cli::query::oneshot::House;
-use crate::cli::query::required_upstreams::Meant;
-use crate::config::{Config, Outline, Upstream, nearest};
+use crate::cli::query::oneshot::OneShotGateway;
+use crate::cli::query::required_upstreams::NameMeaning;
+use crate::config::{Config, UpstreamConfig, UpstreamSummary, nearest};
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::upstream::health::status_report::State;
-use crate::upstream::{self, Status};
+use crate::upstream::{self, ConnectionStatus};
 
-/// What was found of a name.
+/// Result of the search for a name.
 #[derive(Default)]
-pub(super) struct Found<'c> {
-    /// The items that it may mean.
-    pub(super) items: Vec<Hit<'c>>,
-    /// Whether any list was read.
+pub(super) struct SearchResult<'c> {
+    /// Items that the name may mean.
+    pub(super) items: Vec<SearchHit<'c>>,
+    /// At least one list was read.
     any: bool,
-    /// What could not be looked at, and why.
-    pub(super) unread: Vec<Fact>,
-    /// Names like it: as clients would write them, or as upstreams do.
+    /// Lists that could not be read, with the reasons.
+    pub(super) unread: Vec<Statement>,
+    /// Candidates for a suggestion: public names, or own names with their upstream.
     near: Vec<String>,
 }
 
-/// An item that an upstream lists.
-pub(super) struct Hit<'c> {
-    pub(super) upstream: &'c Upstream,
+/// Item that an upstream lists.
+pub(super) struct SearchHit<'c> {
+    pub(super) upstream: &'c UpstreamConfig,
     pub(super) kind: Kind,
     pub(super) item: Item,
-    /// What clients call it, if they may see it.
+    /// Public name or URI.
     pub(super) key: Box<str>,
-    /// How its upstream is connected.
-    pub(super) state: Fact,
+    /// Statement about the connection of its upstream.
+    pub(super) state: Statement,
 }
 
-impl Found<'_> {
-    /// Why nothing was found.
-    pub(super) fn nothing(self, name: &str, only: Option<Kind>) -> Vec<Fact> {
+impl SearchResult<'_> {
+    /// Statements about the reason why nothing was found.
+    pub(super) fn not_found_statements(self, name: &str, only: Option<Kind>) -> Vec<Statement> {
         if !self.any {
             return self.unread;
         }
@@ -47,48 +45,49 @@ impl Found<'_> {
         let near = nearest(name, self.near.iter().map(String::as_str));
         let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
         let text = format!("no upstream lists {what} of this name{hint}");
-        self.unread.into_iter().chain([Fact::bad(About::Listed, text)]).collect()
+        self.unread.into_iter().chain([Statement::bad(StatementTopic::Listed, text)]).collect()
     }
 }
 
-/// Looks for a name in what the upstreams list.
+/// Searches for a name in the lists of the upstreams.
 pub(super) async fn search<'c>(
-    house: &'c House,
-    meant: &Meant<'_, '_>,
+    oneshot: &'c OneShotGateway,
+    meant: &NameMeaning<'_, '_>,
     name: &str,
     only: Option<Kind>,
-) -> Found<'c> {
-    let config = house.config();
+) -> SearchResult<'c> {
+    let config = oneshot.config();
     let naming = app::naming(&config.naming);
-    let mut found = Found::default();
+    let mut found = SearchResult::default();
     let own = match meant {
-        Meant::Own(it, own) | Meant::OwnUri(it, own) => Some((&it.name, *own)),
-        Meant::Upstream(_) | Meant::Uri | Meant::Public => None,
+        NameMeaning::OwnName(it, own) | NameMeaning::OwnUri(it, own) => Some((&it.name, *own)),
+        NameMeaning::Upstream(_) | NameMeaning::Uri | NameMeaning::PublicName => None,
     };
-    let asked = |upstream: &&Upstream| own.is_none_or(|(named, _)| upstream.name == *named);
-    for upstream in config.upstreams.iter().filter(asked) {
-        let state = state(house, &upstream.name);
-        let Some(connected) = handle(house, &upstream.name).filter(|_| state.good) else {
+    let is_selected =
+        |upstream: &&UpstreamConfig| own.is_none_or(|(named, _)| upstream.name == *named);
+    for upstream in config.upstreams.iter().filter(is_selected) {
+        let state = connection_statement(oneshot, &upstream.name);
+        let Some(connected) = find_upstream(oneshot, &upstream.name).filter(|_| state.good) else {
             found.unread.push(state);
             continue;
         };
-        let outlet = app::outlet(upstream);
+        let exports = app::export_rules(upstream);
         for kind in Kind::ALL.into_iter().filter(|kind| only.is_none_or(|only| only == *kind)) {
             let listing = match connected.list(kind).await {
                 Ok(listing) => listing,
                 Err(error) => {
                     let text = format!("{} could not be listed: {error}", upstream.name);
-                    found.unread.push(Fact::bad(About::Upstream, text));
+                    found.unread.push(Statement::bad(StatementTopic::Upstream, text));
                     continue;
                 }
             };
             found.any = true;
             if let Some(limit) = listing.truncated {
                 let text = format!("{} {CUT}: {limit} of {}", upstream.name, kind.list_method());
-                found.unread.push(Fact::bad(About::Listed, text));
+                found.unread.push(Statement::bad(StatementTopic::Listed, text));
             }
             for item in listing.items {
-                let key = outlet.public_key(&naming, kind, &item.key);
+                let key = exports.public_key(&naming, kind, &item.key);
                 let (is_it, known) = match own {
                     Some((named, own)) => (*item.key == *own, format!("{named}/{}", item.key)),
                     None => (*key == *name, key.to_string()),
@@ -96,7 +95,7 @@ pub(super) async fn search<'c>(
                 match is_it {
                     true => {
                         let state = state.clone();
-                        found.items.push(Hit { upstream, kind, item, key, state });
+                        found.items.push(SearchHit { upstream, kind, item, key, state });
                     }
                     false => found.near.push(known),
                 }
@@ -106,41 +105,46 @@ pub(super) async fn search<'c>(
     found
 }
 
-/// Whether an upstream is connected, and how, in the words of `weir status`.
-pub(super) fn state(house: &House, name: &str) -> Fact {
-    let status = handle(house, name).map(|upstream| upstream.status().borrow().clone());
+/// States how an upstream is connected, in the terms of `weir status`.
+pub(super) fn connection_statement(oneshot: &OneShotGateway, name: &str) -> Statement {
+    let status = find_upstream(oneshot, name).map(|upstream| upstream.status().borrow().clone());
     match status {
-        // Nothing is spoken with a folder, so it has no revision.
-        Some(Status::Up(about)) if about.wire == "library" => {
-            Fact::good(About::Upstream, format!("{name} is up: {}", about.wire))
+        // A prompt library has no protocol revision.
+        Some(ConnectionStatus::Up(about)) if about.transport == "library" => {
+            Statement::good(StatementTopic::Upstream, format!("{name} is up: {}", about.transport))
         }
-        Some(Status::Up(about)) => {
-            let how = format!("{name} is up: {} {}", about.wire, about.revision);
-            Fact::good(About::Upstream, how)
+        Some(ConnectionStatus::Up(about)) => {
+            let how = format!("{name} is up: {} {}", about.transport, about.revision);
+            Statement::good(StatementTopic::Upstream, how)
         }
-        Some(Status::Down { reason, crash_loop }) => {
+        Some(ConnectionStatus::Down { reason, crash_loop }) => {
             let state = if crash_loop { State::CrashLoop } else { State::Down }.as_str();
-            Fact::bad(About::Upstream, format!("{name} is {state}: {reason}"))
+            Statement::bad(StatementTopic::Upstream, format!("{name} is {state}: {reason}"))
         }
-        Some(Status::Asleep) => {
-            Fact::good(About::Upstream, format!("{name} is asleep until it is used"))
+        Some(ConnectionStatus::Asleep) => {
+            Statement::good(StatementTopic::Upstream, format!("{name} is asleep until it is used"))
         }
-        Some(Status::Starting) | None => {
-            Fact::bad(About::Upstream, format!("{name} is starting: it has not answered yet"))
+        Some(ConnectionStatus::Starting) | None => {
+            Statement::bad(StatementTopic::Upstream, format!("{name} is starting: no response yet"))
         }
     }
 }
 
-/// That an upstream is switched off.
-pub(super) fn switched_off(config: &Config, upstream: &Outline) -> Fact {
+/// States that an upstream is disabled.
+pub(super) fn disabled_statement(config: &Config, upstream: &UpstreamSummary) -> Statement {
     let name = &upstream.name;
-    let place = config.places.of(&["upstreams", name, "enabled"]).map(str::to_owned);
+    let place = config.rule_locations.of(&["upstreams", name, "enabled"]).map(str::to_owned);
     let at = place.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
-    let text = format!("{name} is switched off: `enabled = false`{at}");
-    Fact { place, ..Fact::bad(About::Upstream, text) }
+    let text = format!("{name} is disabled: `enabled = false`{at}");
+    Statement { place, ..Statement::bad(StatementTopic::Upstream, text) }
 }
 
-/// The running upstream of this name.
-pub(super) fn handle(house: &House, name: &str) -> Option<upstream::Upstream> {
-    house.app().gateway().upstreams().into_iter().find(|upstream| upstream.name().as_str() == name)
+/// Returns the running upstream of this name.
+pub(super) fn find_upstream(oneshot: &OneShotGateway, name: &str) -> Option<upstream::Upstream> {
+    oneshot
+        .app()
+        .gateway()
+        .upstreams()
+        .into_iter()
+        .find(|upstream| upstream.name().as_str() == name)
 }

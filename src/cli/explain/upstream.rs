@@ -1,31 +1,33 @@
-//! What is said of an upstream as a whole: which of its kinds are seen, and whether its instructions are told.
+//! Explanation of a whole upstream: visible items per kind, and whether its instructions are sent.
 
-use super::Eyes;
-use super::report::{About, Fact, Finding, Sight};
-use super::search::{handle, state};
-use crate::catalog::View;
-use crate::cli::query::oneshot::House;
+use super::ExplainAs;
+use super::report::{Finding, Statement, StatementTopic, Visibility};
+use super::search::{connection_statement, find_upstream};
+use crate::catalog::RoleView;
+use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::kind::Kind;
-use crate::upstream::Status;
+use crate::upstream::ConnectionStatus;
 
-/// Says of an upstream what each role sees of it.
-pub(super) fn finding(house: &House, name: &str, eyes: &[Eyes]) -> Finding {
-    let mut facts = vec![state(house, name)];
-    if facts[0].good {
-        let mut unlisted =
-            Kind::ALL.into_iter().map(|kind| house.unlisted(house.everything(), kind));
-        facts.extend(unlisted.find_map(|text| Some(Fact::bad(About::Listed, text?))));
+/// Explains what each role sees of an upstream.
+pub(super) fn finding(oneshot: &OneShotGateway, name: &str, viewers: &[ExplainAs]) -> Finding {
+    let mut statements = vec![connection_statement(oneshot, name)];
+    if statements[0].good {
+        let mut unlisted = Kind::ALL
+            .into_iter()
+            .map(|kind| oneshot.describe_unlisted(oneshot.operator_context(), kind));
+        statements
+            .extend(unlisted.find_map(|text| Some(Statement::bad(StatementTopic::Listed, text?))));
     }
-    let sights = match facts[0].good {
-        true => eyes.iter().map(|eyes| sight(house, name, eyes)).collect(),
+    let visibilities = match statements[0].good {
+        true => viewers.iter().map(|viewer| visibility(oneshot, name, viewer)).collect(),
         false => Vec::new(),
     };
-    Finding { upstream: Some(name.to_owned()), facts, sights, ..Finding::default() }
+    Finding { upstream: Some(name.to_owned()), statements, visibilities, ..Finding::default() }
 }
 
-fn sight(house: &House, name: &str, eyes: &Eyes) -> Sight {
-    let (view, everything) = (eyes.guest.view(), house.everything().view());
-    let mut facts: Vec<Fact> = eyes.client.iter().cloned().collect();
+fn visibility(oneshot: &OneShotGateway, name: &str, viewer: &ExplainAs) -> Visibility {
+    let (view, everything) = (viewer.context.view(), oneshot.operator_context().view());
+    let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
     let counts =
         Kind::ALL.map(|kind| (kind, count(&view, kind, name), count(&everything, kind, name)));
     let visible = counts.iter().any(|(_, seen, _)| *seen > 0);
@@ -35,34 +37,45 @@ fn sight(house: &House, name: &str, eyes: &Eyes) -> Sight {
         format!("{seen} of {all} {kind}{plural}")
     });
     let words = words.collect::<Vec<_>>().join(", ");
-    facts.push(match lets_out {
-        true => Fact { good: visible, ..Fact::good(About::Seen, words) },
-        false => Fact::bad(About::Listed, format!("{name} lists nothing, or lets nothing out")),
+    statements.push(match lets_out {
+        true => Statement { good: visible, ..Statement::good(StatementTopic::VisibleItems, words) },
+        false => Statement::bad(
+            StatementTopic::Listed,
+            format!("{name} lists nothing, or exports nothing"),
+        ),
     });
-    facts.push(Fact::good(About::Told, instructions(house, name, &view, visible)));
-    Sight { role: eyes.role.clone(), visible, facts }
+    statements.push(Statement::good(
+        StatementTopic::Instructions,
+        instructions(oneshot, name, &view, visible),
+    ));
+    Visibility { role: viewer.role.clone(), visible, statements }
 }
 
-fn count(view: &View, kind: Kind, name: &str) -> usize {
-    view.targets(kind).iter().filter(|target| target.upstream.as_str() == name).count()
+fn count(view: &RoleView, kind: Kind, name: &str) -> usize {
+    view.items(kind).iter().filter(|target| target.upstream.as_str() == name).count()
 }
 
-/// Whether the upstream's words on its use reach whoever has this view.
-fn instructions(house: &House, name: &str, view: &View, visible: bool) -> &'static str {
-    let status = handle(house, name).map(|upstream| upstream.status().borrow().clone());
+/// Describes whether clients with this view receive the upstream's instructions.
+fn instructions(
+    oneshot: &OneShotGateway,
+    name: &str,
+    view: &RoleView,
+    visible: bool,
+) -> &'static str {
+    let status = find_upstream(oneshot, name).map(|upstream| upstream.status().borrow().clone());
     let words = match status {
-        Some(Status::Up(about)) => about.instructions.clone(),
+        Some(ConnectionStatus::Up(about)) => about.instructions.clone(),
         _ => None,
     };
     match words {
         None => "it has no instructions",
-        Some(_) if !house.config().protocol.instructions => {
-            "its instructions are not told: [protocol] instructions = false"
+        Some(_) if !oneshot.config().protocol.instructions => {
+            "its instructions are not sent: [protocol] instructions = false"
         }
-        Some(_) if !visible => "its instructions are not told: nothing of it is seen",
+        Some(_) if !visible => "its instructions are not sent: none of its items is visible",
         Some(words) if view.instructions().is_some_and(|all| all.contains(&*words)) => {
-            "its instructions are told"
+            "its instructions are sent"
         }
-        Some(_) => "its instructions are not told: there are too many others before them",
+        Some(_) => "its instructions are not sent: there are too many others before them",
     }
 }

@@ -1,12 +1,11 @@
-//! Asking the Weir that runs with a configuration how it is doing.
+//! HTTP client of the admin listener of a running Weir.
 //!
-//! Address and token are found where it left or found them: in the folder of the state, and in the configuration,
-//! which may have been changed since it started.
+//! The address and the token come from the state folder, where the instance wrote them, and from
+//! the configuration, which may have changed since the instance started.
 //!
-//! Promises: an answer is bounded, and so is the time; a token goes to the configured address only, and to the one that
-//! stands in the state's folder, beside the token; what answers for another configuration is not taken for this one.
-//!
-//! Knows nothing of: what is done with the answer.
+//! Invariants: size and time of a response are bounded; a token is sent only to the configured
+//! address and to the address in the state folder, where the token is as well; an instance of
+//! another configuration is not accepted.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,65 +23,65 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::admin::discovery::{self, Whereabouts};
-use crate::admin::remaining_quota::{self, Left};
-use crate::admin::{Route, reload::Reloaded, status::Status, token};
-use crate::cli::admin::whole;
+use crate::admin::discovery::{self, AdminEndpointFile};
+use crate::admin::remaining_quota::{self, RemainingQuota};
+use crate::admin::{Route, reload::ReloadReport, status::Status, token};
+use crate::cli::admin::absolute_path;
 use crate::cli::exit::Failure;
-use crate::config::{Admin, Config, State};
+use crate::config::{AdminConfig, Config, StateConfig};
 use crate::secret::Secret;
 
-/// Where a Weir of a configuration can be asked.
-pub(crate) struct Running {
-    /// Where it said that it is, and where the configuration says so: it may have been changed since.
+/// Addresses and tokens for the instance of a configuration.
+pub(crate) struct AdminClient {
+    /// Announced address first, then the configured one, which may have changed since.
     addresses: Vec<SocketAddr>,
-    /// What may have to be shown, the likeliest first.
+    /// Tokens to try, the most likely first.
     tokens: Vec<Secret>,
-    /// Where a token would be kept.
+    /// Path of the stored token.
     token_path: PathBuf,
-    /// The configuration's file, as the running one would tell it.
+    /// Path of the configuration's file, in the form that the instance reports.
     file: Option<String>,
-    /// The process that said where it is.
+    /// Id of the process that announced its address.
     process: Option<u32>,
 }
 
-/// A Weir that has answered for a configuration.
-pub(crate) struct Confirmed {
+/// Instance that has responded and runs with this configuration.
+pub(crate) struct RunningInstance {
     address: SocketAddr,
     token: Secret,
     status: Status,
 }
 
-/// Why there is no answer.
-pub(crate) enum Silence {
-    /// Nothing runs.
-    Nobody(String),
-    /// Something is wrong.
+/// Reason why there is no response.
+pub(crate) enum Unreachable {
+    /// No instance is running.
+    NotRunning(String),
+    /// The request failed.
     Failed(Failure),
 }
 
-impl From<Silence> for Failure {
-    fn from(silence: Silence) -> Self {
-        match silence {
-            Silence::Nobody(text) => Self::Unreachable(text),
-            Silence::Failed(failure) => failure,
+impl From<Unreachable> for Failure {
+    fn from(unreachable: Unreachable) -> Self {
+        match unreachable {
+            Unreachable::NotRunning(text) => Self::Unreachable(text),
+            Unreachable::Failed(failure) => failure,
         }
     }
 }
 
-impl Running {
-    /// Finds where the Weir of this configuration is to be asked: where it said that it is, else where the
-    /// configuration says so.
-    pub(crate) fn of(config: &Config, file: Option<&Path>) -> Result<Self, Silence> {
+impl AdminClient {
+    /// Finds the addresses and tokens for the instance of this configuration.
+    pub(crate) fn new(config: &Config, file: Option<&Path>) -> Result<Self, Unreachable> {
         let admin = &config.admin;
-        let said = announced(&config.state, file);
-        let file = file.map(whole);
+        let announced_file = announced_endpoint(&config.state, file);
+        let file = file.map(absolute_path);
         let state = config.state.dir.as_deref();
-        if !admin.enabled && said.is_none() {
-            let text = "a Weir of this configuration cannot be asked: [admin] enabled = false";
-            return Err(Silence::Failed(Failure::NoConfig(text.to_owned())));
+        if !admin.enabled && announced_file.is_none() {
+            let text =
+                "the admin listener of this configuration is disabled: [admin] enabled = false";
+            return Err(Unreachable::Failed(Failure::NoConfig(text.to_owned())));
         }
-        let addresses = addresses(admin, said.as_ref());
+        let addresses = addresses(admin, announced_file.as_ref());
         let token_path = token::path(state.unwrap_or(Path::new("")));
         let mut tokens = Vec::from_iter(admin.token.clone());
         match state.map_or(Err(io::ErrorKind::NotFound.into()), token::read) {
@@ -90,151 +89,169 @@ impl Running {
             Err(error) if error.kind() == io::ErrorKind::NotFound || !tokens.is_empty() => {}
             Err(error) => {
                 let text = format!("the token in {} cannot be read: {error}", token_path.display());
-                return Err(Silence::Failed(Failure::Unauthenticated(text)));
+                return Err(Unreachable::Failed(Failure::Unauthenticated(text)));
             }
         }
-        let process = said.map(|said| said.process);
+        let process = announced_file.map(|announced_file| announced_file.process);
         Ok(Self { addresses, tokens, token_path, file, process })
     }
 
-    /// Asks it how it is doing.
-    pub(crate) async fn status(&self) -> Result<Status, Silence> {
-        Ok(self.confirm().await?.status)
+    /// Requests the status.
+    pub(crate) async fn status(&self) -> Result<Status, Unreachable> {
+        Ok(self.connect().await?.status)
     }
 
-    /// Makes sure that it runs, and with this configuration.
-    pub(crate) async fn confirm(&self) -> Result<Confirmed, Silence> {
-        let mut silence = None;
+    /// Checks that an instance runs with this configuration.
+    pub(crate) async fn connect(&self) -> Result<RunningInstance, Unreachable> {
+        let mut unreachable = None;
         for address in &self.addresses {
-            match self.find_at(*address).await {
-                // Whoever said that it is there has ended, and somebody else may have come.
-                Err(Silence::Nobody(text)) => silence = Some(Silence::Nobody(text)),
+            match self.connect_at(*address).await {
+                // The announced process has ended; another one may use the configured address.
+                Err(Unreachable::NotRunning(text)) => {
+                    unreachable = Some(Unreachable::NotRunning(text))
+                }
                 found => return found,
             }
         }
-        Err(silence
-            .unwrap_or_else(|| Silence::Nobody("no Weir of this configuration runs".to_owned())))
+        Err(unreachable.unwrap_or_else(|| {
+            Unreachable::NotRunning("no Weir of this configuration runs".to_owned())
+        }))
     }
 
-    async fn find_at(&self, address: SocketAddr) -> Result<Confirmed, Silence> {
-        let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
+    async fn connect_at(&self, address: SocketAddr) -> Result<RunningInstance, Unreachable> {
+        let failed = |text: String| Unreachable::Failed(Failure::Unreachable(text));
         let mut refused = None;
         for token in &self.tokens {
-            let (status, body) = ask(address, token, Route::Status, "", PATIENCE).await?;
+            let (status, body) =
+                request(address, token, Route::Status, "", RESPONSE_TIMEOUT).await?;
             if status == StatusCode::UNAUTHORIZED {
                 refused = Some(status);
                 continue;
             }
             if status != StatusCode::OK {
-                return Err(failed(format!("what listens at {address} answers {status}")));
+                return Err(failed(format!("the server at {address} responds with {status}")));
             }
-            let told = Status::parse(&body);
-            let status = told.map_err(|_| failed(format!("{address} is no Weir")))?;
+            let parsed = Status::parse(&body);
+            let status =
+                parsed.map_err(|_| failed(format!("the server at {address} is not Weir")))?;
             return match (&self.file, &status.configuration) {
-                (Some(mine), Some(its)) if mine != its => Err(Silence::Nobody(format!(
-                    "the Weir at {address} runs with {its}; start one with this configuration, and with a `listen` \
-                     of its own under [admin]"
+                (Some(mine), Some(its)) if mine != its => Err(Unreachable::NotRunning(format!(
+                    "the Weir at {address} runs with {its}; start one with this configuration, \
+                     and with a `listen` of its own under [admin]"
                 ))),
-                _ => Ok(Confirmed { address, token: token.clone(), status }),
+                _ => Ok(RunningInstance { address, token: token.clone(), status }),
             };
         }
         if refused.is_none() {
-            // There is nothing to show; perhaps there is nobody either.
-            let connecting = timeout(PATIENCE, TcpStream::connect(address)).await;
+            // Without a token, only a connection shows whether a process listens at all.
+            let connecting = timeout(RESPONSE_TIMEOUT, TcpStream::connect(address)).await;
             let text = match connecting {
                 Ok(Ok(_)) => format!(
-                    "something listens at {address}, and there is no token in {} to ask it with: if it is the Weir \
-                     of this configuration, `dir` under [state] is not what it was started with",
+                    "a server listens at {address}, but there is no token for it in {}: if it is \
+                     the Weir of this configuration, it was started with another `dir` under \
+                     [state]",
                     self.token_path.display()
                 ),
-                _ => nobody(address),
+                _ => not_running(address),
             };
-            return Err(Silence::Nobody(text));
+            return Err(Unreachable::NotRunning(text));
         }
         let text = match self.process {
             Some(process) => format!(
-                "the Weir at {address} does not take the token of this configuration, which was perhaps changed \
-                 since it started: `kill -HUP {process}` reloads it, and a restart takes the token up"
+                "the Weir at {address} rejects the token of this configuration, which may have \
+                 changed since it started: `kill -HUP {process}` reloads it, and a restart \
+                 applies the token"
             ),
             None => format!(
-                "what listens at {address} does not take the token of this configuration; another Weir may have the \
-                 address: set `listen` under [admin]"
+                "the server at {address} rejects the token of this configuration; another Weir \
+                 may use the address: set `listen` under [admin]"
             ),
         };
-        Err(Silence::Failed(Failure::Unauthenticated(text)))
+        Err(Unreachable::Failed(Failure::Unauthenticated(text)))
     }
 }
 
-impl Confirmed {
-    /// How it was doing when it answered.
+impl RunningInstance {
+    /// Status at the time of the response.
     pub(crate) fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Has it read its configuration again, and waits for what becomes of that.
-    pub(crate) async fn reload(&self) -> Result<Reloaded, Silence> {
-        let (_, body) = ask(self.address, &self.token, Route::Reload, "", RELOAD_PATIENCE).await?;
-        Reloaded::parse(&body).map_err(|_| self.cannot("a reload"))
+    /// Requests a reload and waits for its result.
+    pub(crate) async fn reload(&self) -> Result<ReloadReport, Unreachable> {
+        let (_, body) =
+            request(self.address, &self.token, Route::Reload, "", RELOAD_TIMEOUT).await?;
+        ReloadReport::parse(&body).map_err(|_| self.unexpected_response("result of the reload"))
     }
 
-    /// Asks it what is left of the limits.
+    /// Requests the remaining quotas.
     pub(crate) async fn limits(
         &self,
-        question: &remaining_quota::Question,
-    ) -> Result<Vec<Left>, Silence> {
-        let query = question.to_query();
-        let (_, body) = ask(self.address, &self.token, Route::Limits, &query, PATIENCE).await?;
-        remaining_quota::parse(&body).map_err(|_| self.cannot("its limits"))
+        query_params: &remaining_quota::QuotaQuery,
+    ) -> Result<Vec<RemainingQuota>, Unreachable> {
+        let query = query_params.to_query();
+        let (_, body) =
+            request(self.address, &self.token, Route::Limits, &query, RESPONSE_TIMEOUT).await?;
+        remaining_quota::parse(&body).map_err(|_| self.unexpected_response("remaining quotas"))
     }
 
-    fn cannot(&self, what: &str) -> Silence {
-        let text = format!("the Weir at {} cannot be asked for {what}", self.address);
-        Silence::Failed(Failure::Unreachable(text))
+    fn unexpected_response(&self, what: &str) -> Unreachable {
+        let text = format!("unexpected response of the Weir at {}: no {what}", self.address);
+        Unreachable::Failed(Failure::Unreachable(text))
     }
 }
 
-/// Where the Weir that runs with a configuration said that it listens for operators.
-pub(crate) fn announced(state: &State, file: Option<&Path>) -> Option<Whereabouts> {
+/// Reads the address that the instance of a configuration announced.
+pub(crate) fn announced_endpoint(
+    state: &StateConfig,
+    file: Option<&Path>,
+) -> Option<AdminEndpointFile> {
     let (dir, file) = state.dir.as_deref().zip(file)?;
-    discovery::find(dir, &whole(file))
+    discovery::find(dir, &absolute_path(file))
 }
 
-/// Where operators can ask it: where it said that it listens, and where the configuration says so.
-pub(crate) fn addresses(admin: &Admin, announced: Option<&Whereabouts>) -> Vec<SocketAddr> {
+/// Addresses of the admin listener: the announced one, then the configured one.
+pub(crate) fn addresses(
+    admin: &AdminConfig,
+    announced: Option<&AdminEndpointFile>,
+) -> Vec<SocketAddr> {
     let mut addresses = Vec::from_iter(announced.map(|it| reachable(it.address)));
     addresses.extend(admin.enabled.then(|| reachable(admin.address())));
     addresses.dedup();
     addresses
 }
 
-/// Asks for something, for so long.
-async fn ask(
+/// Sends a request with a time limit.
+async fn request(
     address: SocketAddr,
     token: &Secret,
     route: Route,
     query: &str,
-    patience: Duration,
-) -> Result<(StatusCode, Bytes), Silence> {
-    let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
+    time_limit: Duration,
+) -> Result<(StatusCode, Bytes), Unreachable> {
+    let failed = |text: String| Unreachable::Failed(Failure::Unreachable(text));
     let separator = if query.is_empty() { "" } else { "?" };
     let uri = [route.path(), separator, query].concat();
-    match timeout(patience, fetch(address, &route.methods()[0], &uri, Some(token))).await {
+    match timeout(time_limit, fetch(address, &route.methods()[0], &uri, Some(token))).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(Silence::Nobody(nobody(address)))
+            Err(Unreachable::NotRunning(not_running(address)))
         }
-        Ok(Err(error)) => Err(failed(format!("{address} does not answer as Weir does: {error}"))),
-        Err(_) => Err(failed(format!("{address} does not answer within {patience:?}"))),
+        Ok(Err(error)) => {
+            Err(failed(format!("the server at {address} does not respond as Weir does: {error}")))
+        }
+        Err(_) => Err(failed(format!("no response from {address} within {time_limit:?}"))),
     }
 }
 
-fn nobody(address: SocketAddr) -> String {
+fn not_running(address: SocketAddr) -> String {
     format!(
-        "no Weir of this configuration runs: nobody answers at {address}; start it with `weir serve`"
+        "no Weir of this configuration runs: nothing listens at {address}; start it with `weir \
+         serve`"
     )
 }
 
-/// Where a listener that takes connections to any address can be reached from here.
+/// Replaces an unspecified listen address with the loopback address.
 pub(crate) fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -244,7 +261,7 @@ pub(crate) fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Sends one request on a connection of its own, and reads the answer.
+/// Sends one request on a new connection and reads the response.
 pub(crate) async fn fetch(
     address: SocketAddr,
     method: &Method,
@@ -258,27 +275,27 @@ pub(crate) async fn fetch(
         let request = Request::builder().method(method).uri(uri);
         let mut request = request.header(HOST, address.to_string());
         if let Some(token) = token {
-            let mut shown = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+            let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
                 .map_err(io::Error::other)?;
-            shown.set_sensitive(true);
-            request = request.header(AUTHORIZATION, shown);
+            authorization.set_sensitive(true);
+            request = request.header(AUTHORIZATION, authorization);
         }
         let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         Ok((status, body.map_err(io::Error::other)?.to_bytes()))
     });
     match select(exchange, pin!(connection)).await {
         Either::Left((fetched, _)) => fetched,
-        // What has arrived can still be read.
+        // The connection has ended; data that has arrived can still be read.
         Either::Right((_, exchange)) => exchange.await,
     }
 }
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a reload may, with the commands that give secrets.
-const RELOAD_PATIENCE: Duration = Duration::from_secs(120);
-/// The most bytes of an answer: thousands of upstreams.
-const MAX_BYTES: usize = 16 << 20;
+/// Time limit of a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of a reload, including the commands that return secrets.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// Largest response: enough for thousands of upstreams.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;

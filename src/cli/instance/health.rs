@@ -1,10 +1,11 @@
-//! `weir health`: whether the running Weir of a configuration is alive and ready, for probes of containers.
+//! `weir health`: liveness and readiness of a running Weir, for container probes.
 //!
-//! Asks the listener of `[admin]`, which needs no token for this. Where none answers it asks the endpoint.
+//! It queries the listener of `[admin]`, which needs no token for this. If none responds, it
+//! queries the MCP endpoint.
 //!
-//! Promises: the exit code says it: 0 ready, 1 alive and not ready, 4 neither. A mistake in the configuration does
-//! not make a running Weir unhealthy, since it goes on with the former one. Nothing is started, and no command that
-//! gives a secret is run.
+//! Invariants: the exit code is 0 if ready, 1 if alive but not ready, 4 otherwise. An invalid
+//! configuration file does not make a running Weir unhealthy, because it keeps the previous
+//! configuration. Nothing is started, and no command that returns a secret is run.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,18 +21,18 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
 
 use crate::admin::Route;
 use crate::cli::exit::Failure;
-use crate::cli::instance::admin_client::{addresses, announced, fetch, reachable};
+use crate::cli::instance::admin_client::{addresses, announced_endpoint, fetch, reachable};
+use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
-use crate::cli::query::oneshot::ConfigArgs;
 use crate::config::Listeners;
 
-/// What `weir health` takes.
+/// Arguments of `weir health`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Asks only whether it is alive: then one that is not ready, as while it starts or stops, is healthy.
+    /// Checks only whether it is alive; an instance that is starting or stopping is healthy then.
     #[arg(long)]
     live: bool,
-    /// How long each answer may take.
+    /// Time limit of each response.
     #[arg(long, value_name = "SECONDS", default_value = "3")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     timeout: u64,
@@ -39,73 +40,79 @@ pub(crate) struct Args {
     config: ConfigArgs,
 }
 
-/// What an instance has answered.
+/// Result of a probe.
 #[derive(Debug, PartialEq, Eq)]
-enum Health {
+enum ProbeResult {
     Ready,
-    /// Alive, and why it is not ready, where it says so.
+    /// Alive but not ready, with the reason if the instance reports one.
     Unready(String),
-    /// Why there is no answer.
+    /// No valid response, with the reason.
     Unknown(String),
 }
 
-/// Asks, and prints one line.
+/// Probes the instance and prints one line.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (listeners, file, problems) = args.config.listeners().await?;
-    let patience = Duration::from_secs(args.timeout);
-    let announced = announced(&listeners.state, Some(&file));
-    let mut health = Health::Unknown("no listener of [admin]".to_owned());
+    let time_limit = Duration::from_secs(args.timeout);
+    let announced = announced_endpoint(&listeners.state, Some(&file));
+    let mut health = ProbeResult::Unknown("no listener of [admin]".to_owned());
     for address in addresses(&listeners.admin, announced.as_ref()) {
-        health = of_admin(address, args.live, patience).await;
-        if !matches!(health, Health::Unknown(_)) {
+        health = probe_admin(address, args.live, time_limit).await;
+        if !matches!(health, ProbeResult::Unknown(_)) {
             break;
         }
     }
-    if let (Health::Unknown(_), Some(report)) = (&health, problems) {
-        // Nor does the endpoint stand anywhere.
+    if let (ProbeResult::Unknown(_), Some(report)) = (&health, problems) {
+        // An unreadable configuration does not name the MCP endpoint either.
         return Err(Failure::Config(report));
     }
     health = match health {
-        Health::Unknown(of_admin) => match of_endpoint(&listeners, args.live, patience).await {
-            Health::Unknown(of_endpoint) => Health::Unknown(format!("{of_admin}; {of_endpoint}")),
-            health => health,
-        },
-        // What answers at the configured address may be the Weir of another configuration.
-        health if announced.is_none() => match connect(&listeners, patience).await {
+        ProbeResult::Unknown(admin_reason) => {
+            match probe_endpoint(&listeners, args.live, time_limit).await {
+                ProbeResult::Unknown(reason) => {
+                    ProbeResult::Unknown(format!("{admin_reason}; {reason}"))
+                }
+                health => health,
+            }
+        }
+        // The server at the configured address may belong to another configuration.
+        health if announced.is_none() => match connect(&listeners, time_limit).await {
             Ok(_) => health,
-            Err(why) => Health::Unknown(why),
+            Err(why) => ProbeResult::Unknown(why),
         },
         health => health,
     };
     match health {
-        Health::Ready => {
+        ProbeResult::Ready => {
             let word = if args.live { "alive" } else { "ready" };
             output::print(|out| writeln!(out, "{word}"))
         }
-        Health::Unready(why) => Err(Failure::Differs(format!("alive, not ready{why}"))),
-        Health::Unknown(why) => {
-            let text = format!("no Weir of this configuration answers: {why}");
+        ProbeResult::Unready(why) => Err(Failure::CheckFailed(format!("alive, not ready{why}"))),
+        ProbeResult::Unknown(why) => {
+            let text = format!("no Weir of this configuration responds: {why}");
             Err(Failure::Unreachable(text))
         }
     }
 }
 
-/// Asks the listener for operators at an address.
-async fn of_admin(address: SocketAddr, live: bool, patience: Duration) -> Health {
+/// Probes the admin listener at an address.
+async fn probe_admin(address: SocketAddr, live: bool, time_limit: Duration) -> ProbeResult {
     let route = if live { Route::Healthz } else { Route::Readyz };
-    // On a loopback address the reasons are for everybody.
+    // On a loopback address the listener shows the reasons without a token.
     let is_verbose = !live && address.ip().is_loopback();
     let uri =
         if is_verbose { format!("{}?verbose", route.path()) } else { route.path().to_owned() };
-    let mut answer = timeout(patience, fetch(address, &Method::GET, &uri, None)).await;
+    let mut answer = timeout(time_limit, fetch(address, &Method::GET, &uri, None)).await;
     if is_verbose && matches!(&answer, Ok(Ok((StatusCode::UNAUTHORIZED, _)))) {
-        // The listener takes connections to all addresses, and tells no reasons.
-        answer = timeout(patience, fetch(address, &Method::GET, route.path(), None)).await;
+        // A listener on all addresses shows the reasons only with a token.
+        answer = timeout(time_limit, fetch(address, &Method::GET, route.path(), None)).await;
     }
     let (status, body) = match answer {
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Health::Unknown(format!("{address}: {error}")),
-        Err(_) => return Health::Unknown(format!("{address}: no answer within {patience:?}")),
+        Ok(Err(error)) => return ProbeResult::Unknown(format!("{address}: {error}")),
+        Err(_) => {
+            return ProbeResult::Unknown(format!("{address}: no response within {time_limit:?}"));
+        }
     };
     let text = String::from_utf8_lossy(&body);
     let reasons: Vec<_> = text
@@ -114,51 +121,57 @@ async fn of_admin(address: SocketAddr, live: bool, patience: Duration) -> Health
         .map(|(check, why)| format!("{check}: {why}"))
         .collect();
     match (status, text.lines().last()) {
-        (StatusCode::OK, Some("ok" | "ready")) => Health::Ready,
+        (StatusCode::OK, Some("ok" | "ready")) => ProbeResult::Ready,
         (StatusCode::SERVICE_UNAVAILABLE, Some("not ready")) if reasons.is_empty() => {
-            Health::Unready(String::new())
+            ProbeResult::Unready(String::new())
         }
         (StatusCode::SERVICE_UNAVAILABLE, Some("not ready")) => {
-            Health::Unready(format!(": {}", reasons.join("; ")))
+            ProbeResult::Unready(format!(": {}", reasons.join("; ")))
         }
-        _ => Health::Unknown(format!("{address} does not answer as Weir does ({status})")),
+        _ => ProbeResult::Unknown(format!(
+            "the server at {address} does not respond as Weir does ({status})"
+        )),
     }
 }
 
-/// Asks the endpoint for clients. It answers while it takes requests; why it does not is not told there.
-async fn of_endpoint(listeners: &Listeners, live: bool, patience: Duration) -> Health {
+/// Probes the MCP endpoint. It responds while it accepts requests, but reports no reasons.
+async fn probe_endpoint(listeners: &Listeners, live: bool, time_limit: Duration) -> ProbeResult {
     if listeners.server.tls.is_some() {
-        return match connect(listeners, patience).await {
-            Ok(stream) => match timeout(patience, answers_tls(stream)).await {
-                Ok(true) => Health::Ready,
-                _ => Health::Unknown("the endpoint does not answer a TLS handshake".to_owned()),
+        return match connect(listeners, time_limit).await {
+            Ok(stream) => match timeout(time_limit, completes_tls_handshake(stream)).await {
+                Ok(true) => ProbeResult::Ready,
+                _ => ProbeResult::Unknown(
+                    "the endpoint does not complete a TLS handshake".to_owned(),
+                ),
             },
-            Err(why) => Health::Unknown(why),
+            Err(why) => ProbeResult::Unknown(why),
         };
     }
     let address = reachable(listeners.server.listen);
-    match timeout(patience, fetch(address, &Method::GET, &listeners.server.path, None)).await {
-        Ok(Ok((StatusCode::SERVICE_UNAVAILABLE, _))) if !live => Health::Unready(String::new()),
-        // Without credentials or a session it refuses, which is as good.
-        Ok(Ok(_)) => Health::Ready,
-        Ok(Err(error)) => Health::Unknown(format!("{address}: {error}")),
-        Err(_) => Health::Unknown(format!("{address}: no answer within {patience:?}")),
+    match timeout(time_limit, fetch(address, &Method::GET, &listeners.server.path, None)).await {
+        Ok(Ok((StatusCode::SERVICE_UNAVAILABLE, _))) if !live => {
+            ProbeResult::Unready(String::new())
+        }
+        // A rejection without credentials or a session also proves that it serves.
+        Ok(Ok(_)) => ProbeResult::Ready,
+        Ok(Err(error)) => ProbeResult::Unknown(format!("{address}: {error}")),
+        Err(_) => ProbeResult::Unknown(format!("{address}: no response within {time_limit:?}")),
     }
 }
 
-/// Connects to the endpoint.
-async fn connect(listeners: &Listeners, patience: Duration) -> Result<TcpStream, String> {
+/// Connects to the MCP endpoint.
+async fn connect(listeners: &Listeners, time_limit: Duration) -> Result<TcpStream, String> {
     let address = reachable(listeners.server.listen);
-    match timeout(patience, TcpStream::connect(address)).await {
+    match timeout(time_limit, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(format!("{address}: {error}")),
-        Err(_) => Err(format!("{address}: no connection within {patience:?}")),
+        Err(_) => Err(format!("{address}: no connection within {time_limit:?}")),
     }
 }
 
-/// Whether a TLS server answers. Its certificate is for other names than this address, so it is not trusted: nothing is
-/// sent, and that there is one is enough.
-async fn answers_tls(stream: TcpStream) -> bool {
+/// Returns whether a TLS server responds. Its certificate is for other names than this address and
+/// is not trusted; no data is sent, so any certificate is sufficient.
+async fn completes_tls_handshake(stream: TcpStream) -> bool {
     let provider = Arc::new(crypto::aws_lc_rs::default_provider());
     let Ok(config) =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
@@ -169,11 +182,11 @@ async fn answers_tls(stream: TcpStream) -> bool {
     let Ok(name) = ServerName::try_from("localhost") else { return false };
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(_) => true,
-        Err(error) => is_about_certificate(&error),
+        Err(error) => is_certificate_error(&error),
     }
 }
 
-fn is_about_certificate(error: &io::Error) -> bool {
+fn is_certificate_error(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     matches!(error, Some(rustls::Error::InvalidCertificate(_)))
 }

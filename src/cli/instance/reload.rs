@@ -1,46 +1,50 @@
-//! `weir reload`: has the running Weir of a configuration read it again.
+//! `weir reload`: makes the running Weir of a configuration reload it.
 //!
-//! Promise: the exit code says what became of that: 0 the configuration holds, 1 it is refused and the former one holds,
-//! 3 it does not take the token, 4 nothing runs there.
+//! Invariant: the exit code is 0 if the configuration is active, 1 if it was rejected and the
+//! previous one stays active, 3 if the token is rejected, 4 if no instance is running.
 
-use crate::admin::reload::Reloaded;
+use crate::admin::reload::ReloadReport;
 use crate::cli::exit::Failure;
 pub(crate) use crate::cli::instance::status::Args;
-use crate::cli::instance::status::ask;
+use crate::cli::instance::status::find_instance;
 use crate::cli::output;
-use crate::cli::query::render::{lines, shown_json};
-use crate::cli::server::reload_triggers::refused;
+use crate::cli::output::render::{sanitize_json, sanitize_text};
+use crate::cli::server::reload_triggers::refusal;
 
-/// Asks for it, waits, and prints what is told.
+/// Requests the reload, waits, and prints the result.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let reloaded = match ask(&args.config).await {
-        // What cannot be read here says neither where to ask nor anything that would be taken up there.
-        Err(Failure::Config(report)) => refused(&report),
-        running => running?.confirm().await?.reload().await?,
+    let reloaded = match find_instance(&args.config).await {
+        // An invalid file names no admin listener, and the instance would reject it as well.
+        Err(Failure::Config(report)) => refusal(&report),
+        running => running?.connect().await?.reload().await?,
     };
     if args.json {
         output::print(|out| {
-            writeln!(out, "{}", shown_json(&reloaded.to_json(), output::is_terminal()))
+            writeln!(out, "{}", sanitize_json(&reloaded.to_json(), output::is_terminal()))
         })?;
     }
     match reloaded {
-        Reloaded::Refused { why, problems } if problems.is_empty() => Err(Failure::Differs(why)),
-        Reloaded::Refused { why, .. } => {
+        ReloadReport::Refused { why, problems } if problems.is_empty() => {
+            Err(Failure::CheckFailed(why))
+        }
+        ReloadReport::Refused { why, .. } => {
             if !args.json {
-                output::tell(&lines(&why));
+                output::print_stderr(&sanitize_text(&why));
             }
-            Err(Failure::Differs("the configuration is refused, the former one holds".to_owned()))
+            Err(Failure::CheckFailed(
+                "the configuration was rejected, the previous one stays active".to_owned(),
+            ))
         }
-        Reloaded::Applied { .. } | Reloaded::Unchanged if args.json => Ok(()),
-        Reloaded::Unchanged => {
-            output::print(|out| writeln!(out, "the configuration says the same as before"))
+        ReloadReport::Applied { .. } | ReloadReport::Unchanged if args.json => Ok(()),
+        ReloadReport::Unchanged => {
+            output::print(|out| writeln!(out, "the configuration is unchanged"))
         }
-        Reloaded::Applied { changes, after_restart } => output::print(|out| {
+        ReloadReport::Applied { changes, after_restart } => output::print(|out| {
             writeln!(out, "the configuration was reloaded")?;
-            changes.iter().try_for_each(|change| writeln!(out, "  {}", lines(change)))?;
-            after_restart
-                .iter()
-                .try_for_each(|key| writeln!(out, "  {} takes effect after a restart", lines(key)))
+            changes.iter().try_for_each(|change| writeln!(out, "  {}", sanitize_text(change)))?;
+            after_restart.iter().try_for_each(|key| {
+                writeln!(out, "  {} takes effect after a restart", sanitize_text(key))
+            })
         }),
     }
 }

@@ -1,20 +1,20 @@
-//! `weir status`: how the running Weir of a configuration is doing.
+//! `weir status`: prints the status of the running Weir of a configuration.
 //!
-//! Promise: the exit code says whether all is well, so a script need not read the text: 0 it is, 1 it serves and
-//! something is wrong, 3 it does not take the token, 4 nothing serves.
+//! Invariant: the exit code is 0 if all is well, 1 if it serves but has a problem, 3 if the token
+//! is rejected, 4 if no instance is running, so a script need not parse the text.
 
 mod page;
 
 use crate::admin::status::Status;
 use crate::cli::exit::Failure;
-use crate::cli::instance::admin_client::Running;
+use crate::cli::instance::admin_client::AdminClient;
+use crate::cli::loading::{ConfigArgs, LoadedConfig, options};
 use crate::cli::output;
-use crate::cli::query::oneshot::{ConfigArgs, Loaded, options};
-use crate::cli::query::render::shown_json;
-use page::Page;
-pub(crate) use page::lasted;
+use crate::cli::output::render::sanitize_json;
+use page::StatusPage;
+pub(crate) use page::format_duration;
 
-/// What `weir status` and `weir reload` take.
+/// Arguments of `weir status` and `weir reload`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Prints JSON; a failure is one line of JSON on standard error.
@@ -24,27 +24,29 @@ pub(crate) struct Args {
     pub(crate) config: ConfigArgs,
 }
 
-/// Asks, and prints what is told.
+/// Requests the status and prints it.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let status = ask(&args.config).await?.status().await?;
+    let status = find_instance(&args.config).await?.status().await?;
     output::print(|out| match args.json {
-        true => writeln!(out, "{}", shown_json(&status.to_json(), output::is_terminal())),
+        true => writeln!(out, "{}", sanitize_json(&status.to_json(), output::is_terminal())),
         false => out.write_all(
-            Page::new(output::columns(), output::Color::on_stdout()).of(&status).as_bytes(),
+            StatusPage::new(output::columns(), output::Color::on_stdout())
+                .format(&status)
+                .as_bytes(),
         ),
     })?;
-    judge(&status)
+    check_status(&status)
 }
 
-/// Where the Weir of a configuration is to be asked.
-pub(crate) async fn ask(config: &ConfigArgs) -> Result<Running, Failure> {
-    // Whoever asks reaches nobody else, so it does not matter who may come in there.
-    let Loaded { config, file, .. } = config.load_alone(&options(true)).await?;
-    Ok(Running::of(&config, file.as_deref())?)
+/// Returns a client of the admin listener of the configuration's instance.
+pub(crate) async fn find_instance(config: &ConfigArgs) -> Result<AdminClient, Failure> {
+    // This process opens no listener, so anonymous access from the network does not matter.
+    let LoadedConfig { config, file, .. } = config.load_without_upstreams(&options(true)).await?;
+    Ok(AdminClient::new(&config, file.as_deref())?)
 }
 
-/// Whether all is well.
-fn judge(status: &Status) -> Result<(), Failure> {
+/// Fails with the problems of a status, if there are any.
+fn check_status(status: &Status) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     if status.draining {
         wrong.push("it is stopping".to_owned());
@@ -57,7 +59,7 @@ fn judge(status: &Status) -> Result<(), Failure> {
         wrong.push(format!("{some} of {all} upstreams not up: {}", down.join(", ")));
     }
     if status.refused.is_some() {
-        wrong.push("the configuration of the files is refused".to_owned());
+        wrong.push("the changed configuration was rejected".to_owned());
     }
     if status.audit.as_ref().is_some_and(|audit| audit.failing) {
         wrong.push("the audit log cannot be written".to_owned());
@@ -67,13 +69,13 @@ fn judge(status: &Status) -> Result<(), Failure> {
     }
     match wrong.is_empty() {
         true => Ok(()),
-        false => Err(Failure::Differs(wrong.join("; "))),
+        false => Err(Failure::CheckFailed(wrong.join("; "))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::admin::status::Upstream;
+    use crate::admin::status::UpstreamStatus;
     use crate::cli::instance::status::*;
 
     #[test]
@@ -87,9 +89,9 @@ mod tests {
             ("down", false),
             ("crash-loop", false),
         ] {
-            let upstream = Upstream { state: state.to_owned(), ..Upstream::default() };
+            let upstream = UpstreamStatus { state: state.to_owned(), ..UpstreamStatus::default() };
             let status = Status { ready: true, upstreams: vec![upstream], ..Status::default() };
-            assert_eq!(judge(&status).is_ok(), is_well, "{state}");
+            assert_eq!(check_status(&status).is_ok(), is_well, "{state}");
         }
     }
 }

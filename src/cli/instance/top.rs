@@ -1,10 +1,8 @@
-//! `weir top`: what a running Weir does at this moment, once a second.
+//! `weir top`: shows the load of a running Weir, once a second.
 //!
-//! On a terminal it draws in place, on the terminal's other screen, and leaves the terminal as it was, however it ends;
-//! elsewhere it prints one sample. It outlives the Weir that it looks at: while nobody answers it says so, above what was
-//! seen last, and goes on with whatever is started next.
-//!
-//! Knows nothing of: how a sample looks.
+//! On a terminal it draws on the alternate screen and always restores the terminal; elsewhere it
+//! prints one sample. If the instance ends, it shows that above the last sample, and continues
+//! with the next instance.
 
 mod sample;
 mod terminal;
@@ -20,134 +18,135 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::admin::status::Status;
 use crate::cli::exit::Failure;
-use crate::cli::instance::admin_client::Running;
-use crate::cli::instance::status::ask;
+use crate::cli::instance::admin_client::AdminClient;
+use crate::cli::instance::status::find_instance;
+use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
-use crate::cli::query::oneshot::ConfigArgs;
 use crate::cli::server::signals::Signals;
-use sample::{Paper, Sample};
-use terminal::{Terminal, Wish, is_drawable};
+use sample::{RenderOptions, Sample};
+use terminal::{Terminal, TerminalEvent, supports_drawing};
 
-/// What `weir top` takes.
+/// Arguments of `weir top`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Prints one sample of a second, and ends; so it does where standard output is no terminal.
+    /// Prints one sample of one second and ends, as it does if standard output is not a terminal.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-/// Shows what happens until somebody has seen enough.
+/// Shows samples until a key or a signal ends the command.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let running = Arc::new(signals.end(ask(&args.config)).await?);
-    let mut ticks = interval(EVERY);
+    let running = Arc::new(signals.run_until_signal(find_instance(&args.config)).await?);
+    let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
-    let first = signals.end(async { Ok(running.status().await?) }).await?;
-    if args.once || !is_drawable() {
+    let first = signals.run_until_signal(async { Ok(running.status().await?) }).await?;
+    if args.once || !supports_drawing() {
         let second = async {
             ticks.tick().await;
             Ok(running.status().await?)
         };
-        let second = signals.end(second).await?;
+        let second = signals.run_until_signal(second).await?;
         return print(&first, &second);
     }
     let mut terminal = Terminal::open()?;
     let mut screen = Screen::of(first);
     let mut input = tokio::io::stdin();
     let mut byte = [0];
-    let mut is_heard = true;
-    // One question at a time; a key is heard while nobody answers.
-    let mut asking = pin!(Fuse::terminated());
+    let mut reads_keys = true;
+    // At most one request at a time; keys are read while it waits for its response.
+    let mut pending_poll = pin!(Fuse::terminated());
     let mut running = Some(running);
     screen.draw(&terminal);
     loop {
         tokio::select! {
             biased;
             _ = signals.next() => return Ok(()),
-            read = input.read(&mut byte), if is_heard => match read {
-                // Ctrl-C is a signal; Ctrl-D is what ends an input.
+            read = input.read(&mut byte), if reads_keys => match read {
+                // Ctrl-C arrives as a signal; Ctrl-D is the end of input.
                 Ok(1) if matches!(byte[0], b'q' | b'Q' | CTRL_D) => return Ok(()),
                 Ok(1) => {}
-                Ok(_) | Err(_) => is_heard = false,
+                Ok(_) | Err(_) => reads_keys = false,
             },
-            wish = terminal.wish() => {
-                if wish == Wish::Rest {
-                    terminal.rest();
+            event = terminal.next_event() => {
+                if event == TerminalEvent::Suspend {
+                    terminal.suspend();
                 }
                 screen.draw(&terminal);
             }
-            (found, told) = &mut asking => {
+            (found, result) = &mut pending_poll => {
                 running = found;
-                screen.take(told);
+                screen.update(result);
                 screen.draw(&terminal);
             }
-            _ = ticks.tick() => if asking.is_terminated() {
-                asking.set(look(running.take(), &args.config).fuse());
+            _ = ticks.tick() => if pending_poll.is_terminated() {
+                pending_poll.set(poll(running.take(), &args.config).fuse());
             }
         }
     }
 }
 
-/// Asks the Weir that was found; where it has ended the next one is looked for as the first was, since a configuration
-/// may have changed. Returns it as long as it answers.
-async fn look(
-    found: Option<Arc<Running>>,
+/// Requests the status from the instance. If it has ended, the next one is looked up in the
+/// configuration, which may have changed. Returns the client while its instance responds.
+async fn poll(
+    found: Option<Arc<AdminClient>>,
     config: &ConfigArgs,
-) -> (Option<Arc<Running>>, Result<Status, Failure>) {
+) -> (Option<Arc<AdminClient>>, Result<Status, Failure>) {
     let running = match found {
         Some(running) => running,
-        None => match ask(config).await {
+        None => match find_instance(config).await {
             Ok(running) => Arc::new(running),
             Err(failure) => return (None, Err(failure)),
         },
     };
     match running.status().await {
         Ok(status) => (Some(running), Ok(status)),
-        Err(silence) => (None, Err(silence.into())),
+        Err(unreachable) => (None, Err(unreachable.into())),
     }
 }
 
-/// What is drawn: the last two looks, and why there is no newer one.
+/// Drawn state: the last two statuses, and why there is no newer one.
 struct Screen {
     before: Status,
     after: Status,
-    silence: Option<String>,
+    failure: Option<String>,
 }
 
 impl Screen {
     fn of(first: Status) -> Self {
-        Self { before: first.clone(), after: first, silence: None }
+        Self { before: first.clone(), after: first, failure: None }
     }
 
-    fn take(&mut self, told: Result<Status, Failure>) {
-        match told {
+    fn update(&mut self, result: Result<Status, Failure>) {
+        match result {
             Ok(status) => {
                 self.before = std::mem::replace(&mut self.after, status);
-                self.silence = None;
+                self.failure = None;
             }
-            Err(failure) => self.silence = Some(failure.to_string()),
+            Err(failure) => self.failure = Some(failure.to_string()),
         }
     }
 
     fn draw(&self, terminal: &Terminal) {
         let (columns, rows) = terminal.size();
-        let paper = Paper { columns, rows, colored: output::Color::on_stdout() };
-        let sample = Sample::of(&self.before, &self.after).without(self.silence.as_deref());
-        terminal.draw(&sample.to_text(paper));
+        let options = RenderOptions { columns, rows, colored: output::Color::on_stdout() };
+        let sample =
+            Sample::between(&self.before, &self.after).with_failure(self.failure.as_deref());
+        terminal.draw(&sample.to_text(options));
     }
 }
 
 fn print(before: &Status, after: &Status) -> Result<(), Failure> {
-    // What is read by a program is not cut.
+    // Output for a program is not shortened.
     let columns = if output::is_terminal() { output::columns() } else { usize::MAX };
-    let paper = Paper { columns, rows: usize::MAX, colored: output::Color::on_stdout() };
-    let text = Sample::of(before, after).to_text(paper);
+    let options = RenderOptions { columns, rows: usize::MAX, colored: output::Color::on_stdout() };
+    let text = Sample::between(before, after).to_text(options);
     output::print(|out| out.write_all(text.as_bytes()))
 }
 
 const CTRL_D: u8 = 4;
-/// How often it is looked.
-const EVERY: Duration = Duration::from_secs(1);
+/// Interval between two requests.
+const INTERVAL: Duration = Duration::from_secs(1);

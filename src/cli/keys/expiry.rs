@@ -1,4 +1,4 @@
-//! When keys expire: `--expires` of `weir keys`.
+//! Expiry of keys: `--expires` of `weir keys`.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,29 +6,30 @@ use toml_edit::Datetime;
 
 use crate::cli::exit::Failure;
 use crate::config;
-use crate::timestamp::to_words;
+use crate::timestamp::format_rfc3339;
 
-/// A moment that is yet to come, as the configuration writes it.
-pub(super) fn moment(text: &str, now: SystemTime) -> Result<Datetime, Failure> {
+/// Parses a point in time in the future, as the configuration writes it.
+pub(super) fn parse_expiry(text: &str, now: SystemTime) -> Result<Datetime, Failure> {
     let malformed = || {
         Failure::Usage(format!(
-            "--expires {text:?} is no time: write it like 90d, 12h, 2027-06-30 or 2027-06-30T12:00:00Z"
+            "--expires {text:?} is not a time: write it like 90d, 12h, 2027-06-30 or \
+             2027-06-30T12:00:00Z"
         ))
     };
     let words = match text.strip_suffix(['d', 'h']) {
         Some(number) => {
             let unit = if text.ends_with('d') { 86_400 } else { 3_600 };
             let number: u64 = number.parse().map_err(|_| malformed())?;
-            // Whole seconds that four digits of a year can tell.
+            // Bounded, so that the year still has four digits.
             let seconds =
                 number.checked_mul(unit).filter(|it| *it < LONGEST).ok_or_else(malformed)?;
-            to_words(now + Duration::from_secs(seconds))
+            format_rfc3339(now + Duration::from_secs(seconds))
         }
         None if text.len() == "2027-06-30".len() => format!("{text}T00:00:00Z"),
         None => text.to_owned(),
     };
     let moment: Datetime = words.parse().map_err(|_| malformed())?;
-    match config::moment(&moment) {
+    match config::date_time_of(&moment) {
         None => Err(malformed()),
         Some(end) if end <= now => {
             Err(Failure::Usage(format!("--expires {text}: this moment has passed")))
@@ -37,7 +38,7 @@ pub(super) fn moment(text: &str, now: SystemTime) -> Result<Datetime, Failure> {
     }
 }
 
-/// A thousand years, in seconds.
+/// Longest duration: a thousand years, in seconds.
 const LONGEST: u64 = 1_000 * 365 * 86_400;
 
 #[cfg(test)]
@@ -64,7 +65,7 @@ mod tests {
             ("soon", None),
             ("", None),
         ] {
-            let found = moment(text, now).ok().map(|moment| moment.to_string());
+            let found = parse_expiry(text, now).ok().map(|moment| moment.to_string());
             assert_eq!(found.as_deref(), expected, "{text:?}");
         }
     }

@@ -1,53 +1,54 @@
-//! Arguments as they are typed, and what prompts and tools take.
+//! Arguments from the command line, checked against the parameters of prompts and tools.
 //!
-//! A tool's own schema says what type a typed text becomes; what the schema does not say is guessed as
-//! little as possible. JSON is passed on as it was typed.
+//! A tool's input schema decides which JSON type a typed text becomes; where the schema has no
+//! type, only unambiguous JSON is recognized. JSON is passed on as it was typed.
 //!
-//! Knows nothing of: JSON Schema beyond the types and names of an object's properties. A value that
-//! has the right type may still be refused by its tool.
+//! Only the names and types of an object's properties are read from the schema. The tool may still
+//! reject a value of the right type.
 
 use bytes::Bytes;
 
 use crate::cli::exit::Failure;
-use crate::cli::query::render::{objects, plain};
+use crate::cli::output::render::{object_elements, sanitize_line};
 use crate::json::{self, Object};
 
-/// An argument as it was typed.
+/// Argument as it was typed.
 #[derive(Debug, Clone)]
-pub(crate) struct Given {
+pub(crate) struct TypedArgument {
     pub(crate) name: String,
-    value: Typed,
+    value: ArgumentValue,
 }
 
 #[derive(Debug, Clone)]
-enum Typed {
+enum ArgumentValue {
     /// `NAME=TEXT`
     Text(String),
     /// `NAME:=JSON`
     Json(Bytes),
 }
 
-/// Reads `NAME=TEXT`.
-pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+/// Parses `NAME=TEXT`.
+pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected ARGUMENT=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Reads `NAME=TEXT` or `NAME:=JSON`.
-pub(crate) fn given(text: &str) -> Result<Given, String> {
-    let (name, value) = pair(text).map_err(|expected| format!("{expected} or ARGUMENT:=JSON"))?;
+/// Parses `NAME=TEXT` or `NAME:=JSON`.
+pub(crate) fn parse_argument(text: &str) -> Result<TypedArgument, String> {
+    let (name, value) =
+        parse_pair(text).map_err(|expected| format!("{expected} or ARGUMENT:=JSON"))?;
     let Some(name) = name.strip_suffix(':') else {
-        return Ok(Given { name, value: Typed::Text(value) });
+        return Ok(TypedArgument { name, value: ArgumentValue::Text(value) });
     };
-    let json = Json::read(&value).ok_or("what follows := is not JSON")?;
-    Ok(Given { name: name.to_owned(), value: Typed::Json(json.text) })
+    let json = JsonText::read(&value).ok_or("what follows := is not JSON")?;
+    Ok(TypedArgument { name: name.to_owned(), value: ArgumentValue::Json(json.text) })
 }
 
-/// What a prompt or a tool takes.
+/// Parameters of a prompt or a tool.
 #[derive(Debug)]
-pub(crate) struct Takes {
+pub(crate) struct AcceptedArguments {
     parameters: Vec<Parameter>,
-    /// Whether it may take others, too.
+    /// Other names are accepted as well.
     open: bool,
 }
 
@@ -55,14 +56,14 @@ pub(crate) struct Takes {
 struct Parameter {
     name: String,
     required: bool,
-    /// The names of its types; none where the schema does not say.
+    /// Names of its JSON types; empty if the schema has none.
     types: Vec<String>,
-    /// The texts that it may be, where it may be only one of some.
+    /// Allowed texts, if the schema has an `enum`.
     choices: Vec<String>,
 }
 
-impl Takes {
-    /// Reads what a listed prompt takes: texts.
+impl AcceptedArguments {
+    /// Reads the parameters of a listed prompt; all are texts.
     pub(crate) fn of_prompt(definition: &Object) -> Self {
         let parameter = |argument: &Object| Parameter {
             name: argument.get_string("name").unwrap_or_default().into_owned(),
@@ -70,11 +71,11 @@ impl Takes {
             types: Vec::new(),
             choices: Vec::new(),
         };
-        let parameters = objects(definition, "arguments").iter().map(parameter).collect();
+        let parameters = object_elements(definition, "arguments").iter().map(parameter).collect();
         Self { parameters, open: false }
     }
 
-    /// Reads what a listed tool takes.
+    /// Reads the parameters of a listed tool.
     pub(crate) fn of_tool(definition: &Object) -> Self {
         let schema = definition.get_object("inputSchema").unwrap_or_default();
         let required = strings(&schema, "required");
@@ -90,9 +91,9 @@ impl Takes {
             }
         };
         let mut parameters: Vec<_> = properties.keys().map(parameter).collect();
-        // A schema may require what it says nothing else of.
-        let unsaid = required.iter().filter(|name| !properties.has(name));
-        parameters.extend(unsaid.map(|name| parameter(name)));
+        // A schema may require a name that has no property.
+        let without_property = required.iter().filter(|name| !properties.has(name));
+        parameters.extend(without_property.map(|name| parameter(name)));
         let open = match schema.get("additionalProperties") {
             Some("false") => schema.has("patternProperties"),
             Some(_) => true,
@@ -101,7 +102,7 @@ impl Takes {
         Self { parameters, open }
     }
 
-    /// Complains about required arguments that are missing and about those that are not known.
+    /// Fails if a required argument is missing or an argument is unknown.
     pub(crate) fn check<'a>(
         &self,
         item: &str,
@@ -113,19 +114,19 @@ impl Takes {
             .iter()
             .filter(|parameter| parameter.required && !given.contains(&parameter.name.as_str()));
         let missing = names(missing.map(|parameter| parameter.name.as_str()));
-        self.complain(item, &missing, &given)
+        self.check_names(item, &missing, &given)
     }
 
-    /// Complains about arguments that are not known.
-    pub(crate) fn check_known<'a>(
+    /// Fails if an argument is unknown.
+    pub(crate) fn check_known_names<'a>(
         &self,
         item: &str,
         given: impl Iterator<Item = &'a str>,
     ) -> Result<(), Failure> {
-        self.complain(item, "", &given.collect::<Vec<_>>())
+        self.check_names(item, "", &given.collect::<Vec<_>>())
     }
 
-    fn complain(&self, item: &str, missing: &str, given: &[&str]) -> Result<(), Failure> {
+    fn check_names(&self, item: &str, missing: &str, given: &[&str]) -> Result<(), Failure> {
         let known = |name: &str| self.parameters.iter().any(|parameter| parameter.name == name);
         let unknown = given.iter().copied().filter(|name| !self.open && !known(name));
         let wrong = match (names(unknown).as_str(), missing) {
@@ -137,23 +138,23 @@ impl Takes {
         Err(Failure::Usage(format!("`{item}` {wrong}; {}", self.to_words())))
     }
 
-    /// The value of an argument, as JSON of the type that is taken.
-    pub(crate) fn value(&self, item: &str, given: &Given) -> Result<Bytes, Failure> {
+    /// Converts an argument to JSON of the parameter's type.
+    pub(crate) fn value(&self, item: &str, given: &TypedArgument) -> Result<Bytes, Failure> {
         let text = match &given.value {
-            Typed::Json(json) => return Ok(json.clone()),
-            Typed::Text(text) => text,
+            ArgumentValue::Json(json) => return Ok(json.clone()),
+            ArgumentValue::Text(text) => text,
         };
         let parameter = self.parameters.iter().find(|parameter| parameter.name == given.name);
         let value = match parameter {
             Some(parameter) => parameter.value(text),
-            None => Some(guessed(text)),
+            None => Some(guess_json(text)),
         };
         value.ok_or_else(|| {
             let types = parameter.map(Parameter::to_type).unwrap_or_default();
             Failure::Usage(format!(
                 "the argument `{}` of `{item}` must be of type {types}, and `{}` is not",
                 given.name,
-                plain(text)
+                sanitize_line(text)
             ))
         })
     }
@@ -164,8 +165,8 @@ impl Takes {
             let about = about.into_iter().take(1 + usize::from(parameter.required));
             let about: Vec<_> = about.filter(|text| !text.is_empty()).collect();
             match about.is_empty() {
-                true => format!("`{}`", plain(&parameter.name)),
-                false => format!("`{}` ({})", plain(&parameter.name), about.join(", ")),
+                true => format!("`{}`", sanitize_line(&parameter.name)),
+                false => format!("`{}` ({})", sanitize_line(&parameter.name), about.join(", ")),
             }
         };
         let words: Vec<_> = self.parameters.iter().map(word).collect();
@@ -178,47 +179,47 @@ impl Takes {
 
 impl Parameter {
     fn to_type(&self) -> String {
-        plain(&self.types.join(" or "))
+        sanitize_line(&self.types.join(" or "))
     }
 
-    /// A text as JSON of this type; none if it cannot be.
+    /// Converts a text to JSON of this type; `None` if that is impossible.
     fn value(&self, text: &str) -> Option<Bytes> {
         if self.choices.iter().any(|choice| choice == text) {
             return Some(json::quote(text));
         }
         if !self.types.iter().all(|one| TYPES.contains(&one.as_str())) || self.types.is_empty() {
-            return Some(guessed(text));
+            return Some(guess_json(text));
         }
         let takes_text = self.types.iter().any(|one| one == "string");
         if takes_text && self.types.len() == 1 {
             return Some(json::quote(text));
         }
-        let json = Json::read(text).filter(|json| self.types.iter().any(|one| json.is(one)));
+        let json = JsonText::read(text).filter(|json| self.types.iter().any(|one| json.is(one)));
         match json {
-            // Where a text may stand, `null` is the text.
+            // If a string is allowed, `null` is that string.
             Some(json) if !(takes_text && json.is("null")) => Some(json.text),
             _ => takes_text.then(|| json::quote(text)),
         }
     }
 }
 
-/// JSON if it is a number, a boolean, an object or an array; else the text.
-fn guessed(text: &str) -> Bytes {
-    let json = Json::read(text).filter(|json| !json.is("null") && !json.is("string"));
+/// Returns JSON if the text is a number, a boolean, an object or an array; else a JSON string.
+fn guess_json(text: &str) -> Bytes {
+    let json = JsonText::read(text).filter(|json| !json.is("null") && !json.is("string"));
     json.map_or_else(|| json::quote(text), |json| json.text)
 }
 
-/// The types of JSON Schema.
+/// Types of JSON Schema.
 const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
 
-/// A text that is JSON.
-struct Json {
+/// Valid JSON text.
+struct JsonText {
     text: Bytes,
 }
 
-impl Json {
+impl JsonText {
     fn read(text: &str) -> Option<Self> {
-        // Whatever is valid inside an object is valid: one reader of JSON, with its limits.
+        // The text is parsed inside an object, so that the one JSON parser with its limits is used.
         let whole = Object::parse(format!("{{\"value\":{text}}}")).ok()?;
         let only = whole.keys().eq(["value"]);
         let text = only.then(|| whole.get_bytes("value")).flatten()?;
@@ -231,7 +232,7 @@ impl Json {
             (Some(b'{'), "object") | (Some(b'['), "array") | (Some(b'"'), "string") => true,
             (Some(b't' | b'f'), "boolean") | (Some(b'n'), "null") => true,
             (Some(b'-' | b'0'..=b'9'), "number") => true,
-            // JSON Schema, since draft 6: 1.0 is an integer, too.
+            // JSON Schema, since draft 6: 1.0 is an integer as well.
             (Some(b'-' | b'0'..=b'9'), "integer") => {
                 number().is_some_and(|number| number.fract() == 0.0)
             }
@@ -249,7 +250,7 @@ fn strings(object: &Object, member: &str) -> Vec<String> {
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    names.map(|name| format!("`{}`", plain(name))).collect::<Vec<_>>().join(", ")
+    names.map(|name| format!("`{}`", sanitize_line(name))).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -257,9 +258,9 @@ mod tests {
     use crate::cli::query::arguments::*;
     use insta::assert_snapshot;
 
-    fn tool(schema: &str) -> Takes {
+    fn tool(schema: &str) -> AcceptedArguments {
         let definition = format!(r#"{{"name":"t","inputSchema":{schema}}}"#);
-        Takes::of_tool(&Object::parse(definition).expect("an object"))
+        AcceptedArguments::of_tool(&Object::parse(definition).expect("an object"))
     }
 
     const TYPED: &str = r#"{"properties":{
@@ -269,7 +270,7 @@ mod tests {
         "e":{"enum":["1","2"]},"w":{"type":"wavelength"}},"required":["s"]}"#;
 
     fn value(argument: &str) -> String {
-        let given = given(argument).expect(argument);
+        let given = parse_argument(argument).expect(argument);
         match tool(TYPED).value("t", &given) {
             Ok(json) => String::from_utf8(json.into()).expect("text"),
             Err(failure) => failure.to_string(),
@@ -319,7 +320,7 @@ mod tests {
         the argument `z` of `t` must be of type integer or null, and `x` is not
         the argument `o` of `t` must be of type object, and `{"a":1},"b":{}` is not
         "#);
-        assert!(given("x:={").is_err() && given("x").is_err());
+        assert!(parse_argument("x:={").is_err() && parse_argument("x").is_err());
     }
 
     fn checked(schema: &str, given: &[&str]) -> String {
@@ -351,7 +352,7 @@ mod tests {
         `t` needs `a`; it takes `a` (required)
         ");
         let prompt = r#"{"arguments":[{"name":"who","required":true},{"name":"how"}]}"#;
-        let takes = Takes::of_prompt(&Object::parse(prompt).expect("an object"));
+        let takes = AcceptedArguments::of_prompt(&Object::parse(prompt).expect("an object"));
         let failure = takes.check("p", ["whom"].into_iter()).expect_err("unknown").to_string();
         assert_eq!(
             failure,

@@ -1,57 +1,65 @@
-//! `weir call`: one tool, called.
+//! `weir call`: calls a tool.
 
 use std::io::Read;
 
 use crate::cli::exit::Failure;
-use crate::cli::query::arguments::{Given, Takes, given};
-use crate::cli::query::oneshot::{AskArgs, House};
-use crate::cli::query::render;
-use crate::cli::query::request::ask;
-use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::output::render;
+use crate::cli::query::arguments::{AcceptedArguments, TypedArgument, parse_argument};
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::request::send_request;
+use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 
-/// What `weir call` takes.
+/// Arguments of `weir call`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tool's name, as `weir list tools` shows it.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
-    /// The tool's arguments: a text of the type that the tool's schema names, or ARGUMENT:=JSON.
+    /// The tool's arguments: text of the type in the tool's schema, or ARGUMENT:=JSON.
     ///
-    /// Where it names no type, the value is JSON if it is a number, true, false, an object or an array, and
-    /// else a text; where it names several, it is JSON if it is of one of them, else a text if that is one
-    /// of them, else an error. `null` is a text wherever a text may stand.
-    #[arg(value_name = "ARGUMENT=VALUE", value_parser = given, value_hint = clap::ValueHint::Other)]
-    arguments: Vec<Given>,
-    /// All arguments as a JSON object, as it is: written here, in a file (@FILE) or on standard input
-    /// (-). Arguments that are given one by one are put into it.
+    /// If the schema has no type, the value is JSON if it is a number, true, false, an object or an
+    /// array, and otherwise a string; if it has several, the value is JSON if it is of one of them,
+    /// else a string if that is one of them, else an error. `null` is a string wherever a string is
+    /// allowed.
+    #[arg(value_name = "ARGUMENT=VALUE", value_parser = parse_argument)]
+    #[arg(value_hint = clap::ValueHint::Other)]
+    arguments: Vec<TypedArgument>,
+    /// All arguments as a JSON object, unchanged: written here, in a file (@FILE) or on standard
+    /// input (-). Arguments that are given one by one are added to it.
     #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     args: Option<String>,
     #[command(flatten)]
-    ask: AskArgs,
+    query: QueryArgs,
 }
 
-/// The largest object of arguments that is read, in bytes.
+/// Largest object of arguments that is read, in bytes.
 const MAX_ARGS_BYTES: u64 = 16 << 20;
 
-/// Calls the tool and prints what it answers.
+/// Calls the tool and prints its result.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    // Before anything is started: it may take whoever types it a while, and it may be wrong.
+    // Read before anything is started: typing it may take a while, and it may be invalid.
     let object = match &args.args {
         Some(source) => Some(read_object(source).await?),
         None => None,
     };
-    House::visit(&args.ask, Wanted::Item(Kind::Tool, &args.name), async |house| {
-        call(house, &args, object).await
-    })
+    OneShotGateway::run(
+        &args.query,
+        UpstreamSelection::OwnersOf(Kind::Tool, &args.name),
+        async |oneshot| call(oneshot, &args, object).await,
+    )
     .await
 }
 
-async fn call(house: &House, args: &Args, object: Option<Object>) -> Result<(), Failure> {
-    let target = house.find(Kind::Tool, &args.name)?;
-    let takes = Takes::of_tool(&Object::parse(target.json.clone()).unwrap_or_default());
+async fn call(
+    oneshot: &OneShotGateway,
+    args: &Args,
+    object: Option<Object>,
+) -> Result<(), Failure> {
+    let target = oneshot.find_item(Kind::Tool, &args.name)?;
+    let takes = AcceptedArguments::of_tool(&Object::parse(target.json.clone()).unwrap_or_default());
     if object.is_none() {
         takes.check(&args.name, args.arguments.iter().map(|given| given.name.as_str()))?;
     }
@@ -62,15 +70,15 @@ async fn call(house: &House, args: &Args, object: Option<Object>) -> Result<(), 
     let mut params = Object::new();
     params.set("name", json::quote(&args.name));
     params.set("arguments", arguments.to_bytes());
-    let answer = ask(house, Method::CallTool, params).await?;
-    answer.print(render::write_answer)?;
+    let answer = send_request(oneshot, Method::CallTool, params).await?;
+    answer.print(render::write_tool_result)?;
     match answer.result.get("isError") {
-        Some("true") => Err(Failure::Answered(format!("{}: the tool failed", args.name))),
+        Some("true") => Err(Failure::ErrorResponse(format!("{}: the tool failed", args.name))),
         _ => Ok(()),
     }
 }
 
-/// Reads the object that `--args` names.
+/// Reads the object of `--args`.
 async fn read_object(source: &str) -> Result<Object, Failure> {
     let wrong = |what: String| Failure::Usage(format!("--args: {what}"));
     let text = match (source, source.strip_prefix('@')) {
@@ -91,7 +99,7 @@ async fn read_object(source: &str) -> Result<Object, Failure> {
     Object::parse(json::on_one_line(text.into())).map_err(|bad| wrong(bad.to_string()))
 }
 
-/// Reads on a thread of its own: a pipe may take as long as it likes, and Ctrl-C still counts.
+/// Reads on a blocking thread: a pipe may block for any time, and Ctrl-C must still work.
 async fn blocking(
     read: impl FnOnce() -> std::io::Result<Vec<u8>> + Send + 'static,
 ) -> std::io::Result<Vec<u8>> {

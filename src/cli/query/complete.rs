@@ -1,70 +1,74 @@
-//! `weir complete`: how an argument of a prompt or of a resource template may go on.
+//! `weir complete`: completes an argument of a prompt or of a resource template.
 
 use clap::ValueEnum;
 
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::cli::query::arguments::{Takes, pair};
-use crate::cli::query::oneshot::{AskArgs, House};
-use crate::cli::query::render;
-use crate::cli::query::request::ask;
-use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::output::render;
+use crate::cli::query::arguments::{AcceptedArguments, parse_pair};
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::request::send_request;
+use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 
-/// What `weir complete` takes.
+/// Arguments of `weir complete`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What the argument belongs to.
+    /// Kind of the item that the argument belongs to.
     #[arg(value_enum)]
-    kind: Completed,
+    kind: CompletedKind,
     /// The prompt's name, or the URI template, as `weir list` shows it.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
-    /// The argument to complete, and how it begins; nothing behind the = is a beginning, too.
-    #[arg(value_name = "ARGUMENT=PREFIX", value_parser = pair, value_hint = clap::ValueHint::Other)]
+    /// The argument to complete, with the beginning of its value, which may be empty.
+    #[arg(value_name = "ARGUMENT=PREFIX", value_parser = parse_pair)]
+    #[arg(value_hint = clap::ValueHint::Other)]
     argument: (String, String),
-    /// Another argument that is settled already; may be given several times.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    /// Another argument with its final value; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     given: Vec<(String, String)>,
     #[command(flatten)]
-    ask: AskArgs,
+    query: QueryArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Completed {
+enum CompletedKind {
     Prompt,
     Template,
 }
 
-/// Asks for completions and prints them, a line each.
+/// Requests completions and prints them, one per line.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let kind = match args.kind {
-        Completed::Prompt => Kind::Prompt,
-        Completed::Template => Kind::Template,
+        CompletedKind::Prompt => Kind::Prompt,
+        CompletedKind::Template => Kind::Template,
     };
-    House::visit(&args.ask, Wanted::Item(kind, &args.name), async |house| {
-        complete(house, &args, kind).await
-    })
+    OneShotGateway::run(
+        &args.query,
+        UpstreamSelection::OwnersOf(kind, &args.name),
+        async |oneshot| complete(oneshot, &args, kind).await,
+    )
     .await
 }
 
-async fn complete(house: &House, args: &Args, kind: Kind) -> Result<(), Failure> {
-    let target = house.find(kind, &args.name)?;
+async fn complete(oneshot: &OneShotGateway, args: &Args, kind: Kind) -> Result<(), Failure> {
+    let target = oneshot.find_item(kind, &args.name)?;
     let (name, value) = &args.argument;
     if kind == Kind::Prompt {
-        let takes = Takes::of_prompt(&Object::parse(target.json.clone()).unwrap_or_default());
+        let takes =
+            AcceptedArguments::of_prompt(&Object::parse(target.json.clone()).unwrap_or_default());
         let given = args.given.iter().map(|(name, _)| name);
-        takes.check_known(&args.name, given.chain([name]).map(String::as_str))?;
+        takes.check_known_names(&args.name, given.chain([name]).map(String::as_str))?;
     }
-    let answer = ask(house, Method::Complete, params(args, name, value)).await?;
+    let answer = send_request(oneshot, Method::Complete, params(args, name, value)).await?;
     answer.print(render::write_values)?;
     let completion = answer.result.get_object("completion").unwrap_or_default();
-    if completion.get("hasMore") == Some("true") && !house.json() {
+    if completion.get("hasMore") == Some("true") && !oneshot.json() {
         let of =
             completion.get("total").map(|total| format!(", {total} in all")).unwrap_or_default();
-        output::tell(&format!("weir: there are more{of}: type more of the argument"));
+        output::print_stderr(&format!("weir: there are more{of}: type more of the argument"));
     }
     Ok(())
 }
@@ -72,8 +76,8 @@ async fn complete(house: &House, args: &Args, kind: Kind) -> Result<(), Failure>
 fn params(args: &Args, name: &str, value: &str) -> Object {
     let mut reference = Object::new();
     let (kind, member) = match args.kind {
-        Completed::Prompt => ("ref/prompt", "name"),
-        Completed::Template => ("ref/resource", "uri"),
+        CompletedKind::Prompt => ("ref/prompt", "name"),
+        CompletedKind::Template => ("ref/resource", "uri"),
     };
     reference.set("type", json::quote(kind));
     reference.set(member, json::quote(&args.name));

@@ -1,39 +1,43 @@
-//! `weir get`: one prompt, filled in.
+//! `weir get`: gets a prompt with its arguments filled in.
 
 use crate::cli::exit::Failure;
-use crate::cli::query::arguments::{Takes, pair};
-use crate::cli::query::oneshot::{AskArgs, House};
-use crate::cli::query::render;
-use crate::cli::query::request::ask;
-use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::output::render;
+use crate::cli::query::arguments::{AcceptedArguments, parse_pair};
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::request::send_request;
+use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 
-/// What `weir get` takes.
+/// Arguments of `weir get`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The prompt's name, as `weir list` shows it.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The prompt's arguments, which are texts.
-    #[arg(value_name = "ARGUMENT=VALUE", value_parser = pair, value_hint = clap::ValueHint::Other)]
+    #[arg(value_name = "ARGUMENT=VALUE", value_parser = parse_pair)]
+    #[arg(value_hint = clap::ValueHint::Other)]
     arguments: Vec<(String, String)>,
     #[command(flatten)]
-    ask: AskArgs,
+    query: QueryArgs,
 }
 
 /// Gets the prompt and prints its messages.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    House::visit(&args.ask, Wanted::Item(Kind::Prompt, &args.name), async |house| {
-        get(house, &args).await
-    })
+    OneShotGateway::run(
+        &args.query,
+        UpstreamSelection::OwnersOf(Kind::Prompt, &args.name),
+        async |oneshot| get(oneshot, &args).await,
+    )
     .await
 }
 
-async fn get(house: &House, args: &Args) -> Result<(), Failure> {
-    let target = house.find(Kind::Prompt, &args.name)?;
-    let takes = Takes::of_prompt(&Object::parse(target.json.clone()).unwrap_or_default());
+async fn get(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
+    let target = oneshot.find_item(Kind::Prompt, &args.name)?;
+    let takes =
+        AcceptedArguments::of_prompt(&Object::parse(target.json.clone()).unwrap_or_default());
     takes.check(&args.name, args.arguments.iter().map(|(name, _)| name.as_str()))?;
     let mut arguments = Object::new();
     for (name, value) in &args.arguments {
@@ -42,5 +46,5 @@ async fn get(house: &House, args: &Args) -> Result<(), Failure> {
     let mut params = Object::new();
     params.set("name", json::quote(&args.name));
     params.set("arguments", arguments.to_bytes());
-    ask(house, Method::GetPrompt, params).await?.print(render::write_messages)
+    send_request(oneshot, Method::GetPrompt, params).await?.print(render::write_messages)
 }

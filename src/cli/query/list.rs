@@ -1,4 +1,4 @@
-//! `weir list`: what clients see.
+//! `weir list`: lists the items that a client sees.
 
 use std::io::Write;
 
@@ -6,72 +6,76 @@ use clap::ValueEnum;
 
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::cli::query::oneshot::{AskArgs, House};
-use crate::cli::query::render::{plain, shown_json};
-use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::output::render::{sanitize_json, sanitize_line};
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::json::{self, Object};
-use crate::mcp::definition::downgrade::Form;
+use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::Kind;
 use crate::policy::limits::Permit;
 
-/// What `weir list` takes.
+/// Arguments of `weir list`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to list.
+    /// Kind of the listed items.
     #[arg(value_enum, default_value = "prompts")]
-    kind: Listed,
+    kind: ListedKind,
     /// Starts and lists this upstream only; may be given several times.
     #[arg(long, value_name = "NAME", value_hint = clap::ValueHint::Other)]
     upstream: Vec<String>,
     #[command(flatten)]
-    ask: AskArgs,
+    query: QueryArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Listed {
+enum ListedKind {
     Prompts,
     Tools,
     Resources,
     Templates,
 }
 
-impl From<Listed> for Kind {
-    fn from(listed: Listed) -> Self {
+impl From<ListedKind> for Kind {
+    fn from(listed: ListedKind) -> Self {
         match listed {
-            Listed::Prompts => Self::Prompt,
-            Listed::Tools => Self::Tool,
-            Listed::Resources => Self::Resource,
-            Listed::Templates => Self::Template,
+            ListedKind::Prompts => Self::Prompt,
+            ListedKind::Tools => Self::Tool,
+            ListedKind::Resources => Self::Resource,
+            ListedKind::Templates => Self::Template,
         }
     }
 }
 
-/// Lists a kind through all pages.
+/// Lists all pages of a kind.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    House::visit(&args.ask, Wanted::Of(&args.upstream), async |house| print(house, &args).await)
-        .await
+    OneShotGateway::run(&args.query, UpstreamSelection::Named(&args.upstream), async |oneshot| {
+        print(oneshot, &args).await
+    })
+    .await
 }
 
-async fn print(house: &House, args: &Args) -> Result<(), Failure> {
+async fn print(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
     let kind = Kind::from(args.kind);
-    let items = list(house, kind).await?;
-    output::print(|out| match args.ask.json {
+    let items = list(oneshot, kind).await?;
+    output::print(|out| match args.query.json {
         true => write_json(out, kind, &items),
         false => write_table(out, kind, &items),
     })?;
-    match house.unlisted(house.guest(), kind) {
+    match oneshot.describe_unlisted(oneshot.client_context(), kind) {
         None => Ok(()),
-        Some(unlisted) => Err(Failure::Unreachable(format!("the list is not whole: {unlisted}"))),
+        Some(unlisted) => Err(Failure::Unreachable(format!("the list is incomplete: {unlisted}"))),
     }
 }
 
-async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
+async fn list(oneshot: &OneShotGateway, kind: Kind) -> Result<Vec<Object>, Failure> {
     let mut items = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
-        let page =
-            house.guest().list(&Permit::unlimited(), kind, cursor.as_deref(), Form::Newest).await;
-        let page = page.map_err(|fault| Failure::Answered(fault.to_string()))?;
+        let page = oneshot
+            .client_context()
+            .list(&Permit::unlimited(), kind, cursor.as_deref(), DefinitionForm::Newest)
+            .await;
+        let page = page.map_err(|fault| Failure::ErrorResponse(fault.to_string()))?;
         let elements = json::elements(&page.items).unwrap_or_default();
         items.extend(elements.filter_map(|element| Object::parse(element).ok()));
         cursor = page.next_cursor;
@@ -85,7 +89,7 @@ fn write_json(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Res
     let items: Vec<_> = items.iter().map(Object::to_bytes).collect();
     let items = items.join(&b","[..]);
     let items = String::from_utf8_lossy(&items);
-    let items = shown_json(&items, output::is_terminal());
+    let items = sanitize_json(&items, output::is_terminal());
     writeln!(out, "{{\"{}\":[{items}]}}", kind.list_member())
 }
 
@@ -97,17 +101,7 @@ fn write_table(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Re
             ["description", "title", "name"].iter().find_map(|member| item.get_string(member));
         let about = about.unwrap_or_default();
         let about = about.lines().next().unwrap_or_default();
-        writeln!(out, "{:width$}  {}", plain(&key(item)), plain(about))?;
+        writeln!(out, "{:width$}  {}", sanitize_line(&key(item)), sanitize_line(about))?;
     }
     Ok(())
-}
-
-/// What a kind is called here.
-pub(crate) fn word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Prompt => "prompts",
-        Kind::Tool => "tools",
-        Kind::Resource => "resources",
-        Kind::Template => "templates",
-    }
 }

@@ -1,40 +1,42 @@
-//! `weir read`: one resource, exactly as it is.
+//! `weir read`: reads a resource, byte for byte.
 
 use crate::cli::exit::Failure;
-use crate::cli::query::oneshot::{AskArgs, House};
-use crate::cli::query::render;
-use crate::cli::query::request::ask;
-use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::output::render;
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::request::send_request;
+use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 
-/// What `weir read` takes.
+/// Arguments of `weir read`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The resource's URI: one that `weir list resources` shows, or one that a template yields.
+    /// The resource's URI: one that `weir list resources` shows, or one that matches a template.
     #[arg(value_hint = clap::ValueHint::Other)]
     uri: String,
     #[command(flatten)]
-    ask: AskArgs,
+    query: QueryArgs,
 }
 
 /// Reads the resource and writes its contents.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    House::visit(&args.ask, Wanted::Item(Kind::Resource, &args.uri), async |house| {
-        read(house, &args).await
-    })
+    OneShotGateway::run(
+        &args.query,
+        UpstreamSelection::OwnersOf(Kind::Resource, &args.uri),
+        async |oneshot| read(oneshot, &args).await,
+    )
     .await
 }
 
-async fn read(house: &House, args: &Args) -> Result<(), Failure> {
-    house.find(Kind::Resource, &args.uri)?;
+async fn read(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
+    oneshot.find_item(Kind::Resource, &args.uri)?;
     let mut params = Object::new();
     params.set("uri", json::quote(&args.uri));
-    let answer = ask(house, Method::ReadResource, params).await?;
-    if !house.json() && !render::is_sound(&answer.result) {
-        let text = format!("{}: a blob in the answer is not base64", args.uri);
-        return Err(Failure::Answered(text));
+    let answer = send_request(oneshot, Method::ReadResource, params).await?;
+    if !oneshot.json() && !render::has_valid_blobs(&answer.result) {
+        let text = format!("{}: a blob in the response is not base64", args.uri);
+        return Err(Failure::ErrorResponse(text));
     }
     answer.print(render::write_contents)
 }

@@ -1,5 +1,5 @@
-//! One ask of the command line: it goes out as from a client, and what comes back is a result or a
-//! failure with its exit code.
+//! One request of the command line, sent as by a client; the response is a result, or a failure
+//! with its exit code.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -9,34 +9,34 @@ use bytes::Bytes;
 
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::cli::query::oneshot::House;
-use crate::cli::query::progress;
-use crate::cli::query::render::{plain, shown_json};
-use crate::gateway::{Fault, Went};
+use crate::cli::output::progress;
+use crate::cli::output::render::{sanitize_json, sanitize_line};
+use crate::cli::query::oneshot::OneShotGateway;
+use crate::gateway::{Error, RequestOutcome};
 use crate::json::Object;
-use crate::mcp::call::{Ask, Caller, Method, Outcome};
-use crate::mcp::call_notifications::{Note, NoteStream, Notes};
+use crate::mcp::call::{CallContext, ItemRequest, Method, ResponseOutcome};
+use crate::mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
 use crate::mcp::code;
-use crate::mcp::input_request::{Abilities, INPUT_REQUESTS, Question, Subject};
+use crate::mcp::input_request::{ClientFeatures, INPUT_REQUESTS, InputKind, InputRequest};
 use crate::mcp::revision::Revision;
-use crate::memory_budget::Allowance;
+use crate::memory_budget::BufferLimit;
 use crate::policy::limits::Permit;
 use crate::upstream;
 
-/// The largest result that is read.
+/// Largest result that is read.
 const MAX_RESULT_BYTES: usize = 64 << 20;
 
-/// What came of an ask.
-pub(crate) struct Answer {
-    /// The result as it came, on one line.
+/// Result of a request.
+pub(crate) struct QueryResponse {
+    /// JSON text of the result, unchanged, on one line.
     text: Bytes,
     pub(crate) result: Object,
     json: bool,
 }
 
-impl Answer {
-    /// Prints the result: as it came where JSON is wanted, else as `write` does it, which is told
-    /// whether somebody looks.
+impl QueryResponse {
+    /// Prints the result: unchanged as JSON, otherwise with `write`, whose last parameter says
+    /// whether standard output is a terminal.
     pub(crate) fn print(
         &self,
         write: fn(&mut dyn Write, &Object, bool) -> io::Result<()>,
@@ -44,36 +44,43 @@ impl Answer {
         output::print(|out| match self.json {
             true => {
                 let text = String::from_utf8_lossy(&self.text);
-                writeln!(out, "{}", shown_json(&text, output::is_terminal()))
+                writeln!(out, "{}", sanitize_json(&text, output::is_terminal()))
             }
             false => write(out, &self.result, output::is_terminal()),
         })
     }
 }
 
-/// Sends an ask and collects its result. Progress is shown where somebody looks.
-pub(crate) async fn ask(house: &House, method: Method, params: Object) -> Result<Answer, Failure> {
-    let ask = Ask::parse(method, params).map_err(|bad| Failure::Usage(bad.to_string()))?;
-    let key = ask.key.clone();
-    let (notes, heard) = match progress::is_shown(house.json()) {
+/// Sends a request and collects its result. Progress is shown on a terminal.
+pub(crate) async fn send_request(
+    oneshot: &OneShotGateway,
+    method: Method,
+    params: Object,
+) -> Result<QueryResponse, Failure> {
+    let request =
+        ItemRequest::parse(method, params).map_err(|bad| Failure::Usage(bad.to_string()))?;
+    let key = request.key.clone();
+    let (notes, notifications) = match progress::is_shown(oneshot.json()) {
         true => {
-            let (notes, heard) = Notes::channel();
-            (notes, Some(heard))
+            let (notes, notifications) = NotificationSink::channel();
+            (notes, Some(notifications))
         }
-        false => (Notes::unheard(), None),
+        false => (NotificationSink::disabled(), None),
     };
     let progress = RefCell::new(String::new());
-    let caller = Caller { notes, ..Caller::plain(Revision::NEWEST) };
+    let caller = CallContext { notifications: notes, ..CallContext::plain(Revision::NEWEST) };
     let collect = async {
-        let went = house.guest().ask(&Permit::unlimited(), ask, caller).await;
-        let reply = match went.map_err(|fault| failure(house, &key, fault))? {
-            Went::Replied(reply) => reply,
-            Went::Asks(asked) => return Err(question(&key, asked.questions().first())),
+        let went = oneshot.client_context().call(&Permit::unlimited(), request, caller).await;
+        let reply = match went.map_err(|fault| failure(oneshot, &key, fault))? {
+            RequestOutcome::Response(reply) => reply,
+            RequestOutcome::InputRequired(asked) => {
+                return Err(input_required(&key, asked.input_requests().first()));
+            }
         };
         match reply.outcome {
-            Outcome::Error(error) => Err(refused(&key, error)),
-            Outcome::Result(body) => {
-                let text = body.collect(&Allowance::alone(MAX_RESULT_BYTES)).await;
+            ResponseOutcome::Error(error) => Err(upstream_error(&key, error)),
+            ResponseOutcome::Result(body) => {
+                let text = body.collect(&BufferLimit::without_budget(MAX_RESULT_BYTES)).await;
                 text.map_err(|why| Failure::Unreachable(why.to_string()))
             }
         }
@@ -81,104 +88,113 @@ pub(crate) async fn ask(house: &House, method: Method, params: Object) -> Result
     let work = async {
         tokio::select! {
             text = collect => text,
-            never = listen(heard, &progress) => match never {},
+            never = follow_progress(notifications, &progress) => match never {},
         }
     };
-    let about = || format!("{}{}", plain(&key), progress.borrow());
-    let text = progress::watched(house.json(), about, work).await?;
-    // What came through all the house's limits is not judged by its depth here.
+    let about = || format!("{}{}", sanitize_line(&key), progress.borrow());
+    let text = progress::show_while(oneshot.json(), about, work).await?;
+    // The gateway has checked the nesting depth already.
     let result = Object::parse_within(text.clone(), usize::MAX).unwrap_or_default();
     match result.get_string("resultType").as_deref() {
-        Some("input_required") => Err(question(&key, first_question(&result).as_ref())),
-        _ => Ok(Answer { text, result, json: house.json() }),
+        Some("input_required") => Err(input_required(&key, first_input_request(&result).as_ref())),
+        _ => Ok(QueryResponse { text, result, json: oneshot.json() }),
     }
 }
 
-/// Keeps the last progress in words.
-async fn listen(heard: Option<NoteStream>, progress: &RefCell<String>) -> Infallible {
-    let Some(mut heard) = heard else { return std::future::pending().await };
+/// Stores the text of the latest progress notification.
+async fn follow_progress(
+    notifications: Option<NotificationStream>,
+    progress: &RefCell<String>,
+) -> Infallible {
+    let Some(mut notifications) = notifications else { return std::future::pending().await };
     loop {
-        let Note::Progress(note) = heard.next().await else { continue };
+        let CallNotification::Progress(note) = notifications.next().await else { continue };
         let of = note.get("total").map(|total| format!("/{total}")).unwrap_or_default();
         let at = note.get("progress").unwrap_or_default();
         let message = note.get_string("message").unwrap_or_default();
-        *progress.borrow_mut() = plain(&format!(": {at}{of} {message}"));
+        *progress.borrow_mut() = sanitize_line(&format!(": {at}{of} {message}"));
     }
 }
 
-fn failure(house: &House, key: &str, fault: Fault) -> Failure {
+fn failure(oneshot: &OneShotGateway, key: &str, fault: Error) -> Failure {
     match fault {
-        // It was there a moment ago.
-        Fault::NoSuchItem { kind, key } => match house.find(kind, &key) {
+        // The item was listed a moment ago.
+        Error::NoSuchItem { kind, key } => match oneshot.find_item(kind, &key) {
             Err(failure) => failure,
-            Ok(_) => Failure::Unreachable(format!("the {kind} `{key}` comes and goes")),
+            Ok(_) => {
+                Failure::Unreachable(format!("the {kind} `{key}` is not listed at this moment"))
+            }
         },
-        Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
-            unanswerable(key, wanted(lacking))
+        Error::Upstream { cause: upstream::Error::UndeclaredFeature(lacking), .. } => {
+            cannot_answer(key, describe_feature(lacking))
         }
-        Fault::Upstream { upstream, cause } => {
-            Failure::Unreachable(format!("upstream `{upstream}`: {}", plain(&cause.to_string())))
-        }
-        Fault::Refused { upstream, found } => Failure::Answered(format!(
-            "{key}: the guard refuses the reply of `{upstream}`: {found}"
+        Error::Upstream { upstream, cause } => Failure::Unreachable(format!(
+            "upstream `{upstream}`: {}",
+            sanitize_line(&cause.to_string())
         )),
-        Fault::Request(text) => Failure::Usage(text),
-        fault @ Fault::TaskIdTooLong { .. } => Failure::Answered(format!("{key}: {fault}")),
-        Fault::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
-        Fault::Unrecorded => Failure::Unreachable("the request cannot be recorded".to_owned()),
-        Fault::TooBusy { .. } | Fault::TooManyWaiting => {
-            Failure::Unreachable("too busy".to_owned())
+        Error::Refused { upstream, found } => Failure::ErrorResponse(format!(
+            "{key}: the guard rejects the response of `{upstream}`: {found}"
+        )),
+        Error::Request(text) => Failure::Usage(text),
+        fault @ Error::TaskIdTooLong { .. } => Failure::ErrorResponse(format!("{key}: {fault}")),
+        Error::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
+        Error::AuditUnavailable => {
+            Failure::Unreachable("the audit log cannot record the request".to_owned())
+        }
+        Error::TooBusy { .. } | Error::TooManySuspended => {
+            Failure::Unreachable("too many requests, try again later".to_owned())
         }
     }
 }
 
-/// An upstream's error object, in words.
-fn refused(key: &str, error: Bytes) -> Failure {
+/// Failure for an error object of an upstream.
+fn upstream_error(key: &str, error: Bytes) -> Failure {
     let error = Object::parse_within(error, usize::MAX).unwrap_or_default();
-    let message = plain(&error.get_string("message").unwrap_or_default());
+    let message = sanitize_line(&error.get_string("message").unwrap_or_default());
     let code = error.get("code").and_then(|code| code.parse::<i64>().ok());
     let hint = match code {
         Some(code::MISSING_CLIENT_CAPABILITY) => {
-            "; it wants to ask its client something, which the command line cannot answer"
+            "; the server needs input from its client, which the command line cannot provide"
         }
         _ => "",
     };
-    Failure::Answered(format!("{key}: {message}{hint}"))
+    Failure::ErrorResponse(format!("{key}: {message}{hint}"))
 }
 
-/// The upstream asks something back.
-fn question(key: &str, question: Option<&Question>) -> Failure {
-    let words = question.and_then(|question| question.params.get_string("message"));
-    let words = words.map(|text| format!(" (\"{}\")", plain(&text))).unwrap_or_default();
-    let what = match question.map(|question| question.subject) {
-        Some(Subject::Sampling) => "for a text from its model",
-        Some(Subject::Roots) => "for its folders",
-        Some(Subject::Elicitation) | None => "something",
+/// Failure for an input request (sampling, roots or elicitation) of the upstream.
+fn input_required(key: &str, request: Option<&InputRequest>) -> Failure {
+    let message = request.and_then(|request| request.params.get_string("message"));
+    let message =
+        message.map(|text| format!(" (\"{}\")", sanitize_line(&text))).unwrap_or_default();
+    let what = match request.map(|request| request.kind) {
+        Some(InputKind::Sampling) => "sampling",
+        Some(InputKind::Roots) => "roots",
+        Some(InputKind::Elicitation) | None => "input",
     };
-    unanswerable(key, &format!("{what}{words}"))
+    cannot_answer(key, &format!("{what}{message}"))
 }
 
-/// What a question takes, in words.
-fn wanted(lacking: Abilities) -> &'static str {
+/// Name of the client feature that an input request needs.
+fn describe_feature(lacking: ClientFeatures) -> &'static str {
     match lacking {
-        Abilities { sampling: true, .. } => "for a text from its model",
-        Abilities { roots: true, .. } => "for its folders",
-        Abilities { url: true, .. } => "to send its user to a URL",
-        _ => "something",
+        ClientFeatures { sampling: true, .. } => "sampling",
+        ClientFeatures { roots: true, .. } => "roots",
+        ClientFeatures { url: true, .. } => "a visit to a URL",
+        _ => "input",
     }
 }
 
-/// What a result asks first.
-fn first_question(result: &Object) -> Option<Question> {
+/// First input request of a result.
+fn first_input_request(result: &Object) -> Option<InputRequest> {
     let requests = result.get_object(INPUT_REQUESTS)?;
     let key = requests.keys().next()?;
     let request = requests.get_object(key)?;
-    let subject = Subject::of_method(&request.get_string("method")?)?;
-    Some(Question { key: key.into(), subject, params: request.get_object("params")? })
+    let kind = InputKind::of_method(&request.get_string("method")?)?;
+    Some(InputRequest { key: key.into(), kind, params: request.get_object("params")? })
 }
 
-fn unanswerable(key: &str, what: &str) -> Failure {
-    Failure::Answered(format!(
-        "{key}: it asks its client {what}, which the command line cannot answer"
+fn cannot_answer(key: &str, what: &str) -> Failure {
+    Failure::ErrorResponse(format!(
+        "{key}: the server requests {what}, which the command line cannot provide"
     ))
 }

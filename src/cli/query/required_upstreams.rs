@@ -1,83 +1,98 @@
-//! Which upstreams a command needs: no other is started, waited for or heard of, and nobody asks for its
-//! secrets.
+//! Selection of the upstreams that a command needs; no other is started, and no other secrets are
+//! fetched.
 //!
-//! Promise: an upstream that is left out could not have answered. A public name begins with the prefix
-//! of its upstream, however it was shortened or renamed; a URI leaves its upstream only if the
-//! upstream's own rules let it out. Where that depends on a variable that is not set, it is needed, and told.
+//! Invariant: an upstream that is left out could not have responded. A public name begins with the
+//! prefix of its upstream, even if it was shortened or renamed; an upstream exports a URI only if
+//! its own rules allow it. If that depends on a variable that is not set, the upstream is selected.
 //!
-//! Knows nothing of: policy, which hides items and no upstreams.
+//! Does not know about the policy: it hides items, not upstreams.
 
 use std::fmt;
 
 use crate::app;
 use crate::cli::exit::Failure;
-use crate::config::{Config, Outline, nearest};
+use crate::config::{Config, UpstreamSummary, nearest};
 use crate::mcp::kind::Kind;
 
-/// What a command asks for.
+/// Upstreams that a command needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Wanted<'a> {
-    /// What the upstreams of these names have; of all, where none is named.
-    Of(&'a [String]),
-    /// One item, by public name or URI.
-    Item(Kind, &'a str),
-    /// Whatever a name may mean, for whoever asks why it is seen or not.
-    Meant(Option<Kind>, &'a str),
+pub(crate) enum UpstreamSelection<'a> {
+    /// Upstreams with these names; all of them if the list is empty.
+    Named(&'a [String]),
+    /// Upstreams that may own an item with this public name or URI.
+    OwnersOf(Kind, &'a str),
+    /// Upstreams of everything that a name may mean, for `weir explain`.
+    Matching(Option<Kind>, &'a str),
 }
 
-impl Wanted<'_> {
-    /// Whether every upstream is needed, whatever the file says.
+impl UpstreamSelection<'_> {
+    /// Returns whether every upstream is needed, independent of the file.
     pub(crate) fn is_all(&self) -> bool {
-        matches!(self, Self::Of([]))
+        matches!(self, Self::Named([]))
     }
 }
 
-/// Tells which upstreams are needed, by what the file says of each.
-pub(crate) fn needed(config: &Config, wanted: Wanted<'_>) -> Result<Vec<String>, Failure> {
-    match wanted {
-        Wanted::Of([]) => Ok(enabled(config).map(|upstream| upstream.name.clone()).collect()),
-        Wanted::Of(names) => named(config, names),
-        Wanted::Item(kind, name) if kind.has_name() => owners(config, &kind, name),
-        Wanted::Item(kind, uri) => outlets(config, kind, uri),
-        Wanted::Meant(kind, name) => match Meant::of(config, kind, name) {
-            // That one is switched off is what is to be told.
-            Meant::Upstream(it) | Meant::Own(it, _) | Meant::OwnUri(it, _) if !it.enabled => {
-                Ok(Vec::new())
-            }
-            Meant::Upstream(it) | Meant::Own(it, _) => Ok(vec![it.name.clone()]),
-            // Whose rules keep a URI in may be the one that lists it, and another may have it, too.
-            Meant::OwnUri(..) | Meant::Uri => {
-                Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
-            }
-            Meant::Public => match (owners(config, &"item", name), name.split_once('/')) {
-                (Err(Failure::Usage(_)), Some((upstream, _))) => {
-                    named(config, &[upstream.to_owned()])
+/// Returns the names of the selected upstreams.
+pub(crate) fn resolve(
+    config: &Config,
+    selection: UpstreamSelection<'_>,
+) -> Result<Vec<String>, Failure> {
+    match selection {
+        UpstreamSelection::Named([]) => {
+            Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
+        }
+        UpstreamSelection::Named(names) => check_names(config, names),
+        UpstreamSelection::OwnersOf(kind, name) if kind.has_name() => owners(config, &kind, name),
+        UpstreamSelection::OwnersOf(kind, uri) => exporters(config, kind, uri),
+        UpstreamSelection::Matching(kind, name) => {
+            match NameMeaning::classify(config, kind, name) {
+                // The report is that the upstream is disabled.
+                NameMeaning::Upstream(it)
+                | NameMeaning::OwnName(it, _)
+                | NameMeaning::OwnUri(it, _)
+                    if !it.enabled =>
+                {
+                    Ok(Vec::new())
                 }
-                (owners, _) => owners,
-            },
-        },
+                NameMeaning::Upstream(it) | NameMeaning::OwnName(it, _) => {
+                    Ok(vec![it.name.clone()])
+                }
+                // An upstream whose rules do not export a URI may still list it, and so may another.
+                NameMeaning::OwnUri(..) | NameMeaning::Uri => {
+                    Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
+                }
+                NameMeaning::PublicName => {
+                    match (owners(config, &"item", name), name.split_once('/')) {
+                        (Err(Failure::Usage(_)), Some((upstream, _))) => {
+                            check_names(config, &[upstream.to_owned()])
+                        }
+                        (owners, _) => owners,
+                    }
+                }
+            }
+        }
     }
 }
 
-/// What a name can mean, by what the file says.
-pub(crate) enum Meant<'c, 'n> {
-    /// An upstream.
-    Upstream(&'c Outline),
-    /// What an upstream itself calls so.
-    Own(&'c Outline, &'n str),
-    /// A URI, or a template, at this upstream.
-    OwnUri(&'c Outline, &'n str),
-    /// A URI, or a template of URIs.
+/// Meaning of a name, according to the file.
+pub(crate) enum NameMeaning<'c, 'n> {
+    /// Name of an upstream.
+    Upstream(&'c UpstreamSummary),
+    /// Own name of an item at this upstream.
+    OwnName(&'c UpstreamSummary, &'n str),
+    /// URI, or URI template, at this upstream.
+    OwnUri(&'c UpstreamSummary, &'n str),
+    /// URI, or URI template.
     Uri,
-    /// What clients call a prompt or a tool.
-    Public,
+    /// Public name of a prompt or tool.
+    PublicName,
 }
 
-impl<'c, 'n> Meant<'c, 'n> {
-    /// Judges a name of this kind, or of any. An upstream's name has no `_` and no `:` in it, so that what begins
-    /// with one and a `/` is no public name and no URI.
-    pub(crate) fn of(config: &'c Config, kind: Option<Kind>, name: &'n str) -> Self {
-        let table = |name: &str| config.outlines.iter().find(|upstream| upstream.name == name);
+impl<'c, 'n> NameMeaning<'c, 'n> {
+    /// Classifies a name of this kind, or of any kind. An upstream's name contains no `_` and no
+    /// `:`, so text that begins with such a name and a `/` is neither a public name nor a URI.
+    pub(crate) fn classify(config: &'c Config, kind: Option<Kind>, name: &'n str) -> Self {
+        let table = |name: &str| config.summaries.iter().find(|upstream| upstream.name == name);
         if let Some(upstream) = table(name).filter(|_| kind.is_none()) {
             return Self::Upstream(upstream);
         }
@@ -89,23 +104,23 @@ impl<'c, 'n> Meant<'c, 'n> {
         let own = name.split_once('/').and_then(|(upstream, own)| Some((table(upstream)?, own)));
         match own {
             Some((upstream, own)) if is_uri(own) => Self::OwnUri(upstream, own),
-            Some((upstream, own)) => Self::Own(upstream, own),
+            Some((upstream, own)) => Self::OwnName(upstream, own),
             None if is_uri(name) => Self::Uri,
-            None => Self::Public,
+            None => Self::PublicName,
         }
     }
 }
 
-fn named(config: &Config, names: &[String]) -> Result<Vec<String>, Failure> {
+fn check_names(config: &Config, names: &[String]) -> Result<Vec<String>, Failure> {
     for name in names {
-        match config.outlines.iter().find(|upstream| upstream.name == *name) {
+        match config.summaries.iter().find(|upstream| upstream.name == *name) {
             Some(upstream) if upstream.enabled => {}
-            Some(off) => return Err(switched_off(&off.name)),
+            Some(off) => return Err(disabled_upstream(&off.name)),
             None => {
                 let near = nearest(name, enabled(config).map(|upstream| upstream.name.as_str()));
                 let hint = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-                let there = there_are(config);
-                return Err(Failure::Usage(format!("no upstream `{name}`; {hint}{there}")));
+                let known = describe_upstreams(config);
+                return Err(Failure::Usage(format!("no upstream `{name}`; {hint}{known}")));
             }
         }
     }
@@ -114,7 +129,7 @@ fn named(config: &Config, names: &[String]) -> Result<Vec<String>, Failure> {
 
 fn owners(config: &Config, what: &dyn fmt::Display, name: &str) -> Result<Vec<String>, Failure> {
     let naming = app::naming(&config.naming);
-    let may_own = |upstream: &&Outline| match upstream.prefix.as_deref().map(str::parse) {
+    let may_own = |upstream: &&UpstreamSummary| match upstream.prefix.as_deref().map(str::parse) {
         Some(Ok(prefix)) => naming.may_belong(&prefix, name),
         Some(Err(_)) => false,
         None => true,
@@ -123,58 +138,56 @@ fn owners(config: &Config, what: &dyn fmt::Display, name: &str) -> Result<Vec<St
     if !owners.is_empty() {
         return Ok(owners);
     }
-    if let Some(off) = config.outlines.iter().filter(|it| !it.enabled).find(may_own) {
-        return Err(switched_off(&off.name));
+    if let Some(off) = config.summaries.iter().filter(|it| !it.enabled).find(may_own) {
+        return Err(disabled_upstream(&off.name));
     }
     let separator = &config.naming.separator;
-    let there = there_are(config);
+    let known = describe_upstreams(config);
     let mut prefixes = enabled(config).filter_map(|upstream| upstream.prefix.as_deref());
     let Some((prefix, own)) = name.split_once(separator) else {
         return Err(Failure::Usage(format!(
-            "no {what} `{name}`: names begin with their upstream's, as in \
-             `{}{separator}{name}`; {there}",
+            "no {what} `{name}`: names begin with the prefix of their upstream, as in \
+             `{}{separator}{name}`; {known}",
             prefixes.next().unwrap_or("upstream")
         )));
     };
-    // Whoever knows the configuration may type the table's name for the prefix.
+    // The user may have typed the name of the upstream's table instead of its prefix.
     let named = enabled(config).find(|upstream| upstream.name == prefix);
     let near = named.and_then(|it| it.prefix.as_deref()).or_else(|| nearest(prefix, prefixes));
     let hint = near.map(|near| format!("did you mean `{near}{separator}{own}`? "));
-    Err(Failure::Usage(format!("no {what} `{name}`; {}{there}", hint.unwrap_or_default())))
+    Err(Failure::Usage(format!("no {what} `{name}`; {}{known}", hint.unwrap_or_default())))
 }
 
-fn outlets(config: &Config, kind: Kind, uri: &str) -> Result<Vec<String>, Failure> {
-    let lets_out = |upstream: &&Outline| {
+fn exporters(config: &Config, kind: Kind, uri: &str) -> Result<Vec<String>, Failure> {
+    let exports = |upstream: &&UpstreamSummary| {
         upstream.resources.as_ref().is_none_or(|patterns| app::rules(patterns).allow(uri))
     };
-    let outlets: Vec<_> = enabled(config).filter(lets_out).map(|it| it.name.clone()).collect();
-    if !outlets.is_empty() {
-        return Ok(outlets);
+    let exporters: Vec<_> = enabled(config).filter(exports).map(|it| it.name.clone()).collect();
+    if !exporters.is_empty() {
+        return Ok(exporters);
     }
     Err(Failure::Usage(format!(
-        "no {kind} `{uri}`: no upstream lets it out, as `resources` rules are; {}",
-        there_are(config)
+        "no {kind} `{uri}`: no upstream exports it under its `resources` rules; {}",
+        describe_upstreams(config)
     )))
 }
 
-fn enabled(config: &Config) -> impl Iterator<Item = &Outline> {
-    config.outlines.iter().filter(|upstream| upstream.enabled)
+fn enabled(config: &Config) -> impl Iterator<Item = &UpstreamSummary> {
+    config.summaries.iter().filter(|upstream| upstream.enabled)
 }
 
-fn switched_off(name: &str) -> Failure {
-    Failure::Unreachable(format!(
-        "upstream `{name}` is switched off: its table says `enabled = false`"
-    ))
+fn disabled_upstream(name: &str) -> Failure {
+    Failure::Unreachable(format!("upstream `{name}` is disabled: its table has `enabled = false`"))
 }
 
-/// What upstreams there are.
-fn there_are(config: &Config) -> String {
+/// Text that lists the upstreams.
+fn describe_upstreams(config: &Config) -> String {
     let on = enabled(config).map(|upstream| match &upstream.prefix {
         Some(prefix) if *prefix != upstream.name => format!("{} (prefix {prefix})", upstream.name),
         _ => upstream.name.clone(),
     });
-    let off = config.outlines.iter().filter(|upstream| !upstream.enabled);
-    let off = off.map(|off| format!("{} (switched off)", off.name));
+    let off = config.summaries.iter().filter(|upstream| !upstream.enabled);
+    let off = off.map(|off| format!("{} (disabled)", off.name));
     format!("upstreams: {}", on.chain(off).collect::<Vec<_>>().join(", "))
 }
 
@@ -196,17 +209,17 @@ mod tests {
         [upstreams.shop]
         url = "http://127.0.0.1:1/mcp"
         resources.allow = ["product:*"]
-        [upstreams.house]
+        [upstreams.library]
         prompts_dir = "prompts"
         [upstreams.attic]
         command = "attic"
         enabled = false
     "#;
 
-    fn check(file: &str, wanted: Wanted<'_>) -> String {
+    fn check(file: &str, selection: UpstreamSelection<'_>) -> String {
         let options = Options { only: Some(Vec::new()), ..Options::default() };
         let config = Config::parse(file, Path::new("weir.toml"), &options);
-        match needed(&config.unwrap_or_else(|report| panic!("{report}")), wanted) {
+        match resolve(&config.unwrap_or_else(|report| panic!("{report}")), selection) {
             Err(failure) => failure.to_string(),
             Ok(names) => names.join(" "),
         }
@@ -214,21 +227,21 @@ mod tests {
 
     #[test]
     fn a_name_needs_the_upstream_of_its_prefix() {
-        let tool = |name: &str| check(FILE, Wanted::Item(Kind::Tool, name));
-        let there = "upstreams: notes (prefix n), shop, house, attic (switched off)";
+        let tool = |name: &str| check(FILE, UpstreamSelection::OwnersOf(Kind::Tool, name));
+        let known = "upstreams: notes (prefix n), shop, library, attic (disabled)";
         assert_eq!(tool("n_-new"), "notes");
         assert_eq!(tool("n_-0123abcd_tail"), "notes");
         assert_eq!(tool("shop_-n_-new"), "shop");
         assert_eq!(
             tool("attic_-x"),
-            "upstream `attic` is switched off: its table says `enabled = false`"
+            "upstream `attic` is disabled: its table has `enabled = false`"
         );
-        assert_eq!(tool("shpo_-x"), format!("no tool `shpo_-x`; did you mean `shop_-x`? {there}"));
-        assert_eq!(tool("elsewhere_-x"), format!("no tool `elsewhere_-x`; {there}"));
+        assert_eq!(tool("shpo_-x"), format!("no tool `shpo_-x`; did you mean `shop_-x`? {known}"));
+        assert_eq!(tool("elsewhere_-x"), format!("no tool `elsewhere_-x`; {known}"));
         assert_eq!(
             tool("shop__x"),
             format!(
-                "no tool `shop__x`: names begin with their upstream's, as in `n_-shop__x`; {there}"
+                "no tool `shop__x`: names begin with the prefix of their upstream, as in `n_-shop__x`; {known}"
             )
         );
     }
@@ -236,7 +249,7 @@ mod tests {
     #[test]
     fn without_prefixes_the_only_upstream_is_needed() {
         let file = "[naming]\nmode = \"none\"\n[upstreams.notes]\ncommand = \"notes\"\n";
-        assert_eq!(check(file, Wanted::Item(Kind::Prompt, "anything")), "notes");
+        assert_eq!(check(file, UpstreamSelection::OwnersOf(Kind::Prompt, "anything")), "notes");
     }
 
     #[test]
@@ -244,14 +257,11 @@ mod tests {
         for (uri, expected) in
             [("product:///1", "notes shop"), ("note:///1", "notes"), ("file:///x", "notes")]
         {
-            assert_eq!(check(FILE, Wanted::Item(Kind::Resource, uri)), expected);
-            assert_eq!(check(FILE, Wanted::Item(Kind::Template, uri)), expected);
+            assert_eq!(check(FILE, UpstreamSelection::OwnersOf(Kind::Resource, uri)), expected);
+            assert_eq!(check(FILE, UpstreamSelection::OwnersOf(Kind::Template, uri)), expected);
         }
-        let nobody = check(FILE, Wanted::Item(Kind::Resource, "secret:///1"));
-        assert!(
-            nobody.starts_with("no resource `secret:///1`: no upstream lets it out"),
-            "{nobody}"
-        );
+        let none = check(FILE, UpstreamSelection::OwnersOf(Kind::Resource, "secret:///1"));
+        assert!(none.starts_with("no resource `secret:///1`: no upstream exports it"), "{none}");
     }
 
     #[test]
@@ -259,37 +269,38 @@ mod tests {
         let file = "[upstreams.a]\ncommand = \"${GONE}\"\nresources.allow = [\"a:*\"]\n\
                     [upstreams.b]\ncommand = \"b\"\nprefix = \"${GONE}\"\n\
                     resources.deny = [\"${GONE}\"]\n";
-        assert_eq!(check(file, Wanted::Item(Kind::Tool, "a__x")), "a b");
-        assert_eq!(check(file, Wanted::Item(Kind::Tool, "c__x")), "b");
-        assert_eq!(check(file, Wanted::Item(Kind::Resource, "a:1")), "a b");
-        assert_eq!(check(file, Wanted::Item(Kind::Resource, "c:1")), "b");
+        assert_eq!(check(file, UpstreamSelection::OwnersOf(Kind::Tool, "a__x")), "a b");
+        assert_eq!(check(file, UpstreamSelection::OwnersOf(Kind::Tool, "c__x")), "b");
+        assert_eq!(check(file, UpstreamSelection::OwnersOf(Kind::Resource, "a:1")), "a b");
+        assert_eq!(check(file, UpstreamSelection::OwnersOf(Kind::Resource, "c:1")), "b");
     }
 
     #[test]
     fn what_is_to_be_explained_needs_whoever_may_be_meant() {
-        let meant = |kind: Option<Kind>, name: &str| check(FILE, Wanted::Meant(kind, name));
+        let meant =
+            |kind: Option<Kind>, name: &str| check(FILE, UpstreamSelection::Matching(kind, name));
         assert_eq!(meant(None, "notes"), "notes");
         assert_eq!(meant(None, "shop/look"), "shop");
-        assert_eq!(meant(None, "shop/product:///1"), "notes shop house");
+        assert_eq!(meant(None, "shop/product:///1"), "notes shop library");
         assert_eq!(meant(None, "n_-new"), "notes");
-        // One that keeps it in may be the one that has it.
-        assert_eq!(meant(None, "secret:///1"), "notes shop house");
-        assert_eq!(meant(Some(Kind::Resource), "x"), "notes shop house");
-        // It is told of, not started.
+        // An upstream that does not export it may be the one that has it.
+        assert_eq!(meant(None, "secret:///1"), "notes shop library");
+        assert_eq!(meant(Some(Kind::Resource), "x"), "notes shop library");
+        // It is reported, not started.
         assert_eq!((meant(None, "attic"), meant(None, "attic/x")), (String::new(), String::new()));
-        let there = "upstreams: notes (prefix n), shop, house, attic (switched off)";
+        let known = "upstreams: notes (prefix n), shop, library, attic (disabled)";
         assert_eq!(
             meant(None, "shpo/x"),
-            format!("no upstream `shpo`; did you mean `shop`? {there}")
+            format!("no upstream `shpo`; did you mean `shop`? {known}")
         );
         assert_eq!(
             meant(None, "shpo_-x"),
-            format!("no item `shpo_-x`; did you mean `shop_-x`? {there}")
+            format!("no item `shpo_-x`; did you mean `shop_-x`? {known}")
         );
         assert_eq!(
             meant(Some(Kind::Tool), "notes"),
             format!(
-                "no item `notes`: names begin with their upstream's, as in `n_-notes`; {there}"
+                "no item `notes`: names begin with the prefix of their upstream, as in `n_-notes`; {known}"
             )
         );
     }
@@ -298,11 +309,11 @@ mod tests {
     fn upstreams_can_be_named() {
         let of = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            check(FILE, Wanted::Of(&names))
+            check(FILE, UpstreamSelection::Named(&names))
         };
-        assert_eq!(of(&[]), "notes shop house");
-        assert_eq!(of(&["house", "notes"]), "house notes");
-        assert!(of(&["attic"]).contains("is switched off"));
+        assert_eq!(of(&[]), "notes shop library");
+        assert_eq!(of(&["library", "notes"]), "library notes");
+        assert!(of(&["attic"]).contains("is disabled"));
         assert!(of(&["note"]).starts_with("no upstream `note`; did you mean `notes`?"));
     }
 }

@@ -1,18 +1,17 @@
-//! File descriptors: how many there are, and for how many connections they are enough.
-//!
-//! Knows nothing of: what they are used for.
+//! Limit of file descriptors (`RLIMIT_NOFILE`), and the number of connections that it allows.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For how many of so many connections there is room. A connection leads to an upstream's, so at most half of the
-/// descriptors are for clients; the soft limit is raised to what that takes, as far as the hard one allows, and not
-/// further: children inherit it, and some close all they could have.
-pub(crate) fn room_for(connections: usize) -> usize {
+/// Returns how many of the wanted connections the descriptors allow. A client connection may need
+/// an upstream connection, so clients get at most half of the descriptors. The soft limit is
+/// raised as far as necessary and as the hard limit allows, but not further: child processes
+/// inherit it, and some close every descriptor up to the limit.
+pub(crate) fn limit_connections(connections: usize) -> usize {
     let wanted = u64::try_from(connections).unwrap_or(u64::MAX).saturating_mul(2);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < wanted) {
         let current = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
-        // What is refused stays as it was.
+        // If the system refuses, the old limit stays in effect.
         let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;

@@ -1,16 +1,16 @@
-//! A service's memory holds keys, so nobody else gets to read it.
+//! Protection of the process's memory, which contains keys.
 //!
-//! Promises: from its first moment a service leaves no core file, nor do its children, whose environment may
-//! hold keys, too; on Linux no other process of its user can look into it.
+//! Invariants: a service leaves no core file, and neither do its child processes, whose
+//! environment may contain keys; on Linux no other process of the same user can read its memory.
 //!
-//! Its umask stays as it came: children inherit it, and their files are not ours. What Weir itself writes is
-//! made with the mode that it needs.
+//! The umask is not changed, because child processes inherit it and create files of their own.
+//! Files of Weir itself are created with the mode that they need.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Closes this process. Where the system has no such thing, or refuses, all goes on as before.
-pub(crate) fn seal() {
-    // Lowering is always allowed.
+/// Disables core files and, on Linux, memory access by other processes. Failures are ignored.
+pub(crate) fn protect_memory() {
+    // Lowering a limit is always allowed.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);

@@ -1,4 +1,4 @@
-//! Where the log goes: always to standard error, since standard output belongs to data and protocol.
+//! Logging to standard error; standard output is reserved for data and for the protocol.
 
 mod format;
 
@@ -10,27 +10,27 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::cli::loading::print_warnings;
 use crate::cli::output;
-use crate::cli::query::oneshot::draw;
-use crate::cli::query::progress;
-use crate::config::{Log, LogFormat, Warning};
-use format::Lines;
+use crate::cli::output::progress;
+use crate::config::{LogConfig, LogFormat, Warning};
+use format::LogFormatter;
 
-/// Starts logging as the configuration says, and tells its warnings: drawn at their places for people, and
-/// in a log that programs read as lines like the others. `WEIR_LOG` overrides the level, in the syntax of
+/// Starts logging as configured and reports the configuration's warnings: with their source lines
+/// for people, as log lines in a JSON log. `WEIR_LOG` overrides the level, in the syntax of
 /// `tracing_subscriber::EnvFilter`.
-pub(crate) fn start(log: &Log, warnings: &[Warning]) {
-    start_filtered(&format!("weir={}", log.level), log.format, Style::Log);
+pub(crate) fn start(log: &LogConfig, warnings: &[Warning]) {
+    start_filtered(&format!("weir={}", log.level), log.format, LogStyle::Log);
     if !is_json(log.format) {
-        return draw(warnings);
+        return print_warnings(warnings);
     }
     for warning in warnings {
-        let (at, Warning { key, what, remedy, .. }) = (warning.place(), warning);
-        warn!(at, key, what, remedy, "the configuration probably does not say what is meant");
+        let (at, Warning { key, what, remedy, .. }) = (warning.location(), warning);
+        warn!(at, key, what, remedy, "configuration warning");
     }
 }
 
-/// Whether programs read the log.
+/// Returns whether log lines are JSON.
 fn is_json(format: LogFormat) -> bool {
     match format {
         LogFormat::Json => true,
@@ -39,56 +39,67 @@ fn is_json(format: LogFormat) -> bool {
     }
 }
 
-/// What the lines are read as.
+/// Purpose of the log lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Style {
-    /// A log: when did it happen?
+enum LogStyle {
+    /// Log of a service, with timestamps.
     Log,
-    /// A part of what a command answers.
+    /// Part of a command's output.
     Report,
 }
 
-fn start_filtered(default: &str, format: LogFormat, style: Style) {
+fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    // A line that cannot be written is lost. To tell of that on standard error, as is usual, would be a panic wherever
-    // something is logged: a full disk under the log, or nobody who reads it any more, would end every request.
+    // A line that cannot be written is lost. By default the subscriber reports that on standard
+    // error, which panics if standard error is the broken stream: a full disk or a closed pipe
+    // would then abort every request that logs something.
     let logger = fmt().with_env_filter(filter).log_internal_errors(false);
-    let logger = logger.with_writer(|| progress::Beside).with_target(false);
-    // Beside the filter, not a directive of it: there the more specific one wins, such as `notify::inotify=trace`.
+    let logger = logger.with_writer(|| progress::LogWriter).with_target(false);
+    // A separate filter instead of a directive: among directives the more specific one wins, such
+    // as `notify::inotify=trace`.
     let logged = filter_fn(is_logged);
-    // Failing means that a logger is there already, which only tests do.
+    // This fails only if a subscriber is installed already, which happens in tests.
     let _ = if is_json(format) {
-        let logger = logger.json().flatten_event(true).map_event_format(Lines::of_json);
+        let logger = logger.json().flatten_event(true).map_event_format(LogFormatter::json);
         logger.finish().with(logged).try_init()
-    } else if style == Style::Report {
+    } else if style == LogStyle::Report {
         logger.without_time().with_ansi(false).finish().with(logged).try_init()
     } else {
         let logger = logger.with_ansi(output::Color::on_stderr());
-        logger.map_event_format(Lines::for_people).finish().with(logged).try_init()
+        logger.map_event_format(LogFormatter::pretty).finish().with(logged).try_init()
     };
 }
 
-/// Whether lines of this kind are logged, if the level allows it. The library that watches folders logs each change in
-/// them at `trace`: where the log itself is a file of such a folder, each of these lines would be the cause of the next
-/// one. What matters of it is logged by `folder_watch`.
+/// Returns whether events of this target are logged at all. The `notify` library logs each change
+/// in a watched folder at `trace`: if the log file is in such a folder, each line would cause the
+/// next one. `folder_watch` logs the events that matter.
 fn is_logged(metadata: &Metadata<'_>) -> bool {
     metadata.target().split("::").next() != Some("notify")
 }
 
-/// Starts logging for a command that answers on the terminal and ends: errors only.
-pub(crate) fn start_quietly() {
-    start_filtered("weir=error", LogFormat::Pretty, Style::Report);
+/// Starts logging for a command that prints its result and exits: errors only.
+pub(crate) fn start_errors_only() {
+    start_filtered("weir=error", LogFormat::Pretty, LogStyle::Report);
 }
 
-/// Starts logging for a command that reports on upstreams: what was left out of their lists, too.
-pub(crate) fn start_for_a_report(json: bool) {
+/// Starts logging for a command that reports on upstreams: also items left out of their lists.
+pub(crate) fn start_for_report(json: bool) {
     let mut filter = "weir=error".to_owned();
-    for room in ["gateway::refresh", "upstream::library", "upstream::modern", "upstream::walk"] {
-        filter += &format!(",weir::{room}=warn");
+    for module in REPORTED_MODULES {
+        filter += &format!(",weir::{module}=warn");
     }
     let format = if json { LogFormat::Json } else { LogFormat::Pretty };
-    start_filtered(&filter, format, Style::Report);
+    start_filtered(&filter, format, LogStyle::Report);
 }
+
+/// Modules whose warnings are about items left out of a list.
+const REPORTED_MODULES: [&str; 5] = [
+    "gateway::lists::list_refresher",
+    "upstream::library::loaded",
+    "upstream::library::watch",
+    "upstream::session::modern",
+    "upstream::session::pagination",
+];
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,4 @@
-//! What has a running Weir read its configuration again: its files, SIGHUP, and its operator.
-//!
-//! Knows nothing of: what a reload does.
+//! Triggers of a configuration reload: changed files, SIGHUP, and the admin listener.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -13,114 +11,121 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use crate::admin::reload::{Problem, Reload, Reloaded, Reloads};
-use crate::app::{App, Files, Outcome, Reloader};
+use crate::admin::reload::{LastReload, ReloadFn, ReloadProblem, ReloadReport};
+use crate::app::{App, ConfigFiles, ReloadOutcome, Reloader};
 use crate::cli::exit::Failure;
-use crate::cli::query::oneshot::options;
+use crate::cli::loading::options;
 use crate::cli::server::systemd;
-use crate::config::{Config, Options, Report, Severity};
+use crate::config::{Config, ConfigReport, Options, Severity};
 
-/// SIGHUP, which ends a program that does not listen.
-pub(crate) struct Hangups {
+/// Stream of SIGHUP signals. Without a handler, SIGHUP would end the process.
+pub(crate) struct SighupStream {
     signal: Signal,
     has_terminal: bool,
 }
 
-impl Hangups {
-    /// Listens from now on.
+impl SighupStream {
+    /// Installs the handler.
     pub(crate) fn new() -> Result<Self, Failure> {
-        let signal = signal(SignalKind::hangup())
-            .map_err(|error| Failure::Unreachable(format!("no signals: {error}")))?;
+        let signal = signal(SignalKind::hangup()).map_err(|error| {
+            Failure::Unreachable(format!("signal handlers cannot be installed: {error}"))
+        })?;
         Ok(Self { signal, has_terminal: std::io::stderr().is_terminal() })
     }
 
-    /// Reloads at each one, but for the one that tells of the end of Weir's own terminal, which is its end, too.
-    async fn follow(mut self, reloader: Option<Reloader>) {
+    /// Reloads on each signal. If the signal means that the terminal of the process was closed,
+    /// the process stops instead.
+    async fn reload_on_signal(mut self, reloader: Option<Reloader>) {
         while self.signal.recv().await.is_some() {
             if self.has_terminal && !std::io::stderr().is_terminal() {
                 if let Err(error) = kill_process(getpid(), Number::TERM) {
-                    error!(%error, "the terminal is gone, and Weir cannot stop");
+                    error!(%error, "terminal closed, stop signal not sent");
                 }
                 return;
             }
             match &reloader {
                 Some(reloader) => _ = reloader.reload().await,
-                None => warn!("there is no file that could be read again"),
+                None => warn!("{NO_FILE}"),
             }
         }
     }
 }
 
-/// Has the configuration follow its files, where it has any, and signals, where they mean that.
-pub(crate) fn follow(
+/// Starts the triggers: changes of the configuration's files, if there are any, and SIGHUP.
+pub(crate) fn start(
     app: &App,
-    files: Option<(PathBuf, Files)>,
+    files: Option<(PathBuf, ConfigFiles)>,
     allow_anonymous_network: bool,
-    hangups: Hangups,
-    reloads: Arc<Reloads>,
+    sighups: SighupStream,
+    reloads: Arc<LastReload>,
 ) -> Option<Reloader> {
     let reloader = files.map(|(path, files)| {
         let read = move |stop: &CancellationToken| {
-            systemd::reloading();
+            systemd::notify_reloading();
             let (now, stop) = (Some(SystemTime::now()), stop.clone());
             Config::load(&path, &Options { now, stop, ..options(allow_anonymous_network) })
         };
         let reloader = app.reloader(read, move |outcome| {
-            systemd::reloaded();
+            systemd::notify_reloaded();
             match outcome {
-                Outcome::Applied { .. } | Outcome::Unchanged => reloads.went_well(),
-                Outcome::Failed(why) => reloads.went_wrong(why.clone()),
-                Outcome::Refused(report) => reloads.went_wrong(first_of(report)),
+                ReloadOutcome::Applied { .. } | ReloadOutcome::Unchanged => {
+                    reloads.record_success()
+                }
+                ReloadOutcome::Failed(why) => reloads.record_refusal(why.clone()),
+                ReloadOutcome::Refused(report) => reloads.record_refusal(first_error(report)),
             }
         });
-        app.follow(files, &reloader);
+        app.watch_files(files, &reloader);
         reloader
     });
-    app.spawn_beside(hangups.follow(reloader.clone()));
+    app.spawn_background(sighups.reload_on_signal(reloader.clone()));
     reloader
 }
 
-/// What an operator asks for a reload with.
-pub(crate) fn asked(reloader: Option<Reloader>) -> Reload {
+/// Handler of reload requests from the admin listener.
+pub(crate) fn reload_handler(reloader: Option<Reloader>) -> ReloadFn {
     Arc::new(move || {
         let reloader = reloader.clone();
         async move {
             let why = match reloader {
-                None => "there is no file that could be read again".to_owned(),
+                None => NO_FILE.to_owned(),
                 Some(reloader) => match reloader.reload().await {
-                    Outcome::Applied { changes, after_restart } => {
+                    ReloadOutcome::Applied { changes, after_restart } => {
                         let after_restart = after_restart.into_iter().map(str::to_owned).collect();
-                        return Reloaded::Applied { changes, after_restart };
+                        return ReloadReport::Applied { changes, after_restart };
                     }
-                    Outcome::Unchanged => return Reloaded::Unchanged,
-                    Outcome::Refused(report) => return refused(&report),
-                    Outcome::Failed(why) => why,
+                    ReloadOutcome::Unchanged => return ReloadReport::Unchanged,
+                    ReloadOutcome::Refused(report) => return refusal(&report),
+                    ReloadOutcome::Failed(why) => why,
                 },
             };
-            Reloaded::Refused { why, problems: Vec::new() }
+            ReloadReport::Refused { why, problems: Vec::new() }
         }
         .boxed()
     })
 }
 
-/// The first mistake of a report on one line.
-fn first_of(report: &Report) -> String {
+/// First error of a report, on one line.
+fn first_error(report: &ConfigReport) -> String {
     let mistakes = report.problems().iter().filter(|it| it.severity == Severity::Error);
-    let told = mistakes.map(|it| match (it.place(), &*it.key) {
+    let lines = mistakes.map(|it| match (it.location(), &*it.key) {
         (place, "") => format!("{place}: {}", it.what),
         (place, key) => format!("{place}: {key}: {}", it.what),
     });
-    told.take(1).collect()
+    lines.take(1).collect()
 }
 
-/// A configuration that is not good, for an operator.
-pub(crate) fn refused(report: &Report) -> Reloaded {
-    let problem = |it: &crate::config::Problem| Problem {
-        at: it.place(),
+/// Reason why a configuration without a file cannot be reloaded.
+const NO_FILE: &str = "there is no configuration file to reload";
+
+/// Rejected configuration, as the result of a reload.
+pub(crate) fn refusal(report: &ConfigReport) -> ReloadReport {
+    let problem = |it: &crate::config::ConfigProblem| ReloadProblem {
+        at: it.location(),
         key: it.key.clone(),
         what: it.what.clone(),
         remedy: it.remedy.clone(),
     };
     let problems = report.problems().iter().map(problem).collect();
-    Reloaded::Refused { why: report.draw(false), problems }
+    ReloadReport::Refused { why: report.render(false), problems }
 }

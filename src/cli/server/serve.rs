@@ -1,4 +1,4 @@
-//! `weir serve`: clients over HTTP.
+//! `weir serve`: serves clients over HTTP.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use tracing::{info, warn};
 use crate::admin;
 use crate::app::App;
 use crate::cli::exit::Failure;
+use crate::cli::loading::{ConfigArgs, LoadedConfig, options};
 use crate::cli::output;
-use crate::cli::query::oneshot::{ConfigArgs, Loaded, options};
-use crate::cli::server::reload_triggers::{self, Hangups};
+use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::{self, Signals};
-use crate::cli::server::upgrade::{self, Start};
+use crate::cli::server::upgrade::{self, LaunchCommand};
 use crate::cli::server::{fd_limit, hardening, systemd, thread_check};
 use crate::config::{self, Config};
 use crate::downstream::http::connection::tls::Tls;
-use crate::downstream::http::{self, Socket, Workers};
-use crate::upstream::system::Host;
+use crate::downstream::http::{self, ListenSocket, Workers};
+use crate::upstream::connect::system::System;
 
-/// What `weir serve` takes.
+/// Arguments of `weir serve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Accepts anonymous access on an address that others on the network can reach.
@@ -32,144 +32,153 @@ pub(crate) struct Args {
     config: ConfigArgs,
 }
 
-/// Serves until a signal says stop, or until a new program has taken over; then lets what is under way end.
+/// Serves until a stop signal arrives or until a successor process has taken over; then lets
+/// requests in flight complete.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let start = Start::of_this();
-    hardening::seal();
+    let launch = LaunchCommand::from_environment();
+    hardening::protect_memory();
     let now = Some(std::time::SystemTime::now());
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
-    let (mut signals, hangups) = (Signals::new()?, Hangups::new()?);
-    let mut upgrades = signals::listen(SignalKind::user_defined2())?;
-    let Loaded { config, file, demo, files } = signals.end(args.config.load(&options)).await?;
+    let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
+    let mut upgrades = signals::listen_for(SignalKind::user_defined2())?;
+    let LoadedConfig { config, file, demo, files } =
+        signals.run_until_signal(args.config.load(&options)).await?;
     crate::cli::server::log::start(&config.log, &config.warnings);
-    let places = fd_limit::room_for(config.server.max_connections);
-    if places < config.server.max_connections {
-        info!(
-            max_connections = places,
-            "fewer connections than max_connections: there are too few file descriptors"
-        );
+    let max_connections = fd_limit::limit_connections(config.server.max_connections);
+    if max_connections < config.server.max_connections {
+        info!(max_connections, "connection limit lowered: too few file descriptors");
     }
-    // Files are opened beside this thread, which listens to the signals.
+    // Files are opened on a blocking thread, so that this one can react to signals.
     let config = Arc::new(config);
     let settings = Arc::clone(&config);
-    let open_log = move || crate::cli::audit::open(&settings, settings.records());
-    let log = signals.end_blocking(open_log).await?;
-    let handed = upgrade::taken_over().map_err(not_usable)?;
-    let is_handed = handed.is_some();
-    let (socket, operators) = match handed {
-        Some(handed) => (handed.socket, handed.operators),
+    let open_log = move || crate::cli::audit::open(&settings, settings.records_requests());
+    let log = signals.run_blocking(open_log).await?;
+    let inherited = upgrade::inherited_sockets().map_err(socket_failure)?;
+    let is_successor = inherited.is_some();
+    let (socket, admin_listener) = match inherited {
+        Some(inherited) => (inherited.socket, inherited.operators),
         None => (listen(&config, demo.is_some()).await?, None),
     };
     let address = socket.address().unwrap_or(config.server.listen);
     let scheme = config.server.scheme();
     let endpoint = format!("{scheme}://{address}{}", config.server.path);
 
-    let operators = crate::cli::admin::listen(&config, operators).await?;
-    // Kept for the one that will take over.
-    let for_operators = operators.as_ref().map(|listener| listener.as_fd().try_clone_to_owned());
-    let for_operators = for_operators.transpose().map_err(not_usable)?;
+    let admin_listener = crate::cli::admin::listen(&config, admin_listener).await?;
+    // A copy for a successor process.
+    let inherited_admin_listener =
+        admin_listener.as_ref().map(|listener| listener.as_fd().try_clone_to_owned());
+    let inherited_admin_listener = inherited_admin_listener.transpose().map_err(socket_failure)?;
     let reloads = Arc::default();
-    let workers =
-        Arc::new(Workers::start(thread_check::workers()).map_err(thread_check::not_started)?);
+    let workers = Arc::new(
+        Workers::start(thread_check::worker_count()).map_err(thread_check::start_failure)?,
+    );
     let audit = log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
-    let operators = operators.map(|listener| {
+    let admin_listener = admin_listener.map(|listener| {
         let settings = admin::Settings {
             reloads: Arc::clone(&reloads),
             workers: Arc::clone(&workers),
             ..crate::cli::admin::settings(&config, &listener, file.as_deref(), &endpoint, audit)
         };
-        let told = crate::cli::admin::tell(&config, &listener, file.as_deref());
-        (listener, settings, told)
+        let endpoint_file =
+            crate::cli::admin::publish_endpoint(&config, &listener, file.as_deref());
+        (listener, settings, endpoint_file)
     });
     let settings = Arc::clone(&config);
     let open = move || {
-        let tls = secured(&settings)?;
-        Ok((tls, App::open_for(&settings, Arc::new(Host::of_the_program()), None, log)))
+        let tls = open_tls(&settings)?;
+        Ok((tls, App::open_with(&settings, Arc::new(System::for_program()), None, log)))
     };
-    let (tls, app) = signals.end_blocking(open).await?;
-    app.keep_keys();
+    let (tls, app) = signals.run_blocking(open).await?;
+    app.spawn_jwks_refreshers();
     let reloader =
-        reload_triggers::follow(&app, files, args.allow_anonymous_network, hangups, reloads);
-    // Until this function ends.
-    let _told = operators.map(|(listener, settings, told)| {
-        app.show(listener, settings, reload_triggers::asked(reloader));
-        told
+        reload_triggers::start(&app, files, args.allow_anonymous_network, sighups, reloads);
+    // The guard removes the file when this function returns.
+    let _endpoint_file = admin_listener.map(|(listener, settings, endpoint_file)| {
+        app.serve_admin(listener, settings, reload_triggers::reload_handler(reloader));
+        endpoint_file
     });
-    if is_handed {
-        // Until then the one before us serves, with all that it has listed.
-        let listed = tokio::time::timeout(LISTED, app.gateway().listed());
-        let _ = signals.end(async { Ok(listed.await) }).await?;
+    if is_successor {
+        // Until then the predecessor serves, with complete lists.
+        let listed = tokio::time::timeout(LISTING_TIMEOUT, app.gateway().wait_until_listed());
+        let _ = signals.run_until_signal(async { Ok(listed.await) }).await?;
     }
-    let doors = Arc::clone(app.door());
-    app.spawn_door(http::accept_loop(socket.clone(), tls, places, doors, Arc::clone(&workers)));
+    let server_state = Arc::clone(app.server_state());
+    app.spawn_listener(http::accept_loop(
+        socket.clone(),
+        tls,
+        max_connections,
+        server_state,
+        Arc::clone(&workers),
+    ));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
-    systemd::ready();
-    upgrade::tell_ready();
+    systemd::notify_ready();
+    upgrade::notify_ready_to_predecessor();
     if demo.is_some() {
-        // Below the lines that tell of its upstreams.
-        app.gateway().listed().await;
-        welcome(&endpoint);
+        // Printed below the log lines about the upstreams.
+        app.gateway().wait_until_listed().await;
+        print_welcome(&endpoint);
     }
 
-    let is_handed_on = loop {
+    let is_upgraded = loop {
         tokio::select! {
             _ = signals.next() => break false,
             _ = upgrades.recv() => {}
         }
-        info!("starting the program anew, to hand over to it");
-        let number = tokio::select! {
+        info!("upgrade requested, successor process starting");
+        let started = tokio::select! {
             _ = signals.next() => break false,
-            started = start.anew(&socket, for_operators.as_ref()) => started,
+            started = launch.start_successor(&socket, inherited_admin_listener.as_ref()) => started,
         };
-        match number {
-            Ok(number) => {
-                info!(process = number, "handed over");
+        match started {
+            Ok(process_id) => {
+                info!(process = process_id, "upgrade finished, successor process serves");
                 socket.share();
-                app.door().succeed();
-                app.show_no_more();
-                systemd::handed_to(number);
+                app.server_state().set_has_successor();
+                app.stop_admin();
+                systemd::notify_main_pid(process_id);
                 break true;
             }
-            Err(why) => warn!(%why, "not handed over: serving on"),
+            Err(why) => warn!(%why, "upgrade failed, this process keeps serving"),
         }
     };
-    // As the configuration says by now.
+    // A reload may have changed these values.
     let (grace, delay) = {
         let server = &app.config().server;
         (server.shutdown_grace, server.shutdown_delay)
     };
-    if !is_handed_on {
-        systemd::stopping();
-        signals.leave(&app, delay).await;
+    if !is_upgraded {
+        systemd::notify_stopping();
+        signals.announce_shutdown(&app, delay).await;
     }
-    // With the doors' own it closes; a socket that is open and accepts nobody lets clients wait for nothing.
+    // The socket closes once the accept loop drops its copy: clients would wait in vain on a socket
+    // that is open but not accepted from.
     drop(socket);
-    drop(for_operators);
-    signals.drain(&app, grace, app.drained()).await;
-    signals.close(app).await;
+    drop(inherited_admin_listener);
+    signals.drain(&app, grace, app.wait_until_drained()).await;
+    signals.close_app(app).await;
     info!("stopped");
     Ok(())
 }
 
-fn secured(config: &Config) -> Result<Option<Arc<Tls>>, Failure> {
+fn open_tls(config: &Config) -> Result<Option<Arc<Tls>>, Failure> {
     let files = config.server.tls.clone();
     let opened = files.map(Tls::open).transpose();
-    // They were good when the configuration was read.
+    // The files were valid when the configuration was read; they may have changed since.
     let opened = opened.map_err(|broken| Failure::Unreachable(broken.to_string()))?;
     Ok(opened.map(Arc::new))
 }
 
-fn not_usable(error: std::io::Error) -> Failure {
-    Failure::Unreachable(format!("the socket that was handed over: {error}"))
+fn socket_failure(error: std::io::Error) -> Failure {
+    Failure::Unreachable(format!("the inherited socket cannot be used: {error}"))
 }
 
-/// The socket to listen at.
-async fn listen(config: &Config, is_demo: bool) -> Result<Socket, Failure> {
-    if let Some(listener) = systemd::activated().map_err(not_usable)? {
-        let socket = Socket::from_std(listener).map_err(not_usable)?;
-        // Whoever waits there while we end is for the one that is started next.
+/// Takes the socket from systemd, or binds the configured address.
+async fn listen(config: &Config, is_demo: bool) -> Result<ListenSocket, Failure> {
+    if let Some(listener) = systemd::activated_socket().map_err(socket_failure)? {
+        let socket = ListenSocket::from_std(listener).map_err(socket_failure)?;
+        // Connections that wait in the queue when this process ends belong to the next one.
         socket.share();
         return Ok(socket);
     }
@@ -177,10 +186,10 @@ async fn listen(config: &Config, is_demo: bool) -> Result<Socket, Failure> {
     let bound = TcpListener::bind(address).await.map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::AddrInUse if is_demo => {
-                "stop whatever listens there, perhaps another demonstration"
+                "stop the process that listens there, perhaps another demonstration"
             }
             std::io::ErrorKind::AddrInUse => {
-                "stop whatever listens there, or set another `listen` under [server]"
+                "stop the process that listens there, or set another `listen` under [server]"
             }
             _ => "set another `listen` under [server]",
         };
@@ -189,8 +198,8 @@ async fn listen(config: &Config, is_demo: bool) -> Result<Socket, Failure> {
     Ok(bound.into())
 }
 
-/// What somebody who has never seen Weir needs next.
-fn welcome(endpoint: &str) {
+/// Prints the endpoint of the demonstration and the next steps for a new user.
+fn print_welcome(endpoint: &str) {
     let program = std::env::current_exe().ok();
     let folder = std::env::current_dir().unwrap_or_default();
     let program = program.map(|program| {
@@ -210,7 +219,7 @@ The entry to paste into a client's configuration:
 
     {{ "mcpServers": {{ "weir": {{ "type": "http", "url": "{endpoint}" }} }} }}
 
-Three things to try in a second terminal, in this folder; each starts a fleet of its own:
+Three things to try in a second terminal, in this folder; each starts its own servers:
 
     {program} list --demo
     {program} get --demo engineering__commit-message diff="rename fetch to load"
@@ -219,9 +228,9 @@ Three things to try in a second terminal, in this folder; each starts a fleet of
 Edit a file in prompts/ and a connected client's list changes. Stop with Ctrl-C.
 "#
     );
-    // Whoever does not read it is served all the same.
+    // If standard output is closed, clients are served all the same.
     let _ = output::print(|out| writeln!(out, "{text}"));
 }
 
-/// How long a program that takes over waits for its upstreams before it serves.
-const LISTED: Duration = Duration::from_secs(10);
+/// Time that a successor process waits for the lists of its upstreams before it serves.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(10);

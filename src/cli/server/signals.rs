@@ -1,10 +1,11 @@
-//! The signals that mean stop, and what stopping is.
+//! Stop signals and graceful shutdown.
 //!
-//! SIGTERM, SIGINT and SIGQUIT mean stop. Signals that would end a program unless it handles them, and that tools send to
-//! services for other reasons (SIGUSR1 by log rotation), change nothing.
+//! SIGTERM, SIGINT and SIGQUIT stop the process. Signals that end a process by default, and that
+//! tools send to services for other reasons (SIGUSR1 by log rotation), are handled without effect.
 //!
-//! The first lets what is under way end within the grace time. A second one, or the end of that time, cuts
-//! it: what is left ends with an error. After a second one upstreams get no more patience.
+//! After the first stop signal, requests in flight may complete within the grace period. A second
+//! signal, or the end of that period, ends them with an error. After a second signal the process
+//! does not wait for upstreams that end slowly.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,56 +18,57 @@ use tracing::{info, warn};
 use crate::app::App;
 use crate::cli::exit::Failure;
 
-/// The signals that mean stop.
+/// Receiver of the stop signals.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
-    /// Stopping was told twice.
+    /// A second stop signal has arrived.
     is_urgent: bool,
-    /// One that came while something was finished first; it counts as coming next.
-    came: Option<u8>,
+    /// Signal that arrived during blocking work; [`Self::next`] returns it first.
+    pending: Option<u8>,
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Installs the handlers.
     pub(crate) fn new() -> Result<Self, Failure> {
-        for kind in without_effect() {
-            // The handler stays installed when the listener is dropped.
-            let _ = listen(kind)?;
+        for kind in handled_without_effect() {
+            // The handler stays installed after the stream is dropped.
+            let _ = listen_for(kind)?;
         }
         Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            quit: listen(SignalKind::quit())?,
+            terminate: listen_for(SignalKind::terminate())?,
+            interrupt: listen_for(SignalKind::interrupt())?,
+            quit: listen_for(SignalKind::quit())?,
             is_urgent: false,
-            came: None,
+            pending: None,
         })
     }
 
-    /// Closes the house. Whoever tells again does not wait for upstreams that end slowly: they are
-    /// killed as the program ends, where otherwise it would be killed itself and leave them behind.
-    pub(crate) async fn close(&mut self, app: App) {
+    /// Closes the gateway. A second signal ends the wait for upstreams that end slowly: they are
+    /// killed when the process exits. Otherwise the service manager might kill the process and
+    /// leave them behind.
+    pub(crate) async fn close_app(&mut self, app: App) {
         let is_urgent = self.is_urgent;
         let patience = async {
             match is_urgent {
-                true => tokio::time::sleep(LAST_WORDS).await,
+                true => tokio::time::sleep(URGENT_CLOSE_TIMEOUT).await,
                 false => std::future::pending().await,
             }
         };
         tokio::select! {
             () = app.close() => {}
             () = patience => {}
-            _ = self.next() => warn!("stopped without waiting for the upstreams: told again"),
+            _ = self.next() => warn!("stopped without waiting for the upstreams: second signal"),
         }
     }
 
-    /// Tells that the house is about to close, and goes on for so long: a load balancer takes a moment to hear of it.
-    /// Whoever tells again does not wait.
-    pub(crate) async fn leave(&mut self, app: &App, delay: Option<Duration>) {
-        app.leave();
+    /// Reports the shutdown in the readiness probe, and serves for `delay` until load balancers
+    /// have noticed it. A second signal ends the wait.
+    pub(crate) async fn announce_shutdown(&mut self, app: &App, delay: Option<Duration>) {
+        app.mark_draining();
         if let Some(delay) = delay {
-            info!(?delay, "about to stop: still taking requests");
+            info!(?delay, "shutdown announced, still accepting requests");
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
                 _ = self.next() => self.is_urgent = true,
@@ -74,32 +76,32 @@ impl Signals {
         }
     }
 
-    /// Takes no more requests and waits until `work` has ended, but no longer than `grace` or until told
-    /// again.
+    /// Stops accepting requests and waits until `work` has ended, but at most for `grace` or until
+    /// a second signal.
     pub(crate) async fn drain(
         &mut self,
         app: &App,
         grace: Duration,
         work: impl Future<Output = ()>,
     ) {
-        info!(?grace, "stopping: what is under way may end");
-        app.stop_doors();
+        info!(?grace, "shutting down, requests in flight may complete");
+        app.stop_downstream();
         if self.is_urgent {
             return;
         }
         tokio::select! {
             drained = tokio::time::timeout(grace, work) => if drained.is_err() {
-                warn!("stopped with requests under way: the grace time is over");
+                warn!("requests in flight aborted: the grace period is over");
             },
             _ = self.next() => {
                 self.is_urgent = true;
-                warn!("stopped with requests under way: told twice");
+                warn!("requests in flight aborted: second signal");
             }
         }
     }
 
-    /// Does something that is given up as soon as a signal says stop.
-    pub(crate) async fn end<T>(
+    /// Runs `work`; a stop signal cancels it.
+    pub(crate) async fn run_until_signal<T>(
         &mut self,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
@@ -110,9 +112,10 @@ impl Signals {
         }
     }
 
-    /// Does something that may block, on a thread of its own; given up soon after a signal says stop. What is finished until
-    /// then is not thrown away: it may have started processes, which have to be ended in order.
-    pub(crate) async fn end_blocking<T: Send + 'static>(
+    /// Runs blocking `work` on another thread. After a stop signal it has [`BLOCKING_GRACE`] to
+    /// finish; a result within that time is returned, because the work may have started child
+    /// processes, which must be stopped in order.
+    pub(crate) async fn run_blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
@@ -125,15 +128,15 @@ impl Signals {
             done = &mut done => return done,
             number = self.next() => number,
         };
-        let done = tokio::time::timeout(FINISHED_SOON, done).await;
+        let done = tokio::time::timeout(BLOCKING_GRACE, done).await;
         let done = done.map_err(|_| Failure::Stopped(number))??;
-        self.came = Some(number);
+        self.pending = Some(number);
         Ok(done)
     }
 
-    /// Waits for the next one, and returns its number.
+    /// Waits for the next stop signal and returns its number.
     pub(crate) async fn next(&mut self) -> u8 {
-        if let Some(number) = self.came.take() {
+        if let Some(number) = self.pending.take() {
             return number;
         }
         tokio::select! {
@@ -144,21 +147,24 @@ impl Signals {
     }
 }
 
-/// How long something that blocks is waited for once a signal has said stop.
-const FINISHED_SOON: Duration = Duration::from_secs(1);
+/// Time that blocking work may take after a stop signal.
+const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
-/// The signals that change nothing. A log file that was moved away is opened anew without one; a file that has reached
-/// the limit of its size (SIGXFSZ) is a failed write. Handled, not ignored: children start with the usual actions.
-fn without_effect() -> [SignalKind; 6] {
+/// Signals without effect. A rotated log file is reopened without a signal; a file that has
+/// reached its size limit (SIGXFSZ) is a failed write. They are handled, not ignored, so that
+/// child processes start with the default actions.
+fn handled_without_effect() -> [SignalKind; 6] {
     let (user1, user2) = (SignalKind::user_defined1(), SignalKind::user_defined2());
     let raw = |signal: Number| SignalKind::from_raw(signal.as_raw());
     [user1, user2, SignalKind::alarm(), raw(Number::VTALARM), raw(Number::PROF), raw(Number::XFSZ)]
 }
 
-/// Listens to one signal from now on.
-pub(crate) fn listen(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::Unreachable(format!("no signals: {error}")))
+/// Installs the handler of one signal.
+pub(crate) fn listen_for(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| {
+        Failure::Unreachable(format!("signal handlers cannot be installed: {error}"))
+    })
 }
 
-/// How long the last errors may take to their clients once stopping was told twice.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Time to send the last errors to clients after a second stop signal.
+const URGENT_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,8 +1,6 @@
-//! What whoever keeps Weir running is told, and what it hands us: systemd's own words.
+//! systemd integration: status notifications (`sd_notify`) and socket activation.
 //!
-//! Without a `NOTIFY_SOCKET` all of it does nothing.
-//!
-//! Knows nothing of: when any of it is so.
+//! Without a `NOTIFY_SOCKET` the notifications do nothing.
 
 use std::io;
 use std::net::TcpListener;
@@ -12,56 +10,56 @@ use listenfd::ListenFd;
 use rustix::io::FdFlags;
 use sd_notify::NotifyState;
 
-/// Whether clients are served: then it can be told of a reload.
+/// Set while clients are served; only then reloads are reported.
 static IS_READY: AtomicBool = AtomicBool::new(false);
 
-/// Clients are served from now on.
-pub(crate) fn ready() {
+/// Reports that clients are served.
+pub(crate) fn notify_ready() {
     IS_READY.store(true, Ordering::Relaxed);
-    tell(&[NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
 }
 
-/// The configuration is read again.
-pub(crate) fn reloading() {
-    // Since when it is, or it could be told of another one.
+/// Reports that a reload has started.
+pub(crate) fn notify_reloading() {
+    // systemd needs the time stamp to tell this reload from another one.
     if IS_READY.load(Ordering::Relaxed)
         && let Ok(now) = NotifyState::monotonic_usec_now()
     {
-        tell(&[NotifyState::Reloading, now]);
+        notify(&[NotifyState::Reloading, now]);
     }
 }
 
-/// That has ended, whatever became of it.
-pub(crate) fn reloaded() {
+/// Reports that the reload has ended, successfully or not.
+pub(crate) fn notify_reloaded() {
     if IS_READY.load(Ordering::Relaxed) {
-        tell(&[NotifyState::Ready]);
+        notify(&[NotifyState::Ready]);
     }
 }
 
-/// Nobody new is served from now on.
-pub(crate) fn stopping() {
+/// Reports that the process is stopping.
+pub(crate) fn notify_stopping() {
     IS_READY.store(false, Ordering::Relaxed);
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
-/// Another process is the service from now on, and this one ends.
-pub(crate) fn handed_to(process: u32) {
+/// Reports that another process is the main process of the service from now on.
+pub(crate) fn notify_main_pid(process: u32) {
     IS_READY.store(false, Ordering::Relaxed);
-    tell(&[NotifyState::MainPid(process)]);
+    notify(&[NotifyState::MainPid(process)]);
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the supervisor was not told");
+        tracing::debug!(%error, "systemd notification failed");
     }
 }
 
-/// The socket that systemd listens at for us (`Sockets=` of the unit), if it does. It has one address; an error if
-/// there are more.
-pub(crate) fn activated() -> io::Result<Option<TcpListener>> {
+/// Takes the socket that systemd passes (`Sockets=` of the unit), if any. More than one socket is
+/// an error.
+pub(crate) fn activated_socket() -> io::Result<Option<TcpListener>> {
     let mut sockets = ListenFd::from_env();
     if sockets.len() > 1 {
-        let text = "one socket is served, and the socket unit has more";
+        let text = "the socket unit has more than one socket, and Weir serves one";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     if sockets.len() == 0 {
@@ -69,7 +67,7 @@ pub(crate) fn activated() -> io::Result<Option<TcpListener>> {
     }
     let socket = sockets.take_tcp_listener(0)?;
     if let Some(socket) = &socket {
-        // It comes open for whatever this process starts, too.
+        // systemd passes it without CLOEXEC, so child processes would inherit it.
         rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
     }
     Ok(socket)

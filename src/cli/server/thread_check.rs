@@ -1,7 +1,7 @@
-//! Whether the machine lets the program have its threads: a limit of processes or of memory may be in the way.
+//! Check that the system allows as many threads as the process needs.
 //!
-//! The runtime panics where it cannot start one. So they are tried before, all at a time, and what is in the way is told
-//! in words.
+//! The runtime panics if it cannot start a thread. Therefore all of them are started once before,
+//! at the same time, and a limit of processes or of memory is reported as a failure.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,23 +9,23 @@ use std::thread::{self, available_parallelism};
 
 use crate::cli::exit::Failure;
 
-/// How many are wanted beside those that do the work: what waits for the disk, starts children and listens to signals.
-const BESIDE: usize = 10;
+/// Threads beside the workers: for blocking I/O, child processes and signals.
+const EXTRA_THREADS: usize = 10;
 
-/// How many serve connections.
-pub(crate) fn workers() -> usize {
+/// Number of worker threads that serve connections.
+pub(crate) fn worker_count() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-/// Tells why there are not as many as are needed.
-pub(crate) fn not_started(error: io::Error) -> Failure {
+/// Failure for a thread that could not be started.
+pub(crate) fn start_failure(error: io::Error) -> Failure {
     Failure::Unreachable(format!("the threads could not be started: {error}"))
 }
 
-/// Starts as many as are wanted, and lets them end again. Takes less than a millisecond.
-pub(crate) fn try_all() -> Result<(), Failure> {
-    // As many again are the house's own: its lists, children's pipes, operators.
-    let wanted = 2 * workers() + BESIDE;
+/// Starts the wanted number of threads and lets them end again. Takes less than a millisecond.
+pub(crate) fn check_available() -> Result<(), Failure> {
+    // As many again run the gateway's own tasks: lists, pipes of child processes, admin requests.
+    let wanted = 2 * worker_count() + EXTRA_THREADS;
     let gate = Arc::new(RwLock::new(()));
     let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
     let begin = |_| {
@@ -42,14 +42,14 @@ pub(crate) fn try_all() -> Result<(), Failure> {
     drop(closed);
     let count = begun.len();
     for thread in begun {
-        // It has nothing to panic about.
+        // The thread cannot panic.
         let _ = thread.join();
     }
     match failed {
         None => Ok(()),
         Some(error) => Err(Failure::Unreachable(format!(
-            "the threads could not be started, {count} of {wanted} only: {error}; allow more processes or memory \
-             (ulimit -u, ulimit -v, or what limits them in a container)"
+            "the threads could not be started, {count} of {wanted} only: {error}; allow more \
+             processes or memory (ulimit -u, ulimit -v, or what limits them in a container)"
         ))),
     }
 }

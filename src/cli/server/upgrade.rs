@@ -1,13 +1,12 @@
-//! Handing the listening sockets to a new program, so that an upgrade refuses nobody.
+//! Graceful upgrade: passes the listening sockets to a successor process.
 //!
-//! The one that serves starts the program anew, from the file that it was started from itself, with the same arguments and
-//! one end of a pair of sockets as its standard input. The listening sockets, clients' and operators', come through that
-//! pair; when the new one is ready it says so there. Nobody but it inherits a descriptor, and nothing of this needs `unsafe`.
+//! The serving process starts its own program file again, with the same arguments and one end of a
+//! socket pair as standard input. The listening sockets, the clients' and the admin listener's, are
+//! passed through that pair; the successor reports there that it is ready. No other process
+//! inherits a descriptor, and none of this needs `unsafe`.
 //!
-//! Promises: there is a moment at which both listen, and none at which nobody does; a new program that does not get
-//! ready is ended, and the old one serves on as if nothing had been.
-//!
-//! Knows nothing of: what the doors do with a socket.
+//! Invariants: at every moment at least one of the two processes listens; a successor that does
+//! not become ready is killed, and the old process keeps serving.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -26,41 +25,45 @@ use rustix::net::{
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-use crate::downstream::http::Socket;
+use crate::downstream::http::ListenSocket;
 
-/// Set for a program that gets its socket through its standard input, and to what: whether somebody holds the socket
-/// beside the one that hands it over.
-const HANDED: &str = "WEIR_HANDOVER";
+/// Variable that is set for a process that receives its sockets through standard input. The value
+/// says whether another process than the predecessor, such as systemd, also has the socket open.
+const HANDOVER_VARIABLE: &str = "WEIR_HANDOVER";
 const SHARED: &str = "shared";
 const ALONE: &str = "alone";
 
-/// How long a new program may take until it is ready: reading its configuration, and listing its upstreams.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for the successor to become ready: it reads its configuration and lists its
+/// upstreams.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How this program was started.
-pub(crate) struct Start {
-    /// Where it lay then: whatever lies there when a new one is started is the new one.
+/// Program file and arguments of this process.
+pub(crate) struct LaunchCommand {
+    /// Path of the program file at the start; the successor runs the file that is there later.
     program: io::Result<PathBuf>,
     arguments: Vec<OsString>,
 }
 
-impl Start {
-    /// Remembers it, for when the file has been replaced.
-    pub(crate) fn of_this() -> Self {
+impl LaunchCommand {
+    /// Records both before the file is replaced.
+    pub(crate) fn from_environment() -> Self {
         Self { program: std::env::current_exe(), arguments: std::env::args_os().skip(1).collect() }
     }
 
-    /// Starts the program anew with this socket, and the one for operators, and returns its process number once it is
-    /// ready. An error says why it is not; then it has been ended. Dropped before it is ready, it ends it, too.
-    pub(crate) async fn anew(
+    /// Starts the successor with the socket and the admin socket, and returns its process id once
+    /// it is ready. On an error, or if the future is dropped before, the successor is killed.
+    pub(crate) async fn start_successor(
         &self,
-        socket: &Socket,
+        socket: &ListenSocket,
         operators: Option<&OwnedFd>,
     ) -> Result<u32, String> {
         if std::process::id() == 1 {
-            return Err("this is the first process of its container, which ends with it".into());
+            return Err("this process is PID 1 of its container, which ends with it".into());
         }
-        let program = self.program.as_ref().map_err(|error| format!("where is it? {error}"))?;
+        let program = self
+            .program
+            .as_ref()
+            .map_err(|error| format!("path of the program unknown: {error}"))?;
         let failed = |error: io::Error| format!("{}: {error}", program.display());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let operators = operators.map(AsFd::as_fd);
@@ -68,56 +71,57 @@ impl Start {
         send(&ours, &sockets).map_err(failed)?;
         let mut command = Command::new(program);
         let holds = if socket.is_shared() { SHARED } else { ALONE };
-        command.args(&self.arguments).env(HANDED, holds);
+        command.args(&self.arguments).env(HANDOVER_VARIABLE, holds);
         command.stdin(Stdio::from(OwnedFd::from(theirs))).kill_on_drop(true);
         let mut child = command.spawn().map_err(failed)?;
-        // It holds its own end, and its end is the end of that.
+        // `Command` holds the successor's end of the pair; closed here, the pair reports its exit.
         drop(command);
         ours.set_nonblocking(true).map_err(failed)?;
         let mut ours = tokio::net::UnixStream::from_std(ours).map_err(failed)?;
         let mut word = [0; 1];
-        let read = tokio::time::timeout(PATIENCE, ours.read(&mut word)).await;
+        let read = tokio::time::timeout(READY_TIMEOUT, ours.read(&mut word)).await;
         match read {
             Ok(Ok(1)) => {}
             Ok(_) => {
                 let _ = child.start_kill();
                 let how = child.wait().await.map_err(failed)?;
-                return Err(format!("it has not got ready: {how}"));
+                return Err(format!("the new process ended before it was ready: {how}"));
             }
             Err(_) => {
-                return Err(format!("it has not got ready within {} s", PATIENCE.as_secs()));
+                let seconds = READY_TIMEOUT.as_secs();
+                return Err(format!("the new process was not ready within {seconds} s"));
             }
         }
-        let number = child.id().ok_or("it has ended already")?;
-        // Its life does not depend on ours any more.
+        let number = child.id().ok_or("the new process has ended already")?;
+        // `kill_on_drop` must not apply any more.
         std::mem::forget(child);
         Ok(number)
     }
 }
 
-/// What was handed to a program.
-pub(crate) struct Handed {
-    pub(crate) socket: Socket,
-    /// Where operators ask, if they could before.
+/// Sockets that a process received from its predecessor.
+pub(crate) struct InheritedSockets {
+    pub(crate) socket: ListenSocket,
+    /// Admin socket, if the predecessor had one.
     pub(crate) operators: Option<TcpListener>,
 }
 
-/// The sockets that were handed to this program, if any were.
-pub(crate) fn taken_over() -> io::Result<Option<Handed>> {
-    let Some(holds) = std::env::var_os(HANDED) else { return Ok(None) };
+/// Receives the sockets from the predecessor, if there is one.
+pub(crate) fn inherited_sockets() -> io::Result<Option<InheritedSockets>> {
+    let Some(holds) = std::env::var_os(HANDOVER_VARIABLE) else { return Ok(None) };
     let mut sockets = receive(std::io::stdin())?.into_iter();
-    let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "nothing was handed over");
-    let socket = Socket::from_std(sockets.next().ok_or_else(nothing)?.into())?;
+    let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "no socket was received");
+    let socket = ListenSocket::from_std(sockets.next().ok_or_else(nothing)?.into())?;
     if holds == SHARED {
         socket.share();
     }
-    Ok(Some(Handed { socket, operators: sockets.next().map(TcpListener::from) }))
+    Ok(Some(InheritedSockets { socket, operators: sockets.next().map(TcpListener::from) }))
 }
 
-/// Tells the program before this one, if there is one, that this one is ready.
-pub(crate) fn tell_ready() {
-    if std::env::var_os(HANDED).is_some() {
-        // Who is not there any more need not be told.
+/// Reports to the predecessor, if there is one, that this process is ready.
+pub(crate) fn notify_ready_to_predecessor() {
+    if std::env::var_os(HANDOVER_VARIABLE).is_some() {
+        // A failure means that the predecessor has ended; it needs no report.
         let _ = rustix::io::write(std::io::stdin(), b"r");
     }
 }

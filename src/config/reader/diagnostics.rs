@@ -1,12 +1,11 @@
-//! What was found while the configuration was read, and where.
+//! Diagnostics of reading the configuration, with a source map.
 //!
-//! Several files are read as one document. Their texts are thought of as laid out one behind the other, so that
-//! one [`Span`] says file and place, and the order of places is the order of reading: the main file, then the
-//! included ones. The [`Ledger`] leads back from a span to its file.
+//! Several files are read as one document. Their texts form one virtual text, one file after the
+//! other, so that one [`Span`] identifies file and location, and the order of spans is the order of
+//! reading: the main file, then the included ones. [`Diagnostics`] maps a span back to its file.
 //!
-//! Promises: a problem is drawn on its own file, without its secrets; a complaint does not repeat what came out
-//! of a variable.
-//! Knows nothing of: which keys exist and what they mean.
+//! Invariants: a problem is rendered on its own file, without its secrets; an error does not repeat
+//! the value of a variable.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,137 +15,140 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::config::reader::report::{Complaint, Problem, Report, Severity, Source, Span};
-use crate::config::reader::rule_locations::Places;
+use crate::config::reader::report::{
+    ConfigProblem, ConfigReport, RedactedSource, Severity, Span, ValueError,
+};
+use crate::config::reader::rule_locations::RuleLocations;
 
-/// A value and its place.
-pub(crate) type Value<'t> = Spanned<DeValue<'t>>;
-/// What a parser makes of a value.
-pub(crate) type Parsed<T> = Result<T, Complaint>;
+/// Value with its span.
+pub(crate) type SpannedValue<'t> = Spanned<DeValue<'t>>;
+/// Result of a parser of one value.
+pub(crate) type Parsed<T> = Result<T, ValueError>;
 
-/// A file of the configuration.
-pub(crate) struct File {
-    /// As it is named in problems.
+/// One file of the configuration.
+pub(crate) struct ConfigFile {
+    /// Name in problems.
     pub(crate) name: String,
-    /// Where it is.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// Where its relative paths start.
+    /// Folder from which its relative paths start.
     pub(crate) folder: PathBuf,
     pub(crate) text: String,
 }
 
-/// What was found while the document was read.
+/// Collector of diagnostics while the document is read.
 #[derive(Default)]
-pub(crate) struct Ledger {
-    /// The files, in the order of their places.
-    sheets: Vec<Sheet>,
-    findings: RefCell<Vec<Finding>>,
+pub(crate) struct Diagnostics {
+    /// Files, in the order of their spans.
+    source_files: Vec<SourceFile>,
+    entries: RefCell<Vec<Diagnostic>>,
     secrets: RefCell<Vec<Span>>,
-    /// What stands in the file where the document holds what its variables stand for, by place.
-    written: RefCell<BTreeMap<usize, String>>,
-    /// Strings whose variables cannot be replaced, by place, and what is to be told of each.
-    unknown: RefCell<BTreeMap<usize, Vec<Finding>>>,
-    /// What can be explained later by where it stands.
-    places: RefCell<Places>,
-    /// Every key that was asked for, for the test that the example shows them all.
+    /// Strings with variables as they are in the file, by the start of their spans.
+    source_texts: RefCell<BTreeMap<usize, String>>,
+    /// Diagnostics of strings whose variables cannot be replaced, by the start of their spans.
+    unresolved: RefCell<BTreeMap<usize, Vec<Diagnostic>>>,
+    /// Locations of rules, for later explanations.
+    locations: RefCell<RuleLocations>,
+    /// Every key that was read, for the test that the example shows all keys.
     #[cfg(test)]
-    pub(crate) asked: RefCell<std::collections::BTreeSet<String>>,
+    pub(crate) known_keys: RefCell<std::collections::BTreeSet<String>>,
 }
 
-/// One file, from the place where its text begins.
-struct Sheet {
+/// Position of one file in the virtual text.
+struct SourceFile {
     start: usize,
     folder: PathBuf,
     name: String,
-    /// The places where its lines begin.
+    /// Starts of its lines.
     lines: Vec<usize>,
-    form: Cell<Form>,
+    format: Cell<FileFormat>,
 }
 
-/// What a file turned out to be.
+/// Format of a file, as detected.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum FileFormat {
     Toml,
-    /// Nobody can tell for sure which part of it is a secret.
+    /// Invalid TOML, in which secrets cannot be located reliably.
     Broken,
-    /// Nothing of it is drawn but its first byte.
+    /// JSON, of which only the text before the first brace is rendered.
     Json,
 }
 
-struct Finding {
+struct Diagnostic {
     severity: Severity,
     key: String,
     span: Option<Span>,
-    complaint: Complaint,
+    error: ValueError,
 }
 
-impl Finding {
-    fn new(severity: Severity, key: String, span: Option<Span>, complaint: Complaint) -> Self {
-        let span = complaint.at.clone().or(span);
-        Self { severity, key, span, complaint }
+impl Diagnostic {
+    fn new(severity: Severity, key: String, span: Option<Span>, error: ValueError) -> Self {
+        let span = error.at.clone().or(span);
+        Self { severity, key, span, error }
     }
 }
 
-impl Ledger {
-    /// Takes the next file in, and returns the place where it begins.
-    pub(crate) fn open(&mut self, file: &File) -> usize {
-        let start = self.sheets.last().map_or(0, |sheet| sheet.end());
+impl Diagnostics {
+    /// Adds the next file, and returns its start in the virtual text.
+    pub(crate) fn add_file(&mut self, file: &ConfigFile) -> usize {
+        let start = self.source_files.last().map_or(0, |source| source.end());
         let ends = file.text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let lines = std::iter::once(0).chain(ends.map(|(at, _)| at + 1));
-        self.sheets.push(Sheet {
+        self.source_files.push(SourceFile {
             start,
             folder: file.folder.clone(),
             name: file.name.clone(),
-            // The last one stands for the end, which belongs to no line.
+            // The last entry is the end of the file, which belongs to no line.
             lines: lines.chain([file.text.len() + 1]).collect(),
-            form: Cell::new(Form::Toml),
+            format: Cell::new(FileFormat::Toml),
         });
         start
     }
 
-    /// Notes what a file turned out to be.
-    pub(crate) fn set_form(&self, start: usize, form: Form) {
-        if let Some(sheet) = self.sheet(start) {
-            sheet.form.set(form);
+    /// Sets the detected format of a file.
+    pub(crate) fn set_format(&self, start: usize, format: FileFormat) {
+        if let Some(source) = self.source_file(start) {
+            source.format.set(format);
         }
     }
 
-    /// Whether a file is not even TOML, so that nobody knows what is missing.
+    /// True if a file is not valid TOML, so that missing keys cannot be detected.
     pub(crate) fn is_broken(&self) -> bool {
-        self.sheets.iter().any(|sheet| sheet.form.get() != Form::Toml)
+        self.source_files.iter().any(|source| source.format.get() != FileFormat::Toml)
     }
 
-    /// Where the relative paths at a place start.
-    pub(crate) fn folder(&self, at: usize) -> &Path {
-        self.sheet(at).map_or(Path::new(""), |sheet| &sheet.folder)
+    /// Returns the folder from which relative paths at a position start.
+    pub(crate) fn base_folder(&self, at: usize) -> &Path {
+        self.source_file(at).map_or(Path::new(""), |source| &source.folder)
     }
 
-    /// Returns the place as `conf.d/a.toml:12`.
+    /// Formats a position as `conf.d/a.toml:12`.
     pub(crate) fn line(&self, at: usize) -> String {
-        let Some(sheet) = self.sheet(at) else { return String::new() };
-        let line = sheet.lines.partition_point(|start| *start <= at - sheet.start);
-        format!("{}:{line}", sheet.name)
+        let Some(source) = self.source_file(at) else { return String::new() };
+        let line = source.lines.partition_point(|start| *start <= at - source.start);
+        format!("{}:{line}", source.name)
     }
 
-    /// Keeps the place of a key, by its path.
-    pub(crate) fn keep_place(&self, path: String, at: usize) {
-        self.places.borrow_mut().keep(path, self.line(at));
+    /// Records the location of a key, by its path.
+    pub(crate) fn record_location(&self, path: String, at: usize) {
+        self.locations.borrow_mut().record(path, self.line(at));
     }
 
-    /// Keeps the places of a list's entries, by its path.
-    pub(crate) fn keep_places(&self, path: &str, entries: &[usize]) {
-        let mut places = self.places.borrow_mut();
+    /// Records the locations of a list's entries, by its path.
+    pub(crate) fn record_locations(&self, path: &str, entries: &[usize]) {
+        let mut locations = self.locations.borrow_mut();
         let entries = entries.iter().enumerate();
-        entries.for_each(|(at, entry)| places.keep_entry(path, at, self.line(*entry)));
+        entries.for_each(|(at, entry)| locations.record_entry(path, at, self.line(*entry)));
     }
 
-    /// Returns the places that were kept.
-    pub(crate) fn places(&self) -> Places {
-        self.places.borrow().clone()
+    /// Returns the recorded locations.
+    pub(crate) fn locations(&self) -> RuleLocations {
+        self.locations.borrow().clone()
     }
 
-    fn sheet(&self, at: usize) -> Option<&Sheet> {
-        self.sheets.get(self.sheets.partition_point(|sheet| sheet.start <= at).checked_sub(1)?)
+    fn source_file(&self, at: usize) -> Option<&SourceFile> {
+        self.source_files
+            .get(self.source_files.partition_point(|source| source.start <= at).checked_sub(1)?)
     }
 
     pub(crate) fn add(
@@ -154,16 +156,16 @@ impl Ledger {
         severity: Severity,
         key: String,
         span: Option<Span>,
-        complaint: Complaint,
+        error: ValueError,
     ) {
-        self.findings.borrow_mut().push(Finding::new(severity, key, span, complaint));
+        self.entries.borrow_mut().push(Diagnostic::new(severity, key, span, error));
     }
 
-    /// Keeps a value, and whatever it holds, out of all drawings.
-    pub(crate) fn hide(&self, value: &Value<'_>) {
+    /// Marks a value, with everything in it, as secret in all rendered problems.
+    pub(crate) fn redact(&self, value: &SpannedValue<'_>) {
         match value.get_ref() {
-            DeValue::Table(entries) => entries.iter().for_each(|(_, value)| self.hide(value)),
-            DeValue::Array(entries) => entries.iter().for_each(|value| self.hide(value)),
+            DeValue::Table(entries) => entries.iter().for_each(|(_, value)| self.redact(value)),
+            DeValue::Array(entries) => entries.iter().for_each(|value| self.redact(value)),
             DeValue::Boolean(_) => {}
             _ => self.secrets.borrow_mut().push(value.span()),
         }
@@ -171,126 +173,142 @@ impl Ledger {
 
     // === Variables ===
 
-    /// Notes what stands in the file where the document holds what its variables stand for.
-    pub(crate) fn keep_written(&self, at: usize, written: String) {
-        self.written.borrow_mut().insert(at, written);
+    /// Records a string with variables as it is in the file.
+    pub(crate) fn record_source_text(&self, at: usize, written: String) {
+        self.source_texts.borrow_mut().insert(at, written);
     }
 
-    /// Notes why the variables of a string cannot be replaced: nobody can judge it.
-    pub(crate) fn keep_unknown(&self, span: Span, key: &str, why: Vec<Complaint>) {
+    /// Records why the variables of a string cannot be replaced; the string is not parsed then.
+    pub(crate) fn record_unresolved(&self, span: Span, key: &str, why: Vec<ValueError>) {
         let at = span.start;
-        let finding = |it| Finding::new(Severity::Error, key.to_owned(), Some(span.clone()), it);
-        self.unknown.borrow_mut().insert(at, why.into_iter().map(finding).collect());
+        let entry = |it| Diagnostic::new(Severity::Error, key.to_owned(), Some(span.clone()), it);
+        self.unresolved.borrow_mut().insert(at, why.into_iter().map(entry).collect());
     }
 
-    /// Whether the variables of all strings in a value could be replaced.
-    pub(crate) fn is_known(&self, value: &Value<'_>) -> bool {
+    /// True if the variables of all strings in a value were replaced.
+    pub(crate) fn is_resolved(&self, value: &SpannedValue<'_>) -> bool {
         match value.get_ref() {
-            DeValue::Table(entries) => entries.iter().all(|(_, value)| self.is_known(value)),
-            DeValue::Array(entries) => entries.iter().all(|value| self.is_known(value)),
-            _ => !self.unknown.borrow().contains_key(&value.span().start),
+            DeValue::Table(entries) => entries.iter().all(|(_, value)| self.is_resolved(value)),
+            DeValue::Array(entries) => entries.iter().all(|value| self.is_resolved(value)),
+            _ => !self.unresolved.borrow().contains_key(&value.span().start),
         }
     }
 
-    /// Tells nothing of the variables in a value that cannot be replaced.
-    pub(crate) fn excuse(&self, value: &Value<'_>) {
+    /// Drops the diagnostics about variables in a value that cannot be replaced.
+    pub(crate) fn ignore_unresolved(&self, value: &SpannedValue<'_>) {
         match value.get_ref() {
-            DeValue::Table(entries) => entries.iter().for_each(|(_, value)| self.excuse(value)),
-            DeValue::Array(entries) => entries.iter().for_each(|value| self.excuse(value)),
+            DeValue::Table(entries) => {
+                entries.iter().for_each(|(_, value)| self.ignore_unresolved(value))
+            }
+            DeValue::Array(entries) => {
+                entries.iter().for_each(|value| self.ignore_unresolved(value))
+            }
             _ => {
-                let mut unknown = self.unknown.borrow_mut();
-                unknown.entry(value.span().start).and_modify(Vec::clear);
+                let mut unresolved = self.unresolved.borrow_mut();
+                unresolved.entry(value.span().start).and_modify(Vec::clear);
             }
         }
     }
 
-    /// Returns a string as it stands in the file, fit to be repeated.
-    pub(crate) fn written(&self, value: &Value<'_>) -> String {
-        let written = self.written.borrow().get(&value.span().start).cloned();
+    /// Returns a string as it is in the file, which messages may repeat.
+    pub(crate) fn source_text(&self, value: &SpannedValue<'_>) -> String {
+        let written = self.source_texts.borrow().get(&value.span().start).cloned();
         written.unwrap_or_else(|| value.get_ref().as_str().unwrap_or_default().to_owned())
     }
 
-    /// Whether a string holds what came out of a variable.
-    pub(crate) fn is_replaced(&self, value: &Value<'_>) -> bool {
-        self.written.borrow().contains_key(&value.span().start)
+    /// True if a string contains the value of a variable.
+    pub(crate) fn contains_variable(&self, value: &SpannedValue<'_>) -> bool {
+        self.source_texts.borrow().contains_key(&value.span().start)
     }
 
-    /// Parses a value. Returns none if its variables are not known, which is told elsewhere.
+    /// Parses a value. Returns `None` if its variables could not be replaced, which is reported
+    /// separately.
     ///
-    /// What came out of a variable may be a secret, and complaints like to quote. So a complaint whose words
-    /// were put together while parsing is made again, from what stands in the file.
-    pub(crate) fn judge<T>(
+    /// The value of a variable may be a secret, and errors may quote values. Therefore an error
+    /// whose text was formatted while parsing is made again, from the string as it is in the file.
+    pub(crate) fn parse_value<T>(
         &self,
-        value: &Value<'_>,
-        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+        value: &SpannedValue<'_>,
+        parse: impl Fn(&SpannedValue<'_>) -> Parsed<T>,
     ) -> Option<Parsed<T>> {
-        if self.unknown.borrow().contains_key(&value.span().start) {
+        if self.unresolved.borrow().contains_key(&value.span().start) {
             return None;
         }
-        let complaint = match parse(value) {
-            Err(complaint) if self.is_replaced(value) && !complaint.is_fixed() => complaint,
+        let error = match parse(value) {
+            Err(error) if self.contains_variable(value) && !error.is_static() => error,
             parsed => return Some(parsed),
         };
-        let written = Spanned::new(value.span(), DeValue::String(self.written(value).into()));
-        let complaint = parse(&written).err().unwrap_or_else(|| Complaint {
-            at: complaint.at,
-            ..Complaint::new(
+        let written = Spanned::new(value.span(), DeValue::String(self.source_text(value).into()));
+        let error = parse(&written).err().unwrap_or_else(|| ValueError {
+            at: error.at,
+            ..ValueError::new(
                 "what the variable stands for cannot be used here",
                 "correct the variable, or write the value itself",
             )
         });
-        Some(Err(complaint))
+        Some(Err(error))
     }
 
-    // === The end ===
+    // === Results ===
 
-    /// Turns the findings into problems, in the order of the files. `files` are those that were taken in.
-    pub(crate) fn settle<'f>(self, files: impl IntoIterator<Item = &'f File>) -> Vec<Problem> {
+    /// Converts the diagnostics to problems, in the order of the files. `files` are the added
+    /// files.
+    pub(crate) fn into_problems<'f>(
+        self,
+        files: impl IntoIterator<Item = &'f ConfigFile>,
+    ) -> Vec<ConfigProblem> {
         let (broken, secrets) = (self.is_broken(), self.secrets.take());
-        let draw = |(sheet, file): (&Sheet, &File)| {
+        let to_source = |(source, file): (&SourceFile, &ConfigFile)| {
             let (name, text) = (file.name.clone(), file.text.as_str());
-            match sheet.form.get() {
-                Form::Toml if !broken => {
-                    let here = |s: &&Span| (sheet.start..sheet.end()).contains(&s.start);
-                    let local = |s: &Span| s.start - sheet.start..s.end - sheet.start;
+            match source.format.get() {
+                FileFormat::Toml if !broken => {
+                    let here = |s: &&Span| (source.start..source.end()).contains(&s.start);
+                    let local = |s: &Span| s.start - source.start..s.end - source.start;
                     let secrets: Vec<_> = secrets.iter().filter(here).map(local).collect();
-                    Source::blanked(name, text, &secrets)
+                    RedactedSource::redacted(name, text, &secrets)
                 }
-                Form::Toml | Form::Broken => Source::blanked_blindly(name, text),
-                Form::Json => {
+                FileFormat::Toml | FileFormat::Broken => {
+                    RedactedSource::redacted_invalid_toml(name, text)
+                }
+                FileFormat::Json => {
                     let brace = text.find('{').map_or(0, |at| at + 1);
-                    Source::blanked(name, text.get(..brace).unwrap_or_default(), &[])
+                    RedactedSource::redacted(name, text.get(..brace).unwrap_or_default(), &[])
                 }
             }
         };
-        let sources: Vec<Arc<Source>> = self.sheets.iter().zip(files).map(draw).collect();
-        let mut findings: Vec<_> = self.unknown.take().into_values().flatten().collect();
-        findings.extend(self.findings.take());
-        findings.sort_by_key(|f| f.span.as_ref().map(|s| s.start));
-        let problem = |f: Finding| {
+        let sources: Vec<Arc<RedactedSource>> =
+            self.source_files.iter().zip(files).map(to_source).collect();
+        let mut entries: Vec<_> = self.unresolved.take().into_values().flatten().collect();
+        entries.extend(self.entries.take());
+        entries.sort_by_key(|f| f.span.as_ref().map(|s| s.start));
+        let problem = |f: Diagnostic| {
             let at = f.span.as_ref().map_or(0, |span| span.start);
-            let index = self.sheets.partition_point(|sheet| sheet.start <= at).saturating_sub(1);
-            let start = self.sheets.get(index).map_or(0, |sheet| sheet.start);
-            Some(Problem {
+            let index =
+                self.source_files.partition_point(|source| source.start <= at).saturating_sub(1);
+            let start = self.source_files.get(index).map_or(0, |source| source.start);
+            Some(ConfigProblem {
                 severity: f.severity,
                 key: f.key,
-                what: f.complaint.what.into_owned(),
-                remedy: f.complaint.remedy.into_owned(),
+                what: f.error.what.into_owned(),
+                remedy: f.error.remedy.into_owned(),
                 span: f.span.map(|span| span.start - start..span.end - start),
                 source: sources.get(index)?.clone(),
             })
         };
-        findings.into_iter().filter_map(problem).collect()
+        entries.into_iter().filter_map(problem).collect()
     }
 
-    /// Turns the findings into a report.
-    pub(crate) fn report<'f>(self, files: impl IntoIterator<Item = &'f File>) -> Report {
-        Report::new(self.settle(files))
+    /// Converts the diagnostics to a report.
+    pub(crate) fn into_report<'f>(
+        self,
+        files: impl IntoIterator<Item = &'f ConfigFile>,
+    ) -> ConfigReport {
+        ConfigReport::new(self.into_problems(files))
     }
 }
 
-impl Sheet {
-    /// The place behind its text.
+impl SourceFile {
+    /// Returns the position after its text.
     fn end(&self) -> usize {
         self.start + self.lines.last().copied().unwrap_or(0)
     }

@@ -1,9 +1,9 @@
-//! The configuration as written: the main file and those it includes, as one document.
+//! Merged document: the main file and the included files as one TOML table.
 //!
-//! Each file is parsed by itself, then they are merged in the order of reading: tables grow together, and a
-//! key that two files define is a mistake at its second place. Then the variables of all strings are replaced.
-//!
-//! Knows nothing of: which keys exist and what they mean, but `include`, and `file` where a secret is told to be.
+//! Each file is parsed by itself, then the files are merged in the order of reading: tables are
+//! merged, and a key that two files define is a mistake at its second location. Then the variables
+//! of all strings are replaced. The only keys known here are `include`, and `file` as a source of a
+//! secret.
 
 use std::path::{Path, PathBuf};
 
@@ -11,77 +11,86 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::Sources;
-use crate::config::reader::diagnostics::{File, Form, Ledger, Value};
+use crate::config::reader::diagnostics::{ConfigFile, Diagnostics, FileFormat, SpannedValue};
 use crate::config::reader::include;
-use crate::config::reader::report::{Complaint, Problem, Report, Severity};
-use crate::config::reader::table_reader::{Table, join};
+use crate::config::reader::report::{ConfigProblem, ConfigReport, Severity, ValueError};
+use crate::config::reader::rule_locations::join;
+use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::variables::{self, Environment};
 
-/// Reads `main` with what it includes, and has `read` walk the top table. Returns what `read` made of it
-/// together with the warnings, or every problem when one of them is an error.
+/// Reads `main` and the files that it includes, and applies `read` to the top table. Returns the
+/// result of `read` with the warnings, or all problems if one of them is an error.
 pub(crate) fn read<R>(
-    main: &File,
+    main: &ConfigFile,
     environment: &Environment,
-    read: impl FnOnce(&Table<'_>) -> R,
-) -> Result<(R, Vec<Problem>), Report> {
+    read: impl FnOnce(&TableReader<'_>) -> R,
+) -> Result<(R, Vec<ConfigProblem>), ConfigReport> {
     let (result, problems) = read_with_mistakes(main, environment, read)?;
     match problems.iter().any(|p| p.severity == Severity::Error) {
-        true => Err(Report::new(problems)),
+        true => Err(ConfigReport::new(problems)),
         false => Ok((result, problems)),
     }
 }
 
-/// Reads the same whatever mistakes are in it, and returns them. Fails where a file is not there or no TOML.
+/// Reads like [`read`], but also returns the result if there are mistakes. Fails only if a file is
+/// missing or is not TOML.
 pub(crate) fn read_with_mistakes<R>(
-    main: &File,
+    main: &ConfigFile,
     environment: &Environment,
-    read: impl FnOnce(&Table<'_>) -> R,
-) -> Result<(R, Vec<Problem>), Report> {
-    let mut ledger = Ledger::default();
-    ledger.open(main);
-    let Some(mut root) = parse(main, 0, &ledger) else { return Err(ledger.report([main])) };
+    read: impl FnOnce(&TableReader<'_>) -> R,
+) -> Result<(R, Vec<ConfigProblem>), ConfigReport> {
+    let mut diagnostics = Diagnostics::default();
+    diagnostics.add_file(main);
+    let Some(mut root) = parse(main, 0, &diagnostics) else {
+        return Err(diagnostics.into_report([main]));
+    };
     if let Some(value) = root.get_mut("include") {
-        expand(value, "include", &ledger, environment);
+        expand(value, "include", &diagnostics, environment);
     }
-    let included = include::read(main, &root, &ledger);
+    let included = include::read(main, &root, &diagnostics);
     root.remove("include");
     let files = || std::iter::once(main).chain(&included);
 
     for file in &included {
-        let start = ledger.open(file);
-        if let Some(mut table) = parse(file, start, &ledger) {
-            refuse_include(&mut table, &ledger);
-            merge(&mut root, table, "", &ledger);
+        let start = diagnostics.add_file(file);
+        if let Some(mut table) = parse(file, start, &diagnostics) {
+            refuse_include(&mut table, &diagnostics);
+            merge(&mut root, table, "", &diagnostics);
         }
     }
-    if ledger.is_broken() {
-        return Err(ledger.report(files()));
+    if diagnostics.is_broken() {
+        return Err(diagnostics.into_report(files()));
     }
     for (name, value) in root.iter_mut() {
-        expand(value, name.get_ref(), &ledger, environment);
+        expand(value, name.get_ref(), &diagnostics, environment);
     }
-    let result = Table::root(&ledger, &root).walk(read);
-    let problems = ledger.settle(files());
+    let result = TableReader::root(&diagnostics, &root).read_checked(read);
+    let problems = diagnostics.into_problems(files());
     Ok((result, problems))
 }
 
-/// Names the files of a configuration, and those that its secrets are told to be in, whether they are there or not.
-pub(crate) fn sources(main: &File, environment: &Environment) -> Result<Sources, Report> {
-    let mut ledger = Ledger::default();
-    ledger.open(main);
-    let Some(mut root) = parse(main, 0, &ledger) else { return Err(ledger.report([main])) };
+/// Lists the files of a configuration, and the files of its secrets, whether they exist or not.
+pub(crate) fn sources(
+    main: &ConfigFile,
+    environment: &Environment,
+) -> Result<Sources, ConfigReport> {
+    let mut diagnostics = Diagnostics::default();
+    diagnostics.add_file(main);
+    let Some(mut root) = parse(main, 0, &diagnostics) else {
+        return Err(diagnostics.into_report([main]));
+    };
     if let Some(value) = root.get_mut("include") {
-        expand(value, "include", &ledger, environment);
+        expand(value, "include", &diagnostics, environment);
     }
-    let included = include::read(main, &root, &ledger);
-    // What secures connections is looked at by itself, all of it together.
+    let included = include::read(main, &root, &diagnostics);
+    // The files of `[server.tls]` are watched separately, all of them together.
     if let Some(DeValue::Table(server)) = root.get_mut("server").map(Spanned::get_mut) {
         server.remove("tls");
     }
     let mut secrets = Vec::new();
     find_secrets(&root, &main.folder, environment, &mut secrets);
     for file in &included {
-        // One that is no TOML names nothing.
+        // An invalid file names no secrets.
         if let Ok(table) = DeTable::parse(&file.text) {
             find_secrets(table.get_ref(), &file.folder, environment, &mut secrets);
         }
@@ -99,7 +108,7 @@ fn find_secrets(
     environment: &Environment,
     found: &mut Vec<PathBuf>,
 ) {
-    let mut look = |value: &DeValue<'_>| match value {
+    let mut search = |value: &DeValue<'_>| match value {
         DeValue::Table(table) => find_secrets(table, folder, environment, found),
         DeValue::Array(list) => {
             let tables = list.iter().filter_map(|value| value.get_ref().as_table());
@@ -107,48 +116,53 @@ fn find_secrets(
         }
         _ => {}
     };
-    table.iter().for_each(|(_, value)| look(value.get_ref()));
+    table.iter().for_each(|(_, value)| search(value.get_ref()));
     let Some(DeValue::String(text)) = table.get("file").map(Spanned::get_ref) else { return };
     match variables::expand(text, environment) {
         Ok(None) => found.push(folder.join(&**text)),
         Ok(Some(expanded)) => found.push(folder.join(expanded)),
-        // Who reads the configuration tells of it.
+        // Reading the configuration reports this error.
         Err(_) => {}
     }
 }
 
 // === Parsing ===
 
-/// Parses a file whose text begins at `start`; what is not TOML is told.
-fn parse<'f>(file: &'f File, start: usize, ledger: &Ledger) -> Option<DeTable<'f>> {
+/// Parses a file whose text begins at `start`; syntax errors are reported.
+fn parse<'f>(file: &'f ConfigFile, start: usize, diagnostics: &Diagnostics) -> Option<DeTable<'f>> {
     let text = file.text.as_str();
     if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
         let at = start + text.find('{').unwrap_or(0);
         let what = "this is JSON, and the configuration is TOML";
         let remedy = "`weir init --from FILE` makes one from the configuration of an MCP client";
-        ledger.add(Severity::Error, String::new(), Some(at..at + 1), Complaint::new(what, remedy));
-        ledger.set_form(start, Form::Json);
+        diagnostics.add(
+            Severity::Error,
+            String::new(),
+            Some(at..at + 1),
+            ValueError::new(what, remedy),
+        );
+        diagnostics.set_format(start, FileFormat::Json);
         return None;
     }
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut last = None;
     for error in &errors {
-        // The parser says of one open bracket as often that it is open as it had hopes of its end.
+        // The parser reports one unclosed bracket several times; only the first report is used.
         let this = (error.span(), error.message());
         if last.replace(this.clone()) == Some(this) {
             continue;
         }
         let span = error.span().map(|span| span.start + start..span.end + start);
-        ledger.add(Severity::Error, String::new(), span.or(Some(start..start)), syntax(error));
+        diagnostics.add(Severity::Error, String::new(), span.or(Some(start..start)), syntax(error));
     }
     if !errors.is_empty() {
-        ledger.set_form(start, Form::Broken);
+        diagnostics.set_format(start, FileFormat::Broken);
         return None;
     }
     Some(shift(document.into_inner(), start))
 }
 
-fn syntax(error: &toml::de::Error) -> Complaint {
+fn syntax(error: &toml::de::Error) -> ValueError {
     let (what, remedy) = match error.message().split_once(", expected ") {
         Some((what, "nothing")) => (what, "if it is text, put it in quotes".to_owned()),
         Some((what, expected)) => (what, format!("expected {expected}")),
@@ -157,10 +171,10 @@ fn syntax(error: &toml::de::Error) -> Complaint {
         }
         None => (error.message(), "correct it here".to_owned()),
     };
-    Complaint::new(format!("not TOML: {what}"), remedy)
+    ValueError::new(format!("not TOML: {what}"), remedy)
 }
 
-/// Moves all places behind `start`.
+/// Moves all spans by `start`.
 fn shift(table: DeTable<'_>, start: usize) -> DeTable<'_> {
     fn moved<T>(spanned: Spanned<T>, start: usize, change: impl FnOnce(T) -> T) -> Spanned<T> {
         let span = spanned.span();
@@ -185,22 +199,22 @@ fn shift(table: DeTable<'_>, start: usize) -> DeTable<'_> {
 
 // === Merging ===
 
-/// Files form one layer, so that whoever looks for a file finds it in the main one.
-fn refuse_include(table: &mut DeTable<'_>, ledger: &Ledger) {
+/// Refuses `include` in an included file, so that the main file names all files.
+fn refuse_include(table: &mut DeTable<'_>, diagnostics: &Diagnostics) {
     if let Some((name, _)) = table.remove_entry("include") {
         let what = "an included file cannot include others";
         let remedy = "name them in the include of the main file";
-        ledger.add(
+        diagnostics.add(
             Severity::Error,
             "include".to_owned(),
             Some(name.span()),
-            Complaint::new(what, remedy),
+            ValueError::new(what, remedy),
         );
     }
 }
 
-/// Adds a later file: tables grow together, anything else may be defined once.
-fn merge<'t>(into: &mut DeTable<'t>, from: DeTable<'t>, path: &str, ledger: &Ledger) {
+/// Merges a later file: tables are merged, any other key may be defined only once.
+fn merge<'t>(into: &mut DeTable<'t>, from: DeTable<'t>, path: &str, diagnostics: &Diagnostics) {
     for (name, value) in from {
         let path = join(path, name.get_ref());
         let first = into.get_key_value(name.get_ref().as_ref()).map(|(first, _)| first.span());
@@ -208,19 +222,19 @@ fn merge<'t>(into: &mut DeTable<'t>, from: DeTable<'t>, path: &str, ledger: &Led
             into.insert(name, value);
             continue;
         };
-        let held = into.get_mut(name.get_ref().as_ref()).map(Spanned::get_mut);
-        match (held, value.get_ref()) {
+        let existing = into.get_mut(name.get_ref().as_ref()).map(Spanned::get_mut);
+        match (existing, value.get_ref()) {
             (Some(DeValue::Table(into)), DeValue::Table(_)) => {
                 if let DeValue::Table(from) = value.into_inner() {
-                    merge(into, from, &path, ledger);
+                    merge(into, from, &path, diagnostics);
                 }
             }
             _ => {
-                // It is not read any more, so nobody else will hide what it holds.
-                ledger.hide(&value);
-                let what = format!("{} defines this already", ledger.line(first.start));
-                let complaint = Complaint::new(what, "remove one of the two");
-                ledger.add(Severity::Error, path, Some(name.span()), complaint);
+                // The value is dropped here, so no later reader redacts its secrets.
+                diagnostics.redact(&value);
+                let what = format!("{} defines this already", diagnostics.line(first.start));
+                let error = ValueError::new(what, "remove one of the two");
+                diagnostics.add(Severity::Error, path, Some(name.span()), error);
             }
         }
     }
@@ -229,26 +243,31 @@ fn merge<'t>(into: &mut DeTable<'t>, from: DeTable<'t>, path: &str, ledger: &Led
 // === Variables ===
 
 /// Replaces the variables of every string in `value`.
-fn expand(value: &mut Value<'_>, path: &str, ledger: &Ledger, environment: &Environment) {
+fn expand(
+    value: &mut SpannedValue<'_>,
+    path: &str,
+    diagnostics: &Diagnostics,
+    environment: &Environment,
+) {
     let span = value.span();
     match value.get_mut() {
         DeValue::Table(table) => {
             for (name, value) in table.iter_mut() {
-                expand(value, &join(path, name.get_ref()), ledger, environment);
+                expand(value, &join(path, name.get_ref()), diagnostics, environment);
             }
         }
         DeValue::Array(list) => {
             for value in list.iter_mut() {
-                expand(value, path, ledger, environment);
+                expand(value, path, diagnostics, environment);
             }
         }
         DeValue::String(text) => match variables::expand(text, environment) {
             Ok(None) => {}
             Ok(Some(expanded)) => {
                 let written = std::mem::replace(text, expanded.into());
-                ledger.keep_written(span.start, written.into_owned());
+                diagnostics.record_source_text(span.start, written.into_owned());
             }
-            Err(complaints) => ledger.keep_unknown(span, path, complaints),
+            Err(errors) => diagnostics.record_unresolved(span, path, errors),
         },
         _ => {}
     }

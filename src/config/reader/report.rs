@@ -1,10 +1,8 @@
-//! What is wrong with a config file, drawn at its place.
+//! Report of the problems in a configuration, rendered as annotated source lines.
 //!
-//! A [`Report`] holds every problem that was found, in the order of the file; each names the file, the
-//! key and the remedy. A drawing shows the line it speaks of, so the text is blanked first wherever it
-//! holds, or might hold, a secret.
-//!
-//! Knows nothing of: which keys exist and what they mean.
+//! A [`ConfigReport`] contains every problem, in the order of the files; each has its file, its key
+//! and a remedy. A rendered problem shows its source line, therefore the text is redacted first
+//! wherever it contains, or might contain, a secret.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,90 +13,98 @@ use std::sync::Arc;
 use annotate_snippets::renderer::Renderer;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Snippet};
 
-/// Every problem that was found in one config file. Its `Display` is [`Report::draw`] without colors.
+/// Problems of one configuration. Its `Display` is [`ConfigReport::render`] without colors.
 #[derive(Clone, PartialEq)]
-pub struct Report {
-    problems: Vec<Problem>,
+pub struct ConfigReport {
+    problems: Vec<ConfigProblem>,
 }
 
-impl Report {
-    pub(crate) fn new(problems: Vec<Problem>) -> Self {
+impl ConfigReport {
+    pub(crate) fn new(problems: Vec<ConfigProblem>) -> Self {
         Self { problems }
     }
 
-    /// Reports that the file cannot even be read.
+    /// Makes a report about a file that cannot be read.
     pub(crate) fn about_file(
         path: &Path,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        let source = Source::blanked(path.display().to_string(), "", &[]);
+        let source = RedactedSource::redacted(path.display().to_string(), "", &[]);
         let (severity, what, remedy) = (Severity::Error, what.into(), remedy.into());
-        Self::new(vec![Problem { severity, key: String::new(), what, remedy, span: None, source }])
+        Self::new(vec![ConfigProblem {
+            severity,
+            key: String::new(),
+            what,
+            remedy,
+            span: None,
+            source,
+        }])
     }
 
     /// Returns the problems in the order of the file; at least one of them is an error.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
 
-    /// Draws every problem at its place; `styled` adds colors for a terminal.
-    pub fn draw(&self, styled: bool) -> String {
-        let drawn = self.problems.iter().take(MAX_DRAWN);
-        let mut text = drawn.map(|p| p.draw(styled)).collect::<Vec<_>>().join("\n\n");
-        if let Some(more) = self.problems.len().checked_sub(MAX_DRAWN).filter(|n| *n > 0) {
+    /// Renders every problem at its location; `styled` adds colors for a terminal.
+    pub fn render(&self, styled: bool) -> String {
+        let shown = self.problems.iter().take(MAX_RENDERED);
+        let mut text = shown.map(|p| p.render(styled)).collect::<Vec<_>>().join("\n\n");
+        if let Some(more) = self.problems.len().checked_sub(MAX_RENDERED).filter(|n| *n > 0) {
             text.push_str(&format!("\n\nand {more} more"));
         }
         text
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ConfigReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.draw(false))
+        f.write_str(&self.render(false))
     }
 }
 
-impl fmt::Debug for Report {
+impl fmt::Debug for ConfigReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl std::error::Error for Report {}
+impl std::error::Error for ConfigReport {}
 
 // === Problem ===
 
-/// One thing that is wrong, and what to do about it. Its `Display` is [`Problem::draw`] without colors.
+/// One mistake, with a remedy. Its `Display` is [`ConfigProblem::render`] without colors.
 #[derive(Clone, PartialEq)]
-pub struct Problem {
-    /// Whether Weir can start all the same.
+pub struct ConfigProblem {
+    /// Severity, which decides whether Weir can start.
     pub severity: Severity,
-    /// The key it is about, as `server.listen`; empty when it is about the whole file.
+    /// Key, as `server.listen`; empty for a problem of the whole file.
     pub key: String,
-    /// What is wrong.
+    /// Description of the mistake.
     pub what: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: String,
     pub(crate) span: Option<Span>,
-    pub(crate) source: Arc<Source>,
+    pub(crate) source: Arc<RedactedSource>,
 }
 
-/// A problem that Weir can start with; its severity is [`Severity::Warning`].
-pub type Warning = Problem;
+/// Problem with which Weir can start; its severity is [`Severity::Warning`].
+pub type Warning = ConfigProblem;
 
-/// Whether Weir can start in spite of a [`Problem`].
+/// Severity of a [`ConfigProblem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The file cannot be used.
+    /// The configuration cannot be used.
     Error,
-    /// The file can be used, but probably does not say what its author meant.
+    /// The configuration can be used, but contains a value that is probably not intended.
     Warning,
 }
 
-impl Problem {
-    /// Draws the line, a caret under the place, and the remedy; `styled` adds colors for a terminal.
-    pub fn draw(&self, styled: bool) -> String {
+impl ConfigProblem {
+    /// Renders the line, carets under the span, and the remedy; `styled` adds colors for a
+    /// terminal.
+    pub fn render(&self, styled: bool) -> String {
         let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
         let level = match self.severity {
             Severity::Error => Level::ERROR,
@@ -119,13 +125,13 @@ impl Problem {
                 Level::HELP.message(annotate_snippets::normalize_untrusted_str(&self.remedy)),
             ),
         };
-        // The renderer leaves blanks at the end of its margin lines.
-        let drawn = renderer.render(&[group]);
-        drawn.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+        // The renderer leaves spaces at the end of its margin lines.
+        let rendered = renderer.render(&[group]);
+        rendered.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns the place as `weir.toml:12:5`, or the file's name alone.
-    pub fn place(&self) -> String {
+    /// Returns the location as `weir.toml:12:5`, or the file's name alone.
+    pub fn location(&self) -> String {
         match self.position() {
             Some((line, column)) => format!("{}:{line}:{column}", self.file()),
             None => self.file().to_owned(),
@@ -137,7 +143,7 @@ impl Problem {
         &self.source.name
     }
 
-    /// Returns line and column, both from 1; none where it is about the whole file.
+    /// Returns line and column, both from 1; `None` for a problem of the whole file.
     pub fn position(&self) -> Option<(usize, usize)> {
         let before = self.source.text.get(..self.span.as_ref()?.start)?;
         let line = before.matches('\n').count() + 1;
@@ -153,57 +159,58 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.draw(false))
+        f.write_str(&self.render(false))
     }
 }
 
-impl fmt::Debug for Problem {
+impl fmt::Debug for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} ({})", self.place(), self.to_line(), self.remedy)
+        write!(f, "{}: {} ({})", self.location(), self.to_line(), self.remedy)
     }
 }
 
 // === Source ===
 
-/// Bytes of the text that something stands at.
+/// Byte range in a text.
 pub(crate) type Span = Range<usize>;
 
-/// The text that problems are drawn on. It never holds a secret: see [`Source::blanked`].
+/// Source text for rendered problems. It never contains a secret: see [`RedactedSource::redacted`].
 #[derive(PartialEq)]
-pub(crate) struct Source {
+pub(crate) struct RedactedSource {
     name: String,
     text: String,
 }
 
-impl Source {
+impl RedactedSource {
     #[cfg(test)]
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Keeps the text with the bytes of every secret replaced, so that all places stay where they are.
-    pub(crate) fn blanked(name: String, text: &str, secrets: &[Span]) -> Arc<Self> {
+    /// Makes a source with the bytes of every secret replaced, so that all spans stay valid.
+    pub(crate) fn redacted(name: String, text: &str, secrets: &[Span]) -> Arc<Self> {
         let mut bytes = text.as_bytes().to_vec();
         for secret in secrets {
-            blank(&mut bytes, secret.clone());
+            redact(&mut bytes, secret.clone());
         }
         for user_info in user_infos(text) {
-            blank(&mut bytes, user_info);
+            redact(&mut bytes, user_info);
         }
         Arc::new(Self { name, text: into_text(bytes) })
     }
 
-    /// Keeps a text that is not TOML, where nobody can tell for sure what is a secret: only headers of
-    /// tables and lines that begin with a harmless key stay; of other known keys what precedes the first `=`.
-    pub(crate) fn blanked_blindly(name: String, text: &str) -> Arc<Self> {
+    /// Makes a source of invalid TOML, in which secrets cannot be located reliably: only table
+    /// headers and lines that begin with a harmless key are kept, and of other known keys the text
+    /// before `=`.
+    pub(crate) fn redacted_invalid_toml(name: String, text: &str) -> Arc<Self> {
         let mut bytes = text.as_bytes().to_vec();
         let mut start = 0;
         for line in text.split_inclusive('\n') {
             if !is_harmless(line) {
                 let from = line.find('=').filter(|_| begins_with_a_key(line));
-                blank(&mut bytes, start + from.map_or(0, |equals| equals + 1)..start + line.len());
+                redact(&mut bytes, start + from.map_or(0, |equals| equals + 1)..start + line.len());
             }
             start += line.len();
         }
@@ -211,7 +218,8 @@ impl Source {
     }
 }
 
-/// The user information of each URL in a text (RFC 3986, 3.2.1): a value of any key may be a URL with a password.
+/// Returns the user information of each URL in a text (RFC 3986, 3.2.1), because the value of any
+/// key may be a URL with a password.
 fn user_infos(text: &str) -> impl Iterator<Item = Span> {
     text.match_indices("://").filter_map(|(at, separator)| {
         let start = at + separator.len();
@@ -227,13 +235,13 @@ fn is_harmless(line: &str) -> bool {
         return !line.contains(['=', '"', '\'']);
     }
     let mut words = words(line);
-    let begins_well = words.next().is_none_or(|first| HARMLESS_KEYS.contains(&first));
-    let goes_on_well =
+    let starts_harmless = words.next().is_none_or(|first| HARMLESS_KEYS.contains(&first));
+    let continues_harmless =
         !words.any(|word| SECRET_WORDS.iter().any(|secret| word.starts_with(secret)));
-    begins_well && goes_on_well && !(line.contains("://") && line.contains('@'))
+    starts_harmless && continues_harmless && !(line.contains("://") && line.contains('@'))
 }
 
-/// Whether a line begins as one that is no continuation of a text does.
+/// True if a line begins with a known key, so that it is not the continuation of a text.
 fn begins_with_a_key(line: &str) -> bool {
     words(line).next().is_some_and(|first| {
         HARMLESS_KEYS.contains(&first)
@@ -247,7 +255,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(between).skip_while(|word| word.is_empty())
 }
 
-fn blank(bytes: &mut [u8], secret: Span) {
+fn redact(bytes: &mut [u8], secret: Span) {
     for byte in bytes.get_mut(secret).unwrap_or_default() {
         if !byte.is_ascii_whitespace() {
             *byte = b'*';
@@ -255,22 +263,22 @@ fn blank(bytes: &mut [u8], secret: Span) {
     }
 }
 
-/// Secrets begin and end at characters, so that the text stays UTF-8.
+/// Converts redacted bytes to a text. Spans are at character boundaries, so the bytes stay UTF-8.
 fn into_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-// === Complaint ===
+// === ValueError ===
 
-/// What a parser has against a value. The reader adds the key and the place.
-pub(crate) struct Complaint {
+/// Error of a parser about a value. The reader adds the key and the location.
+pub(crate) struct ValueError {
     pub(crate) what: Cow<'static, str>,
     pub(crate) remedy: Cow<'static, str>,
-    /// Where, if not at the whole value.
+    /// Span, if it is not that of the whole value.
     pub(crate) at: Option<Span>,
 }
 
-impl Complaint {
+impl ValueError {
     pub(crate) fn new(
         what: impl Into<Cow<'static, str>>,
         remedy: impl Into<Cow<'static, str>>,
@@ -278,8 +286,8 @@ impl Complaint {
         Self { what: what.into(), remedy: remedy.into(), at: None }
     }
 
-    /// Whether its words stand in Weir's own source, so that they cannot repeat a value.
-    pub(crate) fn is_fixed(&self) -> bool {
+    /// True if its texts are constants, which cannot contain a value.
+    pub(crate) fn is_static(&self) -> bool {
         matches!((&self.what, &self.remedy), (Cow::Borrowed(_), Cow::Borrowed(_)))
     }
 
@@ -288,7 +296,7 @@ impl Complaint {
     }
 }
 
-/// Says which known word was probably meant, as "did you mean `listen`?".
+/// Suggests the most similar known word, as "did you mean `listen`?".
 pub(crate) fn did_you_mean<'a>(
     word: &str,
     known: impl IntoIterator<Item = &'a str>,
@@ -296,9 +304,9 @@ pub(crate) fn did_you_mean<'a>(
     nearest(word, known).map(|meant| format!("did you mean `{meant}`?"))
 }
 
-/// Finds the known word that was probably meant.
+/// Finds the most similar known word.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // One slip in three characters; more than that is another word.
+    // One typing error in three characters is accepted; with more it is another word.
     let tolerance = (word.chars().count() / 3).max(1);
     let (distance, meant) = known
         .into_iter()
@@ -307,10 +315,10 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     (distance <= tolerance).then_some(meant)
 }
 
-/// Whoever made fifty mistakes does not read the fifty-first.
-const MAX_DRAWN: usize = 50;
+/// Maximum number of rendered problems.
+const MAX_RENDERED: usize = 50;
 
-/// Keys whose values never are secrets. One that is missing here costs a little of the drawing, no more.
+/// Keys whose values are never secrets. The line of a key that is missing here is redacted.
 const HARMLESS_KEYS: [&str; 27] = [
     "include",
     "listen",
@@ -341,8 +349,8 @@ const HARMLESS_KEYS: [&str; 27] = [
     "level",
 ];
 
-/// Keys that hold secrets, or lead to them.
+/// Keys of secrets, or of tables with secrets.
 const SECRET_WORDS: [&str; 5] = ["env", "headers", "auth", "token", "password"];
 
-/// Keys whose values may hold secrets, but whose names do not.
+/// Known keys whose values may contain secrets.
 const OTHER_KEYS: [&str; 4] = ["args", "pass_env", "key_sha256", "rename"];

@@ -1,47 +1,45 @@
-//! Where something was written, for whoever explains what it does.
+//! Locations of rules in the configuration files, for `weir explain`.
 //!
-//! Promise: no place makes two configurations differ that say the same.
-//! Knows nothing of: what was written there.
+//! Invariant: locations do not affect the equality of configurations.
 
 use std::collections::BTreeMap;
 
-use crate::config::reader::table_reader::join;
-
-/// Lines like `conf.d/a.toml:12` by paths like `roles.dev.tools.deny[0]`. Only rules have them, and the few
-/// keys that decide about rules; what stands in no file has none.
+/// Lines like `conf.d/a.toml:12` by paths like `roles.dev.tools.deny[0]`, for rules and for the few
+/// keys that decide about rules. Default values have no location.
 #[derive(Clone, Debug, Default)]
-pub struct Places(BTreeMap<String, String>);
+pub struct RuleLocations(BTreeMap<String, String>);
 
-impl Places {
-    /// Where the key of this path stands.
+impl RuleLocations {
+    /// Returns the location of a key.
     pub fn of(&self, path: &[&str]) -> Option<&str> {
         self.0.get(&joined(path)).map(String::as_str)
     }
 
-    /// Where an entry of the list of this path stands.
+    /// Returns the location of an entry of a list.
     pub fn of_entry(&self, path: &[&str], at: usize) -> Option<&str> {
         self.0.get(&entry(&joined(path), at)).map(String::as_str)
     }
 
-    /// Where an entry of a rule of a role in [`Config::roles`](crate::config::Config::roles) stands; `kind` and `list`
-    /// are its keys, like `tools` and `deny`.
+    /// Returns the location of a pattern of a role in
+    /// [`Config::roles`](crate::config::Config::roles); `kind` and `list` are its keys, like
+    /// `tools` and `deny`.
     pub fn of_rule(&self, role: &str, kind: &str, list: &str, at: usize) -> Option<&str> {
-        match crate::config::access::owner_of(role) {
+        match owner_of(role) {
             Some(client) => self.of_entry(&["clients", client, kind, list], at),
             None => self.of_entry(&["roles", role, kind, list], at),
         }
     }
 
-    pub(crate) fn keep(&mut self, path: String, line: String) {
+    pub(crate) fn record(&mut self, path: String, line: String) {
         self.0.insert(path, line);
     }
 
-    pub(crate) fn keep_entry(&mut self, path: &str, at: usize, line: String) {
+    pub(crate) fn record_entry(&mut self, path: &str, at: usize, line: String) {
         self.0.insert(entry(path, at), line);
     }
 }
 
-impl PartialEq for Places {
+impl PartialEq for RuleLocations {
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -54,3 +52,19 @@ fn joined(path: &[&str]) -> String {
 fn entry(path: &str, at: usize) -> String {
     format!("{path}[{at}]")
 }
+
+/// Appends a key to the path of its table, in quotes if TOML requires them.
+pub(crate) fn join(path: &str, key: &str) -> String {
+    let bare =
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    let key = if bare { key.to_owned() } else { format!("{key:?}") };
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// Returns the client of a client's own role.
+pub(crate) fn owner_of(role: &str) -> Option<&str> {
+    role.strip_prefix(OWN_ROLE_PREFIX)
+}
+
+/// Prefix of a client's own role; names in files cannot contain it.
+pub(crate) const OWN_ROLE_PREFIX: &str = "client:";

@@ -1,10 +1,11 @@
-//! The document while it is read, table by table.
+//! Reader for one table of the document.
 //!
-//! A [`Table`] is read key by key. What is wrong goes to the [`Ledger`] with its place, and the reader goes
-//! on with the default: ten mistakes give ten places. Asking for a key is what makes it known: a key that
-//! nobody has asked for by the end of its table is an error, so the list of keys cannot fall behind the code.
+//! A [`TableReader`] is read key by key. Each mistake is added to the [`Diagnostics`] with its
+//! span, and reading continues with the default, so that all mistakes are reported at once. Reading
+//! a key makes it a known key: keys that were not read by the end of their table are errors, so the
+//! list of known keys always matches the code.
 //!
-//! Knows nothing of: which keys exist and what they mean.
+//! Decision: docs/decisions/0020-configuration-and-schema.md
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -13,77 +14,77 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
-use crate::config::reader::diagnostics::Ledger;
-pub(crate) use crate::config::reader::diagnostics::{Parsed, Value};
-use crate::config::reader::report::{Complaint, Severity, Span, did_you_mean};
-use crate::config::reader::rule_locations::Places;
+use crate::config::reader::diagnostics::Diagnostics;
+pub(crate) use crate::config::reader::diagnostics::{Parsed, SpannedValue};
+use crate::config::reader::report::{Severity, Span, ValueError, did_you_mean};
+use crate::config::reader::rule_locations::{RuleLocations, join};
 
 // === Table ===
 
-/// One table of the file while it is being read. A table that is not written reads as an empty one.
-pub(crate) struct Table<'a> {
-    ledger: &'a Ledger,
-    /// As it appears in messages: `upstreams.house.timeouts`.
+/// Reader of one table. A missing table reads as an empty one.
+pub(crate) struct TableReader<'a> {
+    diagnostics: &'a Diagnostics,
+    /// Path in messages, like `upstreams.files.timeouts`.
     path: String,
-    /// Where its name stands; none for the top table and for one that is not written.
+    /// Span of its name; `None` for the top table and for a missing table.
     span: Option<Span>,
     entries: Option<&'a DeTable<'a>>,
-    asked: RefCell<Vec<&'a str>>,
+    known_keys: RefCell<Vec<&'a str>>,
 }
 
-impl<'a> Table<'a> {
-    pub(crate) fn root(ledger: &'a Ledger, entries: &'a DeTable<'a>) -> Self {
+impl<'a> TableReader<'a> {
+    pub(crate) fn root(diagnostics: &'a Diagnostics, entries: &'a DeTable<'a>) -> Self {
         Self {
-            ledger,
+            diagnostics,
             path: String::new(),
             span: None,
             entries: Some(entries),
-            asked: RefCell::default(),
+            known_keys: RefCell::default(),
         }
     }
 
-    /// Reads the table and then reports the keys that `read` did not ask for.
-    pub(crate) fn walk<R>(self, read: impl FnOnce(&Self) -> R) -> R {
+    /// Reads the table with `read`, then reports the keys that `read` has not read.
+    pub(crate) fn read_checked<R>(self, read: impl FnOnce(&Self) -> R) -> R {
         let result = read(&self);
-        let asked = self.asked.into_inner();
+        let known_keys = self.known_keys.into_inner();
         for (key, value) in self.entries.into_iter().flat_map(DeTable::iter) {
-            if !asked.contains(&key.get_ref().as_ref()) {
-                // A misspelled `headers` holds as many secrets as a well spelled one.
-                self.ledger.hide(value);
-                let remedy = habit(key.get_ref(), &asked)
-                    .or_else(|| did_you_mean(key.get_ref(), asked.iter().copied()))
-                    .unwrap_or_else(|| format!("known here: {}", asked.join(", ")));
-                let complaint = Complaint::new("no such key", remedy);
-                self.ledger.add(
+            if !known_keys.contains(&key.get_ref().as_ref()) {
+                // A misspelled `headers` contains secrets, too.
+                self.diagnostics.redact(value);
+                let remedy = foreign_key_remedy(key.get_ref(), &known_keys)
+                    .or_else(|| did_you_mean(key.get_ref(), known_keys.iter().copied()))
+                    .unwrap_or_else(|| format!("known here: {}", known_keys.join(", ")));
+                let error = ValueError::new("no such key", remedy);
+                self.diagnostics.add(
                     Severity::Error,
                     join(&self.path, key.get_ref()),
                     Some(key.span()),
-                    complaint,
+                    error,
                 );
             }
         }
         result
     }
 
-    /// Reads one value, if it is written and `parse` accepts it.
+    /// Reads one value. Returns `None` if the key is missing or `parse` fails, which is reported.
     pub(crate) fn read<T>(
         &self,
         key: &'a str,
-        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+        parse: impl Fn(&SpannedValue<'_>) -> Parsed<T>,
     ) -> Option<T> {
         let (_, value) = self.entry(key)?;
-        self.ledger.judge(value, parse)?.map_err(|complaint| self.object(key, complaint)).ok()
+        self.diagnostics.parse_value(value, parse)?.map_err(|error| self.error(key, error)).ok()
     }
 
-    /// Reads a list; entries that `parse` does not accept are reported and left out.
+    /// Reads a list; entries for which `parse` fails are reported and left out.
     pub(crate) fn list<T>(
         &self,
         key: &'a str,
-        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+        parse: impl Fn(&SpannedValue<'_>) -> Parsed<T>,
     ) -> Option<Vec<T>> {
         let (_, value) = self.entry(key)?;
         let Some(entries) = value.get_ref().as_array() else {
-            self.object(key, wrong_type("a list", value.get_ref(), "put it in brackets: [\"…\"]"));
+            self.error(key, wrong_type("a list", value.get_ref(), "put it in brackets: [\"…\"]"));
             return None;
         };
         Some(self.entries(Severity::Error, key, entries, parse))
@@ -93,75 +94,84 @@ impl<'a> Table<'a> {
     pub(crate) fn one_or_list<T>(
         &self,
         key: &'a str,
-        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+        parse: impl Fn(&SpannedValue<'_>) -> Parsed<T>,
     ) -> Option<Vec<T>> {
-        match self.written(key)?.get_ref() {
+        match self.get(key)?.get_ref() {
             DeValue::Array(_) => self.list(key, parse),
-            // What cannot be read is told, and is no entry.
+            // An invalid value is reported, and is left out.
             _ => Some(self.read(key, parse).into_iter().collect()),
         }
     }
 
-    /// Reads a list of tables, and keeps where each stands; what is no table is reported and left out.
-    pub(crate) fn rows<R>(&self, key: &'a str, mut read: impl FnMut(&Table<'a>) -> R) -> Vec<R> {
-        let Some(value) = self.written(key) else { return Vec::new() };
+    /// Reads a list of tables, and records their locations; other entries are reported and left
+    /// out.
+    pub(crate) fn table_list<R>(
+        &self,
+        key: &'a str,
+        mut read: impl FnMut(&TableReader<'a>) -> R,
+    ) -> Vec<R> {
+        let Some(value) = self.get(key) else { return Vec::new() };
         let Some(rows) = value.get_ref().as_array() else {
             let remedy =
                 format!("write [[{}]] above each, with two brackets", join(&self.path, key));
-            self.object(key, wrong_type("a list of tables", value.get_ref(), remedy));
+            self.error(key, wrong_type("a list of tables", value.get_ref(), remedy));
             return Vec::new();
         };
-        let read = |row: &'a Value<'a>| {
+        let read = |row: &'a SpannedValue<'a>| {
             let Some(entries) = row.get_ref().as_table() else {
                 let remedy = format!("write [[{}]] and its keys below", join(&self.path, key));
-                let complaint = wrong_type("a table", row.get_ref(), remedy).at(row.span());
-                self.object(key, complaint);
+                let error = wrong_type("a table", row.get_ref(), remedy).at(row.span());
+                self.error(key, error);
                 return None;
             };
-            Some(self.child(key, Some(row.span()), Some(entries)).walk(&mut read))
+            Some(self.child(key, Some(row.span()), Some(entries)).read_checked(&mut read))
         };
         let places: Vec<_> = rows.iter().map(|row| row.span().start).collect();
-        self.ledger.keep_places(&join(&self.path, key), &places);
+        self.diagnostics.record_locations(&join(&self.path, key), &places);
         rows.iter().filter_map(read).collect()
     }
 
-    /// Reads a list as [`Table::list`] does, and keeps where each entry stands.
-    pub(crate) fn list_with_places<T>(
+    /// Reads a list like [`TableReader::list`], and records the locations of its entries.
+    pub(crate) fn list_with_locations<T>(
         &self,
         key: &'a str,
-        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+        parse: impl Fn(&SpannedValue<'_>) -> Parsed<T>,
     ) -> Option<Vec<T>> {
         let entries = self.list(key, |value| Ok((parse(value)?, value.span().start)))?;
         let (entries, places): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-        self.ledger.keep_places(&join(&self.path, key), &places);
+        self.diagnostics.record_locations(&join(&self.path, key), &places);
         Some(entries)
     }
 
-    /// Keeps where the value of a key stands, if it is written.
-    pub(crate) fn keep_place(&self, key: &'a str) {
-        if let Some(value) = self.written(key) {
-            self.ledger.keep_place(join(&self.path, key), value.span().start);
+    /// Records the location of a key's value, if the key is set.
+    pub(crate) fn record_location(&self, key: &'a str) {
+        if let Some(value) = self.get(key) {
+            self.diagnostics.record_location(join(&self.path, key), value.span().start);
         }
     }
 
-    /// Returns the places that were kept anywhere in the document.
-    pub(crate) fn places(&self) -> Places {
-        self.ledger.places()
+    /// Returns the locations that were recorded in the whole document.
+    pub(crate) fn locations(&self) -> RuleLocations {
+        self.diagnostics.locations()
     }
 
-    /// Looks at a list once more: what `parse` does not accept is probably not meant, but no error.
-    pub(crate) fn warn_each(&self, key: &'a str, parse: impl Fn(&Value<'_>) -> Parsed<()>) {
-        if let Some(entries) = self.written(key).and_then(|value| value.get_ref().as_array()) {
+    /// Adds a warning for each entry of a list for which `parse` fails.
+    pub(crate) fn warn_entries(
+        &self,
+        key: &'a str,
+        parse: impl Fn(&SpannedValue<'_>) -> Parsed<()>,
+    ) {
+        if let Some(entries) = self.get(key).and_then(|value| value.get_ref().as_array()) {
             self.entries(Severity::Warning, key, entries, parse);
         }
     }
 
-    /// Looks at a value once more: what `parse` does not accept is probably not meant, but no error.
-    pub(crate) fn warn_of(&self, key: &'a str, parse: impl Fn(&Value<'_>) -> Parsed<()>) {
+    /// Adds a warning if `parse` fails for the value of a key.
+    pub(crate) fn warn_value(&self, key: &'a str, parse: impl Fn(&SpannedValue<'_>) -> Parsed<()>) {
         let Some((_, value)) = self.entry(key) else { return };
-        if let Some(Err(complaint)) = self.ledger.judge(value, parse) {
+        if let Some(Err(error)) = self.diagnostics.parse_value(value, parse) {
             let path = join(&self.path, key);
-            self.ledger.add(Severity::Warning, path, Some(value.span()), complaint);
+            self.diagnostics.add(Severity::Warning, path, Some(value.span()), error);
         }
     }
 
@@ -170,170 +180,178 @@ impl<'a> Table<'a> {
         severity: Severity,
         key: &str,
         entries: &DeArray<'_>,
-        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+        parse: impl Fn(&SpannedValue<'_>) -> Parsed<T>,
     ) -> Vec<T> {
-        let accept = |value: &Value<'_>| {
-            let complain = |complaint| {
-                self.ledger.add(severity, join(&self.path, key), Some(value.span()), complaint)
+        let accept = |value: &SpannedValue<'_>| {
+            let report = |error| {
+                self.diagnostics.add(severity, join(&self.path, key), Some(value.span()), error)
             };
-            self.ledger.judge(value, &parse)?.map_err(complain).ok()
+            self.diagnostics.parse_value(value, &parse)?.map_err(report).ok()
         };
         entries.iter().filter_map(accept).collect()
     }
 
-    /// Reads a table with keys of a known set, written or not.
-    pub(crate) fn table<R>(&self, key: &'a str, read: impl FnOnce(&Table<'a>) -> R) -> R {
+    /// Reads a table with known keys; a missing table reads as an empty one.
+    pub(crate) fn table<R>(&self, key: &'a str, read: impl FnOnce(&TableReader<'a>) -> R) -> R {
         let entry = self.entry(key).and_then(|(name, value)| self.as_table(key, name, value));
         let (span, entries) = entry.unzip();
-        self.child(key, span, entries).walk(read)
+        self.child(key, span, entries).read_checked(read)
     }
 
-    /// Reads a table of tables whose names are free, in the order of the file; what is no table is reported
-    /// and left out.
-    pub(crate) fn tables<R>(
+    /// Reads a table of tables with free names, in the order of the file; other entries are
+    /// reported and left out.
+    pub(crate) fn named_tables<R>(
         &self,
         key: &'a str,
-        mut read: impl FnMut(Name<'a>, &Table<'a>) -> R,
+        mut read: impl FnMut(SpannedName<'a>, &TableReader<'a>) -> R,
     ) -> Vec<R> {
         let parent = self.child(key, None, None);
-        let entries = self.sorted(key);
-        let read = |(name, value): (Name<'a>, &'a Value<'a>)| {
+        let entries = self.sorted_entries(key);
+        let read = |(name, value): (SpannedName<'a>, &'a SpannedValue<'a>)| {
             let (span, entries) = parent.as_table(name.get_ref(), name, value)?;
             Some(
                 parent
                     .child(name.get_ref(), Some(span), Some(entries))
-                    .walk(|table| read(name, table)),
+                    .read_checked(|table| read(name, table)),
             )
         };
         entries.into_iter().filter_map(read).collect()
     }
 
-    /// Reads a table whose keys are free, in the order of the file; entries that `parse` does not accept
-    /// are reported and left out.
+    /// Reads a table with free keys, in the order of the file; entries for which `parse` fails are
+    /// reported and left out.
     pub(crate) fn map<T>(
         &self,
         key: &'a str,
-        parse: impl Fn(Name<'a>, &Value<'_>) -> Parsed<T>,
+        parse: impl Fn(SpannedName<'a>, &SpannedValue<'_>) -> Parsed<T>,
     ) -> Vec<T> {
         let path = join(&self.path, key);
-        let accept = |(name, value): (Name<'a>, &'a Value<'a>)| {
-            let complain = |c| {
-                self.ledger.add(Severity::Error, join(&path, name.get_ref()), Some(value.span()), c)
+        let accept = |(name, value): (SpannedName<'a>, &'a SpannedValue<'a>)| {
+            let report = |c| {
+                self.diagnostics.add(
+                    Severity::Error,
+                    join(&path, name.get_ref()),
+                    Some(value.span()),
+                    c,
+                )
             };
-            self.ledger.judge(value, |value| parse(name, value))?.map_err(complain).ok()
+            self.diagnostics.parse_value(value, |value| parse(name, value))?.map_err(report).ok()
         };
-        self.sorted(key).into_iter().filter_map(accept).collect()
+        self.sorted_entries(key).into_iter().filter_map(accept).collect()
     }
 
-    /// The keys of the table itself, in the order of the file, where they are free.
-    pub(crate) fn names(&self) -> Vec<Name<'a>> {
+    /// Returns the keys of the table, in the order of the file, for a table with free keys.
+    pub(crate) fn keys(&self) -> Vec<SpannedName<'a>> {
         let mut names: Vec<_> = self.entries.into_iter().flat_map(DeTable::keys).collect();
         names.sort_by_key(|name| name.span().start);
         names
     }
 
-    fn sorted(&self, key: &'a str) -> Vec<(Name<'a>, &'a Value<'a>)> {
+    fn sorted_entries(&self, key: &'a str) -> Vec<(SpannedName<'a>, &'a SpannedValue<'a>)> {
         let table = self.entry(key).and_then(|(name, value)| self.as_table(key, name, value));
         let mut entries: Vec<_> = table.into_iter().flat_map(|(_, table)| table).collect();
         entries.sort_by_key(|(name, _)| name.span().start);
         entries
     }
 
-    /// Returns a value as it is written, for a second look at its places.
-    pub(crate) fn written(&self, key: &'a str) -> Option<&'a Value<'a>> {
+    /// Returns the unparsed value of a key.
+    pub(crate) fn get(&self, key: &'a str) -> Option<&'a SpannedValue<'a>> {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// Returns a string as it stands in the file, fit to be repeated in a complaint.
-    pub(crate) fn quote(&self, key: &'a str) -> String {
-        self.entry(key).map(|(_, value)| self.ledger.written(value)).unwrap_or_default()
+    /// Returns a string as it is in the file, which error texts may repeat.
+    pub(crate) fn source_text(&self, key: &'a str) -> String {
+        self.entry(key).map(|(_, value)| self.diagnostics.source_text(value)).unwrap_or_default()
     }
 
-    /// Returns a string that is a part of a value as it stands in the file.
-    pub(crate) fn quote_value(&self, value: &Value<'_>) -> String {
-        self.ledger.written(value)
+    /// Returns a string inside a value as it is in the file.
+    pub(crate) fn source_text_of(&self, value: &SpannedValue<'_>) -> String {
+        self.diagnostics.source_text(value)
     }
 
-    /// Where relative paths in the value of a key start: in the folder of its own file.
-    pub(crate) fn folder(&self, key: &str) -> &'a Path {
-        self.ledger.folder(self.place(key).map_or(0, |span| span.start))
+    /// Returns the folder from which relative paths in the value of a key start: that of its file.
+    pub(crate) fn base_folder(&self, key: &str) -> &'a Path {
+        self.diagnostics.base_folder(self.span_of(key).map_or(0, |span| span.start))
     }
 
-    /// Whether all variables under the key could be replaced.
-    pub(crate) fn is_known(&self, key: &'a str) -> bool {
-        self.entry(key).is_none_or(|(_, value)| self.ledger.is_known(value))
+    /// True if all variables in the value of the key were replaced.
+    pub(crate) fn is_resolved(&self, key: &'a str) -> bool {
+        self.entry(key).is_none_or(|(_, value)| self.diagnostics.is_resolved(value))
     }
 
-    /// Forgives the table the variables that cannot be replaced: nobody uses what it says.
-    pub(crate) fn excuse(&self) {
-        self.entries.into_iter().flatten().for_each(|(_, value)| self.ledger.excuse(value));
+    /// Drops the errors about variables that cannot be replaced, for a table that is not used.
+    pub(crate) fn ignore_unresolved(&self) {
+        self.entries
+            .into_iter()
+            .flatten()
+            .for_each(|(_, value)| self.diagnostics.ignore_unresolved(value));
     }
 
-    /// Whether the key is written.
+    /// True if the key is set.
     pub(crate) fn has(&self, key: &'a str) -> bool {
         self.entry(key).is_some()
     }
 
-    /// Reports an error about a key, at its value or else at the table. Nobody looks at its words again: they
-    /// must not repeat values, which may have come out of variables.
-    pub(crate) fn object(&self, key: &str, complaint: Complaint) {
-        self.ledger.add(Severity::Error, join(&self.path, key), self.place(key), complaint);
+    /// Reports an error about a key, at its value or else at the table. Its texts are not redacted:
+    /// they must not contain values, which may come from variables.
+    pub(crate) fn error(&self, key: &str, error: ValueError) {
+        self.diagnostics.add(Severity::Error, join(&self.path, key), self.span_of(key), error);
     }
 
     /// Reports an error about the table itself.
-    pub(crate) fn object_to_all(&self, complaint: Complaint) {
-        self.ledger.add(Severity::Error, self.path.clone(), self.span.clone(), complaint);
+    pub(crate) fn table_error(&self, error: ValueError) {
+        self.diagnostics.add(Severity::Error, self.path.clone(), self.span.clone(), error);
     }
 
-    /// Looks at the names of a table of tables once more: what is told of one is probably not meant.
-    pub(crate) fn warn_of_names(&self, key: &'a str, judge: impl Fn(&str) -> Option<Complaint>) {
-        if !self.written(key).is_some_and(|value| value.get_ref().is_table()) {
+    /// Adds a warning for each name of a table of tables for which `check` returns an error.
+    pub(crate) fn warn_names(&self, key: &'a str, check: impl Fn(&str) -> Option<ValueError>) {
+        if !self.get(key).is_some_and(|value| value.get_ref().is_table()) {
             return;
         }
-        for (name, _) in self.sorted(key) {
-            if let Some(complaint) = judge(name.get_ref()) {
+        for (name, _) in self.sorted_entries(key) {
+            if let Some(error) = check(name.get_ref()) {
                 let path = join(&join(&self.path, key), name.get_ref());
-                self.ledger.add(Severity::Warning, path, Some(name.span()), complaint);
+                self.diagnostics.add(Severity::Warning, path, Some(name.span()), error);
             }
         }
     }
 
-    /// Reports something that is probably not meant, about a key.
-    pub(crate) fn warn(&self, key: &str, complaint: Complaint) {
-        self.ledger.add(Severity::Warning, join(&self.path, key), self.place(key), complaint);
+    /// Reports a warning about a key.
+    pub(crate) fn warning(&self, key: &str, error: ValueError) {
+        self.diagnostics.add(Severity::Warning, join(&self.path, key), self.span_of(key), error);
     }
 
-    /// Keeps whatever is written under the key out of all drawings.
-    pub(crate) fn hide(&self, key: &'a str) {
+    /// Marks the value of the key as secret in all rendered problems.
+    pub(crate) fn redact(&self, key: &'a str) {
         if let Some((_, value)) = self.entry(key) {
-            self.ledger.hide(value);
+            self.diagnostics.redact(value);
         }
     }
 
-    /// Keeps what is written under the key out of all drawings, but the values of some keys of it.
-    pub(crate) fn hide_but(&self, key: &'a str, shown: &[&str]) {
-        match self.written(key).and_then(|value| value.get_ref().as_table()) {
-            None => self.hide(key),
+    /// Marks the value of the key as secret, except for some keys in it.
+    pub(crate) fn redact_except(&self, key: &'a str, visible: &[&str]) {
+        match self.get(key).and_then(|value| value.get_ref().as_table()) {
+            None => self.redact(key),
             Some(table) => {
                 let hidden =
-                    table.iter().filter(|(name, _)| !shown.contains(&name.get_ref().as_ref()));
-                hidden.for_each(|(_, value)| self.ledger.hide(value));
+                    table.iter().filter(|(name, _)| !visible.contains(&name.get_ref().as_ref()));
+                hidden.for_each(|(_, value)| self.diagnostics.redact(value));
             }
         }
     }
 
-    /// Keeps what is written under the key out of all drawings, unless it is a table, whose reader sees to it.
-    pub(crate) fn hide_unless_table(&self, key: &'a str) {
-        if self.written(key).is_some_and(|value| !value.get_ref().is_table()) {
-            self.hide(key);
+    /// Marks the value of the key as secret, unless it is a table, whose reader redacts its values.
+    pub(crate) fn redact_unless_table(&self, key: &'a str) {
+        if self.get(key).is_some_and(|value| !value.get_ref().is_table()) {
+            self.redact(key);
         }
     }
 
-    fn entry(&self, key: &'a str) -> Option<(Name<'a>, &'a Value<'a>)> {
-        if !self.asked.borrow().contains(&key) {
-            self.asked.borrow_mut().push(key);
+    fn entry(&self, key: &'a str) -> Option<(SpannedName<'a>, &'a SpannedValue<'a>)> {
+        if !self.known_keys.borrow().contains(&key) {
+            self.known_keys.borrow_mut().push(key);
             #[cfg(test)]
-            self.ledger.asked.borrow_mut().insert(join(&self.path, key));
+            self.diagnostics.known_keys.borrow_mut().insert(join(&self.path, key));
         }
         self.entries?.get_key_value(key)
     }
@@ -341,56 +359,53 @@ impl<'a> Table<'a> {
     fn as_table(
         &self,
         key: &str,
-        name: Name<'a>,
-        value: &'a Value<'a>,
+        name: SpannedName<'a>,
+        value: &'a SpannedValue<'a>,
     ) -> Option<(Span, &'a DeTable<'a>)> {
         if let DeValue::Table(entries) = value.get_ref() {
             return Some((name.span(), entries));
         }
         let remedy = format!("write [{}] and its keys below", join(&self.path, key));
-        let complaint = wrong_type("a table", value.get_ref(), remedy).at(value.span());
-        self.object(key, complaint);
+        let error = wrong_type("a table", value.get_ref(), remedy).at(value.span());
+        self.error(key, error);
         None
     }
 
-    fn child(&self, key: &str, span: Option<Span>, entries: Option<&'a DeTable<'a>>) -> Table<'a> {
-        Table {
-            ledger: self.ledger,
+    fn child(
+        &self,
+        key: &str,
+        span: Option<Span>,
+        entries: Option<&'a DeTable<'a>>,
+    ) -> TableReader<'a> {
+        TableReader {
+            diagnostics: self.diagnostics,
             path: join(&self.path, key),
             span,
             entries,
-            asked: RefCell::default(),
+            known_keys: RefCell::default(),
         }
     }
 
-    fn place(&self, key: &str) -> Option<Span> {
+    fn span_of(&self, key: &str) -> Option<Span> {
         let value = self.entries.and_then(|entries| entries.get(key));
         value.map(Spanned::span).or_else(|| self.span.clone())
     }
 }
 
-/// A key and its place.
-pub(crate) type Name<'a> = &'a Spanned<DeString<'a>>;
+/// Key with its span.
+pub(crate) type SpannedName<'a> = &'a Spanned<DeString<'a>>;
 
 pub(crate) fn wrong_type(
     wanted: &str,
     found: &DeValue<'_>,
     remedy: impl Into<Cow<'static, str>>,
-) -> Complaint {
+) -> ValueError {
     let article = if matches!(found, DeValue::Integer(_) | DeValue::Array(_)) { "an" } else { "a" };
-    Complaint::new(format!("expected {wanted}, found {article} {}", found.type_str()), remedy)
+    ValueError::new(format!("expected {wanted}, found {article} {}", found.type_str()), remedy)
 }
 
-/// Puts a key behind the path of its table, in quotes where TOML wants them.
-pub(crate) fn join(path: &str, key: &str) -> String {
-    let bare =
-        !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
-    let key = if bare { key.to_owned() } else { format!("{key:?}") };
-    if path.is_empty() { key } else { format!("{path}.{key}") }
-}
-
-/// What to write for a key that other programs' configurations have, where this table has the like of it.
-fn habit(key: &str, asked: &[&str]) -> Option<String> {
+/// Returns the remedy for a key of other programs' configurations, if this table has an equivalent.
+fn foreign_key_remedy(key: &str, known_keys: &[&str]) -> Option<String> {
     let (here, remedy) = match key {
         "mcpServers" | "mcp_servers" | "servers" | "context_servers" | "upstream" => {
             ("upstreams", "write [upstreams.<name>]")
@@ -399,5 +414,5 @@ fn habit(key: &str, asked: &[&str]) -> Option<String> {
         "type" => ("transport", "leave it out: `command` or `url` says it"),
         _ => return None,
     };
-    asked.contains(&here).then(|| remedy.into())
+    known_keys.contains(&here).then(|| remedy.into())
 }

@@ -1,31 +1,32 @@
-//! Variables in the strings of a file: `${VAR}`, `${VAR:-default}`, `${VAR:?message}`, and `$$` for a `$`.
+//! Variables in strings: `${VAR}`, `${VAR:-default}`, `${VAR:?message}`, and `$$` for a `$`.
 //!
-//! They mean what they mean to a shell: `:-` and `:?` take an empty variable for one that is not set, a default
-//! may hold variables itself, and one that is not needed is not looked up. A `$` before anything else stays.
+//! The syntax has the meaning of a shell: `:-` and `:?` treat an empty variable like one that is
+//! not set, a default may contain variables, and a default that is not needed is not evaluated. A
+//! `$` before anything else is unchanged. The environment is a parameter.
 //!
-//! Promises: a complaint names variables and never says what they stand for; nesting and length are bounded.
-//! Knows nothing of: the process's environment, which is handed in; the places of strings.
+//! Invariants: errors contain names of variables, never their values; nesting and length are
+//! bounded.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 
-use crate::config::reader::report::Complaint;
+use crate::config::reader::report::ValueError;
 
-/// The variables that a file may name. The configuration reads no others.
+/// Environment variables for the configuration, which uses no others.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<OsString, OsString>,
 }
 
 impl Environment {
-    /// Looks up a variable; none if it is not set.
+    /// Looks up a variable; `None` if it is not set.
     pub(crate) fn get(&self, name: &str) -> Result<Option<&str>, NotText> {
         let value = self.variables.get(OsString::from(name).as_os_str());
         value.map(|value| value.to_str().ok_or(NotText)).transpose()
     }
 
-    /// Every variable, for a program that is started.
+    /// Returns every variable, for a program that is started.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
         self.variables.iter()
     }
@@ -44,73 +45,75 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// The variable is set to something that is not UTF-8.
+/// Error for a variable whose value is not UTF-8.
 pub(crate) struct NotText;
 
 impl NotText {
-    pub(crate) fn complain(&self, name: &str) -> Complaint {
-        Complaint::new(format!("the variable {name} is not UTF-8"), "set it to a text")
+    pub(crate) fn to_error(&self, name: &str) -> ValueError {
+        ValueError::new(format!("the variable {name} is not UTF-8"), "set it to a text")
     }
 }
 
-/// Whether a text can name a variable of a file: what else stands there may be the secret itself.
-pub(crate) fn is_name(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && text.chars().all(is_named)
+/// True if a text can be the name of a variable; another text may be the secret itself.
+pub(crate) fn is_variable_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(is_name_char)
 }
 
-fn is_named(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// What is said of a variable that is not set, here and where a secret names one.
-pub(crate) fn is_not_set(name: &str, remedy: String) -> Complaint {
-    Complaint::new(format!("the variable {name} is not set"), remedy)
+/// Makes the error for a variable that is not set.
+pub(crate) fn unset_variable_error(name: &str, remedy: String) -> ValueError {
+    ValueError::new(format!("the variable {name} is not set"), remedy)
 }
 
-/// Replaces the variables of a text. Returns none if there is nothing to replace, and every complaint if one
-/// of them cannot be.
+/// Replaces the variables of a text. Returns `None` if there is nothing to replace, and all errors
+/// if a variable cannot be replaced.
 pub(crate) fn expand(
     text: &str,
     environment: &Environment,
-) -> Result<Option<String>, Vec<Complaint>> {
+) -> Result<Option<String>, Vec<ValueError>> {
     if !text.contains('$') {
         return Ok(None);
     }
-    let mut expander = Expander { rest: text, environment, complaints: Vec::new(), is_lost: false };
-    let expanded = expander.word(0, true);
+    let mut expander = Expander { rest: text, environment, errors: Vec::new(), end_missing: false };
+    let expanded = expander.expand_word(0, true);
     if expanded.len() > MAX_EXPANDED_BYTES {
-        expander.complaints.push(Complaint::new(
+        expander.errors.push(ValueError::new(
             "this is longer than 64 KiB once its variables are replaced",
             "use fewer of them",
         ));
     }
-    match expander.complaints.is_empty() {
+    match expander.errors.is_empty() {
         true => Ok(Some(expanded).filter(|expanded| expanded != text)),
-        false => Err(expander.complaints),
+        false => Err(expander.errors),
     }
 }
 
 // === Expander ===
 
-/// A text that is being replaced from left to right.
+/// State of the replacement, which goes from left to right.
 struct Expander<'e> {
     rest: &'e str,
     environment: &'e Environment,
-    complaints: Vec<Complaint>,
-    /// Its end was missed: that is told once.
-    is_lost: bool,
+    errors: Vec<ValueError>,
+    /// A closing brace is missing, which is reported once.
+    end_missing: bool,
 }
 
 impl Expander<'_> {
-    /// Reads to the end, or to the `}` that ends a default, which stays unread. What is not `live` is read for
-    /// its end only: the variables of a default that is not needed may be missing.
-    fn word(&mut self, depth: usize, live: bool) -> String {
+    /// Expands up to the end, or up to the `}` that ends a default, which stays unread. If the text
+    /// is not needed only its end is searched: the variables of an unused default may be missing.
+    fn expand_word(&mut self, depth: usize, is_needed: bool) -> String {
         let mut word = String::new();
         while let Some(next) = self.rest.chars().next().filter(|c| depth == 0 || *c != '}') {
             if self.skip("$$") {
                 word.push('$');
             } else if self.skip("${") {
-                word += &self.reference(depth + 1, live && word.len() <= MAX_EXPANDED_BYTES);
+                word += &self
+                    .expand_reference(depth + 1, is_needed && word.len() <= MAX_EXPANDED_BYTES);
             } else {
                 word.push(next);
                 self.rest = &self.rest[next.len_utf8()..];
@@ -119,104 +122,104 @@ impl Expander<'_> {
         word
     }
 
-    /// Reads what follows `${`, with its `}`.
-    fn reference(&mut self, depth: usize, live: bool) -> String {
+    /// Expands the text after `${`, including its `}`.
+    fn expand_reference(&mut self, depth: usize, is_needed: bool) -> String {
         if depth > MAX_DEPTH {
-            self.object("defaults are nested too deep", "nest at most 16 of them");
-            (self.rest, self.is_lost) = ("", true);
+            self.error("defaults are nested too deep", "nest at most 16 of them");
+            (self.rest, self.end_missing) = ("", true);
             return String::new();
         }
-        let (name, rest) =
-            self.rest.split_at(self.rest.find(|c: char| !is_named(c)).unwrap_or(self.rest.len()));
-        let is_name = is_name(name);
+        let (name, rest) = self
+            .rest
+            .split_at(self.rest.find(|c: char| !is_name_char(c)).unwrap_or(self.rest.len()));
+        let is_name = is_variable_name(name);
         self.rest = rest;
         let value = match self.environment.get(name) {
             Ok(value) => value.unwrap_or_default(),
             Err(not_text) => {
-                if live && is_name {
-                    self.complaints.push(not_text.complain(name));
+                if is_needed && is_name {
+                    self.errors.push(not_text.to_error(name));
                 }
-                return self.skip_to_the_end(depth);
+                return self.skip_to_end(depth);
             }
         };
         if is_name && self.skip("}") {
-            if live && matches!(self.environment.get(name), Ok(None)) {
+            if is_needed && matches!(self.environment.get(name), Ok(None)) {
                 let remedy = format!("set {name} where Weir starts, or write ${{{name}:-default}}");
-                self.complaints.push(is_not_set(name, remedy));
+                self.errors.push(unset_variable_error(name, remedy));
             }
             value.to_owned()
         } else if is_name && self.skip(":-") {
-            let default = self.word(depth, live && value.is_empty());
+            let default = self.expand_word(depth, is_needed && value.is_empty());
             self.close();
             if value.is_empty() { default } else { value.to_owned() }
         } else if is_name && self.skip(":?") {
             let from = self.rest;
-            self.word(depth, false);
+            self.expand_word(depth, false);
             let message = &from[..from.len() - self.rest.len()];
             self.close();
-            if live && value.is_empty() {
-                self.demand(name, message);
+            if is_needed && value.is_empty() {
+                self.report_unset(name, message);
             }
             value.to_owned()
         } else {
-            self.foreign(name);
-            self.skip_to_the_end(depth)
+            self.report_unknown_syntax(name);
+            self.skip_to_end(depth)
         }
     }
 
-    /// Complains in the words of the file that a variable is not set.
-    fn demand(&mut self, name: &str, message: &str) {
+    /// Reports that a variable is not set, with the message of the file.
+    fn report_unset(&mut self, name: &str, message: &str) {
         let message: String = message.trim().chars().take(MAX_MESSAGE_CHARS).collect();
         let what = match message.as_str() {
             "" => format!("the variable {name} is not set, or empty"),
             message => format!("the variable {name} is not set, or empty: {message}"),
         };
         let remedy = format!("set {name} where Weir starts");
-        self.complaints.push(Complaint::new(what, remedy));
+        self.errors.push(ValueError::new(what, remedy));
     }
 
-    /// Complains about what other programs replace, or what nobody does.
-    fn foreign(&mut self, name: &str) {
+    /// Reports syntax of other programs, or invalid syntax.
+    fn report_unknown_syntax(&mut self, name: &str) {
         if self.rest.is_empty() {
-            // Told by whoever closes it.
+            // The missing brace is reported by `close`.
             return;
         }
         let argument = self.rest.strip_prefix(':').and_then(|rest| rest.split('}').next());
         match (name, argument) {
-            ("env", Some(argument)) if is_name(argument) => {
-                self.object(
+            ("env", Some(argument)) if is_variable_name(argument) => {
+                self.error(
                     "${env:…} is another program's way to name a variable",
                     format!("write ${{{argument}}}"),
                 );
             }
             ("env", Some(_)) => {
-                self.object(
-                    "${env:…} is another program's way to name a variable",
-                    "write ${NAME}",
-                );
+                self.error("${env:…} is another program's way to name a variable", "write ${NAME}");
             }
-            ("input", Some(_)) => self.object(
-                "${input:…} asks a person, and Weir asks nobody when it starts",
+            ("input", Some(_)) => self.error(
+                "${input:…} prompts a person, which Weir never does",
                 "write ${NAME} for a variable, or a secret that is read from a file or a command",
             ),
-            _ if is_name(name) => self.object("this is not a way to write a variable", WAYS),
-            _ => self.object("this cannot name a variable", WAYS),
+            _ if is_variable_name(name) => {
+                self.error("this is not a way to write a variable", SYNTAX_REMEDY)
+            }
+            _ => self.error("this cannot name a variable", SYNTAX_REMEDY),
         }
     }
 
-    fn object(&mut self, what: &'static str, remedy: impl Into<std::borrow::Cow<'static, str>>) {
-        self.complaints.push(Complaint::new(what, remedy));
+    fn error(&mut self, what: &'static str, remedy: impl Into<std::borrow::Cow<'static, str>>) {
+        self.errors.push(ValueError::new(what, remedy));
     }
 
-    fn skip_to_the_end(&mut self, depth: usize) -> String {
-        self.word(depth, false);
+    fn skip_to_end(&mut self, depth: usize) -> String {
+        self.expand_word(depth, false);
         self.close();
         String::new()
     }
 
     fn close(&mut self) {
-        if !self.skip("}") && !std::mem::replace(&mut self.is_lost, true) {
-            self.object("${ is not closed", "write } after the variable, or $$ for a $ itself");
+        if !self.skip("}") && !std::mem::replace(&mut self.end_missing, true) {
+            self.error("${ is not closed", "write } after the variable, or $$ for a $ itself");
         }
     }
 
@@ -227,15 +230,16 @@ impl Expander<'_> {
     }
 }
 
-const WAYS: &str = "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ for a $ itself";
+const SYNTAX_REMEDY: &str =
+    "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ for a $ itself";
 
-/// Nobody reads deeper than three; the stack is safe far beyond this.
+/// Maximum nesting of defaults; the stack is safe far beyond this.
 const MAX_DEPTH: usize = 16;
 
-/// Far more than any value needs; a variable can be named often in a file of 4 MiB.
+/// Maximum size of an expanded string. A file of 4 MiB can contain a long variable many times.
 const MAX_EXPANDED_BYTES: usize = 64 * 1024;
 
-/// How much of a file's own message is repeated.
+/// Maximum length of a file's own message in an error.
 const MAX_MESSAGE_CHARS: usize = 200;
 
 #[cfg(test)]
@@ -250,13 +254,13 @@ mod tests {
             .collect()
     }
 
-    /// What a text becomes, or what is said of it.
+    /// Returns the expanded text, or the errors.
     fn expanded(text: &str) -> String {
         match expand(text, &environment()) {
             Ok(expanded) => expanded.unwrap_or_else(|| text.to_owned()),
-            Err(complaints) => {
-                let told = complaints.iter().map(|c| format!("{} ({})", c.what, c.remedy));
-                format!("! {}", told.collect::<Vec<_>>().join("; "))
+            Err(errors) => {
+                let messages = errors.iter().map(|c| format!("{} ({})", c.what, c.remedy));
+                format!("! {}", messages.collect::<Vec<_>>().join("; "))
             }
         }
     }
@@ -310,8 +314,9 @@ mod tests {
             "${TOKEN-x}",
             "${TOKEN:+x}",
         ];
-        let told: Vec<_> = texts.iter().map(|text| format!("{text} {}", expanded(text))).collect();
-        insta::assert_snapshot!(told.join("\n"), @r"
+        let messages: Vec<_> =
+            texts.iter().map(|text| format!("{text} {}", expanded(text))).collect();
+        insta::assert_snapshot!(messages.join("\n"), @r"
         ${UNSET} ! the variable UNSET is not set (set UNSET where Weir starts, or write ${UNSET:-default})
         ${UNSET} and ${GONE} ! the variable UNSET is not set (set UNSET where Weir starts, or write ${UNSET:-default}); the variable GONE is not set (set GONE where Weir starts, or write ${GONE:-default})
         ${UNSET:-${GONE}} ! the variable GONE is not set (set GONE where Weir starts, or write ${GONE:-default})
@@ -319,7 +324,7 @@ mod tests {
         ${EMPTY:?} ! the variable EMPTY is not set, or empty (set EMPTY where Weir starts)
         ${env:TOKEN} ! ${env:…} is another program's way to name a variable (write ${TOKEN})
         ${env:to ken} ! ${env:…} is another program's way to name a variable (write ${NAME})
-        ${input:token} ! ${input:…} asks a person, and Weir asks nobody when it starts (write ${NAME} for a variable, or a secret that is read from a file or a command)
+        ${input:token} ! ${input:…} prompts a person, which Weir never does (write ${NAME} for a variable, or a secret that is read from a file or a command)
         ${TOKEN ! ${ is not closed (write } after the variable, or $$ for a $ itself)
         ${TOKEN:-a ! ${ is not closed (write } after the variable, or $$ for a $ itself)
         ${TOKEN:-${HOME} ! ${ is not closed (write } after the variable, or $$ for a $ itself)
@@ -340,8 +345,8 @@ mod tests {
         assert!(expanded(&nested(100_000)).contains("nested too deep"));
         let long: Environment = [("LONG", "x".repeat(40_000))].into_iter().collect();
         assert!(expand("${LONG}", &long).is_ok_and(|text| text.is_some()));
-        let complaints = expand(&"${LONG}".repeat(1000), &long).err().unwrap_or_default();
-        assert_eq!(complaints.len(), 1);
+        let errors = expand(&"${LONG}".repeat(1000), &long).err().unwrap_or_default();
+        assert_eq!(errors.len(), 1);
     }
 
     #[cfg(unix)]
@@ -350,10 +355,10 @@ mod tests {
         use std::os::unix::ffi::OsStringExt;
         let bytes = OsString::from_vec(vec![b'h', 0xff]);
         let environment: Environment = [("RAW", bytes)].into_iter().collect();
-        let complaints =
+        let errors =
             expand("${RAW} ${RAW:-x} ${UNSET:-${RAW}}", &environment).err().unwrap_or_default();
-        let told: Vec<_> = complaints.iter().map(|c| &*c.what).collect();
-        assert_eq!(told, ["the variable RAW is not UTF-8"; 3]);
+        let messages: Vec<_> = errors.iter().map(|c| &*c.what).collect();
+        assert_eq!(messages, ["the variable RAW is not UTF-8"; 3]);
     }
 
     proptest! {
@@ -371,10 +376,10 @@ mod tests {
 
         #[test]
         fn no_complaint_holds_what_a_variable_stands_for(text in "(\\$\\{|\\}|:-|:\\?|TOKEN|HOME|UNSET|env:|[ -~])*") {
-            if let Err(complaints) = expand(&text, &environment()) {
-                for complaint in complaints {
-                    let told = format!("{} {}", complaint.what, complaint.remedy);
-                    prop_assert!(!told.contains("hunter2") || text.contains("hunter2"));
+            if let Err(errors) = expand(&text, &environment()) {
+                for error in errors {
+                    let messages = format!("{} {}", error.what, error.remedy);
+                    prop_assert!(!messages.contains("hunter2") || text.contains("hunter2"));
                 }
             }
         }

@@ -1,40 +1,44 @@
-//! The keys of `[admin]`.
+//! Keys of `[admin]`.
 
-use super::Key;
-use super::shape::{self, Shape};
-use crate::config::Admin;
+use super::KeySpec;
+use super::shape::{self, ValueShape};
+use crate::config::AdminConfig;
 
-pub(super) fn admin() -> Key {
-    let default = Admin::default();
+pub(super) fn admin() -> KeySpec {
+    let default = AdminConfig::default();
     let keys = vec![
-        Key::new(
+        KeySpec::new(
             "enabled",
-            Shape::Boolean,
-            "Whether `weir serve` listens for operators at all. Without it `weir status`, `weir top` and `weir reload` have \
-             nobody to ask.",
+            ValueShape::Boolean,
+            "With `false` `weir serve` opens no admin listener. Then `weir status`, `weir top` and \
+             `weir reload` cannot reach it.",
         )
-        .or(default.enabled),
-        Key::new(
+        .default(default.enabled),
+        KeySpec::new(
             "listen",
-            Shape::Text("IP address and port", shape::SOCKET),
-            "The address and port to listen on. Where it is not written and somebody else has the default, Weir \
-             serves without; one that is written has to be free. On anything but a loopback address all but \
-             `/healthz` and the one word of `/readyz` is for whoever shows the token.",
+            ValueShape::Text("IP address and port", shape::SOCKET),
+            "The address and port to listen on. If the key is not set and another process uses the \
+             default port, Weir runs without the admin listener; an address that is set must be \
+             free. On any address other than a loopback address everything except `/healthz` and \
+             the one word of `/readyz` requires the token.",
         )
-        .or_else("`127.0.0.1:9464`, if it is free")
+        .default_text("`127.0.0.1:9464`, if it is free")
         .example("listen = \"0.0.0.0:9464\""),
-        Key::new(
+        KeySpec::new(
             "token",
-            Shape::Secret(shape::ADMIN_TOKEN),
-            "What `/status`, `/limits` and `/reload` have to be shown, and on other than loopback addresses `/metrics` \
-             and `/readyz?verbose`, as `Authorization: Bearer <token>`.",
+            ValueShape::Secret(shape::ADMIN_TOKEN),
+            "The token that `/status`, `/limits` and `/reload` require, and on other than loopback \
+             addresses also `/metrics` and `/readyz?verbose`, as `Authorization: Bearer <token>`.",
         )
-        .or_else("made at the first start and kept in `admin-token` under `[state]`, for its owner only")
+        .default_text(
+            "generated at the first start and stored in `admin-token` under `[state]`, readable by \
+             its owner only",
+        )
         .example("token = { file = \"/run/secrets/weir-admin\" }"),
     ];
-    Key::new(
+    KeySpec::new(
         "admin",
-        Shape::table(keys),
-        "Where operators look at a running `weir serve`: health, metrics, status.",
+        ValueShape::table(keys),
+        "The admin listener of `weir serve`: health, metrics, status.",
     )
 }

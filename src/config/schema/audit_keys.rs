@@ -1,83 +1,98 @@
-//! The keys of `[audit]` and `[state]`.
+//! Keys of `[audit]` and `[state]`.
 
-use super::Key;
-use super::keys::word;
-use super::shape::{Shape, size};
+use super::KeySpec;
+use super::shape::{ValueShape, size, word};
 use crate::config::audit::{ARGUMENTS, ON_ERROR, ROTATE_KEEP};
-use crate::config::{Audit, State};
+use crate::config::{AuditConfig, StateConfig};
 
-pub(super) fn audit() -> Key {
-    let default = Audit::default();
+pub(super) fn audit() -> KeySpec {
+    let default = AuditConfig::default();
     let rotate = vec![
-        Key::new("size", Shape::Size, "From which size on a file is put aside, and a new one begun; at least `64KiB`.")
-            .or(size(default.rotate_size)),
-        Key::new(
-            "keep",
-            Shape::Count(ROTATE_KEEP),
-            "How many files are kept that were put aside, as `audit.jsonl.1` (the newest) and so on.",
+        KeySpec::new(
+            "size",
+            ValueShape::Size,
+            "Size at which a file is rotated and a new one begins; at least `64KiB`.",
         )
-        .or(default.rotate_keep),
+        .default(size(default.rotate_size)),
+        KeySpec::new(
+            "keep",
+            ValueShape::Count(ROTATE_KEEP),
+            "Number of rotated files that are kept, as `audit.jsonl.1` (the newest) and so on.",
+        )
+        .default(default.rotate_keep),
     ];
     let keys = vec![
-        Key::new(
+        KeySpec::new(
             "enabled",
-            Shape::Boolean,
-            "Whether requests are recorded: a line of JSON for each, refusals included. `weir stdio` records only \
-             where this is `true`.",
+            ValueShape::Boolean,
+            "With `true` requests are recorded: one line of JSON for each, including refused ones. \
+             `weir stdio` records only if this is set to `true`.",
         )
-        .or_else("true, unless everybody is anonymous on a loopback address")
+        .default_text(
+            "true, unless access is anonymous, no client is defined and the address is a loopback \
+             address",
+        )
         .example("enabled = true"),
-        Key::new(
+        KeySpec::new(
             "path",
-            Shape::text(),
-            "The file, relative to `dir` under `[state]`; `-` is standard output, but not for `weir stdio`. It is \
-             readable for its owner only. It is a regular file, or a character device such as `/dev/null`, or `/dev/stdout` or \
-             `/dev/stderr`; a named pipe is refused. A process has its file for itself: while one writes to `audit.jsonl`, \
-             another one takes `audit-2.jsonl`, and so on.",
+            ValueShape::text(),
+            "The file, relative to `dir` under `[state]`; `-` is standard output, but not for \
+             `weir stdio`. It is readable by its owner only. It is a regular file, or a character \
+             device such as `/dev/null`, or `/dev/stdout` or `/dev/stderr`; a named pipe is \
+             refused. Each process has a file of its own: while one writes to `audit.jsonl`, \
+             another one uses `audit-2.jsonl`, and so on.",
         )
-        .or(default.path.display().to_string())
+        .default(default.path.display().to_string())
         .example("path = \"/var/log/weir/audit.jsonl\""),
-        Key::new(
+        KeySpec::new(
             "arguments",
-            Shape::choice(&ARGUMENTS),
-            "What a line tells of a request's arguments: nothing, their names, the SHA-256 of their text as it was \
-             sent, or all of it up to 16 KiB. A hash hides nothing that can be guessed; arguments in full may hold \
-             secrets.",
+            ValueShape::choice(&ARGUMENTS),
+            "The part of a request's arguments that a line contains: nothing, their names, the \
+             SHA-256 of their text as it was sent, or the text up to 16 KiB. A hash does not \
+             protect values that can be guessed; arguments in full may contain secrets.",
         )
-        .or(word(&ARGUMENTS, &default.arguments)),
-        Key::new(
+        .default(word(&ARGUMENTS, &default.arguments)),
+        KeySpec::new(
             "chain",
-            Shape::Boolean,
-            "Whether each line carries the hash of the one before, so that `weir audit verify` finds what was changed.",
+            ValueShape::Boolean,
+            "With `true` each line contains the hash of the line before, so that `weir audit \
+             verify` finds changes.",
         )
-        .or(default.chain),
-        Key::new("rotate", Shape::table(rotate), "When a file is put aside, and how many are kept."),
-        Key::new(
+        .default(default.chain),
+        KeySpec::new("rotate", ValueShape::table(rotate), "Rotation of the file."),
+        KeySpec::new(
             "on_error",
-            Shape::choice(&ON_ERROR),
-            "What becomes of requests that cannot be recorded, because the disk is full, for instance: `continue` \
-             serves and counts them; `refuse` refuses them with error 5031, and writes a line before each call goes \
-             to its upstream, so that nothing is done of which there is no record.",
+            ValueShape::choice(&ON_ERROR),
+            "Handling of requests that cannot be recorded, for example because the disk is full: \
+             `continue` serves and counts them; `refuse` refuses them with error 5031, and writes \
+             a line before each call goes to its upstream, so that nothing is executed without a \
+             record.",
         )
-        .or(word(&ON_ERROR, &default.on_error)),
+        .default(word(&ON_ERROR, &default.on_error)),
     ];
-    Key::new("audit", Shape::table(keys), "Who did what, when, and what came of it.")
+    KeySpec::new(
+        "audit",
+        ValueShape::table(keys),
+        "The audit log: who did what, when, and with which result.",
+    )
 }
 
-pub(super) fn state() -> Key {
-    let dir = Key::new(
+pub(super) fn state() -> KeySpec {
+    let dir = KeySpec::new(
         "dir",
-        Shape::text(),
-        "The folder in which Weir keeps what it writes. It is made, for its owner only, when something is.",
+        ValueShape::text(),
+        "The folder for the files that Weir writes. It is created, for its owner only, when the \
+         first file is written.",
     )
-    .or_else("`$XDG_STATE_HOME/weir`, or `~/.local/state/weir`")
+    .default_text("`$XDG_STATE_HOME/weir`, or `~/.local/state/weir`")
     .example("dir = \"/var/lib/weir\"");
-    let catalog = Key::new(
+    let catalog = KeySpec::new(
         "catalog",
-        Shape::Boolean,
-        "Whether what each upstream listed last is kept in the folder `catalog` there, for the owner only, and shown \
-         after the next start until the upstream has been listed. Not of a `prompts_dir`, which is a folder already.",
+        ValueShape::Boolean,
+        "With `true` the last lists of each upstream are stored in the folder `catalog` there, for \
+         the owner only, and served after the next start until the upstream has been listed. The \
+         lists of a `prompts_dir` are not stored, because it is a folder already.",
     )
-    .or(State::default().catalog);
-    Key::new("state", Shape::table(vec![dir, catalog]), "Where Weir keeps what it writes.")
+    .default(StateConfig::default().catalog);
+    KeySpec::new("state", ValueShape::table(vec![dir, catalog]), "The files that Weir writes.")
 }

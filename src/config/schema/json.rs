@@ -1,15 +1,15 @@
-//! The keys as a JSON schema, by which editors complete, explain and check.
+//! JSON schema of the configuration, with which editors complete, explain and check keys.
 //!
-//! Draft 7 is the newest that Taplo reads, and with it the editors that build on it. Nothing is referenced and
-//! no table has an `allOf`: Taplo would show no explanation there.
+//! Draft 7 is the newest draft that Taplo and the editors based on it support. The schema has no
+//! references and no table has an `allOf`, because Taplo would show no description there.
 //!
-//! The schema judges one file, and a configuration can be several: so what a file may leave to another, such
-//! as to have an upstream at all, is left to `weir check`.
+//! The schema checks one file, but a configuration can have several. Therefore requirements that
+//! another file may satisfy, such as an upstream, are left to `weir check`.
 
 use serde_json::{Map, Value, json};
 
-use super::shape::{self, Shape};
-use super::{Fallback, Key, keys};
+use super::shape::{self, ValueShape};
+use super::{DefaultValue, KeySpec, keys};
 
 /// Returns the schema of the configuration, ready to be written to a file.
 pub fn schema() -> String {
@@ -24,33 +24,33 @@ pub fn schema() -> String {
     format!("{:#}\n", Value::Object(schema))
 }
 
-fn key(key: &Key) -> Value {
-    let mut schema = value(&key.shape);
-    schema.shift_insert(0, "description".to_owned(), key.meaning.into());
-    if let Fallback::Is(default) = &key.fallback {
+fn key_schema(key: &KeySpec) -> Value {
+    let mut schema = value_schema(&key.shape);
+    schema.shift_insert(0, "description".to_owned(), key.description.into());
+    if let DefaultValue::Value(default) = &key.default {
         schema.insert("default".to_owned(), default.clone());
     }
     Value::Object(schema)
 }
 
-fn value(shape: &Shape) -> Map<String, Value> {
+fn value_schema(shape: &ValueShape) -> Map<String, Value> {
     let schema = match shape {
-        Shape::Boolean => json!({ "type": "boolean" }),
-        Shape::Count(bounds) => {
+        ValueShape::Boolean => json!({ "type": "boolean" }),
+        ValueShape::Count(bounds) => {
             json!({ "type": "integer", "minimum": bounds.start(), "maximum": bounds.end() })
         }
-        Shape::Duration => text(shape::DURATION),
-        Shape::Size => {
+        ValueShape::Duration => text(shape::DURATION),
+        ValueShape::Size => {
             json!({ "anyOf": [text(shape::SIZE), { "type": "integer", "minimum": 1 }] })
         }
-        Shape::Choice(words) => json!({
+        ValueShape::Choice(words) => json!({
             "anyOf": [{ "enum": words }, { "type": "string", "pattern": shape::VARIABLE }],
         }),
-        Shape::Text(_, pattern) => text(pattern),
-        Shape::Moment => json!({ "type": "string", "pattern": shape::MOMENT }),
-        Shape::Secret(pattern) => json!({ "anyOf": [text(pattern), elsewhere()] }),
-        Shape::List { of, count: (min, max) } => {
-            let mut list = json!({ "type": "array", "items": value(of) });
+        ValueShape::Text(_, pattern) => text(pattern),
+        ValueShape::DateTime => json!({ "type": "string", "pattern": shape::DATE_TIME }),
+        ValueShape::Secret(pattern) => json!({ "anyOf": [text(pattern), secret_source()] }),
+        ValueShape::List { of, count: (min, max) } => {
+            let mut list = json!({ "type": "array", "items": value_schema(of) });
             if *min > 0 {
                 list["minItems"] = json!(min);
             }
@@ -59,15 +59,15 @@ fn value(shape: &Shape) -> Map<String, Value> {
             }
             list
         }
-        Shape::OneOrList(of) => json!({
-            "anyOf": [value(of), { "type": "array", "items": value(of) }],
+        ValueShape::OneOrList(of) => json!({
+            "anyOf": [value_schema(of), { "type": "array", "items": value_schema(of) }],
         }),
-        Shape::Map { names, of } => json!({
+        ValueShape::Map { names, of } => json!({
             "type": "object",
             "propertyNames": { "pattern": names },
-            "additionalProperties": value(of),
+            "additionalProperties": value_schema(of),
         }),
-        Shape::Table { keys, rules } => Value::Object(object(keys, rules)),
+        ValueShape::Table { keys, rules } => Value::Object(object(keys, rules)),
     };
     match schema {
         Value::Object(schema) => schema,
@@ -79,23 +79,24 @@ fn text(pattern: &str) -> Value {
     json!({ "type": "string", "pattern": format!("{pattern}|{}", shape::VARIABLE) })
 }
 
-fn object(table: &[Key], rules: &Value) -> Map<String, Value> {
+fn object(table: &[KeySpec], rules: &Value) -> Map<String, Value> {
     let mut schema = Map::new();
     schema.insert("type".to_owned(), "object".into());
     schema.insert("additionalProperties".to_owned(), false.into());
-    let is_required = |key: &&Key| matches!(key.fallback, Fallback::Required);
+    let is_required = |key: &&KeySpec| matches!(key.default, DefaultValue::Required);
     let required: Vec<_> = table.iter().filter(is_required).map(|key| key.name).collect();
     if !required.is_empty() {
         schema.insert("required".to_owned(), required.into());
     }
     schema.extend(rules.as_object().cloned().unwrap_or_default());
-    let properties: Map<_, _> = table.iter().map(|it| (it.name.to_owned(), key(it))).collect();
+    let properties: Map<_, _> =
+        table.iter().map(|it| (it.name.to_owned(), key_schema(it))).collect();
     schema.insert("properties".to_owned(), properties.into());
     schema
 }
 
-/// Where a secret is: exactly one of the ways.
-fn elsewhere() -> Value {
+/// Schema of a secret's source: exactly one of its keys.
+fn secret_source() -> Value {
     let mut schema = object(&super::secret(), &Value::Null);
     schema.insert("minProperties".to_owned(), 1.into());
     schema.insert("maxProperties".to_owned(), 1.into());

@@ -1,17 +1,18 @@
-//! The keys of `[auth.oidc.<name>]`.
+//! Keys of `[auth.oidc.<name>]`.
 
 use serde_json::json;
 
-use super::Key;
-use super::shape::{self, Shape};
+use super::KeySpec;
+use super::shape::{self, ValueShape};
 use crate::policy::tokens::{Algorithm, Preset};
 
-pub(super) fn providers() -> Key {
-    Key::new(
+pub(super) fn providers() -> KeySpec {
+    KeySpec::new(
         "oidc",
-        Shape::map(shape::PLAIN_NAME, Shape::table(provider())),
-        "An identity provider whose access tokens are accepted, as `Authorization: Bearer <token>` like a key. \
-         `server.public_url` must be set. See [identity providers](identity-providers.md).",
+        ValueShape::map(shape::PLAIN_NAME, ValueShape::table(provider())),
+        "An identity provider whose access tokens are accepted, as `Authorization: Bearer <token>` \
+         like a key. `server.public_url` must be set. See [identity \
+         providers](identity-providers.md).",
     )
     .example(
         "[auth.oidc.corp]\nissuer = \"https://id.example.com/realms/corp\"\npreset = \"keycloak\"\n\
@@ -19,91 +20,97 @@ pub(super) fn providers() -> Key {
     )
 }
 
-fn provider() -> Vec<Key> {
-    let role = || Shape::Text("name of a role", shape::PLAIN_NAME);
-    let scopes = || Shape::list(Shape::Text("scope", shape::SCOPE));
-    let mut audience = Shape::list(Shape::text());
-    let mut algorithms = Shape::list(Shape::choice(&Algorithm::NAMED));
+fn provider() -> Vec<KeySpec> {
+    let role = || ValueShape::Text("name of a role", shape::PLAIN_NAME);
+    let scopes = || ValueShape::list(ValueShape::Text("scope", shape::SCOPE));
+    let mut audience = ValueShape::list(ValueShape::text());
+    let mut algorithms = ValueShape::list(ValueShape::choice(&Algorithm::NAMED));
     for list in [&mut audience, &mut algorithms] {
-        if let Shape::List { count, .. } = list {
+        if let ValueShape::List { count, .. } = list {
             *count = (1, None);
         }
     }
     vec![
-        Key::new(
+        KeySpec::new(
             "issuer",
-            Shape::Text("https URL", shape::ISSUER),
-            "The provider, exactly as its tokens say it in `iss`, a slash at the end included. `http://` is accepted on \
-             this machine only. The provider's metadata and its keys are found from here.",
+            ValueShape::Text("https URL", shape::ISSUER),
+            "The provider's URL, exactly as in the `iss` of its tokens, including a slash at the \
+             end. `http://` is accepted on this machine only. Weir finds the provider's metadata \
+             and its keys from this URL.",
         )
         .required(),
-        Key::new(
+        KeySpec::new(
             "audience",
             audience,
-            "Whom tokens have to be for: one of these has to be in `aud`, exactly. Usually the URL of the MCP endpoint, \
-             or the identifier that Weir is registered under at the provider.",
+            "The audience of tokens: the `aud` of a token must contain one of these values, \
+             exactly. Usually this is the URL of the MCP endpoint, or the identifier under which \
+             Weir is registered at the provider.",
         )
         .required(),
-        Key::new(
+        KeySpec::new(
             "preset",
-            Shape::choice(&Preset::NAMED),
-            "The product: it says which claims name the user and the roles, and how access tokens are told from others.",
+            ValueShape::choice(&Preset::NAMED),
+            "The product: it decides which claims contain the user and the roles, and how access \
+             tokens are distinguished from other tokens.",
         )
-        .or("generic"),
-        Key::new(
+        .default("generic"),
+        KeySpec::new(
             "user_claim",
-            Shape::text(),
-            "The claim that names the user. It must never be given to somebody else; `email` counts only with \
-             `email_verified`.",
+            ValueShape::text(),
+            "The claim that identifies the user. Its value must never be given to another user; \
+             `email` counts only with `email_verified`.",
         )
-        .or_else("`oid` for `entra`, else `sub`"),
-        Key::new(
+        .default_text("`oid` for `entra`, else `sub`"),
+        KeySpec::new(
             "role_claim",
-            Shape::text(),
-            "The claim that holds the groups or roles: a string or a list of strings. Dots lead into objects, unless \
-             the whole is the name of a claim; `scope` and `scp` are taken word by word.",
+            ValueShape::text(),
+            "The claim that contains the groups or roles: a string or a list of strings. Dots lead \
+             into objects, unless the whole text is the name of a claim; `scope` and `scp` are \
+             split into words.",
         )
-        .or_else(
-            "`roles` for `generic` and `entra`, `groups` for `okta`, `permissions` for `auth0`, `realm_access.roles` \
-             for `keycloak`, `hd` for `google`, `cognito:groups` for `cognito`",
+        .default_text(
+            "`roles` for `generic` and `entra`, `groups` for `okta`, `permissions` for `auth0`, \
+             `realm_access.roles` for `keycloak`, `hd` for `google`, `cognito:groups` for \
+             `cognito`",
         ),
-        Key::new(
+        KeySpec::new(
             "roles",
-            Shape::map(shape::NOT_EMPTY, role()),
-            "Which value of that claim gives which role. Who has several roles may use what any of them allows, but for \
-             what any of them denies.",
+            ValueShape::map(shape::NOT_EMPTY, role()),
+            "The role for each value of that claim. A user with several roles may use what any of \
+             them allows, except for what any of them denies.",
         )
         .example("roles = { \"mcp-developers\" = \"developer\", \"mcp-ops\" = \"ops\" }"),
-        Key::new(
+        KeySpec::new(
             "default_role",
             role(),
-            "The role of whoever has a good token and no value that gives a role. Without it such a user is let in and \
-             may use nothing.",
+            "The role of users with a valid token that contains no value for a role. Without it \
+             such a user is accepted and may use nothing.",
         ),
-        Key::new(
+        KeySpec::new(
             "scopes_supported",
             scopes(),
-            "The scopes that clients are told of, so that they can ask for them.",
+            "The scopes that Weir announces to clients, so that they can request them.",
         )
-        .or(json!([])),
-        Key::new(
+        .default(json!([])),
+        KeySpec::new(
             "scopes_required",
             scopes(),
-            "The scopes that every token must have been granted, in `scope` or `scp`; without one of them the answer is \
-             403, with all of them named.",
+            "The scopes that every token must contain, in `scope` or `scp`; if one is missing the \
+             response is 403, which names all of them.",
         )
-        .or(json!([])),
-        Key::new(
+        .default(json!([])),
+        KeySpec::new(
             "algorithms",
             algorithms,
-            "How tokens may be signed. A key that does not say its own algorithm is good for one only: that of its \
-             curve, or the first RSA one here.",
+            "The signature algorithms that are accepted. A key that does not name its own \
+             algorithm is used for one only: that of its curve, or the first RSA algorithm in this \
+             list.",
         )
-        .or_else("all of them"),
-        Key::new(
+        .default_text("all of them"),
+        KeySpec::new(
             "jwks_uri",
-            Shape::Text("https URL", shape::URL),
-            "Where the provider's keys are, if it has no metadata that say so.",
+            ValueShape::Text("https URL", shape::URL),
+            "The URL of the provider's keys, for a provider without metadata that contain it.",
         ),
     ]
 }

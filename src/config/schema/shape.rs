@@ -1,51 +1,50 @@
-//! What the value of a key may look like.
+//! Shapes of values: type, bounds and pattern.
 //!
-//! Patterns are regular expressions of the common kind of JavaScript and Rust, and whole: they begin with `^`.
-//! They refuse nothing that the reader accepts; where a pattern cannot tell, it accepts.
-//!
-//! Knows nothing of: keys.
+//! Patterns are regular expressions in the common syntax of JavaScript and Rust, and match whole
+//! values: they begin with `^`. They accept everything that the reader accepts, and in cases that a
+//! pattern cannot decide they accept the value.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Key;
+use super::KeySpec;
 
-/// What a value may look like.
-pub(in crate::config) enum Shape {
+/// Shape of a value.
+pub(in crate::config) enum ValueShape {
     Boolean,
     Count(RangeInclusive<usize>),
     Duration,
     Size,
     /// One of a few words.
     Choice(Vec<&'static str>),
-    /// A string: what it is called, and its pattern.
+    /// String: name of its kind, and its pattern.
     Text(&'static str, &'static str),
-    /// A date and a time with an offset, which TOML has a type for.
-    Moment,
-    /// A string that is never shown, with its pattern, or where it is.
+    /// Date and time with an offset, a type of TOML.
+    DateTime,
+    /// Secret: a string with this pattern, or a table with its source.
     Secret(&'static str),
     List {
-        of: Box<Shape>,
-        /// The fewest and the most entries.
+        of: Box<ValueShape>,
+        /// Minimum and maximum number of entries.
         count: (usize, Option<usize>),
     },
-    /// A list, or its only entry without brackets.
-    OneOrList(Box<Shape>),
-    /// Free names, with their pattern.
+    /// List, or its only entry without brackets.
+    OneOrList(Box<ValueShape>),
+    /// Table with free names that match a pattern.
     Map {
         names: String,
-        of: Box<Shape>,
+        of: Box<ValueShape>,
     },
     Table {
-        keys: Vec<Key>,
-        /// What holds between the keys: members of the table's JSON schema.
+        keys: Vec<KeySpec>,
+        /// Constraints between the keys: members of the table's JSON schema.
         rules: Value,
     },
 }
 
-impl Shape {
+impl ValueShape {
     pub(super) fn choice<T>(choices: &[(&'static str, T)]) -> Self {
         Self::Choice(choices.iter().map(|(word, _)| *word).collect())
     }
@@ -58,7 +57,7 @@ impl Shape {
         Self::List { of: Box::new(of), count: (0, None) }
     }
 
-    pub(super) fn table(keys: Vec<Key>) -> Self {
+    pub(super) fn table(keys: Vec<KeySpec>) -> Self {
         Self::Table { keys, rules: Value::Null }
     }
 
@@ -67,18 +66,18 @@ impl Shape {
     }
 }
 
-/// A length of time as one writes it.
+/// Formats a duration.
 pub(super) fn duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-    // "60s" is plainer than "1m".
+    // "60s" is easier to read than "1m".
     let is_plain = |unit: u128| millis.is_multiple_of(unit) && millis >= 2 * unit;
     let unit = units.into_iter().find(|(_, unit)| is_plain(*unit));
     let (name, unit) = unit.unwrap_or(("ms", 1));
     format!("{}{name}", millis / unit)
 }
 
-/// A number of bytes as one writes it.
+/// Formats a number of bytes.
 pub(super) fn size(bytes: usize) -> Value {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.into_iter().find(|(_, shift)| bytes.is_multiple_of(1 << shift)) {
@@ -91,13 +90,13 @@ pub(super) fn size(bytes: usize) -> Value {
 
 pub(super) const DURATION: &str = "^0*[1-9][0-9]*(?:ms|s|m|h)$";
 pub(super) const SIZE: &str = "^0*[1-9][0-9]*(?:KiB|MiB|GiB)$";
-pub(super) const MOMENT: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}\
+pub(super) const DATE_TIME: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}\
      (?::[0-9]{2}(?:\\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})$";
-/// Variables are put in before a string is judged, so one that holds any may be anything.
+/// Strings with variables match every pattern, because variables are replaced before parsing.
 pub(super) const VARIABLE: &str = "\\$[{$]";
 
 pub(super) const NOT_EMPTY: &str = "^[^\\u0000]+$";
-/// A path with `*` in its last part only.
+/// Path with `*` in its last part only.
 pub(super) const FILES: &str = "^(?![\\s\\S]*\\*[\\s\\S]*/)[^\\u0000]+$";
 pub(super) const ANYTHING: &str = "^[^\\u0000]*$";
 pub(super) const UPSTREAM_NAME: &str = "^[a-z][a-z0-9-]{0,31}$";
@@ -108,31 +107,32 @@ pub(super) const SOCKET: &str =
 pub(super) const PATH: &str = "^/[^?#\\s]*$";
 pub(super) const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:[/?][^#\\s]*)?$";
 pub(super) const URL_WITHOUT_QUERY: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$";
-/// Without placeholders, as documents of providers have them.
+/// URL of an issuer, without the placeholders of providers' documentation.
 pub(super) const ISSUER: &str =
     "^(?:[Hh][Tt][Tt][Pp][Ss]://|[Hh][Tt][Tt][Pp]://(?:localhost|127\\.|\\[))[^?#@\\s{}<>]*$";
-/// RFC 6749, 3.3.
+/// Scope (RFC 6749, 3.3).
 pub(super) const SCOPE: &str = "^(?!offline_access$)[!#-\\[\\]-~]+$";
 pub(super) const HOST: &str = "^[^@*/?#\\s]+$";
 pub(super) const ORIGIN: &str = "^[A-Za-z0-9+.-]+://[^@*/?#\\s]+$";
 pub(super) const CERTIFICATE: &str = "^(?:dns:[\\s\\S]+|uri:[\\s\\S]*:|sha256:[0-9A-Fa-f]{64}$)";
 pub(super) const HASH: &str = "^[0-9A-Fa-f]{64}$";
-/// A pattern over one upstream.
+/// Pattern over the items of one upstream.
 pub(super) const ITEM_PATTERN: &str = "^[\\s\\S]+$";
-/// A pattern over all upstreams.
+/// Pattern over the items of all upstreams.
 pub(super) const POLICY_PATTERN: &str = "^(?:\\*$|[^/]+/)";
 pub(super) const RATE: &str = "^ *0*[1-9][0-9]* */ *(?:s|min|h) *$";
 pub(super) const RENAMED: &str = "^(?:prompts|tools)/[\\s\\S]+$";
 pub(super) const VARIABLE_NAME: &str = "^[^=\\u0000]+$";
 pub(super) const HEADER_VALUE: &str = "^[\\t -~]*$";
-/// RFC 7617, 2: the first colon ends the name.
+/// User name, which contains no colon (RFC 7617, 2).
 pub(super) const USER: &str = "^[^:\\u0000-\\u001f\\u007f-\\u009f]*$";
-/// RFC 6750, 2.1: one word; Weir puts `Bearer` before it.
+/// Bearer token, which is one word (RFC 6750, 2.1).
 pub(super) const TOKEN: &str = "^[!-~]+$";
 pub(super) const ADMIN_TOKEN: &str = "^[!-~]{16,}$";
 pub(super) const PASSWORD: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 
-/// What can name a header, and is none of `taken`, in any case of letters, nor one of MCP's own.
+/// Returns the pattern of a header name that is none of `taken`, in any case, and none of MCP's
+/// own.
 pub(super) fn header_name(taken: &[&str]) -> String {
     let any_case = |name: &&str| {
         let either = |c: char| match c.is_ascii_alphabetic() {
@@ -143,4 +143,9 @@ pub(super) fn header_name(taken: &[&str]) -> String {
     };
     let taken = taken.iter().map(any_case).collect::<Vec<_>>().join("|");
     format!("^(?!{}|(?:{taken})$)[!#$%&'*+.^_`|~0-9A-Za-z-]+$", any_case(&"mcp-"))
+}
+
+/// Returns the word of a choice.
+pub(super) fn word<T: PartialEq>(choices: &[(&'static str, T)], choice: &T) -> Value {
+    choices.iter().find(|(_, it)| it == choice).map_or(Value::Null, |(word, _)| (*word).into())
 }

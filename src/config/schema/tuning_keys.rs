@@ -1,217 +1,259 @@
-//! The keys of `[defaults]`, which an upstream's own table can say, too.
+//! Keys of `[defaults]`, which an upstream's own table can also set.
 
-use super::keys::word;
-use super::shape::{Shape, duration, size};
-use super::{Fallback, Key};
+use super::shape::{ValueShape, duration, size, word};
+use super::{DefaultValue, KeySpec};
 use crate::config::upstream_defaults::{
-    CALLS, ERAS, FAILURES, ITEMS, ON_DOWN, PAGES, SHARINGS, Tuning,
+    CALLS, ERAS, FAILURES, ITEMS, ON_DOWN, PAGES, SHARINGS, UpstreamDefaults,
 };
 
-pub(super) fn defaults() -> Key {
-    Key::new(
+pub(super) fn defaults() -> KeySpec {
+    KeySpec::new(
         "defaults",
-        Shape::table(tuning()),
-        "What every upstream inherits. Its own table may say otherwise, key by key.",
+        ValueShape::table(keys()),
+        "Values that every upstream inherits. An upstream's own table can override each key.",
     )
 }
 
-/// The same keys in an upstream's own table.
-pub(super) fn inherited() -> Vec<Key> {
-    tuning().into_iter().map(|key| inherit(key, "defaults", "as in `[defaults]`")).collect()
+/// Returns the inherited keys of an upstream's own table.
+pub(super) fn inherited() -> Vec<KeySpec> {
+    keys().into_iter().map(|key| inherit(key, "defaults", "as in `[defaults]`")).collect()
 }
 
-fn tuning() -> Vec<Key> {
-    let default = Tuning::default();
+fn keys() -> Vec<KeySpec> {
+    let default = UpstreamDefaults::default();
     let (times, retry) = (default.timeouts, default.retry);
     let timeouts = vec![
-        Key::new(
+        KeySpec::new(
             "connect",
-            Shape::Duration,
-            "How long connecting to one address of a `url` may take; its name's other addresses come after it. Raise it for \
-             servers that are far away.",
+            ValueShape::Duration,
+            "Time limit for connecting to one address of a `url`; the other addresses of its host \
+             name are tried after it. Raise it for servers that are far away.",
         )
-        .or(duration(times.connect)),
-        Key::new(
+        .default(duration(times.connect)),
+        KeySpec::new(
             "startup",
-            Shape::Duration,
-            "How long a server may take from its start, or from connecting, until it is ready. Raise it for programs \
-             that are downloaded when they are first started.",
+            ValueShape::Duration,
+            "Time limit for a server from its start, or from connecting, until it is ready. Raise \
+             it for programs that are downloaded at their first start.",
         )
-        .or(duration(times.startup)),
-        Key::new("list", Shape::Duration, "How long one list may take, through all of its pages.")
-            .or(duration(times.list)),
-        Key::new(
+        .default(duration(times.startup)),
+        KeySpec::new(
+            "list",
+            ValueShape::Duration,
+            "Time limit for one list, including all of its pages.",
+        )
+        .default(duration(times.list)),
+        KeySpec::new(
             "call",
-            Shape::Duration,
-            "How long one call may take; if its client asked for progress, how long it may be silent. Not longer than \
-             `call_max`.",
+            ValueShape::Duration,
+            "Time limit for one call; if its client has requested progress, time that may pass \
+             without a message. Not longer than `call_max`.",
         )
-        .or(duration(times.call)),
-        Key::new("call_max", Shape::Duration, "How long one call may take in all, whatever its progress and however long its client takes to answer what the \
-             server asks in the middle of it.")
-            .or(duration(times.call_max)),
-        Key::new(
+        .default(duration(times.call)),
+        KeySpec::new(
+            "call_max",
+            ValueShape::Duration,
+            "Time limit for one call in total, whatever its progress and however long its client \
+             takes to answer requests that the server sends during the call.",
+        )
+        .default(duration(times.call_max)),
+        KeySpec::new(
             "reset_on_progress",
-            Shape::Boolean,
-            "Whether progress begins `call` anew. With `false` a call ends after `call`.",
+            ValueShape::Boolean,
+            "With `true` each progress notification restarts `call`. With `false` a call ends \
+             after `call`.",
         )
-        .or(times.reset_on_progress),
-        Key::new(
+        .default(times.reset_on_progress),
+        KeySpec::new(
             "gather",
-            Shape::Duration,
-            "How long the first question that a server asks in the middle of a call waits for further ones, so that \
-             those that come together reach the client together.",
+            ValueShape::Duration,
+            "Time that the first input request of a server during a call waits for further ones, \
+             so that requests that arrive together reach the client together.",
         )
-        .or(duration(times.gather)),
-        Key::new(
+        .default(duration(times.gather)),
+        KeySpec::new(
             "idle",
-            Shape::Duration,
-            "How long nobody has used a server that is `lazy` until it is stopped: no call, no subscription, no task that it is \
-             known to work on. At least a second; longer than its clients wait before they ask again how a task is doing. \
-             Without it a server that was started once stays up.",
+            ValueShape::Duration,
+            "Idle time after which a `lazy` server is stopped: no call, no subscription and no \
+             task that it is known to work on. At least a second; longer than the interval at \
+             which its clients poll their tasks. Without it a server that was started once stays \
+             up.",
         )
-        .or_else("never"),
-        Key::new(
+        .default_text("never"),
+        KeySpec::new(
             "stop",
-            Shape::Duration,
-            "How long the process of a `command` may take to end once its standard input is closed; then it, and all that \
-             it has started, get SIGTERM. Raise it for servers that have something to save. Should be less than \
-             `server.shutdown_grace`.",
+            ValueShape::Duration,
+            "Time that the process of a `command` has to end once its standard input is closed; \
+             after that it, and all processes that it has started, get SIGTERM. Raise it for \
+             servers that have something to save. It should be less than `server.shutdown_grace`.",
         )
-        .or(duration(times.stop)),
-        Key::new(
+        .default(duration(times.stop)),
+        KeySpec::new(
             "terminate",
-            Shape::Duration,
-            "How long it may take from then on; then it gets SIGKILL.",
+            ValueShape::Duration,
+            "Time that the process has to end after SIGTERM; after that it gets SIGKILL.",
         )
-        .or(duration(times.terminate)),
+        .default(duration(times.terminate)),
     ];
-    let pauses = vec![
-        Key::new(
+    let retry_keys = vec![
+        KeySpec::new(
             "backoff",
-            Shape::Duration,
-            "The first pause before connecting again to a server that was lost; it doubles each time. Not longer than \
-             `max_backoff`.",
+            ValueShape::Duration,
+            "The first pause before reconnecting to a server after a lost connection; it doubles \
+             each time. Not longer than `max_backoff`.",
         )
-        .or(duration(retry.backoff)),
-        Key::new("max_backoff", Shape::Duration, "The longest pause.").or(duration(retry.max_backoff)),
-        Key::new(
+        .default(duration(retry.backoff)),
+        KeySpec::new("max_backoff", ValueShape::Duration, "The longest pause.")
+            .default(duration(retry.max_backoff)),
+        KeySpec::new(
             "jitter",
-            Shape::Boolean,
-            "Varies the pauses at random, so that many gateways do not come back at the same moment.",
+            ValueShape::Boolean,
+            "Varies the pauses at random, so that many gateways do not reconnect at the same \
+             moment.",
         )
-        .or(retry.jitter),
+        .default(retry.jitter),
     ];
-    let breaker = vec![
-        Key::new(
+    let breaker =
+        vec![
+        KeySpec::new(
             "failures",
-            Shape::Count(FAILURES),
-            "After so many failures in a row the server is left alone. What counts is about the server: no answer in time, \
-             a connection that breaks, HTTP 429 and 5xx. Errors in its own words, and the end of a child, do not count.",
+            ValueShape::Count(FAILURES),
+            "Number of failures in a row after which the circuit breaker opens. A failure is about \
+             the server: no response in time, a broken connection, HTTP 429 and 5xx. Error \
+             responses of the server itself, and the end of a child process, do not count.",
         )
-        .or(default.breaker.failures),
-        Key::new(
+        .default(default.breaker.failures),
+        KeySpec::new(
             "cool_down",
-            Shape::Duration,
-            "For how long: calls fail at once with error 5030, and lists stay as they are. Then one call, or one list, \
-             finds out whether the server is back; if it is not, the time doubles. `Retry-After` is passed on to the \
-             client of the call that it answers, and changes nothing here. Not longer than `max_cool_down`.",
+            ValueShape::Duration,
+            "Time that the circuit breaker stays open: calls fail at once with error 5030, and \
+             lists stay as they are. Then one call, or one list request, tests whether the server \
+             is back; if it is not, the time doubles. `Retry-After` is passed on to the client of \
+             its call, and does not change this time. Not longer than `max_cool_down`.",
         )
-        .or(duration(default.breaker.cool_down)),
-        Key::new("max_cool_down", Shape::Duration, "The longest that it is left alone.")
-            .or(duration(default.breaker.max_cool_down)),
+        .default(duration(default.breaker.cool_down)),
+        KeySpec::new("max_cool_down", ValueShape::Duration,
+            "The longest time that the circuit breaker stays open.")
+            .default(duration(default.breaker.max_cool_down)),
     ];
-    let limits = vec![
-        Key::new(
+    let limits =
+        vec![
+        KeySpec::new(
             "concurrency",
-            Shape::Count(CALLS),
-            "The most calls in flight at a time. A call whose large reply passes while it arrives is in flight until it has \
-             passed, or until its reader has kept it waiting for 30 s.",
+            ValueShape::Count(CALLS),
+            "Maximum number of calls in flight. A call whose large response is streamed is in \
+             flight until the response is complete, or until the client has not read for 30 s.",
         )
-        .or_else("64; 256 for an upstream with a `url`"),
-        Key::new(
+        .default_text("64; 256 for an upstream with a `url`"),
+        KeySpec::new(
             "waiting",
-            Shape::Count(CALLS),
-            "The most calls that wait for that; further ones are refused at once, with error 4290.",
+            ValueShape::Count(CALLS),
+            "Maximum number of calls that wait because `concurrency` is reached; further ones are \
+             refused at once, with error 4290.",
         )
-        .or(default.waiting),
-        Key::new("wait", Shape::Duration, "How long they wait; then they are refused.")
-            .or(duration(default.wait)),
-        Key::new(
+        .default(default.waiting),
+        KeySpec::new("wait", ValueShape::Duration,
+            "Time that such a request waits; after that it is refused.")
+            .default(duration(default.wait)),
+        KeySpec::new(
             "max_message",
-            Shape::Size,
-            "The largest message from the server; a call that is answered with a larger one fails.",
+            ValueShape::Size,
+            "The largest message from the server; a call with a larger response fails.",
         )
-        .or(size(default.max_message)),
-        Key::new("max_items", Shape::Count(ITEMS), "The most items that are taken from one list; the rest is left out.")
-            .or(default.max_items),
-        Key::new("max_pages", Shape::Count(PAGES), "The most pages that are read of one list; the rest is left out.")
-            .or(default.max_pages),
-        Key::new("max_list", Shape::Size, "The most bytes of one list, all pages together; the page that exceeds it is its last.")
-            .or(size(default.max_list)),
+        .default(size(default.max_message)),
+        KeySpec::new("max_items", ValueShape::Count(ITEMS),
+            "Maximum number of items that are taken from one list; the rest is left out.")
+            .default(default.max_items),
+        KeySpec::new("max_pages", ValueShape::Count(PAGES),
+            "Maximum number of pages that are read of one list; the rest is left out.")
+            .default(default.max_pages),
+        KeySpec::new("max_list", ValueShape::Size,
+            "Maximum size of one list, all pages together; the page that exceeds it is the last \
+             one that is read.")
+            .default(size(default.max_list)),
     ];
     vec![
-        Key::new(
+        KeySpec::new(
             "era",
-            Shape::choice(&ERAS),
-            "Which MCP the server speaks: `modern` is 2026-07-28 or later, `legacy` everything before. `auto` finds out \
-             by asking, which costs a request or two when connecting.",
+            ValueShape::choice(&ERAS),
+            "The revisions of MCP that the server speaks: `modern` is 2026-07-28 or later, \
+             `legacy` everything before. `auto` detects it, which takes a request or two when \
+             connecting.",
         )
-        .or(word(&ERAS, &default.era)),
-        Key::new(
+        .default(word(&ERAS, &default.era)),
+        KeySpec::new(
             "sharing",
-            Shape::choice(&SHARINGS),
-            "Which clients share a connection, and with it a process. `shared`: all of them; a server over stdio or \
-             HTTP+SSE that has a handshake can then ask its clients nothing, since it could not say whom it asks. \
-             `client`: each client has its own, which is opened when it first calls and ends with its session: for servers \
-             that remember, and for questions over stdio. Of the clients of 2026-07-28 over HTTP, which have no sessions, all \
-             with one name are one client, and all without a key are one together. With `weir stdio` there is one client, so nothing is shared.",
+            ValueShape::choice(&SHARINGS),
+            "The clients that share a connection, and with it a process. `shared`: all clients \
+             share one; a server over stdio or HTTP+SSE that has a handshake can then send no \
+             requests to clients, because it could not say which client it means. `client`: each \
+             client has its own, which is opened at its first call and ends with its session: for \
+             servers that keep state, and for input requests over stdio. Clients of 2026-07-28 \
+             over HTTP have no sessions: all with the same name are one client, and all without a \
+             key are one client together. With `weir stdio` there is one client, so nothing is \
+             shared.",
         )
-        .or(word(&SHARINGS, &default.sharing)),
-        Key::new(
+        .default(word(&SHARINGS, &default.sharing)),
+        KeySpec::new(
             "lazy",
-            Shape::Boolean,
-            "With `true` the server is started, or connected to, when it is first used: by a call, a completion, a \
-             subscription or a question about a task, which waits for it. Its lists are those of the last time, kept on disk \
-             (`[state] catalog`); where none are kept it is started once to be listed. While it sleeps it cannot say that its lists \
-             have changed: that is found out when it wakes, and clients are told then. After `timeouts.idle` it is stopped \
-             again. Not with `required = true`, and not for a `prompts_dir`, which is always open.",
+            ValueShape::Boolean,
+            "With `true` the server is started, or connected to, at its first use: by a call, a \
+             completion, a subscription or a request about a task, which waits for it. Its lists \
+             come from the list cache on disk (`[state] catalog`); without cached lists it is \
+             started once to be listed. While it is stopped it cannot announce that its lists have \
+             changed: Weir detects that at the next start, and notifies clients then. After \
+             `timeouts.idle` it is stopped again. Not allowed with `required = true`, nor for a \
+             `prompts_dir`, which is always available.",
         )
-        .or(default.lazy),
-        Key::new("timeouts", Shape::table(timeouts), "How long things may take.")
+        .default(default.lazy),
+        KeySpec::new("timeouts", ValueShape::table(timeouts), "Time limits.")
             .example("timeouts = { call = \"2m\", call_max = \"1h\" }"),
-        Key::new("retry", Shape::table(pauses), "When to connect again."),
-        Key::new("breaker", Shape::table(breaker), "When a server that fails call after call is left alone."),
-        Key::new(
+        KeySpec::new(
+            "retry",
+            ValueShape::table(retry_keys),
+            "Pauses between attempts to reconnect.",
+        ),
+        KeySpec::new(
+            "breaker",
+            ValueShape::table(breaker),
+            "The circuit breaker, which stops calls to a server that fails call after call.",
+        ),
+        KeySpec::new(
             "on_down",
-            Shape::choice(&ON_DOWN),
-            "What becomes of the lists of an upstream that is not connected: `keep` goes on showing what it listed last; \
-             `hide` leaves it out after `on_down_grace`, names it in `_meta` as `weir/partial`, and shows it again at once \
-             when it is back. Calls of it fail at once either way.",
+            ValueShape::choice(&ON_DOWN),
+            "Handling of the lists of an upstream that is not connected: `keep` serves its last \
+             lists; `hide` leaves its items out after `on_down_grace`, names the upstream in \
+             `_meta` as `weir/partial`, and serves its items again as soon as it is back. Calls to \
+             it fail at once either way.",
         )
-        .or("keep"),
-        Key::new(
+        .default("keep"),
+        KeySpec::new(
             "on_down_grace",
-            Shape::Duration,
-            "How long an upstream has to be away before `on_down = \"hide\"` hides it: one that comes back sooner changes \
-             no list.",
+            ValueShape::Duration,
+            "Time that an upstream must be disconnected before `on_down = \"hide\"` hides it: one \
+             that is back sooner changes no list.",
         )
-        .or(duration(default.on_down_grace)),
-        Key::new("limits", Shape::table(limits), "How much a server may send, and how many calls it gets.")
-            .example("limits.max_message = \"32MiB\""),
+        .default(duration(default.on_down_grace)),
+        KeySpec::new(
+            "limits",
+            ValueShape::table(limits),
+            "Limits on what a server may send and on the calls that it gets.",
+        )
+        .example("limits.max_message = \"32MiB\""),
     ]
 }
 
-/// A key in an upstream's own table that is told at the table `from`.
-pub(super) fn inherit(key: Key, from: &'static str, told: &'static str) -> Key {
-    let none = |keys: Vec<Key>| keys.into_iter().map(|key| inherit(key, from, told)).collect();
+/// Makes a key of an upstream's own table that is described at the table `from`.
+pub(super) fn inherit(key: KeySpec, from: &'static str, text: &'static str) -> KeySpec {
+    let inherit_all =
+        |keys: Vec<KeySpec>| keys.into_iter().map(|key| inherit(key, from, text)).collect();
     let shape = match key.shape {
-        Shape::Table { keys, rules } => Shape::Table { keys: none(keys), rules },
+        ValueShape::Table { keys, rules } => ValueShape::Table { keys: inherit_all(keys), rules },
         plain => plain,
     };
-    let fallback = match key.fallback {
-        Fallback::Nothing => Fallback::Nothing,
-        _ => Fallback::Told(told),
+    let default = match key.default {
+        DefaultValue::None => DefaultValue::None,
+        _ => DefaultValue::Described(text),
     };
-    Key { shape, fallback, ..key }.told_at(from)
+    KeySpec { shape, default, ..key }.described_at(from)
 }

@@ -1,10 +1,9 @@
-//! The keys of `[upstreams.<name>]` but those that it can inherit, and where a secret can be.
+//! Keys of `[upstreams.<name>]` that are not inherited, and the keys of a secret's source.
 
 use serde_json::{Value, json};
 
-use super::keys::word;
-use super::shape::{self, Shape};
-use super::{Key, guard_keys, tuning_keys};
+use super::shape::{self, ValueShape, word};
+use super::{KeySpec, guard_keys, tuning_keys};
 use crate::config::access::KINDS;
 use crate::config::headers::{OWN_HEADERS, SCHEMES};
 use crate::config::upstream_defaults::{
@@ -12,226 +11,257 @@ use crate::config::upstream_defaults::{
 };
 use crate::config::upstreams::TRANSPORTS;
 
-pub(super) fn upstreams() -> Key {
-    let mut keys = place();
-    // An upstream's own table says these instead of what it inherits.
+pub(super) fn upstreams() -> KeySpec {
+    let mut keys = source_keys();
+    // These keys override the inherited values.
     keys.extend(tuning_keys::inherited());
     keys.push(guard_keys::inherited());
-    keys.extend(outlets());
-    Key::new(
+    keys.extend(export_keys());
+    KeySpec::new(
         "upstreams",
-        Shape::map(shape::UPSTREAM_NAME, Shape::Table { keys, rules: rules() }),
-        "One MCP server. The name of the table is a lower-case letter, then at most 31 of a-z, 0-9 and `-`. Exactly \
-         one of `prompts_dir`, `command` and `url` says where it is.",
+        ValueShape::map(shape::UPSTREAM_NAME, ValueShape::Table { keys, rules: rules() }),
+        "One upstream MCP server. The name of the table is a lower-case letter, then at most 31 of \
+         a-z, 0-9 and `-`. Exactly one of `prompts_dir`, `command` and `url` says where the server \
+         is.",
     )
 }
 
-// === Where it is ===
+// === Source ===
 
-fn place() -> Vec<Key> {
+fn source_keys() -> Vec<KeySpec> {
     let mut keys = vec![
-        Key::new(
+        KeySpec::new(
             "prompts_dir",
-            Shape::Text("path", shape::NOT_EMPTY),
-            "A folder of Markdown files that Weir itself serves as prompts. A relative path starts from the folder of \
-             the file that it is written in.",
+            ValueShape::Text("path", shape::NOT_EMPTY),
+            "A folder of Markdown files that Weir itself serves as prompts. A relative path starts \
+             from the folder of the file that contains it.",
         )
         .example("prompts_dir = \"./prompts\""),
-        Key::new(
+        KeySpec::new(
             "command",
-            Shape::text(),
-            "A program that speaks MCP over standard input and output. Weir starts it, without a shell, and starts it \
-             again when it ends. A name without a slash is looked up in `PATH`.",
+            ValueShape::text(),
+            "A program that speaks MCP over standard input and output. Weir starts it without a \
+             shell, and restarts it when it ends. A name without a slash is looked up in `PATH`.",
         )
         .example("command = \"npx\""),
-        Key::new(
+        KeySpec::new(
             "url",
-            Shape::Text("http or https URL", shape::URL),
-            "The endpoint of a server on the network. Credentials belong in `auth` or `headers`, not here.",
+            ValueShape::Text("http or https URL", shape::URL),
+            "The endpoint of a server on the network. Credentials belong in `auth` or `headers`, \
+             not here.",
         )
         .example("url = \"https://api.githubcopilot.com/mcp/\""),
-        Key::new(
+        KeySpec::new(
             "enabled",
-            Shape::Boolean,
-            "With `false` the upstream is not started and not served. Its table is checked all the same, but its \
-             variables and secrets need not be there.",
+            ValueShape::Boolean,
+            "With `false` the upstream is not started and not served. Its table is still checked, \
+             but its variables and secrets need not exist.",
         )
-            .or(true),
-        Key::new(
+        .default(true),
+        KeySpec::new(
             "required",
-            Shape::Boolean,
-            "With `true` Weir is not ready (`/readyz` of `[admin]`) while the upstream is not up, and gets no clients \
-             from a load balancer. All other upstreams are served either way.",
+            ValueShape::Boolean,
+            "With `true` Weir is not ready (`/readyz` of `[admin]`) while the upstream is not \
+             connected, so that a load balancer sends it no clients. All other upstreams are \
+             served either way.",
         )
-            .or(false),
-        Key::new(
+        .default(false),
+        KeySpec::new(
             "prefix",
-            Shape::Text("string", shape::UPSTREAM_NAME),
-            "What clients see before the names of its items; like the name of a table, and no two alike. Rules go by \
-             the name of the table, whatever the prefix.",
+            ValueShape::Text("string", shape::UPSTREAM_NAME),
+            "Prefix of the names of its items towards clients; formed like the name of the table, \
+             and unique. Rules use the name of the table, whatever the prefix.",
         )
-        .or_else("the name of the table"),
+        .default_text("the name of the table"),
     ];
     keys.extend(process());
     keys.extend(network());
     keys
 }
 
-fn process() -> Vec<Key> {
-    let any = || Shape::Text("string", shape::ANYTHING);
+fn process() -> Vec<KeySpec> {
+    let any = || ValueShape::Text("string", shape::ANYTHING);
     vec![
-        Key::new("args", Shape::list(any()), "The arguments of `command`, one string each.")
-            .or(json!([]))
-            .example("args = [\"-y\", \"@modelcontextprotocol/server-everything\"]"),
-        Key::new(
+        KeySpec::new(
+            "args",
+            ValueShape::list(any()),
+            "The arguments of `command`, one string each.",
+        )
+        .default(json!([]))
+        .example("args = [\"-y\", \"@modelcontextprotocol/server-everything\"]"),
+        KeySpec::new(
             "env",
-            Shape::map(shape::VARIABLE_NAME, Shape::Secret(shape::ANYTHING)),
-            "Variables to set for `command`. Each value is a secret: a string, or one of `{ env = \"VAR\" }`, `{ \
-             file = \"path\" }`, `{ command = [\"…\"] }`.",
+            ValueShape::map(shape::VARIABLE_NAME, ValueShape::Secret(shape::ANYTHING)),
+            "Environment variables to set for `command`. Each value is a secret: a string, or one \
+             of `{ env = \"VAR\" }`, `{ file = \"path\" }`, `{ command = [\"…\"] }`.",
         )
-        .or(json!({}))
+        .default(json!({}))
         .example("env = { LOG_LEVEL = \"info\", API_KEY = { env = \"EVERYTHING_KEY\" } }"),
-        Key::new(
+        KeySpec::new(
             "pass_env",
-            Shape::list(Shape::Text("name of a variable", shape::VARIABLE_NAME)),
-            "Variables of Weir's own environment to hand on to `command`. Without it a program gets `PATH`, `HOME`, \
-             `LANG`, `TMPDIR`, `USER`, `SHELL` and `TERM`, and no others.",
+            ValueShape::list(ValueShape::Text("name of a variable", shape::VARIABLE_NAME)),
+            "Variables of Weir's own environment to pass on to `command`. Without this key a \
+             program gets `PATH`, `HOME`, `LANG`, `TMPDIR`, `USER`, `SHELL` and `TERM`, and no \
+             others.",
         )
-        .or(json!([]))
+        .default(json!([]))
         .example("pass_env = [\"HTTPS_PROXY\"]"),
-        Key::new(
+        KeySpec::new(
             "cwd",
-            Shape::Text("path", shape::NOT_EMPTY),
-            "The folder to start `command` in. A relative path starts from the folder of the file that it is written \
-             in.",
+            ValueShape::Text("path", shape::NOT_EMPTY),
+            "The working directory of `command`. A relative path starts from the folder of the \
+             file that contains it.",
         )
-        .or_else("where Weir was started"),
+        .default_text("the working directory of Weir"),
     ]
 }
 
-fn network() -> Vec<Key> {
+fn network() -> Vec<KeySpec> {
     vec![
-        Key::new(
+        KeySpec::new(
             "headers",
-            Shape::map(shape::header_name(&OWN_HEADERS), Shape::Secret(shape::HEADER_VALUE)),
-            "Headers to send with every request to `url`. Each value is a secret, as in `env`. Headers of the protocol \
-             itself, such as `Host`, `Content-Type` and all that begin with `Mcp-`, cannot be set.",
+            ValueShape::map(
+                shape::header_name(&OWN_HEADERS),
+                ValueShape::Secret(shape::HEADER_VALUE),
+            ),
+            "Headers to send with every request to `url`. Each value is a secret, as in `env`. \
+             Headers of the protocol itself, such as `Host`, `Content-Type` and all those that \
+             begin with `Mcp-`, cannot be set.",
         )
-        .or(json!({}))
+        .default(json!({}))
         .example("headers = { X-Team = { file = \"secrets/team\" } }"),
-        Key::new(
+        KeySpec::new(
             "auth",
-            Shape::Table { keys: credentials(), rules: credentials_rules() },
-            "How Weir shows the server at `url` who it is: an `Authorization` header, made of the following keys. Not \
-             beside an `Authorization` in `headers`.",
+            ValueShape::Table { keys: credentials(), rules: credentials_rules() },
+            "Credentials of Weir for the server at `url`: an `Authorization` header, made from the \
+             following keys. Not allowed together with an `Authorization` in `headers`.",
         )
-        .example("auth = { type = \"bearer\", token = { command = [\"gh\", \"auth\", \"token\"] } }"),
-        Key::new(
+        .example(
+            "auth = { type = \"bearer\", token = { command = [\"gh\", \"auth\", \"token\"] } }",
+        ),
+        KeySpec::new(
             "transport",
-            Shape::choice(&TRANSPORTS),
-            "How the server at `url` is spoken to: `http` is Streamable HTTP, `sse` the older HTTP+SSE pair of \
-             2024-11-05, which goes with `era` `auto` or `legacy` only. `auto` tries the first, then the second.",
+            ValueShape::choice(&TRANSPORTS),
+            "Transport to the server at `url`: `http` is Streamable HTTP, `sse` the older HTTP+SSE \
+             transport of 2024-11-05, which works with `era` `auto` or `legacy` only. `auto` tries \
+             the first, then the second.",
         )
-        .or(word(&TRANSPORTS, &None)),
+        .default(word(&TRANSPORTS, &None)),
     ]
 }
 
-fn credentials() -> Vec<Key> {
+fn credentials() -> Vec<KeySpec> {
     vec![
-        Key::new(
+        KeySpec::new(
             "type",
-            Shape::choice(&SCHEMES),
+            ValueShape::choice(&SCHEMES),
             "`bearer` sends `token`, `basic` sends `user` and `password`, `none` sends nothing.",
         )
         .required(),
-        Key::new(
+        KeySpec::new(
             "token",
-            Shape::Secret(shape::TOKEN),
-            "The token alone, without the word Bearer; a secret. For `type = \"bearer\"`, and required there.",
+            ValueShape::Secret(shape::TOKEN),
+            "The token alone, without the word Bearer; a secret. Required for `type = \"bearer\"`, \
+             and only allowed there.",
         ),
-        Key::new(
+        KeySpec::new(
             "user",
-            Shape::Text("string", shape::USER),
-            "The name, without a colon. For `type = \"basic\"`, and required there.",
+            ValueShape::Text("string", shape::USER),
+            "The user name, without a colon. Required for `type = \"basic\"`, and only allowed \
+             there.",
         ),
-        Key::new(
+        KeySpec::new(
             "password",
-            Shape::Secret(shape::PASSWORD),
-            "The password; a secret. For `type = \"basic\"`, and required there.",
+            ValueShape::Secret(shape::PASSWORD),
+            "The password; a secret. Required for `type = \"basic\"`, and only allowed there.",
         ),
     ]
 }
 
-/// The ways to say where a secret is; exactly one of them.
-pub(super) fn secret() -> Vec<Key> {
+/// Keys of a secret's source; exactly one of them is set.
+pub(super) fn secret() -> Vec<KeySpec> {
     vec![
-        Key::new(
+        KeySpec::new(
             "env",
-            Shape::Text("name of a variable", shape::VARIABLE_NAME),
-            "The variable of Weir's environment that holds the secret. It must be set.",
+            ValueShape::Text("name of a variable", shape::VARIABLE_NAME),
+            "The environment variable of the Weir process that contains the secret. It must be \
+             set.",
         )
         .example("token = { env = \"GITHUB_TOKEN\" }"),
-        Key::new(
+        KeySpec::new(
             "file",
-            Shape::Text("path", shape::NOT_EMPTY),
-            "The file that holds the secret and nothing else; one newline at its end is left out. At most 64 KiB. A \
-             relative path starts from the folder of the file that it is written in; one that others on the machine \
-             can read is refused. One that is not Weir's own may be read by its group.",
+            ValueShape::Text("path", shape::NOT_EMPTY),
+            "A file that contains the secret and nothing else; one newline at its end is removed. \
+             At most 64 KiB. A relative path starts from the folder of the file that contains it; \
+             a file that other users on the machine can read is refused. A file that is not owned \
+             by Weir's user may be readable by its group.",
         )
         .example("token = { file = \"secrets/github-token\" }"),
-        Key::new(
+        KeySpec::new(
             "command",
-            Shape::List { of: Box::new(Shape::Text("string", shape::ANYTHING)), count: (1, None) },
-            "A program and its arguments, whose output is the secret; one newline at its end is left out. It is started \
-             without a shell, may take at most 30 s, and is not started by `weir check --offline`.",
+            ValueShape::List {
+                of: Box::new(ValueShape::Text("string", shape::ANYTHING)),
+                count: (1, None),
+            },
+            "A program and its arguments, whose standard output is the secret; one newline at its \
+             end is removed. It is started without a shell, may run for at most 30 s, and is not \
+             started by `weir check --offline`.",
         )
         .example("token = { command = [\"op\", \"read\", \"op://vault/github/token\"] }"),
     ]
 }
 
-// === What leaves it ===
+// === Exports ===
 
-fn outlets() -> Vec<Key> {
-    let meanings = [
-        "Which prompts leave this upstream at all, before any role is asked.",
-        "Which tools leave this upstream at all, before any role is asked.",
-        "Which resources and resource templates leave this upstream at all, before any role is asked.",
+fn export_keys() -> Vec<KeySpec> {
+    let descriptions = [
+        "The prompts that Weir exports from this upstream, before the rules of roles apply.",
+        "The tools that Weir exports from this upstream, before the rules of roles apply.",
+        "The resources and resource templates that Weir exports from this upstream, before the \
+         rules of roles apply.",
     ];
-    let pattern = || Shape::list(Shape::Text("pattern", shape::ITEM_PATTERN));
-    let kind = |(kind, meaning)| {
+    let pattern = || ValueShape::list(ValueShape::Text("pattern", shape::ITEM_PATTERN));
+    let kind = |(kind, description)| {
         let allow = match kind {
-            "resources" => "Patterns of URIs that leave it; `*` matches any run of characters.",
-            _ => "Patterns of original names that leave it; `*` matches any run of characters.",
+            "resources" => "Patterns of URIs that are exported; `*` matches any run of characters.",
+            _ => "Patterns of original names that are exported; `*` matches any run of characters.",
         };
-        let allow = Key::new("allow", pattern(), allow).or(json!(["*"]));
-        let deny = "Patterns of what does not leave it, although `allow` names it: deny wins.";
-        let deny = Key::new("deny", pattern(), deny).or(json!([]));
-        Key::new(kind, Shape::table(vec![allow, deny]), meaning)
+        let allow = KeySpec::new("allow", pattern(), allow).default(json!(["*"]));
+        let deny =
+            "Patterns of items that are not exported although `allow` matches them: deny wins.";
+        let deny = KeySpec::new("deny", pattern(), deny).default(json!([]));
+        KeySpec::new(kind, ValueShape::table(vec![allow, deny]), description)
     };
-    let mut keys: Vec<_> = KINDS.into_iter().zip(meanings).map(kind).collect();
+    let mut keys: Vec<_> = KINDS.into_iter().zip(descriptions).map(kind).collect();
     keys.push(
-        Key::new(
+        KeySpec::new(
             "rename",
-            Shape::map(shape::RENAMED, Shape::Text("string", shape::PLAIN_NAME)),
-            "New names for items: `prompts/<original name>` or `tools/<original name>`, and the new name, 1 to 64 of \
-             A-Z, a-z, 0-9, `_`, `.` and `-`. The prefix is put before it; rules go on to use the original name.",
+            ValueShape::map(shape::RENAMED, ValueShape::Text("string", shape::PLAIN_NAME)),
+            "New names for items: `prompts/<original name>` or `tools/<original name>`, and the \
+             new name, 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`. The prefix is added to the new \
+             name; rules still use the original name.",
         )
-        .or(json!({}))
+        .default(json!({}))
         .example("rename = { \"prompts/simple-prompt\" = \"hello\", \"tools/echo\" = \"say\" }"),
     );
     keys
 }
 
-// === What holds between the keys ===
+// === Constraints between keys ===
 
 fn rules() -> Value {
     let any = |keys: &[&str]| -> Vec<Value> {
         keys.iter().map(|key| json!({ "required": [key] })).collect()
     };
-    let holds_any = |table: &str, keys: &[&str]| json!({ "required": [table], "properties": { table: { "anyOf": any(keys) } } });
+    let contains_any = |table: &str, keys: &[&str]| {
+        json!({
+            "required": [table],
+            "properties": { table: { "anyOf": any(keys) } },
+        })
+    };
     let mut without_effect = any(&NOT_FOR_A_LIBRARY);
-    without_effect.push(holds_any("timeouts", &TIMEOUTS_NOT_FOR_A_LIBRARY));
-    without_effect.push(holds_any("limits", &LIMITS_NOT_FOR_A_LIBRARY));
+    without_effect.push(contains_any("timeouts", &TIMEOUTS_NOT_FOR_A_LIBRARY));
+    without_effect.push(contains_any("limits", &LIMITS_NOT_FOR_A_LIBRARY));
     let sse_is_legacy = json!({
         "required": ["transport", "era"],
         "properties": { "transport": { "const": "sse" }, "era": { "const": "modern" } },
@@ -265,11 +295,11 @@ fn credentials_rules() -> Value {
             "not": { "anyOf": unwanted },
         })
     };
-    let told_by_a_variable = json!({ "type": "string", "pattern": shape::VARIABLE });
+    let from_variable = json!({ "type": "string", "pattern": shape::VARIABLE });
     json!({ "anyOf": [
         with("none", &[], &["token", "user", "password"]),
         with("bearer", &["token"], &["user", "password"]),
         with("basic", &["user", "password"], &["token"]),
-        { "properties": { "type": told_by_a_variable } },
+        { "properties": { "type": from_variable } },
     ] })
 }

@@ -1,17 +1,19 @@
-//! The example is complete, sound, and says what the defaults are.
+//! Tests of config.example.toml: it is complete and valid, and shows the defaults.
 
 use std::collections::BTreeSet;
 
 use toml::de::{DeTable, DeValue};
 
 use super::*;
-use crate::config::reader::diagnostics::Ledger;
-use crate::config::reader::table_reader::Table;
+use crate::config::reader::diagnostics::Diagnostics;
+use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value::EXAMPLE_HASHES;
+
+const EXAMPLE_LIBRARY: &str = "[upstreams.library]\nprompts_dir = \"./prompts\"\n";
 
 pub(super) const EXAMPLE: &str = include_str!("../../../config.example.toml");
 
-/// The example with its switched-off lines switched on, and with hashes that are not refused.
+/// Returns the example with its disabled lines enabled, and with hashes that are accepted.
 pub(super) fn example_in_full() -> String {
     let on = |line: &str| match line.strip_prefix('#') {
         Some(off) if off.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()) => {
@@ -26,7 +28,7 @@ pub(super) fn example_in_full() -> String {
     text
 }
 
-/// The example in full where all that it names can be found. No command is run.
+/// Reads the full example in a folder with all files that it names, without running commands.
 fn config_in_full() -> Config {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("secrets")).unwrap();
@@ -36,14 +38,14 @@ fn config_in_full() -> Config {
     let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
     let main = file(&folder.path().join("weir.toml"), example_in_full());
-    Config::judge(&main, &options, false, false).unwrap()
+    Config::from_file(&main, &options, false, false).unwrap()
 }
 
 #[test]
 fn the_example_shows_the_defaults() {
-    assert_eq!(config(EXAMPLE), config(HOUSE));
-    let Config { upstreams, outlines, .. } = config(HOUSE);
-    assert_eq!(config(HOUSE), Config { upstreams, outlines, ..Config::default() });
+    assert_eq!(config(EXAMPLE), config(EXAMPLE_LIBRARY));
+    let Config { upstreams, summaries, .. } = config(EXAMPLE_LIBRARY);
+    assert_eq!(config(EXAMPLE_LIBRARY), Config { upstreams, summaries, ..Config::default() });
 }
 
 #[test]
@@ -52,7 +54,7 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
 
     assert_eq!(full.warnings, []);
     assert_eq!(full.upstreams.len(), 4);
-    let server = Server {
+    let server = ServerConfig {
         public_url: None,
         allowed_hosts: Vec::new(),
         tls: None,
@@ -63,41 +65,43 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
         (server, full.protocol, full.naming, full.log),
         (default.server, default.protocol, default.naming, default.log)
     );
-    let [full, alone] = [full.upstreams, config(HOUSE).upstreams].map(|all| all[0].clone());
-    assert_eq!(Upstream { source: alone.source.clone(), ..full }, alone);
+    let [full, alone] =
+        [full.upstreams, config(EXAMPLE_LIBRARY).upstreams].map(|all| all[0].clone());
+    assert_eq!(UpstreamConfig { source: alone.source.clone(), ..full }, alone);
 }
 
-/// Every key that the reader asks for while it reads the example in full.
-pub(super) fn asked() -> BTreeSet<String> {
+/// Returns every key that the reader reads in the full example.
+pub(super) fn known_keys() -> BTreeSet<String> {
     let text = example_in_full();
     let document = DeTable::parse(&text).unwrap();
-    let ledger = Ledger::default();
+    let diagnostics = Diagnostics::default();
     let options = Options::default();
-    let vault = Vault::new(&options.environment, &options.stop, false);
-    let surroundings = Surroundings { vault, on_disk: false, only: None };
-    Table::root(&ledger, document.get_ref())
-        .walk(|root| Config::read(root, &options, &surroundings));
-    ledger.asked.into_inner().iter().map(|path| without_name(path)).collect()
+    let resolver = SecretResolver::new(&options.environment, &options.stop, false);
+    let context = LoadContext { resolver, on_disk: false, only: None };
+    TableReader::root(&diagnostics, document.get_ref())
+        .read_checked(|root| Config::read(root, &options, &context));
+    diagnostics.known_keys.into_inner().iter().map(|path| without_name(path)).collect()
 }
 
 #[test]
 fn the_example_holds_every_key_that_the_reader_asks_for() {
-    let asked = asked();
+    let known_keys = known_keys();
     let text = example_in_full();
     let document = DeTable::parse(&text).unwrap();
     let mut shown = BTreeSet::new();
     collect("", document.get_ref(), &mut shown);
-    // What is inherited is shown once, where it is inherited from; a client's rules are like a role's.
+    // Inherited keys are shown only where they are inherited from, and the rules of clients only as
+    // those of roles.
     let same = |path: &str| {
         let inherited = path.replacen("upstreams.<name>.", "defaults.", 1);
         [inherited, path.replacen("clients.<name>.", "roles.<name>.", 1)]
     };
-    let missing: Vec<_> = asked
+    let missing: Vec<_> = known_keys
         .iter()
         .filter(|path| !shown.contains(*path) && !same(path).iter().any(|p| shown.contains(p)))
         .collect();
     assert_eq!(missing, Vec::<&String>::new());
-    assert!(asked.len() > 60, "the reader asks for {} keys", asked.len());
+    assert!(known_keys.len() > 60, "the reader reads {} keys", known_keys.len());
 }
 
 fn collect(path: &str, table: &DeTable<'_>, shown: &mut BTreeSet<String>) {
@@ -130,7 +134,7 @@ fn without_name(path: &str) -> String {
     if let [_, _, "env" | "headers", name, ..] = &mut parts[..] {
         *name = "<name>";
     }
-    // A secret can say in the same ways everywhere where it is.
+    // The sources of a secret are the same for all keys.
     if let [_, _, "env" | "headers", _, way]
     | [_, _, "auth", "token" | "password", way]
     | ["server", "tls", "key", way]

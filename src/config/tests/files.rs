@@ -1,4 +1,4 @@
-//! Several files as one: which are read, how they merge, and where their mistakes are drawn.
+//! Tests of several files: which files are read, how they merge, and the locations of mistakes.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn names(config: &Config) -> Vec<&str> {
     config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect()
 }
 
-/// An upstream of a single line.
+/// Returns an upstream in a single line.
 fn upstream(name: &str) -> String {
     format!("upstreams.{name}.command = \"x\"\n")
 }
@@ -41,7 +41,9 @@ fn tables_grow_together() {
     let seven = Duration::from_secs(7);
     assert_eq!((config.protocol.page_size, config.protocol.session_ttl), (7, seven));
     assert_eq!(config.upstreams[0].timeouts.call, seven);
-    let Source::Process { args, .. } = &config.upstreams[0].source else { panic!("a process") };
+    let SourceConfig::Process { args, .. } = &config.upstreams[0].source else {
+        panic!("a process")
+    };
     assert_eq!(args, &["y"]);
 }
 
@@ -66,12 +68,12 @@ fn relative_paths_start_from_the_folder_of_their_own_file() {
     let config = home.load().unwrap();
     assert_eq!(config.warnings, []);
     let [b, a, c, d] = &config.upstreams[..] else { panic!("four upstreams") };
-    assert_eq!(b.source, Source::Library { dir: home.path("p") });
-    assert_eq!(a.source, Source::Library { dir: home.path("team/p") });
-    let Source::Process { cwd, .. } = &c.source else { panic!("a process") };
+    assert_eq!(b.source, SourceConfig::Library { dir: home.path("p") });
+    assert_eq!(a.source, SourceConfig::Library { dir: home.path("team/p") });
+    let SourceConfig::Process { cwd, .. } = &c.source else { panic!("a process") };
     assert_eq!(cwd.as_deref(), Some(&*home.path("team/w")));
     for upstream in [c, d] {
-        let Source::Process { env, .. } = &upstream.source else { panic!("a process") };
+        let SourceConfig::Process { env, .. } = &upstream.source else { panic!("a process") };
         assert_eq!(env[0].1.expose(), "found");
     }
 }
@@ -207,9 +209,9 @@ fn what_is_no_toml_is_told_for_all_files_at_once() {
 fn an_open_bracket_is_told_once() {
     let home = Home::new(&[("weir.toml", "b = [\n[upstreams.x\n")]);
     let lines = home.lines();
-    let mut told: Vec<_> = lines.lines().collect();
-    told.dedup();
-    assert_eq!(told.join("\n"), lines.trim_end());
+    let mut messages: Vec<_> = lines.lines().collect();
+    messages.dedup();
+    assert_eq!(messages.join("\n"), lines.trim_end());
     assert!(lines.contains("unclosed array"), "{lines}");
 }
 
@@ -217,8 +219,8 @@ fn an_open_bracket_is_told_once() {
 fn json_is_told_apart() {
     for text in ["{\"url\": \"hunter2\"}", "\u{feff}\n\t{\n\"env\": {\"T\": \"hunter2\"}}"] {
         let home = Home::new(&[("weir.toml", text)]);
-        let told = home.mistakes();
-        assert!(told.contains("this is JSON") && !told.contains("hunter2"), "{told}");
+        let messages = home.mistakes();
+        assert!(messages.contains("this is JSON") && !messages.contains("hunter2"), "{messages}");
     }
     let home = Home::new(&[("weir.toml", "{\"mcpServers\": {}}")]);
     insta::assert_snapshot!(home.mistakes(), @r"
@@ -283,11 +285,11 @@ fn ten_different_mistakes_in_two_files_have_ten_places_and_remedies() {
     let report = home.load().unwrap_err();
     assert_eq!(report.problems().len(), 10);
     assert!(report.problems().iter().all(|problem| !problem.remedy.is_empty()));
-    let told = include_str!("../../../tests/ten_mistakes/told.txt");
-    assert_eq!(format!("{}\n", home.mistakes()), told);
+    let messages = include_str!("../../../tests/ten_mistakes/report.txt");
+    assert_eq!(format!("{}\n", home.mistakes()), messages);
 }
 
-/// Also run through the program, in tests/cli/checking.rs.
+/// Also tested with the program, in tests/cli/checking.rs.
 const TEN_MISTAKES: [(&str, &str); 3] = [
     ("weir.toml", include_str!("../../../tests/ten_mistakes/weir.toml")),
     ("conf.d/wiki.toml", include_str!("../../../tests/ten_mistakes/conf.d/wiki.toml")),
@@ -312,14 +314,14 @@ fn the_places_of_rules_are_known_in_whichever_file_they_stand() {
     let config = home.load().unwrap();
     let (main, other) = (home.path("weir.toml"), home.path("a.toml"));
     let at = |file: &Path, line: u32| Some(format!("{}:{line}", file.display()));
-    let places = &config.places;
+    let places = &config.rule_locations;
     let rule = |role: &str, kind: &str, list: &str, index: usize| {
         places.of_rule(role, kind, list, index).map(str::to_owned)
     };
     assert_eq!(rule("a.b", "tools", "allow", 0), at(&other, 2));
     assert_eq!(rule("a.b", "tools", "allow", 1), at(&other, 2));
     assert_eq!(rule("client:ci", "resources", "allow", 0), at(&other, 6));
-    // Nobody wrote these.
+    // These values are defaults.
     assert_eq!(rule("a.b", "tools", "allow", 2), None);
     assert_eq!(rule("a.b", "tools", "deny", 0), None);
     assert_eq!(rule("local", "tools", "allow", 0), None);
@@ -329,6 +331,6 @@ fn the_places_of_rules_are_known_in_whichever_file_they_stand() {
     assert_eq!(outlet("deny", 1), at(&main, 7));
     assert_eq!(outlet("allow", 0), None);
     assert_eq!(places.of(&["upstreams", "x", "enabled"]).map(str::to_owned), at(&main, 4));
-    // What says the same is the same, wherever it stands.
-    assert_eq!(*places, Places::default());
+    // Equal configurations are equal, whatever their locations.
+    assert_eq!(*places, RuleLocations::default());
 }

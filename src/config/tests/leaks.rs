@@ -1,14 +1,14 @@
-//! What came out of a variable, or is a secret, is in no problem, whatever is wrong.
+//! Tests that no problem contains the value of a variable or a secret.
 
 use toml_edit::{Array, DocumentMut, Item, Table as EditTable, TableLike, value};
 
 use super::example::example_in_full;
 use super::*;
 
-/// No letter of it is in any word of Weir's own, the number in no figure.
+/// Secret text that cannot occur in Weir's own texts.
 const MARKS: [&str; 2] = ["qxqxq", "73519"];
 
-/// What a variable may stand for: each is good for some keys and bad for others, in its own way.
+/// Values of a variable: each is valid for some keys and invalid for others.
 const SHAPES: [&str; 26] = [
     "qxqxq",
     "QXQXQ",
@@ -43,33 +43,35 @@ fn leaks(text: &str) -> bool {
     MARKS.iter().any(|mark| text.contains(mark))
 }
 
-/// Checks that nothing of a report is a leak. Of a sound configuration its warnings, and its secrets. Of the
-/// drawings it is enough to see some: they show the file's text, and the words that are looked at here.
-fn check(judged: Result<Config, Report>, what: &str) {
+/// Checks a report for leaks, or the warnings and the secrets of a valid configuration. Only some
+/// problems are rendered, because the rendering shows the file's text and the texts that are
+/// checked here.
+fn check(judged: Result<Config, ConfigReport>, what: &str) {
     let (config, problems) = match judged {
         Ok(config) => (Some(config.clone()), config.warnings),
         Err(report) => (None, report.problems().to_vec()),
     };
     for problem in &problems {
-        let text = format!("{problem:?} {} {} {}", problem.place(), problem.what, problem.remedy);
+        let text =
+            format!("{problem:?} {} {} {}", problem.location(), problem.what, problem.remedy);
         assert!(!leaks(&text), "{what}\n{text}");
         assert!(!leaks(problem.source.text()), "{what}\n{}", problem.source.text());
     }
     if let Some(problem) = problems.first() {
-        assert!(!leaks(&problem.draw(true)), "{what}\n{problem}");
+        assert!(!leaks(&problem.render(true)), "{what}\n{problem}");
     }
     let sources = config.map(|config| config.upstreams.into_iter().map(|upstream| upstream.source));
     for source in sources.into_iter().flatten() {
-        if let Source::Process { env, .. } = &source {
+        if let SourceConfig::Process { env, .. } = &source {
             assert!(!leaks(&format!("{env:?}")), "{what}");
         }
-        if let Source::Http { headers, .. } = &source {
+        if let SourceConfig::Http { headers, .. } = &source {
             assert!(!leaks(&format!("{headers:?}")), "{what}");
         }
     }
 }
 
-/// The paths of all values of a document.
+/// Returns the paths of all values of a document.
 fn paths(table: &dyn TableLike, path: &[String], all: &mut Vec<Vec<String>>) {
     for (key, item) in table.iter() {
         let path = [path, &[key.to_owned()]].concat();
@@ -102,22 +104,22 @@ fn no_key_leaks_what_its_variable_stands_for() {
     table.insert("x", value("${LEAK}"));
     table.insert("file", value("${LEAK}"));
     for path in &all {
-        let alone = |item: Item| judge_with(&document, &[path], &item, few());
+        let alone = |item: Item| check_with(&document, &[path], &item, few());
         alone(value("${LEAK}"));
         alone(value("a ${LEAK}"));
         alone(value(Array::from_iter(["${LEAK}"])));
         alone(Item::Table(table.clone()));
     }
-    // Every shape, in all values of a table at once.
+    // Each shape is set for all values of a table at once.
     let is_table = |path: &Vec<String>| all.iter().any(|p| p.split_last().unwrap().1 == path);
     let leaves: Vec<_> = all.iter().filter(|path| !is_table(path)).collect();
     for leaves in leaves.chunk_by(|a, b| a.split_last().unwrap().1 == b.split_last().unwrap().1) {
-        judge_with(&document, leaves, &value("${LEAK}"), SHAPES.iter());
+        check_with(&document, leaves, &value("${LEAK}"), SHAPES.iter());
     }
 }
 
-/// Puts `item` at places of the document, and judges it with each of the shapes.
-fn judge_with<'s>(
+/// Inserts `item` at paths of the document, and checks the document with each of the shapes.
+fn check_with<'s>(
     document: &DocumentMut,
     paths: &[&Vec<String>],
     item: &Item,
@@ -130,7 +132,7 @@ fn judge_with<'s>(
         let variables = ["LEAK", "EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, *shape));
         let options =
             Options { environment: variables.into_iter().collect(), ..Options::default() };
-        check(Config::judge(&main, &options, false, true), &format!("{paths:?} = {shape:?}"));
+        check(Config::from_file(&main, &options, false, true), &format!("{paths:?} = {shape:?}"));
     }
 }
 
@@ -157,7 +159,7 @@ fn what_two_values_say_together_is_no_leak() {
         let options =
             Options { environment: variables.into_iter().collect(), ..Options::default() };
         let judged =
-            Config::judge(&file(Path::new("weir.toml"), text.to_owned()), &options, true, true);
+            Config::from_file(&file(Path::new("weir.toml"), text.to_owned()), &options, true, true);
         if let Err(report) = &judged {
             assert!(!report.to_string().contains("7351"), "{report}");
         }
@@ -179,7 +181,7 @@ fn a_program_from_a_variable_is_not_shown() {
         Options { environment: [("NAME", "qxqxq")].into_iter().collect(), ..Options::default() };
     let config = Config::parse(text, Path::new("weir.toml"), &options).expect("good");
     assert!(!leaks(&format!("{config:?}")), "{config:?}");
-    let Source::Process { command, shown, .. } = &config.upstreams[0].source else {
+    let SourceConfig::Process { command, shown, .. } = &config.upstreams[0].source else {
         panic!("a process")
     };
     assert_eq!((command.as_str(), shown.as_str()), ("/qxqxq", "/${NAME}"));

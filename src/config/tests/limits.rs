@@ -1,13 +1,13 @@
-//! `[[limits]]`, as it is read and as it is refused.
+//! Tests of `[[limits]]`: valid values, and mistakes.
 
 use std::time::Duration;
 
 use crate::mcp::pattern::Pattern;
-use crate::policy::limits::{Per, Rate};
+use crate::policy::limits::{LimitScope, RequestRate};
 
 use super::*;
 
-const UPSTREAMS: &str = "[upstreams.house]\nprompts_dir = \"p\"\n";
+const UPSTREAMS: &str = "[upstreams.guide]\nprompts_dir = \"p\"\n";
 
 fn with(limits: &str) -> String {
     format!("{UPSTREAMS}{limits}")
@@ -24,7 +24,7 @@ fn a_limit_says_who_what_and_how_often() {
         [[limits]]
         per = "upstream"
         method = ["tools/call", "resources/*"]
-        match = "house/*"
+        match = "guide/*"
         rate = "5/s"
         concurrency = 4
         [[limits]]
@@ -39,19 +39,20 @@ fn a_limit_says_who_what_and_how_often() {
         limits.iter().map(|limit| (limit.per, &limit.methods, limit.rate)).collect();
     let [all, some, lists] =
         [&["*"][..], &["tools/call", "resources/*"], &["*/list"]].map(patterns);
-    let rates = [(600, 60, 60), (5, 1, 5)]
-        .map(|(count, seconds, burst)| Some(Rate::new(count, Duration::from_secs(seconds), burst)));
+    let rates = [(600, 60, 60), (5, 1, 5)].map(|(count, seconds, burst)| {
+        Some(RequestRate::new(count, Duration::from_secs(seconds), burst))
+    });
     assert_eq!(
         found,
         [
-            (Per::Client, &all, rates[0]),
-            (Per::Upstream, &some, rates[1]),
-            (Per::Global, &lists, None)
+            (LimitScope::Client, &all, rates[0]),
+            (LimitScope::Upstream, &some, rates[1]),
+            (LimitScope::Global, &lists, None)
         ]
     );
     let items: Vec<_> =
         limits.iter().map(|limit| limit.item.as_ref().map(Pattern::as_str)).collect();
-    assert_eq!(items, [None, Some("house/*"), None]);
+    assert_eq!(items, [None, Some("guide/*"), None]);
     let concurrency: Vec<_> = limits.iter().map(|limit| limit.concurrency).collect();
     assert_eq!(concurrency, [None, Some(4), Some(100)]);
 }
@@ -72,7 +73,7 @@ fn a_limit_that_cannot_be_meant_is_refused_at_its_place() {
         [[limits]]
         per = "client"
         method = "prompts/list"
-        match = "house/*"
+        match = "guide/*"
         rate = "1000001/s"
         [[limits]]
         per = "upstream"
@@ -80,7 +81,7 @@ fn a_limit_that_cannot_be_meant_is_refused_at_its_place() {
         rate = "600"
         [[limits]]
         per = "client"
-        match = "house"
+        match = "guide"
         concurrency = 0
         burst = 7
         [[limits]]
@@ -98,13 +99,13 @@ fn a_limit_that_cannot_be_meant_is_refused_at_its_place() {
     weir.toml:10:19: limits.method: no request of a client has the method "tools/cal" (did you mean `tools/call`?)
     weir.toml:10:32: limits.method: no request of a client has the method "*/lists" (one of these, or "*": completion/complete, initialize, logging/setLevel, ping, prompts/get, prompts/list, resources/list, resources/read, resources/subscribe, resources/templates/list, resources/unsubscribe, server/discover, subscriptions/listen, tasks/cancel, tasks/get, tasks/result, tasks/update, tools/call, tools/list)
     weir.toml:10:43: limits.method: expected a string, found an integer (put it in quotes)
-    weir.toml:11:16: limits.rate: a rate of zero would never admit anything (write the rate that you want; what nobody may use is a matter of roles)
+    weir.toml:11:16: limits.rate: a rate of zero would never admit anything (write the rate that you want; to forbid an item, use roles)
     weir.toml:12:17: limits.burst: zero never means unlimited (write the limit that you want, or remove the key for the default)
     weir.toml:16:17: limits.match: no method of this limit is about an item, so it would count nothing (write a method that is, such as "tools/call", or remove it)
     weir.toml:17:16: limits.rate: "1000001/s" is more than can be counted (write at most 1000000)
     weir.toml:19:15: limits.per: no method of this limit is about an item, so it would count nothing (write a method that is, such as "tools/call", or remove it)
     weir.toml:21:16: limits.rate: "600" is not a rate (write it like "10/s", "600/min" or "1000/h")
-    weir.toml:24:17: limits.match: "house" is not a pattern like "<upstream>/<name>" (write "house/*" for all of that upstream, or "*/house" for the name anywhere)
+    weir.toml:24:17: limits.match: "guide" is not a pattern like "<upstream>/<name>" (write "guide/*" for all of that upstream, or "*/guide" for the name anywhere)
     weir.toml:25:23: limits.concurrency: zero never means unlimited (write the limit that you want, or remove the key for the default)
     weir.toml:26:17: limits.burst: a burst goes with a rate (add rate = "600/min", or write concurrency for how many at a time)
     weir.toml:27:9: limits: nothing is limited here (add rate = "600/min", or concurrency = 4)
@@ -114,11 +115,11 @@ fn a_limit_that_cannot_be_meant_is_refused_at_its_place() {
 
 #[test]
 fn limits_are_a_list_of_tables() {
-    let told = |limits: &str| {
+    let messages = |limits: &str| {
         let report = parse(&with(limits)).unwrap_err();
         report.problems().iter().map(|p| format!("{p:?}")).collect::<Vec<_>>().join("\n")
     };
-    insta::assert_snapshot!(told("[limits]\nper = \"client\"\nrate = \"1/s\""), @r#"weir.toml:3:1: limits: expected a list of tables, found a table (write [[limits]] above each, with two brackets)"#);
+    insta::assert_snapshot!(messages("[limits]\nper = \"client\"\nrate = \"1/s\""), @r#"weir.toml:3:1: limits: expected a list of tables, found a table (write [[limits]] above each, with two brackets)"#);
 }
 
 #[test]
@@ -133,6 +134,6 @@ fn limits_stand_in_one_file() {
 fn an_upstream_that_nobody_knows_is_probably_not_meant() {
     let warnings =
         config(&with("[[limits]]\nper = \"client\"\nmatch = \"hose/*\"\nrate = \"1/s\"")).warnings;
-    let told: Vec<_> = warnings.iter().map(|p| format!("{p:?}")).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"weir.toml:5:9: limits.match: there is no upstream "hose" (did you mean `house`?)"#);
+    let messages: Vec<_> = warnings.iter().map(|p| format!("{p:?}")).collect();
+    insta::assert_snapshot!(messages.join("\n"), @r#"weir.toml:5:9: limits.match: there is no upstream "hose" (did you mean `guide`?)"#);
 }

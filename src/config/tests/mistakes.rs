@@ -1,4 +1,4 @@
-//! Every kind of mistake, with its exact drawing.
+//! Tests of every kind of mistake, with its exact rendering.
 
 use super::*;
 
@@ -8,12 +8,12 @@ fn mistakes(text: &str) -> String {
 
 fn warnings(text: &str) -> String {
     let warnings = config(text).warnings;
-    warnings.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n\n")
+    warnings.iter().map(ConfigProblem::to_string).collect::<Vec<_>>().join("\n\n")
 }
 
 #[test]
 fn keys_of_other_programs_are_told_in_weirs_words() {
-    let told = mistakes(
+    let messages = mistakes(
         r#"
 [mcp_servers.a]
 command = "x"
@@ -25,7 +25,7 @@ disabled = true
 type = "json"
 "#,
     );
-    let remedies: Vec<_> = told.lines().filter_map(|line| line.split_once('^')).collect();
+    let remedies: Vec<_> = messages.lines().filter_map(|line| line.split_once('^')).collect();
     let remedies: Vec<_> =
         remedies.iter().map(|(_, rest)| rest.trim_start_matches('^').trim()).collect();
     assert_eq!(
@@ -52,7 +52,7 @@ fn ten_mistakes_have_ten_places() {
         [naming]
         separator = "-"
         max_length = 12
-        [upstreams.House]
+        [upstreams.Guide]
         command = ""
         rename = { "resources/x" = "y", "tools/x" = "a b" }
         [clients.a]
@@ -69,13 +69,13 @@ fn ten_mistakes_have_ten_places() {
     weir.toml:7:21: protocol.versions: "2025-06-81" is not a revision of the protocol (did you mean `2025-06-18`?)
     weir.toml:9:21: naming.separator: "-" cannot separate names (start with _, then at most 7 of A-Z, a-z, 0-9, _ and -)
     weir.toml:10:22: naming.max_length: 12 is out of bounds (write 32 to 128)
-    weir.toml:11:20: upstreams.House: "House" cannot name an upstream (a lower-case letter, then at most 31 of a-z, 0-9 and -)
-    weir.toml:12:19: upstreams.House.command: an empty string means nothing here (write a value, or remove the key)
-    weir.toml:13:20: upstreams.House.rename."resources/x": this does not name a prompt or a tool (write it like "prompts/old" or "tools/old")
-    weir.toml:13:53: upstreams.House.rename."tools/x": "a b" cannot be used as a name (1 to 64 of A-Z, a-z, 0-9, _, . and -)
+    weir.toml:11:20: upstreams.Guide: "Guide" cannot name an upstream (a lower-case letter, then at most 31 of a-z, 0-9 and -)
+    weir.toml:12:19: upstreams.Guide.command: an empty string means nothing here (write a value, or remove the key)
+    weir.toml:13:20: upstreams.Guide.rename."resources/x": this does not name a prompt or a tool (write it like "prompts/old" or "tools/old")
+    weir.toml:13:53: upstreams.Guide.rename."tools/x": "a b" cannot be used as a name (1 to 64 of A-Z, a-z, 0-9, _, . and -)
     weir.toml:14:18: clients.a.key_sha256: is missing (add key_sha256 = ["<hash of the client's key>"])
     weir.toml:14:18: clients.a: nothing says what this client may use (add role = "<name>", or prompts.allow = ["<upstream>/*"])
-    weir.toml:15:19: clients.a.expires: a moment needs date, time and offset (write it without quotes, like 2027-06-30T00:00:00Z)
+    weir.toml:15:19: clients.a.expires: a date, a time and an offset are required (write it without quotes, like 2027-06-30T00:00:00Z)
     "#);
 }
 
@@ -83,28 +83,28 @@ fn ten_mistakes_have_ten_places() {
 fn a_file_that_cannot_be_read_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.toml");
-    let drawn = || Config::load(&path, &Options::default()).unwrap_err().to_string();
-    assert!(drawn().contains("cannot be read: No such file"), "{}", drawn());
+    let rendered = || Config::load(&path, &Options::default()).unwrap_err().to_string();
+    assert!(rendered().contains("cannot be read: No such file"), "{}", rendered());
     std::fs::write(&path, b"# \xff").unwrap();
     assert!(
-        drawn().contains("is not UTF-8: invalid utf-8 sequence of 1 bytes from index 2"),
+        rendered().contains("is not UTF-8: invalid utf-8 sequence of 1 bytes from index 2"),
         "{}",
-        drawn()
+        rendered()
     );
-    std::fs::write(&path, HOUSE).unwrap();
+    std::fs::write(&path, PROMPT_LIBRARY).unwrap();
     assert_eq!(Config::load(&path, &Options::default()).unwrap().upstreams.len(), 1);
 }
 
 #[test]
 fn a_misspelled_key_is_drawn_with_the_one_that_was_meant() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[server]
 listne = "127.0.0.1:1"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: server.listne: no such key
      --> weir.toml:2:1
       |
@@ -115,16 +115,16 @@ prompts_dir = "p"
 
 #[test]
 fn a_key_of_another_release_is_answered_with_the_known_ones() {
-    let drawn = mistakes(
-        r#"[upstreams.house]
+    let rendered = mistakes(
+        r#"[upstreams.guide]
 prompts_dir = "p"
 hasty = true
 [log]
 color = "red"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r"
-    error: upstreams.house.hasty: no such key
+    insta::assert_snapshot!(rendered, @r"
+    error: upstreams.guide.hasty: no such key
      --> weir.toml:3:1
       |
     3 | hasty = true
@@ -140,8 +140,8 @@ color = "red"
 
 #[test]
 fn a_file_without_upstreams_is_an_error() {
-    let drawn = mistakes(r#""#);
-    insta::assert_snapshot!(drawn, @r#"
+    let rendered = mistakes(r#""#);
+    insta::assert_snapshot!(rendered, @r#"
     error: upstreams: there is nothing to serve
     --> weir.toml
      = help: add at least one [upstreams.<name>] table with prompts_dir, command or url
@@ -150,14 +150,14 @@ fn a_file_without_upstreams_is_an_error() {
 
 #[test]
 fn a_number_is_no_duration() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[protocol]
 session_ttl = 30
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: protocol.session_ttl: a duration needs a unit
      --> weir.toml:2:15
       |
@@ -168,16 +168,16 @@ prompts_dir = "p"
 
 #[test]
 fn zero_never_means_unlimited() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[server]
 max_body = "0MiB"
 max_connections = 0
 shutdown_grace = "0s"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: server.max_body: zero never means unlimited
      --> weir.toml:2:12
       |
@@ -200,14 +200,14 @@ prompts_dir = "p"
 
 #[test]
 fn a_host_name_is_no_address_to_listen_on() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[server]
 listen = "localhost:8642"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: server.listen: "localhost:8642" is not an IP address with a port
      --> weir.toml:2:10
       |
@@ -218,7 +218,7 @@ prompts_dir = "p"
 
 #[test]
 fn an_upstream_is_in_exactly_one_place() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[upstreams.a]
 [upstreams.b]
 command = "x"
@@ -228,7 +228,7 @@ url = "http://h/"
 args = ["x"]
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: upstreams.a: nothing says where this upstream is
      --> weir.toml:1:12
       |
@@ -251,7 +251,7 @@ args = ["x"]
 
 #[test]
 fn a_transport_goes_with_a_url_and_http_sse_with_no_modern_era() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[defaults]
 era = "modern"
 [upstreams.a]
@@ -269,7 +269,7 @@ era = "legacy"
 transport = "sse"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: upstreams.a.transport: goes with url, not with command
      --> weir.toml:5:13
       |
@@ -292,19 +292,19 @@ transport = "sse"
 
 #[test]
 fn two_upstreams_cannot_share_a_prefix() {
-    let drawn = mistakes(
-        r#"[upstreams.house]
+    let rendered = mistakes(
+        r#"[upstreams.guide]
 prompts_dir = "p"
 [upstreams.other]
 command = "x"
-prefix = "house"
+prefix = "guide"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    error: upstreams.other.prefix: this prefix belongs to [upstreams.house] already
+    insta::assert_snapshot!(rendered, @r#"
+    error: upstreams.other.prefix: this prefix belongs to [upstreams.guide] already
      --> weir.toml:5:10
       |
-    5 | prefix = "house"
+    5 | prefix = "guide"
       |          ^^^^^^^ give one of the two another prefix
     "#);
 }
@@ -313,35 +313,35 @@ prefix = "house"
 fn a_length_without_room_behind_the_longest_prefix_is_refused() {
     let file = |max_length: usize, prefix: &str| {
         format!(
-            "[naming]\nmax_length = {max_length}\n[upstreams.house]\nprompts_dir = \"p\"\n\
+            "[naming]\nmax_length = {max_length}\n[upstreams.guide]\nprompts_dir = \"p\"\n\
              prefix = \"{prefix}\"\n[upstreams.b]\nprompts_dir = \"p\"\n"
         )
     };
-    let drawn = mistakes(&file(34, "twenty-long-abcdefgh"));
-    insta::assert_snapshot!(drawn, @r#"
-    error: naming.max_length: 34 leaves no room for names behind the prefix "twenty-long-abcdefgh"
+    let rendered = mistakes(&file(34, "twenty-long-abcdefgh"));
+    insta::assert_snapshot!(rendered, @r#"
+    error: naming.max_length: 34 leaves no space for names after the prefix "twenty-long-abcdefgh"
      --> weir.toml:2:14
       |
     2 | max_length = 34
       |              ^^ write at least 35, or give that upstream a shorter prefix
     "#);
-    for good in [file(35, "twenty-long-abcdefgh"), file(32, "house")] {
+    for good in [file(35, "twenty-long-abcdefgh"), file(32, "guide")] {
         assert!(parse(&good).is_ok(), "{good}");
     }
 }
 
 #[test]
 fn names_without_a_prefix_are_for_one_upstream() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[naming]
 mode = "none"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 [upstreams.other]
 command = "x"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: naming.mode: "none" is for exactly one upstream, and 2 are enabled
      --> weir.toml:2:8
       |
@@ -352,38 +352,38 @@ command = "x"
 
 #[test]
 fn a_pattern_names_its_upstream() {
-    let drawn = mistakes(
-        r#"[upstreams.house]
+    let rendered = mistakes(
+        r#"[upstreams.guide]
 prompts_dir = "p"
-[roles.guest]
-prompts.allow = ["house", "/x", "house__review"]
+[roles.staff]
+prompts.allow = ["guide", "/x", "guide__review"]
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    error: roles.guest.prompts.allow: "house" is not a pattern like "<upstream>/<name>"
+    insta::assert_snapshot!(rendered, @r#"
+    error: roles.staff.prompts.allow: "guide" is not a pattern like "<upstream>/<name>"
      --> weir.toml:4:18
       |
-    4 | prompts.allow = ["house", "/x", "house__review"]
-      |                  ^^^^^^^ write "house/*" for all of that upstream, or "*/house" for the name anywhere
+    4 | prompts.allow = ["guide", "/x", "guide__review"]
+      |                  ^^^^^^^ write "guide/*" for all of that upstream, or "*/guide" for the name anywhere
 
-    error: roles.guest.prompts.allow: "/x" names no upstream
+    error: roles.staff.prompts.allow: "/x" names no upstream
      --> weir.toml:4:27
       |
-    4 | prompts.allow = ["house", "/x", "house__review"]
+    4 | prompts.allow = ["guide", "/x", "guide__review"]
       |                           ^^^^ write "*/x" for every upstream, or "<upstream>/x"
 
-    error: roles.guest.prompts.allow: "house__review" is not a pattern like "<upstream>/<name>"
+    error: roles.staff.prompts.allow: "guide__review" is not a pattern like "<upstream>/<name>"
      --> weir.toml:4:33
       |
-    4 | prompts.allow = ["house", "/x", "house__review"]
-      |                                 ^^^^^^^^^^^^^^^ write "house/review": the upstream, then the name that it uses itself
+    4 | prompts.allow = ["guide", "/x", "guide__review"]
+      |                                 ^^^^^^^^^^^^^^^ write "guide/review": the upstream, then the name that it uses itself
     "#);
 }
 
 #[test]
 fn a_client_needs_a_key_and_a_role_that_exists() {
-    let drawn = mistakes(
-        r#"[upstreams.house]
+    let rendered = mistakes(
+        r#"[upstreams.guide]
 prompts_dir = "p"
 [roles.developer]
 [clients.a]
@@ -392,7 +392,7 @@ role = "develper"
 key_sha256 = ["abc"]
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: clients.a.key_sha256: is missing
      --> weir.toml:4:10
       |
@@ -421,15 +421,15 @@ key_sha256 = ["abc"]
 
 #[test]
 fn the_hashes_of_the_example_are_refused() {
-    let drawn = mistakes(
-        r#"[upstreams.house]
+    let rendered = mistakes(
+        r#"[upstreams.guide]
 prompts_dir = "p"
 [clients.a]
 role = "local"
 key_sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: clients.a.key_sha256: this is the example's hash, and its key is public
      --> weir.toml:5:15
       |
@@ -440,35 +440,35 @@ key_sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 #[test]
 fn anonymous_access_from_the_network_is_an_error() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[server]
 listen = "0.0.0.0:8642"
 allowed_hosts = ["weir.lan"]
 [auth]
 mode = "anonymous"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    error: auth.mode: server.listen is an address where anybody on the network could enter without a key
+    insta::assert_snapshot!(rendered, @r#"
+    error: auth.mode: server.listen is an address where anyone on the network could connect without a key
      --> weir.toml:5:8
       |
     5 | mode = "anonymous"
-      |        ^^^^^^^^^^^ remove it and define a client, listen on 127.0.0.1, or start with --allow-anonymous-network if somebody else keeps the door
+      |        ^^^^^^^^^^^ remove it and define a client, listen on 127.0.0.1, or start with --allow-anonymous-network if access is restricted elsewhere
     "#);
 }
 
 #[test]
 fn a_call_cannot_be_longer_than_the_longest_call() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[defaults]
 timeouts = { call = "20m" }
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: defaults.timeouts.call: call is longer than call_max, which is 600s unless it is written
      --> weir.toml:2:21
       |
@@ -482,7 +482,7 @@ fn the_pauses_of_retrying_and_of_the_breaker_are_in_their_order() {
     let report = parse(
         r#"[defaults]
 retry.backoff = "31s"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 [upstreams.web]
 url = "http://h/"
@@ -491,8 +491,8 @@ breaker = { cool_down = "2s", max_cool_down = "1s" }
 "#,
     );
     let report = report.unwrap_err();
-    let told: Vec<_> = report.problems().iter().map(|problem| format!("{problem:?}")).collect();
-    insta::assert_snapshot!(told.join("\n"), @r"
+    let messages: Vec<_> = report.problems().iter().map(|problem| format!("{problem:?}")).collect();
+    insta::assert_snapshot!(messages.join("\n"), @r"
     weir.toml:2:17: defaults.retry.backoff: backoff is longer than max_backoff, which is 30s unless it is written (shorten backoff, or lengthen max_backoff)
     weir.toml:7:21: upstreams.web.retry.backoff: backoff is longer than max_backoff (shorten backoff, or lengthen max_backoff)
     weir.toml:8:25: upstreams.web.breaker.cool_down: cool_down is longer than max_cool_down (shorten cool_down, or lengthen max_cool_down)
@@ -501,14 +501,14 @@ breaker = { cool_down = "2s", max_cool_down = "1s" }
 
 #[test]
 fn broken_toml_is_drawn_at_its_places() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[server]
 listen = 127.0.0.1:8642
 path = "/mcp"
 path = "/mcp"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: not TOML: invalid float
      --> weir.toml:2:15
       |
@@ -525,16 +525,16 @@ path = "/mcp"
 
 #[test]
 fn a_wrong_type_says_what_to_write() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"log = "info"
 [server]
 allowed_hosts = "a"
 path = 7
 [upstreams]
-house = "p"
+guide = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: log: expected a table, found a string
      --> weir.toml:1:7
       |
@@ -553,23 +553,23 @@ house = "p"
     4 | path = 7
       |        ^ put it in quotes
 
-    error: upstreams.house: expected a table, found a string
+    error: upstreams.guide: expected a table, found a string
      --> weir.toml:6:9
       |
-    6 | house = "p"
-      |         ^^^ write [upstreams.house] and its keys below
+    6 | guide = "p"
+      |         ^^^ write [upstreams.guide] and its keys below
     "#);
 }
 
 #[test]
 fn headers_of_the_protocol_cannot_be_set() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[upstreams.a]
 url = "http://h/"
 headers = { Host = "x", "Mcp-Name" = "y", "a b" = "z" }
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: upstreams.a.headers.Host: this header belongs to the protocol, and Weir sets it
      --> weir.toml:3:13
       |
@@ -592,7 +592,7 @@ headers = { Host = "x", "Mcp-Name" = "y", "a b" = "z" }
 
 #[test]
 fn a_secret_is_not_drawn() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[upstreams.a]
 url = "https://me:hunter2@h/"
 header = { Authorization = "hunter2" }
@@ -602,7 +602,7 @@ command = "x"
 env = { "A=B" = "hunter2" }
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: upstreams.a.url: a URL must not hold credentials
      --> weir.toml:2:7
       |
@@ -638,20 +638,20 @@ env = { "A=B" = "hunter2" }
 #[test]
 fn a_password_in_a_url_is_not_drawn_whichever_key_holds_it() {
     let config = "[upstreams.a]\ncommand = \"x\"\nargs = [\"postgres://me:hunter2@h/x\", 4]\ncwd = 'ftp://hunter2@h' 7\n";
-    let told = mistakes(config) + &mistakes(config.trim_end_matches(" 7\n"));
-    assert!(told.contains("args = [\"postgres://**********@h/x\", 4]"), "{told}");
-    assert!(told.contains("not TOML") && !told.contains("hunter2"), "{told}");
+    let messages = mistakes(config) + &mistakes(config.trim_end_matches(" 7\n"));
+    assert!(messages.contains("args = [\"postgres://**********@h/x\", 4]"), "{messages}");
+    assert!(messages.contains("not TOML") && !messages.contains("hunter2"), "{messages}");
 }
 
 #[test]
 fn a_secret_is_not_drawn_from_broken_toml_either() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[upstreams.a]
 url = "https://h/"
 headers = { Authorization = "hunter2 }
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: not TOML: unclosed inline table
      --> weir.toml:3:39
       |
@@ -668,33 +668,33 @@ headers = { Authorization = "hunter2 }
 
 #[test]
 fn an_unknown_upstream_in_a_pattern_is_a_warning() {
-    let drawn = warnings(
-        r#"[upstreams.house]
+    let rendered = warnings(
+        r#"[upstreams.guide]
 prompts_dir = "p"
-[roles.guest]
-prompts.allow = ["hosue/*", "*/x", "house/y"]
+[roles.staff]
+prompts.allow = ["giude/*", "*/x", "guide/y"]
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    warning: roles.guest.prompts.allow: there is no upstream "hosue"
+    insta::assert_snapshot!(rendered, @r#"
+    warning: roles.staff.prompts.allow: there is no upstream "giude"
      --> weir.toml:4:18
       |
-    4 | prompts.allow = ["hosue/*", "*/x", "house/y"]
-      |                  ^^^^^^^^^ did you mean `house`?
+    4 | prompts.allow = ["giude/*", "*/x", "guide/y"]
+      |                  ^^^^^^^^^ did you mean `guide`?
     "#);
 }
 
 #[test]
 fn a_door_that_nobody_can_open_is_a_warning() {
-    let drawn = warnings(
+    let rendered = warnings(
         r#"[auth]
 mode = "required"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    warning: auth.mode: a key is required, and no client has one: nobody can enter
+    insta::assert_snapshot!(rendered, @r#"
+    warning: auth.mode: a key is required, and no client has one: every request is refused
      --> weir.toml:2:8
       |
     2 | mode = "required"
@@ -704,28 +704,28 @@ prompts_dir = "p"
 
 #[test]
 fn what_says_how_a_server_is_spoken_to_does_not_go_with_a_folder() {
-    let drawn = mistakes(
-        r#"[upstreams.house]
+    let rendered = mistakes(
+        r#"[upstreams.guide]
 prompts_dir = "p"
 era = "modern"
 timeouts = { list = "5s", call = "5s" }
 limits.max_pages = 3
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    error: upstreams.house.era: has no effect on a prompts_dir, which is not spoken to
+    insta::assert_snapshot!(rendered, @r#"
+    error: upstreams.guide.era: has no effect on a prompts_dir, which has no connection
      --> weir.toml:3:7
       |
     3 | era = "modern"
       |       ^^^^^^^^ remove it
 
-    error: upstreams.house.timeouts.list: has no effect on a prompts_dir, which is not spoken to
+    error: upstreams.guide.timeouts.list: has no effect on a prompts_dir, which has no connection
      --> weir.toml:4:21
       |
     4 | timeouts = { list = "5s", call = "5s" }
       |                     ^^^^ remove it
 
-    error: upstreams.house.limits.max_pages: has no effect on a prompts_dir, which is not spoken to
+    error: upstreams.guide.limits.max_pages: has no effect on a prompts_dir, which has no connection
      --> weir.toml:5:20
       |
     5 | limits.max_pages = 3
@@ -735,18 +735,18 @@ limits.max_pages = 3
 
 #[test]
 fn http_sse_needs_a_revision_and_paths_of_its_own() {
-    let drawn = mistakes(
+    let rendered = mistakes(
         r#"[server]
 path = "/messages"
 [protocol]
 versions = ["2026-07-28"]
 legacy_sse = true
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    error: protocol.legacy_sse: no revision in `versions` is spoken over HTTP+SSE
+    insta::assert_snapshot!(rendered, @r#"
+    error: protocol.legacy_sse: no revision in `versions` uses HTTP+SSE
      --> weir.toml:5:14
       |
     5 | legacy_sse = true
@@ -759,23 +759,26 @@ prompts_dir = "p"
       |              ^^^^ set another server.path, or remove this key
     "#);
     let fine = "[server]\npath = \"/sse\"\n[protocol]\nversions = [\"2026-07-28\"]\n";
-    assert!(!config(&format!("{fine}{HOUSE}")).protocol.legacy_sse, "by default it is not served");
+    assert!(
+        !config(&format!("{fine}{PROMPT_LIBRARY}")).protocol.legacy_sse,
+        "by default it is not served"
+    );
 }
 
 #[test]
 fn a_network_address_that_no_host_leads_to_is_a_warning() {
-    let drawn = warnings(
+    let rendered = warnings(
         r#"[server]
 listen = "0.0.0.0:8642"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 [clients.a]
 role = "local"
 key_sha256 = ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"]
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    warning: server.listen: no request can be addressed to this server: no Host is allowed, and only loopback names are good by themselves
+    insta::assert_snapshot!(rendered, @r#"
+    warning: server.listen: no request can be addressed to this server: no Host is allowed, and only loopback names are allowed by default
      --> weir.toml:2:10
       |
     2 | listen = "0.0.0.0:8642"
@@ -785,15 +788,15 @@ key_sha256 = ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 #[test]
 fn an_open_door_behind_a_public_url_is_a_warning() {
-    let drawn = warnings(
+    let rendered = warnings(
         r#"[server]
 public_url = "https://mcp.example.com"
-[upstreams.house]
+[upstreams.guide]
 prompts_dir = "p"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
-    warning: auth.mode: server.public_url is set, and whoever reaches it enters without a key
+    insta::assert_snapshot!(rendered, @r#"
+    warning: auth.mode: server.public_url is set, and its clients need no key
     --> weir.toml
      = help: write mode = "required" in [auth] and define a client
     "#);
@@ -804,10 +807,10 @@ fn two_clients_cannot_share_a_key() {
     let client = |name: &str| {
         format!("[clients.{name}]\nrole = \"local\"\nkey_sha256 = [\"{}\"]\n", "a".repeat(64))
     };
-    let drawn = mistakes(&format!("{HOUSE}{}{}", client("one"), client("two")));
+    let rendered = mistakes(&format!("{PROMPT_LIBRARY}{}{}", client("one"), client("two")));
     assert!(
-        drawn.contains("clients.two.key_sha256: this key belongs to [clients.one] already"),
-        "{drawn}"
+        rendered.contains("clients.two.key_sha256: this key belongs to [clients.one] already"),
+        "{rendered}"
     );
 }
 
@@ -823,24 +826,25 @@ fn a_file_broken_anywhere_is_drawn_without_its_secrets() {
         let (before, after) = text.split_at(i);
         for broken in [before.to_owned(), format!("{before}\"{after}"), format!("{before}]{after}")]
         {
-            let drawn = parse(&broken).err().map(|report| report.draw(true)).unwrap_or_default();
-            assert!(!drawn.contains("hunt"), "{drawn}");
+            let rendered =
+                parse(&broken).err().map(|report| report.render(true)).unwrap_or_default();
+            assert!(!rendered.contains("hunt"), "{rendered}");
         }
     }
 }
 
 #[test]
 fn a_client_cannot_have_both_a_role_and_rules() {
-    let drawn = mistakes(
-        r#"[upstreams.house]
+    let rendered = mistakes(
+        r#"[upstreams.guide]
 prompts_dir = "p"
 [clients.a]
 role = "local"
 key_sha256 = "x"
-prompts.allow = ["house/*"]
+prompts.allow = ["guide/*"]
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(rendered, @r#"
     error: clients.a.key_sha256: expected a list, found a string
      --> weir.toml:5:14
       |
@@ -850,7 +854,7 @@ prompts.allow = ["house/*"]
     error: clients.a.prompts: a client has a role or rules of its own, not both
      --> weir.toml:6:1
       |
-    6 | prompts.allow = ["house/*"]
+    6 | prompts.allow = ["guide/*"]
       | ^^^^^^^ remove it, or remove role
     "#);
 }
@@ -858,16 +862,16 @@ prompts.allow = ["house/*"]
 #[test]
 fn the_own_role_of_a_client_is_nobody_elses() {
     let text = format!(
-        "{HOUSE}[auth]\nanonymous_role = \"client:ci\"\n[clients.ci]\nkey_sha256 = [\"{}\"]\ntools.allow = [\"*\"]\n",
+        "{PROMPT_LIBRARY}[auth]\nanonymous_role = \"client:ci\"\n[clients.ci]\nkey_sha256 = [\"{}\"]\ntools.allow = [\"*\"]\n",
         "a".repeat(64)
     );
-    let drawn = mistakes(&text);
-    assert!(drawn.contains("auth.anonymous_role: there is no role \"client:ci\""), "{drawn}");
+    let rendered = mistakes(&text);
+    assert!(rendered.contains("auth.anonymous_role: there is no role \"client:ci\""), "{rendered}");
 }
 
 #[test]
 fn a_guard_says_what_is_wrong_with_it() {
-    let told = parse(
+    let messages = parse(
         r#"
 [guard]
 arguments = "strict"
@@ -882,7 +886,7 @@ command = "x"
 guard = { lock_file = "x", redact = { k = "[" } }
 "#,
     );
-    let report = told.unwrap_err();
+    let report = messages.unwrap_err();
     let problems: Vec<_> = report.problems().iter().map(|p| format!("{p:?}")).collect();
     insta::assert_snapshot!(problems.join("\n"), @r#"
     weir.toml:3:13: guard.arguments: "strict" is not a choice here (one of: off, required, declared)
@@ -892,7 +896,7 @@ guard = { lock_file = "x", redact = { k = "[" } }
     weir.toml:7:23: guard.results: "prompt" is not a choice here (did you mean `prompts`?)
     weir.toml:8:19: guard.redact.open: this is not a regular expression: unclosed group (write it in Rust's syntax, which has no look-around and no references back)
     weir.toml:8:25: guard.redact."a b": "a b" cannot be used as a name (1 to 64 of A-Z, a-z, 0-9, _, . and -)
-    weir.toml:8:48: guard.redact.nothing: this is a pattern that matches the empty text (ask for at least one character: a+, not a*)
+    weir.toml:8:48: guard.redact.nothing: this is a pattern that matches the empty text (match at least one character: a+, not a*)
     weir.toml:8:62: guard.redact.ahead: this is not a regular expression: look-around, including look-ahead and look-behind, is not supported (write it in Rust's syntax, which has no look-around and no references back)
     weir.toml:8:78: guard.redact.huge: this is a pattern that takes too much memory (shorten it, or make two of it)
     weir.toml:8:106: guard.redact.number: expected a string, found an integer (put it in quotes)
@@ -911,7 +915,7 @@ fn keys_that_have_expired_or_soon_will_are_told_by_whoever_knows_the_time() {
         )
     };
     let text = [
-        HOUSE.to_owned(),
+        PROMPT_LIBRARY.to_owned(),
         client("a", "2026-11-21T04:20:12Z"),
         client("bb", "2026-11-22T04:20:12Z"),
         client("ccc", "2026-11-26T04:20:13Z"),
@@ -923,9 +927,9 @@ fn keys_that_have_expired_or_soon_will_are_told_by_whoever_knows_the_time() {
         let options = Options { now, ..Options::default() };
         Config::parse(&text.concat(), Path::new("weir.toml"), &options).unwrap().warnings
     };
-    let told: Vec<_> = read(now).iter().map(|it| format!("{}: {}", it.key, it.what)).collect();
+    let messages: Vec<_> = read(now).iter().map(|it| format!("{}: {}", it.key, it.what)).collect();
     assert_eq!(
-        told,
+        messages,
         [
             "clients.a.expires: the keys of this client have expired",
             "clients.bb.expires: the keys of this client expire within a day",
@@ -938,15 +942,15 @@ fn keys_that_have_expired_or_soon_will_are_told_by_whoever_knows_the_time() {
 
 #[test]
 fn a_role_that_nobody_has_is_told_to_whoever_looks_after_the_file() {
-    let text = "[upstreams.house]\nprompts_dir = \"p\"\n[roles.local]\n[roles.guest]\n[roles.gest]\n\
-                [auth]\nanonymous_role = \"guest\"\n";
+    let text = "[upstreams.guide]\nprompts_dir = \"p\"\n[roles.local]\n[roles.staff]\n[roles.gest]\n\
+                [auth]\nanonymous_role = \"staff\"\n";
     let options = Options { now: Some(SystemTime::now()), ..Options::default() };
     let read = Config::parse(text, Path::new("weir.toml"), &options).unwrap();
-    let told: Vec<_> = read.warnings.iter().map(|it| format!("{it:?}")).collect();
+    let messages: Vec<_> = read.warnings.iter().map(|it| format!("{it:?}")).collect();
     assert_eq!(
-        told,
+        messages,
         [
-            "weir.toml:5:8: roles.gest: nobody has this role (`weir keys add NAME --role gest` makes a client that has it)"
+            "weir.toml:5:8: roles.gest: no client has this role (`weir keys add NAME --role gest` makes a client that has it)"
         ]
     );
     assert_eq!(warnings(text), "");
@@ -954,9 +958,9 @@ fn a_role_that_nobody_has_is_told_to_whoever_looks_after_the_file() {
 
 #[test]
 fn a_provider_that_would_let_in_too_many_or_nobody_is_a_mistake() {
-    let drawn = parse(
+    let rendered = parse(
         r#"
-        [upstreams.house]
+        [upstreams.guide]
         prompts_dir = "p"
         [auth.oidc.a]
         issuer = "http://id.example.com"
@@ -979,32 +983,30 @@ fn a_provider_that_would_let_in_too_many_or_nobody_is_a_mistake() {
         "#,
     )
     .unwrap_err();
-    let problems: Vec<_> = drawn.problems().iter().map(|p| format!("{p:?}")).collect();
-    let told =
+    let problems: Vec<_> = rendered.problems().iter().map(|p| format!("{p:?}")).collect();
+    let messages =
         |text: &str| assert!(problems.iter().any(|it| it.contains(text)), "{text}: {problems:#?}");
-    told(
-        "auth.oidc.a: server.public_url is not set, and clients have to be told for what to ask a token",
+    messages("auth.oidc.a: server.public_url is not set, and clients need it to request tokens");
+    messages(
+        "weir.toml:5:18: auth.oidc.a.issuer: over http anyone on the network path could inject other keys",
     );
-    told(
-        "weir.toml:5:18: auth.oidc.a.issuer: over http anybody on the way could hand in keys of their own",
-    );
-    told("weir.toml:6:20: auth.oidc.a.audience: the list is empty");
-    told("weir.toml:7:32: auth.oidc.a.algorithms: \"HS256\" is not safe");
-    told("weir.toml:7:41: auth.oidc.a.algorithms: \"none\" is not safe");
-    told(
+    messages("weir.toml:6:20: auth.oidc.a.audience: the list is empty");
+    messages("weir.toml:7:32: auth.oidc.a.algorithms: \"HS256\" is not safe");
+    messages("weir.toml:7:41: auth.oidc.a.algorithms: \"none\" is not safe");
+    messages(
         "weir.toml:7:49: auth.oidc.a.algorithms: \"RS257\" is not a choice here (did you mean `RS256`?)",
     );
-    told("weir.toml:8:26: auth.oidc.a.roles.devs: there is no role \"devs\"");
-    told("weir.toml:9:24: auth.oidc.a.default_role: there is no role \"nobody\"");
-    told("weir.toml:10:29: auth.oidc.a.scopes_supported: \"a b\" is not a scope");
-    told(
+    messages("weir.toml:8:26: auth.oidc.a.roles.devs: there is no role \"devs\"");
+    messages("weir.toml:9:24: auth.oidc.a.default_role: there is no role \"nobody\"");
+    messages("weir.toml:10:29: auth.oidc.a.scopes_supported: \"a b\" is not a scope");
+    messages(
         "weir.toml:10:36: auth.oidc.a.scopes_supported: \"offline_access\" is a matter between a client and the provider",
     );
-    told("weir.toml:13:18: auth.oidc.b.issuer: this holds a placeholder");
-    told("auth.oidc.b.audience: is missing (add audience = [\"api://weir\"])");
-    told("weir.toml:16:18: auth.oidc.c.issuer: this address is that of many tenants");
-    told("weir.toml:19:18: auth.oidc.d.issuer: this is the issuer of [auth.oidc.c] already");
-    told("weir.toml:21:9: auth.oidc.d.rolls: no such key (did you mean `roles`?)");
+    messages("weir.toml:13:18: auth.oidc.b.issuer: this holds a placeholder");
+    messages("auth.oidc.b.audience: is missing (add audience = [\"api://weir\"])");
+    messages("weir.toml:16:18: auth.oidc.c.issuer: this address is that of many tenants");
+    messages("weir.toml:19:18: auth.oidc.d.issuer: this is the issuer of [auth.oidc.c] already");
+    messages("weir.toml:21:9: auth.oidc.d.rolls: no such key (did you mean `roles`?)");
     assert_eq!(problems.iter().filter(|it| it.contains("public_url")).count(), 4);
 }
 
@@ -1012,12 +1014,15 @@ fn a_provider_that_would_let_in_too_many_or_nobody_is_a_mistake() {
 fn a_provider_that_gives_no_role_is_a_warning_and_one_closes_the_door() {
     let text = |more: &str| {
         format!(
-            "{HOUSE}[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\n\
+            "{PROMPT_LIBRARY}[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\n\
              audience = [\"x\"]\n{more}"
         )
     };
-    let drawn = warnings(&text(""));
-    assert!(drawn.contains("auth.oidc.a.roles: no token of this provider gives a role"), "{drawn}");
+    let rendered = warnings(&text(""));
+    assert!(
+        rendered.contains("auth.oidc.a.roles: no token of this provider gives a role"),
+        "{rendered}"
+    );
     let config = config(&text("default_role = \"local\""));
     assert_eq!((config.warnings, config.auth.anonymous), (vec![], false));
 }
@@ -1025,9 +1030,11 @@ fn a_provider_that_gives_no_role_is_a_warning_and_one_closes_the_door() {
 #[test]
 fn no_client_is_called_what_weir_calls_somebody_without_a_key() {
     for name in ["anonymous", "local", "operator"] {
-        let text =
-            format!("{HOUSE}[clients.{name}]\nkey_sha256 = [\"{:064x}\"]\nrole = \"local\"\n", 7);
-        let told = parse(&text).unwrap_err().to_string();
-        assert!(told.contains("give the client another name"), "{told}");
+        let text = format!(
+            "{PROMPT_LIBRARY}[clients.{name}]\nkey_sha256 = [\"{:064x}\"]\nrole = \"local\"\n",
+            7
+        );
+        let messages = parse(&text).unwrap_err().to_string();
+        assert!(messages.contains("give the client another name"), "{messages}");
     }
 }

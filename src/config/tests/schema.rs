@@ -1,4 +1,4 @@
-//! The description of the keys agrees with the reader, and the files made from it are those that are shipped.
+//! Tests of the table of keys: it agrees with the reader, and the generated files are up to date.
 
 #![expect(clippy::disallowed_types, reason = "a schema is read here, no payload passes")]
 
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use super::super::schema::{Fallback, Key, Shape, keys, secret, toml as written};
-use super::super::upstream_defaults::{CONCURRENCY, HTTP_CONCURRENCY};
-use super::example::{EXAMPLE, asked, example_in_full};
+use super::super::schema::{DefaultValue, KeySpec, ValueShape, keys, secret, toml as written};
+use super::super::upstream_defaults::{DEFAULT_CONCURRENCY, DEFAULT_HTTP_CONCURRENCY};
+use super::example::{EXAMPLE, example_in_full, known_keys};
 use super::*;
 
 fn validator() -> Validator {
@@ -17,7 +17,7 @@ fn validator() -> Validator {
     jsonschema::draft7::new(&schema).unwrap()
 }
 
-/// A file as validators of TOML see it: a date is a string.
+/// Converts a file to JSON like validators of TOML: a date is a string.
 fn to_json(text: &str) -> Value {
     fn value(toml: toml::Value) -> Value {
         match toml {
@@ -35,8 +35,8 @@ fn to_json(text: &str) -> Value {
     value(toml::Value::Table(toml::from_str(text).unwrap_or_else(|e| panic!("{e}\n{text}"))))
 }
 
-/// What the schema has against a file; nothing if it is sound.
-fn objections(validator: &Validator, text: &str) -> String {
+/// Returns the errors of the schema for a file; empty if it is valid.
+fn schema_errors(validator: &Validator, text: &str) -> String {
     let document = to_json(text);
     let errors = validator.iter_errors(&document);
     errors.map(|e| format!("{}: {e}\n", e.instance_path())).collect()
@@ -44,22 +44,22 @@ fn objections(validator: &Validator, text: &str) -> String {
 
 // === The keys ===
 
-/// The paths of all keys below a table.
-fn described(table: &[Key], path: &str, paths: &mut BTreeSet<String>) {
+/// Collects the paths of all keys below a table.
+fn described(table: &[KeySpec], path: &str, paths: &mut BTreeSet<String>) {
     for key in table {
         let path =
             if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
         paths.insert(path.clone());
         match &key.shape {
-            Shape::Table { keys, .. } => described(keys, &path, paths),
-            Shape::List { of, .. } => {
-                if let Shape::Table { keys, .. } = &**of {
+            ValueShape::Table { keys, .. } => described(keys, &path, paths),
+            ValueShape::List { of, .. } => {
+                if let ValueShape::Table { keys, .. } = &**of {
                     described(keys, &path, paths);
                 }
             }
-            Shape::Map { of, .. } => match &**of {
-                Shape::Table { keys, .. } => described(keys, &format!("{path}.<name>"), paths),
-                Shape::Secret(_) => {
+            ValueShape::Map { of, .. } => match &**of {
+                ValueShape::Table { keys, .. } => described(keys, &format!("{path}.<name>"), paths),
+                ValueShape::Secret(_) => {
                     paths.insert(format!("{path}.<name>"));
                 }
                 _ => {}
@@ -74,14 +74,14 @@ fn every_key_that_the_reader_asks_for_is_described_and_no_other() {
     let mut paths = BTreeSet::new();
     described(&keys(), "", &mut paths);
     described(&secret(), "<secret>", &mut paths);
-    let asked = asked();
+    let known_keys = known_keys();
     assert_eq!(
-        asked.difference(&paths).collect::<Vec<_>>(),
+        known_keys.difference(&paths).collect::<Vec<_>>(),
         Vec::<&String>::new(),
         "not described"
     );
     assert_eq!(
-        paths.difference(&asked).collect::<Vec<_>>(),
+        paths.difference(&known_keys).collect::<Vec<_>>(),
         Vec::<&String>::new(),
         "not asked for"
     );
@@ -89,26 +89,26 @@ fn every_key_that_the_reader_asks_for_is_described_and_no_other() {
 
 // === The defaults ===
 
-/// A line for each described default of a table, but for the keys left out.
-fn defaults(table: &[Key], path: &str, without: &[&str]) -> String {
-    let line = |key: &Key| {
+/// Returns a line for each described default of a table, except for the keys in `without`.
+fn defaults(table: &[KeySpec], path: &str, without: &[&str]) -> String {
+    let line = |key: &KeySpec| {
         let path = format!("{path}{}", key.name);
-        match (&key.fallback, &key.shape) {
-            (Fallback::Is(default), _) => format!("{path} = {}\n", written(default)),
-            (_, Shape::Table { keys, .. }) => defaults(keys, &format!("{path}."), &[]),
+        match (&key.default, &key.shape) {
+            (DefaultValue::Value(default), _) => format!("{path} = {}\n", written(default)),
+            (_, ValueShape::Table { keys, .. }) => defaults(keys, &format!("{path}."), &[]),
             _ => String::new(),
         }
     };
     table.iter().filter(|key| !without.contains(&key.name)).map(line).collect()
 }
 
-/// The keys of a table of the top.
-fn keys_of(name: &str) -> Vec<Key> {
+/// Returns the keys of a top-level table.
+fn keys_of(name: &str) -> Vec<KeySpec> {
     let key = keys().into_iter().find(|key| key.name == name).unwrap();
     match key.shape {
-        Shape::Table { keys, .. } => keys,
-        Shape::Map { of, .. } => match *of {
-            Shape::Table { keys, .. } => keys,
+        ValueShape::Table { keys, .. } => keys,
+        ValueShape::Map { of, .. } => match *of {
+            ValueShape::Table { keys, .. } => keys,
             _ => panic!("{name} holds tables"),
         },
         _ => panic!("{name} is a table"),
@@ -117,11 +117,11 @@ fn keys_of(name: &str) -> Vec<Key> {
 
 #[test]
 fn the_described_defaults_are_those_of_the_reader() {
-    let house = |lines: &str| format!("[upstreams.a]\nprompts_dir = \"p\"\n{lines}");
+    let library = |lines: &str| format!("[upstreams.a]\nprompts_dir = \"p\"\n{lines}");
     let process = |lines: &str| format!("[upstreams.b]\ncommand = \"x\"\n{lines}");
     let network = |lines: &str| format!("[upstreams.c]\nurl = \"http://h/\"\n{lines}");
-    let guest = |lines: &str| format!("[roles.guest]\n{lines}");
-    let plain = [house(""), process(""), network(""), guest("")].concat();
+    let staff = |lines: &str| format!("[roles.staff]\n{lines}");
+    let plain = [library(""), process(""), network(""), staff("")].concat();
 
     let upstream = keys_of("upstreams");
     let (of_process, of_network) =
@@ -133,19 +133,21 @@ fn the_described_defaults_are_those_of_the_reader() {
     ] {
         full += &format!("[{table}]\n{}", defaults(&keys_of(table), "", &["tls"]));
     }
-    full += &house(&defaults(&upstream, "", &[of_process.as_slice(), &of_network].concat()));
+    full += &library(&defaults(&upstream, "", &[of_process.as_slice(), &of_network].concat()));
     full += &process(&defaults(&upstream, "", &of_network));
     full += &network(&defaults(&upstream, "", &of_process));
-    full += &guest(&defaults(&keys_of("roles"), "", &[]));
+    full += &staff(&defaults(&keys_of("roles"), "", &[]));
 
     assert!(
         full.contains("max_backoff = \"30s\"") && full.contains("transport = \"auto\""),
         "{full}"
     );
     assert_eq!(config(&full), config(&plain), "{full}");
-    assert_eq!(objections(&validator(), &full), "");
-    let told = format!("default: {CONCURRENCY}; {HTTP_CONCURRENCY} for an upstream with a `url`");
-    assert!(page().contains(&told), "the page says {told}");
+    assert_eq!(schema_errors(&validator(), &full), "");
+    let messages = format!(
+        "default: {DEFAULT_CONCURRENCY}; {DEFAULT_HTTP_CONCURRENCY} for an upstream with a `url`"
+    );
+    assert!(page().contains(&messages), "the page says {messages}");
 }
 
 // === The schema ===
@@ -163,7 +165,7 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
     let validator = validator();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![EXAMPLE.to_owned(), example_in_full()];
-    // The demonstration puts in where its servers are.
+    // The demonstration inserts the addresses of its servers.
     files.push(
         include_str!("../../cli/demo.toml").replace("{modern_http}", "http://127.0.0.1:1/mcp"),
     );
@@ -172,11 +174,11 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
     }
     assert!(files.len() > 3);
     for file in files {
-        assert_eq!(objections(&validator, &file), "", "{file}");
+        assert_eq!(schema_errors(&validator, &file), "", "{file}");
     }
 }
 
-/// Files that are sound.
+/// Valid files.
 const SOUND: [&str; 25] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
@@ -193,11 +195,11 @@ const SOUND: [&str; 25] = [
     "[server]\npublic_url = \"https://a/x\"\npath = \"/a$$b\"",
     "[protocol]\nversions = [\"2024-11-05\", \"${REVISION:-2026-07-28}\"]\nlegacy_sse = true",
     "[naming]\nseparator = \"_-x\"\nmax_length = 32\ncharacters = \"any\"",
-    "[roles.a_B-1]\nprompts.allow = [\"*\", \"*/x\", \"house/a/b\", \"${WHO:-house}/*\"]\ntools = {}",
-    "[roles.guest]\n[auth]\nmode = \"anonymous\"\nanonymous_role = \"guest\"",
+    "[roles.a_B-1]\nprompts.allow = [\"*\", \"*/x\", \"guide/a/b\", \"${WHO:-guide}/*\"]\ntools = {}",
+    "[roles.staff]\n[auth]\nmode = \"anonymous\"\nanonymous_role = \"staff\"",
     "[clients.a]\nrole = \"local\"\nexpires = 2000-03-01 01:00:00.5+01:00\n\
      key_sha256 = [\"Aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"]",
-    "[clients.a]\ntools.allow = [\"house/*\"]\n\
+    "[clients.a]\ntools.allow = [\"guide/*\"]\n\
      key_sha256 = [\"${HASH:-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}\"]",
     "[log]\nlevel = \"trace\"\nformat = \"${FORMAT:-json}\"",
     "[defaults]\nlimits = { concurrency = 1, max_pages = 100000 }\nretry = { backoff = \"1ms\" }",
@@ -210,7 +212,7 @@ const SOUND: [&str; 25] = [
      preset = \"okta\"\nalgorithms = [\"EdDSA\"]\njwks_uri = \"http://localhost/k\"\ndefault_role = \"local\"",
 ];
 
-/// Files with a mistake that a schema can tell.
+/// Files with a mistake that the schema detects.
 const MISTAKEN: [&str; 71] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
@@ -244,8 +246,8 @@ const MISTAKEN: [&str; 71] = [
     "[naming]\nmax_length = 12",
     "[naming]\ncharacters = \"ascii\"",
     "[defaults]\ntimeouts = { cal = \"20m\" }",
-    "[upstreams.House]\ncommand = \"x\"",
-    "[upstreams]\nhouse = \"p\"",
+    "[upstreams.Guide]\ncommand = \"x\"",
+    "[upstreams]\nguide = \"p\"",
     "[upstreams.a]",
     "[upstreams.a]\ncommand = \"x\"\nurl = \"http://h/\"",
     "[upstreams.a]\nurl = \"http://h/\"\nargs = [\"x\"]",
@@ -268,13 +270,13 @@ const MISTAKEN: [&str; 71] = [
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"bearer\", user = \"a\", token = \"b\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"basic\", user = \"a\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nheaders = { authorization = \"x\" }\nauth = { type = \"none\" }",
-    "[roles.guest]\nprompts.allow = [\"house\"]",
+    "[roles.staff]\nprompts.allow = [\"guide\"]",
     "[limits]\nper = \"client\"\nrate = \"1/s\"",
     "[[limits]]\nrate = \"1/s\"",
     "[[limits]]\nper = \"client\"",
     "[[limits]]\nper = \"client\"\nrate = \"0/s\"",
-    "[[limits]]\nper = \"client\"\nmatch = \"house\"\nconcurrency = 0",
-    "[clients.a]\nrole = \"local\"\nprompts.allow = [\"house/*\"]\n\
+    "[[limits]]\nper = \"client\"\nmatch = \"guide\"\nconcurrency = 0",
+    "[clients.a]\nrole = \"local\"\nprompts.allow = [\"guide/*\"]\n\
      key_sha256 = [\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"]",
     "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\naudience = [\"a\"]",
     "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"",
@@ -286,7 +288,8 @@ const MISTAKEN: [&str; 71] = [
     "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\npreset = \"azure\"",
 ];
 
-/// Files with a mistake that is left to `weir check`: it lies between tables, or is no matter of form.
+/// Files with a mistake that only `weir check` detects: it is between tables, or not a matter of
+/// syntax.
 const BEYOND: [&str; 13] = [
     "[naming]\nmax_length = 32\n[upstreams.twenty-long-abcdefgh]\ncommand = \"x\"",
     "[defaults]\ntimeouts = { call = \"20m\" }",
@@ -294,7 +297,7 @@ const BEYOND: [&str; 13] = [
     "[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\n[upstreams.c]\ncommand = \"x\"",
     "[auth]\nanonymous_role = \"nobody\"",
     "[[limits]]\nper = \"client\"\nmethod = \"tools/cal\"\nrate = \"1/s\"",
-    "[[limits]]\nper = \"client\"\nmethod = \"ping\"\nmatch = \"house/*\"\nrate = \"1/s\"",
+    "[[limits]]\nper = \"client\"\nmethod = \"ping\"\nmatch = \"guide/*\"\nrate = \"1/s\"",
     "[server]\nlisten = \"${GONE}\"",
     "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
     "[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
@@ -303,17 +306,17 @@ const BEYOND: [&str; 13] = [
     "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n[auth.oidc.b]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
 ];
 
-/// Completes a sample that is about something else than upstreams, and asks reader and schema.
+/// Adds an upstream to a sample without one, and returns whether reader and schema accept it.
 fn verdicts(validator: &Validator, sample: &str) -> (bool, bool) {
     let text = match sample.contains("[upstreams") {
         true => sample.to_owned(),
-        false => format!("{sample}\n{HOUSE}"),
+        false => format!("{sample}\n{PROMPT_LIBRARY}"),
     };
     let options =
         Options { environment: [("SET", "x")].into_iter().collect(), ..Options::default() };
     let main = file(Path::new("weir.toml"), text.clone());
-    let read = Config::judge(&main, &options, false, false).is_ok();
-    (read, objections(validator, &text).is_empty())
+    let read = Config::from_file(&main, &options, false, false).is_ok();
+    (read, schema_errors(validator, &text).is_empty())
 }
 
 #[test]
@@ -325,8 +328,8 @@ fn the_schema_refuses_what_the_reader_refuses_and_nothing_else() {
             assert_eq!(verdicts(&validator, sample), expected, "reader and schema on:\n{sample}");
         }
     }
-    // A file may leave its upstreams to those that it includes, or be included itself.
-    assert!(parse("").is_err() && objections(&validator, "[log]\nlevel = \"info\"").is_empty());
+    // The upstreams may be in included files, and the file may be included itself.
+    assert!(parse("").is_err() && schema_errors(&validator, "[log]\nlevel = \"info\"").is_empty());
 }
 
 #[test]
@@ -379,7 +382,7 @@ fn the_page_leads_somewhere_and_its_examples_are_sound() {
         let is_whole = block.lines().any(|line| line.starts_with(['[', '#']))
             || document.get("include").is_some();
         if is_whole && !block.contains('<') {
-            assert_eq!(objections(&validator, block), "", "{block}");
+            assert_eq!(schema_errors(&validator, block), "", "{block}");
         }
     }
 }

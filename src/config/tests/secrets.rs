@@ -1,10 +1,10 @@
-//! Secrets: where they come from, what is said when they do not, and what `auth` makes of them.
+//! Tests of secrets: their sources, errors, and the headers made from `auth`.
 
 use super::*;
 
 const CHILD: &str = "[upstreams.a]\ncommand = \"x\"\n";
 
-/// A home whose one upstream has one variable, given by `secret`.
+/// Returns a folder whose only upstream has one variable with the value `secret`.
 fn home(secret: &str) -> Home {
     let path = std::env::var("PATH").unwrap();
     Home::new(&[("weir.toml", &format!("{CHILD}env.T = {secret}\n"))]).with(&[
@@ -16,17 +16,21 @@ fn home(secret: &str) -> Home {
 
 fn secret(home: &Home) -> String {
     let config = home.load().unwrap();
-    let Source::Process { env, .. } = &config.upstreams[0].source else { panic!("a process") };
+    let SourceConfig::Process { env, .. } = &config.upstreams[0].source else {
+        panic!("a process")
+    };
     let [(name, secret)] = &env[..] else { panic!("one variable") };
     assert_eq!(name, "T");
     assert!(!format!("{config:?}").contains(secret.expose()) || secret.expose().is_empty());
     secret.expose().to_owned()
 }
 
-/// The headers of the one upstream with a url.
+/// Returns the headers of the only upstream with a URL.
 fn headers(lines: &str) -> Vec<(String, String)> {
     let config = config(&format!("[upstreams.a]\nurl = \"http://h/\"\n{lines}\n"));
-    let Source::Http { headers, .. } = &config.upstreams[0].source else { panic!("a server") };
+    let SourceConfig::Http { headers, .. } = &config.upstreams[0].source else {
+        panic!("a server")
+    };
     let header = |(name, value): &(hyper::header::HeaderName, hyper::header::HeaderValue)| {
         assert!(value.is_sensitive());
         (name.to_string(), value.to_str().unwrap().to_owned())
@@ -97,7 +101,7 @@ X = { env = "${TOKEN}" }
     ])
     .with(&[("PATH", &std::env::var("PATH").unwrap()), ("TOKEN", "hunter2")]);
     home.write("latin", b"hunter2\xff");
-    assert!(!home.load().unwrap_err().draw(true).contains("hunter2"));
+    assert!(!home.load().unwrap_err().render(true).contains("hunter2"));
     insta::assert_snapshot!(home.lines(), @r#"
     weir.toml:4:13: upstreams.a.headers.A.env: the variable GONE is not set (set GONE where Weir starts, or name another)
     weir.toml:5:13: upstreams.a.headers.B.env: this cannot name a variable (write a name like API_TOKEN)
@@ -136,8 +140,8 @@ fn a_secret_that_others_may_use_is_refused_and_an_empty_one_is_a_warning() {
         use std::os::unix::fs::PermissionsExt;
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(home.path("t"), permissions).unwrap();
-        let told = home.load().err().map(|report| report.to_string()).unwrap_or_default();
-        assert_eq!(told.contains("chmod 600 t"), refused, "{mode:o}: {told}");
+        let messages = home.load().err().map(|report| report.to_string()).unwrap_or_default();
+        assert_eq!(messages.contains("chmod 600 t"), refused, "{mode:o}: {messages}");
     }
     insta::assert_snapshot!(home.lines(), @r"
     weir.toml:3:18: upstreams.a.env.T.file: t is open to its group or to others (chmod 600 t)
@@ -169,14 +173,14 @@ fn what_is_switched_off_needs_no_secrets_and_no_variables() {
     let config = home.load().unwrap();
     assert_eq!((config.warnings.len(), config.upstreams.len()), (0, 1));
     assert!(!home.path("ran").exists());
-    // In one file or in two.
+    // The command is in one file or in two.
     home.write(
         "weir.toml",
         format!("include = [\"off\"]\n{CHILD}{}", off.replace("enabled = false\n", "")),
     );
     home.write("off", "[upstreams.b]\nenabled = false\n");
     assert_eq!(home.load().unwrap().warnings, []);
-    // Its form is still checked.
+    // Its syntax is still checked.
     home.write(
         "weir.toml",
         format!(
@@ -196,7 +200,7 @@ fn what_is_not_used_needs_no_secrets_and_no_variables_and_is_still_known() {
     let config = home.load().unwrap();
     assert_eq!((config.warnings.len(), config.upstreams.len()), (0, 1));
     assert!(!home.path("ran").exists());
-    let known = config.outlines.iter().map(|it| {
+    let known = config.summaries.iter().map(|it| {
         let lets_out = it.resources.as_ref().map(|resources| resources.allow.len());
         (it.name.as_str(), it.enabled, it.prefix.as_deref(), lets_out)
     });
@@ -204,7 +208,7 @@ fn what_is_not_used_needs_no_secrets_and_no_variables_and_is_still_known() {
         known.collect::<Vec<_>>(),
         [("a", true, Some("a"), Some(1)), ("b", true, None, None), ("c", true, Some("d"), Some(0))]
     );
-    // All else is checked as ever: forms, clashes, and what counts upstreams.
+    // All other checks still run: syntax, clashes, and the number of upstreams.
     home.write(
         "weir.toml",
         format!("{CHILD}[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\nprefix = \"a\"\nargz = [\"${{X}}\"]\n"),
@@ -219,7 +223,7 @@ fn what_is_not_used_needs_no_secrets_and_no_variables_and_is_still_known() {
 #[test]
 fn the_entrance_needs_no_upstream() {
     let home = Home::new(&[("weir.toml", &format!("{CHILD}env.T = {{ env = \"GONE\" }}\n"))]);
-    assert!(Config::entrance(&home.path("weir.toml"), &home.options).is_ok());
+    assert!(Config::endpoint(&home.path("weir.toml"), &home.options).is_ok());
 }
 
 #[test]
@@ -244,9 +248,9 @@ fn auth_becomes_a_header() {
 
 #[test]
 fn an_auth_that_cannot_be_is_told_at_its_place() {
-    let told = |lines: &str| {
+    let messages = |lines: &str| {
         let report = parse(&format!("[upstreams.a]\nurl = \"http://h/\"\n{lines}\n")).unwrap_err();
-        assert!(!report.draw(true).contains("hunter2"), "{report}");
+        assert!(!report.render(true).contains("hunter2"), "{report}");
         report.problems().iter().map(|problem| format!("{problem:?}\n")).collect::<String>()
     };
     let all = [
@@ -266,9 +270,9 @@ fn an_auth_that_cannot_be_is_told_at_its_place() {
         "auth = { type = \"bearer\", token = \"hunter2\" }\nheaders.authorization = \"hunter2\"",
         "auth = { type = \"bearer\", token = { file = \"/nonexistent\", fil = \"hunter2\" } }",
     ];
-    insta::assert_snapshot!(all.map(told).concat(), @r#"
+    insta::assert_snapshot!(all.map(messages).concat(), @r#"
     weir.toml:3:1: upstreams.a.auth.token: is missing (add it beside type)
-    weir.toml:3:35: upstreams.a.auth.token: an empty token opens nothing (write the token alone)
+    weir.toml:3:35: upstreams.a.auth.token: the token is empty (write the token alone)
     weir.toml:3:35: upstreams.a.auth.token: the word Bearer is put before the token anyway (write the token alone)
     weir.toml:3:35: upstreams.a.auth.token: a token holds visible ASCII characters and no spaces (write the token alone)
     weir.toml:3:53: upstreams.a.auth.user: does not go with this type (remove it, or correct type)

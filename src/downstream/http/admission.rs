@@ -1,65 +1,74 @@
-//! What a call over HTTP takes while it is under way: one of its client's turns, and then room for its answer until
-//! that has been read.
+//! Concurrency and memory admission of a call over HTTP: a permit before it starts, and memory for
+//! its response until that is read.
 //!
-//! Promise: whatever finds no turn or no room is answered with an error; nothing is dropped in silence.
-//!
-//! Knows nothing of: eras, and what is asked.
+//! Invariant: a call without a permit or memory gets an error response; nothing is dropped
+//! silently.
 
 use std::sync::Arc;
 
 use futures::FutureExt;
-use hyper::StatusCode;
 
-use crate::downstream::Door;
-use crate::downstream::limits::concurrency::Busy;
-use crate::downstream::response::audit_events::recorded;
-use crate::downstream::response::call_stream::Beside;
+use crate::downstream::ServerState;
+use crate::downstream::limits::concurrency::Overloaded;
+use crate::downstream::response::audit_events::finish_event;
+use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
-use crate::downstream::response::{Answer, Call, Refused, Text, holding};
-use crate::gateway::Guest;
-use crate::jsonrpc::{Id, code};
-use crate::memory_budget::NoRoom;
+use crate::downstream::response::results::memory_exhausted;
+use crate::downstream::response::{ClientResponse, ResponseBody, ResponseFuture, holding};
+use crate::gateway::ClientContext;
+use crate::jsonrpc::Id;
+use crate::memory_budget::BudgetExhausted;
+use crate::memory_budget::MemoryPressure;
 
-/// The call, which waits for its turn before it begins. A batch has no id.
-pub(super) fn bounded(door: &Arc<Door>, guest: &Guest, id: Option<Id>, call: Call) -> Call {
-    let (door, principal) = (Arc::clone(door), guest.principal().clone());
-    let record = guest.record().clone();
+/// Wraps a call so that it waits for its permit before it starts. A batch has no id.
+pub(super) fn with_limits(
+    state: &Arc<ServerState>,
+    client: &ClientContext,
+    id: Option<Id>,
+    call: ResponseFuture,
+) -> ResponseFuture {
+    let (state, principal) = (Arc::clone(state), client.principal().clone());
+    let record = client.record().clone();
     if id.is_some() {
-        // Its answer may still be replaced.
-        record.hold(true);
+        // The response may still be replaced by an error.
+        record.defer_end(true);
     }
-    let Call { answer, beside } = call;
-    let call = Call { answer, beside: Beside::default() };
-    let answer = async move {
-        let refuse = |refused| Some(recorded(&record, Answer::refused(id.as_ref(), &refused)));
-        let turn = match door.turns.take(&principal).await {
-            Ok(turn) => turn,
-            Err(Busy { retry_after }) => return refuse(results::too_busy(retry_after)),
+    let ResponseFuture { response, messages } = call;
+    let call = ResponseFuture { response, messages: CallMessages::default() };
+    let response = async move {
+        let refuse =
+            |refused| Some(finish_event(&record, ClientResponse::refused(id.as_ref(), &refused)));
+        let permit = match state.concurrency.acquire(&principal).await {
+            Ok(permit) => permit,
+            Err(Overloaded { retry_after }) => return refuse(results::too_busy(retry_after)),
         };
-        let answer = call.surviving(id.clone()).answer.await?;
-        match answer.text {
-            Text::Whole(text) => match door.budget().keep(text) {
-                Ok(text) => Some(Answer { text: Text::Whole(text), ..answer }),
-                Err(NoRoom) => refuse(unread()),
+        let response = call.catch_panics(id.clone()).response.await?;
+        match response.text {
+            ResponseBody::Whole(text) => match state.budget().charge(text) {
+                Ok(text) => Some(ClientResponse { text: ResponseBody::Whole(text), ..response }),
+                Err(BudgetExhausted) => refuse(memory_exhausted()),
             },
-            Text::Parts([head, middle, behind]) => match door.budget().keep(middle) {
-                Ok(middle) => Some(Answer { text: Text::Parts([head, middle, behind]), ..answer }),
-                Err(NoRoom) => refuse(unread()),
+            ResponseBody::Parts([head, middle, tail]) => match state.budget().charge(middle) {
+                Ok(middle) => Some(ClientResponse {
+                    text: ResponseBody::Parts([head, middle, tail]),
+                    ..response
+                }),
+                Err(BudgetExhausted) => refuse(memory_exhausted()),
             },
-            Text::Arriving(head, pieces) => {
-                // What comes of it is what goes out: it ends with its last piece. Until then it is the client's own
-                // turns that it takes, however slowly it reads.
-                record.hold(false);
-                let pieces = holding(turn, pieces);
-                Some(Answer { text: Text::Arriving(head, pieces), ..answer })
+            ResponseBody::Arriving(head, pieces) => {
+                // A streamed result is final, and its audit event ends with the last piece. Until
+                // then it occupies one of the client's own permits, however slowly the client
+                // reads.
+                record.defer_end(false);
+                let pieces = holding(permit, pieces);
+                Some(ClientResponse { text: ResponseBody::Arriving(head, pieces), ..response })
             }
         }
     };
-    Call { answer: answer.boxed(), beside }
+    ResponseFuture { response: response.boxed(), messages }
 }
 
-/// An answer for which there is no room: whoever asks for much and reads nothing must not have it held here.
-pub(in crate::downstream) fn unread() -> Refused {
-    let what = "too many large answers wait to be read: read them, then ask again";
-    Refused::new(StatusCode::OK, code::INTERNAL_ERROR, what)
+/// True if so much memory is in use that no stream is opened.
+pub(super) fn is_memory_scarce(state: &ServerState) -> bool {
+    state.budget().pressure() >= MemoryPressure::High
 }

@@ -1,6 +1,5 @@
-//! The record of an HTTP request: begun with its head, and ended here if nobody behind the door has taken it on.
-//!
-//! Knows nothing of: what is asked.
+//! Audit event of an HTTP request: begun with its head, and ended here if no later step has taken
+//! it over.
 
 use std::net::SocketAddr;
 
@@ -8,75 +7,77 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName};
 use hyper::http::request::Parts;
 
-use super::Connection;
-use super::response_body::{self, Reply};
-use super::routes::Route;
-use crate::audit::{Ending, Outcome, Record, Unrecorded, Wire};
-use crate::downstream::response::audit_events::Streaming;
+use super::ClientConnection;
+use super::response_body::{self, HttpResponse};
+use super::routes::HttpRoute;
+use crate::audit::{AuditEvent, AuditOutcome, AuditUnavailable, EventCompletion, TransportKind};
+use crate::downstream::response::audit_events::StreamRecord;
 use crate::downstream::response::results;
-use crate::downstream::response::{Answer, Failure};
-use crate::downstream::{Door, host_check};
+use crate::downstream::response::{ClientResponse, ErrorOrigin};
+use crate::downstream::{ServerState, host_check};
 use crate::mcp::trace_context;
 use crate::request_scope;
 
-/// Begins the record of a request whose head is there.
+/// Begins the audit event of a request after its head was read.
 pub(super) fn begin(
-    door: &Door,
-    connection: &Connection,
-    route: Option<Route>,
+    state: &ServerState,
+    connection: &ClientConnection,
+    route: Option<HttpRoute>,
     parts: &Parts,
-) -> Record {
-    let wire = match route {
-        Some(Route::PairStream | Route::PairMessages) => Wire::Sse,
-        Some(Route::Endpoint | Route::Metadata) | None => Wire::Http,
+) -> AuditEvent {
+    let transport = match route {
+        Some(HttpRoute::SseStream | HttpRoute::SseMessages) => TransportKind::Sse,
+        Some(HttpRoute::Endpoint | HttpRoute::Metadata) | None => TransportKind::Http,
     };
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
-    let record = door.settings.audit.begin(wire, from);
-    record.over_http(parts.method.as_str());
-    if let Some(trace) = host_check::only(&parts.headers, &TRACEPARENT) {
-        record.traced(trace);
-        request_scope::leave(|known| known.trace = trace_context::trace_id(trace));
+    let record = state.settings.audit.begin(transport, from);
+    record.set_http_method(parts.method.as_str());
+    if let Some(trace) = host_check::single_value(&parts.headers, &TRACEPARENT) {
+        record.set_trace(trace);
+        request_scope::record(|known| known.trace = trace_context::trace_id(trace));
     }
     record
 }
 
-/// Tells of a connection that ended before it could ask for anything.
-pub(super) fn refused_handshake(door: &Door, peer: SocketAddr) {
-    let record = door.settings.audit.begin(Wire::Http, Some(peer.ip().to_canonical()));
-    record.refused_by("tls");
-    let outcome = Outcome::Refused;
-    record.end(Ending { outcome, code: None, status: None, bytes_out: None });
+/// Records a connection that failed in its TLS handshake.
+pub(super) fn refused_handshake(state: &ServerState, peer: SocketAddr) {
+    let record = state.settings.audit.begin(TransportKind::Http, Some(peer.ip().to_canonical()));
+    record.set_refused_by("tls");
+    let outcome = AuditOutcome::Refused;
+    record.end(EventCompletion { outcome, code: None, status: None, bytes_out: None });
 }
 
-/// Ends the record with the response, or with its stream.
-pub(super) async fn end(record: Record, reply: &mut Reply) {
-    if !record.is_at_the_door() {
+/// Ends the audit event with the response or, if it is an event stream, with the stream.
+pub(super) async fn end(record: AuditEvent, response: &mut HttpResponse) {
+    if !record.is_unclaimed() {
         return;
     }
-    let is_stream = reply.headers().get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
-    if is_stream && reply.status() == StatusCode::OK {
+    let is_stream =
+        response.headers().get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
+    if is_stream && response.status() == StatusCode::OK {
         match record.reserve().await {
-            Ok(()) => return reply.body_mut().record(Streaming::begin(record)),
-            Err(Unrecorded) => {
-                *reply = response_body::json(Answer::refused(None, &results::unrecorded()));
+            Ok(()) => return response.body_mut().record(StreamRecord::begin(record)),
+            Err(AuditUnavailable) => {
+                *response =
+                    response_body::json(ClientResponse::refused(None, &results::unrecorded()));
             }
         }
     }
-    let status = reply.status();
-    // A notification, an answer, or a message that is answered on another stream.
+    let status = response.status();
+    // A notification, a response, or a message that is answered on another stream.
     if status == StatusCode::ACCEPTED {
-        return record.forget();
+        return record.discard();
     }
-    let code = match reply.extensions().get::<Failure>() {
-        Some(Failure::Own(code)) => Some(*code),
-        Some(Failure::Upstreams(code)) => *code,
+    let code = match response.extensions().get::<ErrorOrigin>() {
+        Some(ErrorOrigin::Gateway(code)) => Some(*code),
+        Some(ErrorOrigin::Upstream(code)) => *code,
         None => None,
     };
     let is_good = status.is_success() && code.is_none();
-    let outcome = if is_good { Outcome::Ok } else { Outcome::Refused };
-    let bytes_out = reply.body().len();
-    record.end(Ending { outcome, code, status: Some(status.as_u16()), bytes_out });
+    let outcome = if is_good { AuditOutcome::Ok } else { AuditOutcome::Refused };
+    let bytes_out = response.body().len();
+    record.end(EventCompletion { outcome, code, status: Some(status.as_u16()), bytes_out });
 }
 
-/// Names the trace that the request is a part of (W3C Trace Context).
+/// Header with the trace id (W3C Trace Context).
 const TRACEPARENT: HeaderName = HeaderName::from_static(trace_context::TRACEPARENT);

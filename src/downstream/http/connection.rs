@@ -1,4 +1,4 @@
-//! HTTP connections below the level of requests: listener, worker threads, TLS, framing, time limits.
+//! HTTP connections below the level of requests: listener, worker threads, TLS, framing, timeouts.
 
 pub(crate) mod framing;
 pub(crate) mod idle_eviction;

@@ -1,8 +1,8 @@
-//! A call that outlives the stream it was asked on.
+//! Call that continues after its response stream is lost.
 //!
-//! In the legacy era losing a stream does not cancel (spec 2025-11-25, transports: "disconnection SHOULD
-//! NOT be interpreted as the client cancelling its request"): the call runs on, to its own limit, its
-//! client's cancel or the session's end, and its answer is dropped.
+//! In the legacy era losing a stream does not cancel (spec 2025-11-25, transports: "disconnection
+//! SHOULD NOT be interpreted as the client cancelling its request"): the call continues until its
+//! own limit, its client's cancellation or the end of the session, and its response is dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,11 +13,11 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A future that is handed to the tracker if it is dropped before its end.
+/// Future that is spawned on the tracker if it is dropped before its end.
 pub(super) struct Detached<T: Send + 'static> {
     work: Option<BoxFuture<'static, T>>,
     tasks: TaskTracker,
-    /// Nobody waits for the answer any more, so a closing house does not wait for it either.
+    /// Shutdown token: no client waits for the response, so shutdown does not wait for the call.
     stop: CancellationToken,
 }
 
@@ -69,14 +69,14 @@ mod tests {
     async fn dropped_work_goes_on_and_finished_work_does_not_come_again() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let (go, wait) = oneshot::channel::<()>();
-        let (tell, told) = oneshot::channel();
+        let (sender, received) = oneshot::channel();
         let work = async move {
             let _ = wait.await;
-            let _ = tell.send(7);
+            let _ = sender.send(7);
         };
         drop(Detached::new(work.boxed(), tasks.clone(), stop.clone()));
         go.send(()).expect("the work waits");
-        assert_eq!(told.await, Ok(7));
+        assert_eq!(received.await, Ok(7));
 
         assert_eq!(Detached::new(async { 7 }.boxed(), tasks.clone(), stop).await, 7);
         tasks.close();

@@ -1,10 +1,9 @@
-//! One HTTP request: from its head to a response.
+//! Request handler: from the head of an HTTP request to its response.
 //!
-//! The order is the promise: whom it is for and where it comes from (403), what it wants (404), who sends it
-//! (401, 403), how (405), what it says it holds (415, 406) — and only then is its body read, in bounded space and
-//! time, and looked at. What is refused before is refused unread: its body is passed over.
-//!
-//! Knows nothing of: what a dialect makes of a message.
+//! Invariant: the order of the checks is Host and Origin (403), path (404), credentials (401, 403),
+//! method (405), headers that describe the body (415, 406). Only then is the body read, within
+//! limits of size and time, and parsed. A request that fails before is refused without reading its
+//! body: the body is skipped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,420 +18,453 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::Connection;
-use super::admission::bounded;
+use super::ClientConnection;
+use super::admission::with_limits;
 use super::audit_event;
 use super::detach::Detached;
 use super::head;
 use super::http_sse;
 use super::oauth_metadata;
-use super::request_body::{FULL, FULL_RETRY, Unread, closing, passed_over, read};
-use super::response_body::{self, Reply};
+use super::request_body::{
+    MEMORY_EXHAUSTED, MEMORY_RETRY, UnreadBody, read, skip_body, with_connection_close,
+};
+use super::response_body::{self, HttpResponse};
 use super::resume;
-use super::routes::Route;
+use super::routes::HttpRoute;
 use super::sse_streams;
-use crate::audit::Record;
-use crate::downstream::client_requests::Questions;
-use crate::downstream::http::connection::timed_io::Busy;
-use crate::downstream::modern::Exchange;
+use crate::audit::AuditEvent;
+use crate::downstream::client_requests::ClientRequests;
+use crate::downstream::http::admission::is_memory_scarce;
+use crate::downstream::http::connection::timed_io::RequestInProgress;
+use crate::downstream::modern::ResponseKind;
 use crate::downstream::modern::{self, headers};
-use crate::downstream::response::call_stream::Beside;
+use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
-use crate::downstream::response::{Answer, Call, Way};
-use crate::downstream::session::{self, InUse};
-use crate::downstream::{Door, Doors, batch, era, host_check, legacy};
+use crate::downstream::response::{ClientResponse, ResponseFuture, ResponseMode};
+use crate::downstream::session::{self, SessionGuard};
+use crate::downstream::{ServerState, ServerStateCell, batch, era, host_check, legacy};
 use crate::fairness::promptly;
-use crate::gateway::{Guest, Reason};
+use crate::gateway::{ClientContext, RefusalReason};
 use crate::jsonrpc::{self, Message};
-use crate::mcp::call::Client;
+use crate::mcp::call::ClientHandle;
 use crate::mcp::revision::{Era, Revision};
-use crate::memory_budget::Stage;
-use crate::policy::Arrival;
-use crate::request_scope::Trail;
+use crate::policy::AuthAttempt;
+use crate::request_scope::RequestScope;
 
-/// Answers one request. `gone` is ready once its client has closed the connection.
-pub(super) fn answer(
-    doors: Arc<Doors>,
-    connection: Connection,
+/// Handles one request. `gone` is ready once the client has closed the connection.
+pub(super) fn handle(
+    state_cell: Arc<ServerStateCell>,
+    connection: ClientConnection,
     request: Request<Incoming>,
-    busy: Busy,
+    in_progress: RequestInProgress,
     gone: BoxFuture<'static, ()>,
-) -> impl Future<Output = Reply> {
-    Trail::begin().walk(work(doors, connection, request, busy, gone))
+) -> impl Future<Output = HttpResponse> {
+    RequestScope::begin().run(handle_in_scope(state_cell, connection, request, in_progress, gone))
 }
 
-async fn work(
-    doors: Arc<Doors>,
-    connection: Connection,
+async fn handle_in_scope(
+    state_cell: Arc<ServerStateCell>,
+    connection: ClientConnection,
     request: Request<Incoming>,
-    busy: Busy,
+    in_progress: RequestInProgress,
     gone: BoxFuture<'static, ()>,
-) -> Reply {
-    // The one at which it is served, whatever comes meanwhile.
-    let door = doors.now();
+) -> HttpResponse {
+    // The whole request is served under this configuration, even if it is replaced meanwhile.
+    let state = state_cell.now();
     let (parts, incoming) = request.into_parts();
-    let mut unread = Some(incoming);
-    let route = Route::find(&door.settings, parts.uri.path());
-    let record = audit_event::begin(&door, &connection, route, &parts);
-    // Boxed, as is all here that few requests need: the future of every request would have room for it.
-    let mut reply = match admit(&door, &connection, route, &parts, &record).await {
+    let mut unread_body = Some(incoming);
+    let route = HttpRoute::find(&state.settings, parts.uri.path());
+    let record = audit_event::begin(&state, &connection, route, &parts);
+    // Rare branches are boxed: otherwise the future of every request would reserve space for them.
+    let mut response = match admit(&state, &connection, route, &parts, &record).await {
         Ok((route, _)) if !route.takes(&parts.method) => {
             response_body::wrong_method(&route.allow())
         }
-        Ok((Route::Endpoint, guest)) => match parts.method {
-            Method::POST => post(&door, &guest, &parts.headers, &mut unread, gone).await,
-            Method::GET => Box::pin(get(&door, &guest, &parts.headers, gone)).await,
-            _ => delete(&door, &guest, &parts.headers),
+        Ok((HttpRoute::Endpoint, client)) => match parts.method {
+            Method::POST => post(&state, &client, &parts.headers, &mut unread_body, gone).await,
+            Method::GET => Box::pin(get(&state, &client, &parts.headers, gone)).await,
+            _ => delete(&state, &client, &parts.headers),
         },
-        Ok((Route::PairStream, guest)) => {
-            Box::pin(http_sse::open(&doors, &door, guest, &parts.headers, gone)).await
+        Ok((HttpRoute::SseStream, client)) => {
+            Box::pin(http_sse::open(&state_cell, &state, client, &parts.headers, gone)).await
         }
-        Ok((Route::PairMessages, guest)) => {
-            Box::pin(http_sse::post(&door, &guest, &parts, &mut unread)).await
+        Ok((HttpRoute::SseMessages, client)) => {
+            Box::pin(http_sse::post(&state, &client, &parts, &mut unread_body)).await
         }
-        Ok((Route::Metadata, _)) => oauth_metadata::metadata(&door.settings),
-        Err(reply) => *reply,
+        Ok((HttpRoute::Metadata, _)) => oauth_metadata::metadata(&state.settings),
+        Err(response) => *response,
     };
-    audit_event::end(record, &mut reply).await;
-    let is_ending = reply.headers().contains_key(CONNECTION);
-    let goes_on = match unread {
-        Some(unread) if !is_ending && !unread.is_end_stream() => {
-            Box::pin(passed_over(&parts.headers, unread)).await
+    audit_event::end(record, &mut response).await;
+    let is_ending = response.headers().contains_key(CONNECTION);
+    let is_reusable = match unread_body {
+        Some(unread_body) if !is_ending && !unread_body.is_end_stream() => {
+            Box::pin(skip_body(&parts.headers, unread_body)).await
         }
         _ => true,
     };
-    if !goes_on || is_full(&door) || door.stop.is_cancelled() || connection.has_expired() {
-        reply = closing(reply);
+    let is_closing = state.stop.is_cancelled() || connection.is_expired();
+    if !is_reusable || is_closing || is_memory_scarce(&state) {
+        response = with_connection_close(response);
     }
-    reply.body_mut().hold(busy);
-    reply
+    response.body_mut().hold(in_progress);
+    response
 }
 
-/// Lets a request in. What needs no credentials is answered here.
+/// Performs the checks before the body is read. Requests that need no credentials are answered
+/// here.
 async fn admit(
-    door: &Door,
-    connection: &Connection,
-    route: Option<Route>,
+    state: &ServerState,
+    connection: &ClientConnection,
+    route: Option<HttpRoute>,
     parts: &Parts,
-    record: &Record,
-) -> Result<(Route, Guest), Box<Reply>> {
-    let (settings, meters) = (&door.settings, door.gateway.meters());
+    record: &AuditEvent,
+) -> Result<(HttpRoute, ClientContext), Box<HttpResponse>> {
+    let (settings, meters) = (&state.settings, state.gateway.metrics());
     head::check_transfer(&parts.headers)
-        .map_err(|(status, text)| closing(response_body::refusal(status, text)))?;
-    host_check::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
-        debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
-        meters.refused(Reason::Host);
-        response_body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
+        .map_err(|(status, text)| with_connection_close(response_body::refusal(status, text)))?;
+    host_check::check(settings, &parts.uri, &parts.headers).map_err(|rejection| {
+        let (host, origin) = (parts.headers.get(HOST), parts.headers.get(ORIGIN));
+        debug!(%rejection, ?host, ?origin, "request refused: Host or Origin not allowed");
+        meters.refused(RefusalReason::Host);
+        response_body::refusal(StatusCode::FORBIDDEN, &rejection.to_string())
     })?;
     oauth_metadata::check_query(parts)?;
     let route = route.ok_or_else(|| {
-        response_body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path")
+        response_body::refusal(StatusCode::NOT_FOUND, "nothing is served at this path")
     })?;
-    if route == Route::Metadata {
-        // Everybody may ask for it, as often as they like.
-        record.forget();
+    if route == HttpRoute::Metadata {
+        // Public, and not recorded: anyone may fetch it as often as they like.
+        record.discard();
         return Err(match route.takes(&parts.method) {
             true => oauth_metadata::metadata(settings).into(),
             false => response_body::wrong_method(&route.allow()).into(),
         });
     }
-    if door.is_closed() {
-        meters.refused(Reason::Stopping);
-        return Err(
-            closing(response_body::later("shutting down; connect again", CLOSING_RETRY)).into()
-        );
+    if state.is_closed() {
+        meters.refused(RefusalReason::Stopping);
+        let response = response_body::later("shutting down; connect again", CLOSING_RETRY);
+        return Err(with_connection_close(response).into());
     }
     let credentials = head::credentials(&parts.headers)
         .ok_or_else(|| oauth_metadata::refuse_malformed(settings))?;
     let certificate = connection.certificate.as_ref();
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
-    let arrival = Arrival { credentials, certificate, from };
-    let guest = door.enter(arrival).await.map_err(|refusal| {
-        // Why is the operator's to know: a client learns no more than that it was refused.
-        debug!(%refusal, "a client is not let in");
-        meters.refused(Reason::Auth);
+    let attempt = AuthAttempt { credentials, certificate, from };
+    let client = state.authenticate(attempt).await.map_err(|refusal| {
+        // Only the operator sees the reason; the client learns that it was refused.
+        debug!(%refusal, "client not authenticated");
+        meters.refused(RefusalReason::Auth);
         oauth_metadata::refuse(settings, &refusal)
     })?;
-    let guest = guest.recorded(record.clone());
-    if let (&Method::POST, Route::Endpoint, Some(wait)) = (&parts.method, &route, guest.overrun())
-        && !is_expected(door, &guest, &parts.headers)
+    let client = client.with_record(record.clone());
+    if let (&Method::POST, HttpRoute::Endpoint, Some(wait)) =
+        (&parts.method, &route, client.flood_retry_after())
+        && !is_exempt_from_limits(state, &client, &parts.headers)
     {
-        debug!(client = %guest.principal().name, "a request is refused unread");
-        meters.refused(Reason::Limit);
+        debug!(client = %client.principal().name, "request over the rate limit, body not read");
+        meters.refused(RefusalReason::Limit);
         return Err(response_body::too_busy(wait).into());
     }
-    Ok((route, guest))
+    Ok((route, client))
 }
 
-/// Whether what is posted may be something that is never refused: an answer to a question, or the end of a call, in
-/// a session that has anything under way.
-fn is_expected(door: &Door, guest: &Guest, headers: &HeaderMap) -> bool {
+/// True if the message may be one that is never rate-limited: a response or a cancellation, in a
+/// session with requests in progress.
+fn is_exempt_from_limits(state: &ServerState, client: &ClientContext, headers: &HeaderMap) -> bool {
     headers.contains_key(session::HEADER)
-        && session(door, guest, headers).is_ok_and(|session| !session.calls.is_empty())
+        && session(state, client, headers).is_ok_and(|session| !session.in_flight.is_empty())
 }
 
 // === POST ===
 
 async fn post(
-    door: &Arc<Door>,
-    guest: &Guest,
+    state: &Arc<ServerState>,
+    client: &ClientContext,
     headers: &HeaderMap,
-    unread: &mut Unread,
+    unread_body: &mut UnreadBody,
     gone: BoxFuture<'static, ()>,
-) -> Reply {
+) -> HttpResponse {
     if let Err((status, text)) = head::check_post(headers) {
         return response_body::refusal(status, text);
     }
-    let text = match read(door, unread).await {
+    let text = match read(state, unread_body).await {
         Ok(text) => text,
-        Err(reply) => return closing(*reply),
+        Err(response) => return with_connection_close(*response),
     };
-    guest.record().took(text.len());
+    client.record().set_bytes_in(text.len());
     if batch::is_batch(&text) {
-        return Box::pin(post_batch(door, guest, headers, &text)).await;
+        return Box::pin(post_batch(state, client, headers, &text)).await;
     }
     let message = match Message::parse(text) {
         Ok(message) => message,
         Err(invalid) => {
-            if let Some(answer) = invalid.as_answer()
-                && let Ok(session) = session(door, guest, headers)
+            if let Some(response) = invalid.as_error_response()
+                && let Ok(session) = session(state, client, headers)
             {
-                session.peer.questions.settle(answer);
+                session.peer.client_requests.complete(response);
             }
-            return response_body::json(Answer::from(invalid));
+            return response_body::json(ClientResponse::from(invalid));
         }
     };
     if let Message::Request(jsonrpc::Request { method, .. })
     | Message::Notification(jsonrpc::Notification { method, .. }) = &message
     {
-        guest.record().of_method(method);
+        client.record().set_method(method);
     }
-    let versions = &door.settings.versions;
+    let versions = &state.settings.versions;
     let version = version_header(headers);
     let era = match &message {
         Message::Request(request) => {
             era::of_request(versions, &request.method, &request.params, version)
         }
-        Message::Notification(_) | Message::Answer(_) => era::of_other(versions, version),
+        Message::Notification(_) | Message::Response(_) => era::of_other(versions, version),
     };
     match era {
-        Era::Modern => post_modern(door, guest, headers, message, gone).await,
-        Era::Legacy => post_legacy(door, guest, headers, message).await,
+        Era::Modern => post_modern(state, client, headers, message, gone).await,
+        Era::Legacy => post_legacy(state, client, headers, message).await,
     }
 }
 
 async fn post_modern(
-    door: &Arc<Door>,
-    guest: &Guest,
+    state: &Arc<ServerState>,
+    client: &ClientContext,
     headers: &HeaderMap,
     message: Message,
     mut gone: BoxFuture<'static, ()>,
-) -> Reply {
-    let settings = &door.settings;
+) -> HttpResponse {
+    let settings = &state.settings;
     let request = match message {
         Message::Request(request) => request,
-        // Nothing that a client of this revision tells over HTTP means anything (spec, Streamable HTTP,
-        // sending messages, note), but telling it is allowed.
+        // No notification from a client has a meaning in this revision (spec, Streamable HTTP,
+        // sending messages, note), but sending one is allowed.
         Message::Notification(_) => return response_body::empty(StatusCode::ACCEPTED),
-        Message::Answer(_) => {
-            let text = "this server asks nothing, so it takes no answers";
+        Message::Response(_) => {
+            let text = "this server sends no requests, so it accepts no responses";
             return response_body::refusal(StatusCode::BAD_REQUEST, text);
         }
     };
     let id = request.id.clone();
-    let exchange = match modern::open(request, Some(headers), &settings.versions) {
-        Ok(opened) => {
-            let (versions, allowed) = (&settings.versions, &settings.held);
-            modern::serve(guest, opened, versions, &door.streams, allowed, Way::Alone)
+    let kind = match modern::validate(request, Some(headers), &settings.versions) {
+        Ok(validated) => {
+            let (versions, allowed) = (&settings.versions, &settings.buffer_limit);
+            let mode = ResponseMode::OwnStream;
+            modern::serve(client, validated, versions, &state.streams, allowed, mode)
         }
-        Err((id, refused)) => return response_body::json(Answer::refused(Some(&id), &refused)),
+        Err((id, refused)) => {
+            return response_body::json(ClientResponse::refused(Some(&id), &refused));
+        }
     };
-    match exchange {
-        // A client that is gone has cancelled (spec, cancellation: MUST): the call is dropped with the
+    match kind {
+        // A lost connection cancels (spec, cancellation: MUST): the call is dropped with the
         // response, or right here.
-        Exchange::Call(call) => tokio::select! {
-            biased;
-            mut reply = response_body::answer(bounded(door, guest, Some(id), call), settings.sse_keepalive) => {
-                reply.body_mut().until(gone);
-                reply
+        ResponseKind::Unary(call) => {
+            let call = with_limits(state, client, Some(id), call);
+            tokio::select! {
+                biased;
+                mut response = response_body::respond(call, settings.sse_keepalive) => {
+                    response.body_mut().until(gone);
+                    response
+                }
+                () = promptly(&mut gone) => response_body::empty(StatusCode::REQUEST_TIMEOUT),
             }
-            () = promptly(&mut gone) => response_body::empty(StatusCode::REQUEST_TIMEOUT),
-        },
-        Exchange::Listening(_) if is_full(door) => response_body::later(FULL, FULL_RETRY),
-        Exchange::Listening(listening) => sse_streams::listen(door, listening, gone),
+        }
+        ResponseKind::Stream(_) if is_memory_scarce(state) => {
+            response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY)
+        }
+        ResponseKind::Stream(listening) => sse_streams::listen(state, listening, gone),
     }
 }
 
 async fn post_legacy(
-    door: &Arc<Door>,
-    guest: &Guest,
+    state: &Arc<ServerState>,
+    client: &ClientContext,
     headers: &HeaderMap,
     message: Message,
-) -> Reply {
+) -> HttpResponse {
     if let Message::Request(request) = &message
-        && &*request.method == legacy::OPENING
+        && &*request.method == legacy::INITIALIZE
     {
-        return Box::pin(initialize(door, guest, request)).await;
+        return Box::pin(initialize(state, client, request)).await;
     }
-    let session = match session(door, guest, headers) {
+    let session = match session(state, client, headers) {
         Ok(session) => session,
-        Err(reply) => return *reply,
+        Err(response) => return *response,
     };
     match message {
         Message::Request(request) => {
-            let allowed = &door.settings.held;
-            let (peer, calls, id) = (&session.peer, &session.calls, request.id.clone());
-            if door.settings.resumable {
-                // Held until it is whole: what is sent once more has to be kept.
-                let call = legacy::serve(guest, peer, calls, request, allowed, Way::Shared);
-                let call = bounded(door, guest, Some(id), call);
-                let outlasting = outlasting(door, session.again(), call);
-                return Box::pin(resume::answer(door, &session, outlasting)).await;
+            let allowed = &state.settings.buffer_limit;
+            let (peer, in_flight, id) = (&session.peer, &session.in_flight, request.id.clone());
+            if state.settings.resumable {
+                // Buffered as a whole, because it may have to be sent a second time.
+                let mode = ResponseMode::SharedStream;
+                let call = legacy::serve(client, peer, in_flight, request, allowed, mode);
+                let call = with_limits(state, client, Some(id), call);
+                let call = detach_on_drop(state, session.clone_guard(), call);
+                return Box::pin(resume::respond(state, &session, call)).await;
             }
-            let call = legacy::serve(guest, peer, calls, request, allowed, Way::Alone);
-            let call = bounded(door, guest, Some(id), call);
-            response_body::answer(outlasting(door, session, call), door.settings.sse_keepalive)
-                .await
+            let mode = ResponseMode::OwnStream;
+            let call = legacy::serve(client, peer, in_flight, request, allowed, mode);
+            let call = with_limits(state, client, Some(id), call);
+            let call = detach_on_drop(state, session, call);
+            response_body::respond(call, state.settings.sse_keepalive).await
         }
         Message::Notification(notification) => {
             if &*notification.method == "notifications/cancelled" {
-                session.calls.cancel(&notification.params);
+                session.in_flight.cancel(&notification.params);
             }
             response_body::empty(StatusCode::ACCEPTED)
         }
-        Message::Answer(answer) => {
-            session.peer.questions.settle(answer);
+        Message::Response(response) => {
+            session.peer.client_requests.complete(response);
             response_body::empty(StatusCode::ACCEPTED)
         }
     }
 }
 
-async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: &Bytes) -> Reply {
-    // Where batches were removed, the era of what is in them does not matter.
-    if era::of_other(&door.settings.versions, version_header(headers)) == Era::Modern {
-        return response_body::json(Answer::refused(None, &batch::removed()));
+async fn post_batch(
+    state: &Arc<ServerState>,
+    client: &ClientContext,
+    headers: &HeaderMap,
+    text: &Bytes,
+) -> HttpResponse {
+    // If batches do not exist in this revision, the era of their messages does not matter.
+    if era::of_other(&state.settings.versions, version_header(headers)) == Era::Modern {
+        return response_body::json(ClientResponse::refused(None, &batch::batches_removed()));
     }
-    let session = match session(door, guest, headers) {
+    let session = match session(state, client, headers) {
         Ok(session) => session,
-        Err(reply) => return *reply,
+        Err(response) => return *response,
     };
     let messages = match batch::read(session.peer.revision, text) {
         Ok(messages) => messages,
-        Err(refused) => return response_body::json(Answer::refused(None, &refused)),
+        Err(refused) => return response_body::json(ClientResponse::refused(None, &refused)),
     };
-    let answers =
-        batch::serve(guest, &session.peer, &session.calls, messages, &door.settings.held, Ok);
-    let call = Call { answer: answers.boxed(), beside: Beside::default() };
-    let call = bounded(door, guest, None, call);
-    match outlasting(door, session, call).answer.await {
-        Some(answer) => response_body::json(answer),
+    let (peer, in_flight) = (&session.peer, &session.in_flight);
+    let allowed = &state.settings.buffer_limit;
+    let responses = batch::serve(client, peer, in_flight, messages, allowed, Ok);
+    let call = ResponseFuture { response: responses.boxed(), messages: CallMessages::default() };
+    let call = with_limits(state, client, None, call);
+    match detach_on_drop(state, session, call).response.await {
+        Some(response) => response_body::json(response),
         None => response_body::empty(StatusCode::ACCEPTED),
     }
 }
 
-async fn initialize(door: &Door, guest: &Guest, request: &jsonrpc::Request) -> Reply {
-    // A client of these revisions learns once what can be asked here.
-    guest.settle().await;
+async fn initialize(
+    state: &ServerState,
+    client: &ClientContext,
+    request: &jsonrpc::Request,
+) -> HttpResponse {
+    // A client of these revisions fetches the capabilities only once.
+    client.wait_for_startup().await;
     let id = Some(&request.id);
-    let client = Client::new(&session::new_id(), CancellationToken::new());
-    let (versions, questions) = (&door.settings.versions, Questions::new(door.stop.clone()));
-    let opened = legacy::initialize(guest, versions, &request.params, client, questions);
-    let (peer, result) = match opened {
-        Ok(opened) => opened,
-        Err(refused) => return response_body::json(Answer::refused(id, &refused)),
+    let handle = ClientHandle::new(&session::new_id(), CancellationToken::new());
+    let (versions, client_requests) =
+        (&state.settings.versions, ClientRequests::new(state.stop.clone()));
+    let initialized =
+        legacy::initialize(client, versions, &request.params, handle, client_requests);
+    let (peer, result) = match initialized {
+        Ok(initialized) => initialized,
+        Err(refused) => return response_body::json(ClientResponse::refused(id, &refused)),
     };
-    let listen = guest.listen(&peer.subscriptions, peer.revision);
-    let listen = listen.with_visits(&peer.client.visits);
-    match door.sessions.open(guest, peer, listen) {
+    let notifications = client.listen(&peer.subscriptions, peer.revision);
+    let notifications =
+        notifications.with_elicitation_completions(&peer.client.elicitation_completions);
+    match state.sessions.open(client, peer, notifications) {
         Ok(session) => {
-            guest.record().in_session(&session.mark);
-            guest.record().speaks(session.peer.revision);
-            let reply = response_body::json(Answer::result(&request.id, &result));
+            client.record().set_session(&session.mark);
+            client.record().set_revision(session.peer.revision);
+            let response = response_body::json(ClientResponse::result(&request.id, &result));
             let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
-            response_body::with_header(reply, HeaderName::from_static(session::HEADER), value)
+            response_body::with_header(response, HeaderName::from_static(session::HEADER), value)
         }
-        Err(_) => response_body::json(Answer::refused(id, &results::too_busy(SESSION_RETRY))),
+        Err(_) => {
+            response_body::json(ClientResponse::refused(id, &results::too_busy(SESSION_RETRY)))
+        }
     }
 }
 
-/// Lets a call run on when the stream that it was asked on is lost, and keeps its session alive.
-fn outlasting(door: &Door, session: InUse, call: Call) -> Call {
-    let answer = async move {
-        let answer = call.answer.await;
+/// Lets a call continue when its response stream is lost, and keeps its session in use.
+fn detach_on_drop(
+    state: &ServerState,
+    session: SessionGuard,
+    call: ResponseFuture,
+) -> ResponseFuture {
+    let response = async move {
+        let response = call.response.await;
         drop(session);
-        answer
+        response
     };
-    let answer = Detached::new(answer.boxed(), door.tasks.clone(), door.stop.clone());
-    Call { answer: answer.boxed(), beside: call.beside }
+    let response = Detached::new(response.boxed(), state.tasks.clone(), state.stop.clone());
+    ResponseFuture { response: response.boxed(), messages: call.messages }
 }
 
 // === GET and DELETE ===
 
-/// Opens the stream on which a legacy session hears of changes.
+/// Opens the standalone stream of a legacy session.
 async fn get(
-    door: &Arc<Door>,
-    guest: &Guest,
+    state: &Arc<ServerState>,
+    client: &ClientContext,
     headers: &HeaderMap,
     gone: BoxFuture<'static, ()>,
-) -> Reply {
-    if era::of_other(&door.settings.versions, version_header(headers)) == Era::Modern {
+) -> HttpResponse {
+    if era::of_other(&state.settings.versions, version_header(headers)) == Era::Modern {
         return response_body::wrong_method("POST");
     }
     if let Err((status, text)) = head::check_get(headers) {
         return response_body::refusal(status, text);
     }
-    let session = match session(door, guest, headers) {
+    let session = match session(state, client, headers) {
         Ok(session) => session,
-        Err(reply) => return *reply,
+        Err(response) => return *response,
     };
-    if is_full(door) {
-        return response_body::later(FULL, FULL_RETRY);
+    if is_memory_scarce(state) {
+        return response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY);
     }
-    if door.settings.resumable {
-        return resume::get(door, session, guest, headers, gone);
+    if state.settings.resumable {
+        return resume::get(state, session, client, headers, gone);
     }
-    sse_streams::changes(door, session, guest, None, gone)
-}
-
-/// Whether so much is held for clients that no stream is opened.
-pub(super) fn is_full(door: &Door) -> bool {
-    door.budget().stage() >= Stage::Scarce
+    sse_streams::standalone(state, session, client, None, gone)
 }
 
 /// Ends a legacy session.
-fn delete(door: &Door, guest: &Guest, headers: &HeaderMap) -> Reply {
-    if era::of_other(&door.settings.versions, version_header(headers)) == Era::Modern {
+fn delete(state: &ServerState, client: &ClientContext, headers: &HeaderMap) -> HttpResponse {
+    if era::of_other(&state.settings.versions, version_header(headers)) == Era::Modern {
         return response_body::wrong_method("POST");
     }
-    match session(door, guest, headers) {
+    match session(state, client, headers) {
         Ok(session) => {
-            door.sessions.end(&session);
+            state.sessions.end(&session);
             response_body::empty(StatusCode::NO_CONTENT)
         }
-        Err(reply) => *reply,
+        Err(response) => *response,
     }
 }
 
-/// Finds the session that a legacy request belongs to, and checks its version header against it.
-fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box<Reply>> {
+/// Finds the session of a legacy request and validates its version header.
+fn session(
+    state: &ServerState,
+    client: &ClientContext,
+    headers: &HeaderMap,
+) -> Result<SessionGuard, Box<HttpResponse>> {
     if !headers.contains_key(session::HEADER) {
-        let text = "no session: send `initialize` first, then the Mcp-Session-Id of its answer";
+        let text = "no session: send `initialize` first, then the Mcp-Session-Id of its response";
         return Err(response_body::refusal(StatusCode::BAD_REQUEST, text).into());
     }
-    let id = host_check::only(headers, &HeaderName::from_static(session::HEADER));
-    let session = id.and_then(|id| door.sessions.find(guest, id));
+    let id = host_check::single_value(headers, &HeaderName::from_static(session::HEADER));
+    let session = id.and_then(|id| state.sessions.find(client, id));
     let session = session.ok_or_else(|| {
         let text = "no session has this id, or it has ended: send `initialize` again";
         response_body::refusal(StatusCode::NOT_FOUND, text)
     })?;
-    guest.record().in_session(&session.mark);
-    guest.record().speaks(session.peer.revision);
-    // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400. Earlier
-    // ones have no such header. Without one the session's own version holds.
+    client.record().set_session(&session.mark);
+    client.record().set_revision(session.peer.revision);
+    // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400.
+    // Earlier revisions have no such header. Without the header the session's version applies.
     let checked = session.peer.revision >= Revision::V2025_06_18;
     if checked && headers.contains_key(headers::VERSION) {
         let version = version_header(headers).and_then(|text| text.parse().ok());
-        if !version.is_some_and(|revision| door.settings.versions.has(revision)) {
+        if !version.is_some_and(|revision| state.settings.versions.has(revision)) {
             let text = "this MCP-Protocol-Version is not supported here";
             return Err(response_body::refusal(StatusCode::BAD_REQUEST, text).into());
         }
@@ -441,10 +473,10 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box
 }
 
 fn version_header(headers: &HeaderMap) -> Option<&str> {
-    host_check::only(headers, &HeaderName::from_static(headers::VERSION))
+    host_check::single_value(headers, &HeaderName::from_static(headers::VERSION))
 }
 
-/// When a client whose sessions are all busy may try again.
+/// Delay after which a client with too many busy sessions may retry.
 const SESSION_RETRY: Duration = Duration::from_secs(1);
-/// When a client may try again that comes while the house closes.
+/// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);

@@ -1,28 +1,27 @@
-//! A request's head: what has to be right before its body is read.
-//!
-//! Knows nothing of: Host and Origin (see `origin`), and what the body will say.
+//! Validation of a request head, before the body is read. Host and Origin are checked in
+//! `host_check`.
 
 use hyper::StatusCode;
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING,
 };
 
-use crate::downstream::host_check::only;
+use crate::downstream::host_check::single_value;
 use crate::policy::Credentials;
 
-/// Reads what a client shows; `None` if it shows something that is not one bearer token.
+/// Parses the credentials; `None` if the header is anything else than one bearer token.
 pub(super) fn credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
     if !headers.contains_key(AUTHORIZATION) {
         return Some(Credentials::None);
     }
-    let (scheme, token) = only(headers, &AUTHORIZATION)?.split_once(' ')?;
+    let (scheme, token) = single_value(headers, &AUTHORIZATION)?.split_once(' ')?;
     let token = token.trim_matches(' ');
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
         .then_some(Credentials::Bearer(token))
 }
 
-/// Refuses a body that is coded in another way than chunked, once. The library looks at the last coding only, and would
-/// take any others for what the body consists of.
+/// Refuses a Transfer-Encoding other than a single chunked. hyper looks at the last coding only,
+/// and would take the others for content.
 pub(super) fn check_transfer(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     let values =
         headers.get_all(TRANSFER_ENCODING).iter().map(|it| it.to_str().unwrap_or_default());
@@ -31,15 +30,16 @@ pub(super) fn check_transfer(headers: &HeaderMap) -> Result<(), (StatusCode, &'s
     match codings.as_slice() {
         [] => Ok(()),
         [coding] if is_chunked(coding) => Ok(()),
-        // RFC 9112, 6.1: chunked MUST NOT be applied more than once; a coding that is not known SHOULD get 501.
+        // RFC 9112, 6.1: chunked MUST NOT be applied more than once; an unknown coding SHOULD get
+        // 501.
         codings if codings.iter().all(is_chunked) => {
             Err((StatusCode::BAD_REQUEST, "the Transfer-Encoding must be chunked, once"))
         }
-        _ => Err((StatusCode::NOT_IMPLEMENTED, "no Transfer-Encoding but chunked is taken")),
+        _ => Err((StatusCode::NOT_IMPLEMENTED, "only Transfer-Encoding: chunked is supported")),
     }
 }
 
-/// Refuses a body that is not plain JSON, and a client that cannot read what it would get.
+/// Refuses a body that is not plain JSON, and a client that does not accept both response types.
 pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     check_body(headers)?;
     if !accepts(headers, "application/json") || !accepts(headers, "text/event-stream") {
@@ -51,7 +51,7 @@ pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'stati
 
 /// Refuses a body that is not plain JSON.
 pub(super) fn check_body(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
-    let content_type = only(headers, &CONTENT_TYPE).unwrap_or_default();
+    let content_type = single_value(headers, &CONTENT_TYPE).unwrap_or_default();
     if !media_type(content_type).eq_ignore_ascii_case("application/json") {
         let text = "the Content-Type must be application/json";
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
@@ -64,12 +64,12 @@ pub(super) fn check_body(headers: &HeaderMap) -> Result<(), (StatusCode, &'stati
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     if headers.contains_key(CONTENT_ENCODING) {
-        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "no Content-Encoding is taken"));
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Encoding is not supported"));
     }
     Ok(())
 }
 
-/// Refuses a GET whose client cannot read events.
+/// Refuses a GET whose client does not accept an event stream.
 pub(super) fn check_get(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     if accepts(headers, "text/event-stream") {
         Ok(())
@@ -78,14 +78,14 @@ pub(super) fn check_get(headers: &HeaderMap) -> Result<(), (StatusCode, &'static
     }
 }
 
-/// What clients write who read all that is sent here.
+/// Accept value of most clients, compared without parsing.
 const USUAL: &str = "application/json, text/event-stream";
 
-/// Whether a client reads a media type. One that does not say reads everything. The most specific range that matches
-/// decides, and a weight of 0 refuses (RFC 9110, 12.5.1); other weights are not looked at, since there is nothing to
-/// choose between.
+/// True if a client accepts a media type. Without an Accept header it accepts everything. The most
+/// specific matching range decides, and a weight of 0 refuses (RFC 9110, 12.5.1); other weights are
+/// ignored, because there is no choice between types.
 fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
-    if !headers.contains_key(ACCEPT) || only(headers, &ACCEPT) == Some(USUAL) {
+    if !headers.contains_key(ACCEPT) || single_value(headers, &ACCEPT) == Some(USUAL) {
         return true;
     }
     let (wanted_kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
@@ -109,7 +109,7 @@ fn media_type(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// A parameter of a media type, without quotes.
+/// Returns a parameter of a media type, without quotes.
 fn parameter<'a>(value: &'a str, wanted: &str) -> Option<&'a str> {
     let parameters = value.split(';').skip(1).filter_map(|it| it.split_once('='));
     let mut values = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted));

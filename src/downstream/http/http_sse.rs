@@ -1,14 +1,15 @@
-//! The deprecated HTTP+SSE pair of 2024-11-05: a stream for what the client hears, a path for what it says.
+//! Deprecated HTTP+SSE transport of 2024-11-05: one event stream to the client, one path for its
+//! messages.
 //!
-//! `GET /sse` opens the stream, whose first event tells where to post; `POST /messages?sessionId=…` takes a
-//! message and answers 202, and its answer comes as an event. Clients settle on any legacy revision over it;
-//! what would be modern is served as legacy says, so that a client that probes falls back.
+//! `GET /sse` opens the stream; its first event contains the path for messages. `POST
+//! /messages?sessionId=…` takes a message and returns 202; the response is sent as an event.
+//! Clients may negotiate any legacy revision over it. Modern requests are handled as legacy ones,
+//! so that a client that probes falls back.
 //!
-//! Promises: a session is its stream. Whatever ends the stream (its client, a client that takes nothing for
-//! too long, the closing house) ends the session, and its calls with it, unlike a lost stream of Streamable
-//! HTTP. Unknown, ended and somebody else's sessions look the same. A POST never waits for the stream.
-//!
-//! Knows nothing of: Host, Origin and credentials, which are good already; and what a message means.
+//! Invariants: a session lives as long as its stream. Whatever ends the stream (the client, a
+//! client that reads nothing for too long, shutdown) ends the session and its calls, unlike a lost
+//! stream of Streamable HTTP. Unknown and ended sessions and those of other principals look the
+//! same. A POST never waits for the stream.
 
 mod session;
 mod sessions;
@@ -25,161 +26,175 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Interval;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::handler::is_full;
+use super::admission::is_memory_scarce;
 use super::head;
-use super::request_body::{FULL, FULL_RETRY, Unread, closing, read};
-use super::response_body::{self, Reply};
-use crate::audit::{SessionMark, Wire};
-use crate::downstream::limits::stream_limit::Slot;
-use crate::downstream::response::Answer;
-use crate::downstream::{Door, Doors, batch};
-use crate::gateway::Guest;
+use super::request_body::{
+    MEMORY_EXHAUSTED, MEMORY_RETRY, UnreadBody, read, with_connection_close,
+};
+use super::response_body::{self, HttpResponse};
+use super::routes::MESSAGES_PATH;
+use crate::audit::{SessionMark, TransportKind};
+use crate::downstream::limits::stream_limit::StreamPermit;
+use crate::downstream::response::ClientResponse;
+use crate::downstream::{ServerState, ServerStateCell, batch};
+use crate::gateway::ClientContext;
 use crate::jsonrpc::Message;
 use crate::sse::{KEEP_ALIVE, write_event, write_message};
-use session::{Posted, Talk, Told};
-pub(in crate::downstream) use sessions::Pairs;
-
-/// Where a client opens its stream.
-pub const STREAM_PATH: &str = "/sse";
-/// Where a client posts its messages, as it is told on its stream.
-pub const MESSAGES_PATH: &str = "/messages";
+use session::SseSession;
+pub(in crate::downstream) use sessions::SseSessions;
+use sessions::{PostedMessage, PostedPayload};
 
 // === GET ===
 
-/// Opens a stream and the session that lives as long.
+/// Opens a stream and its session.
 pub(super) async fn open(
-    doors: &Doors,
-    door: &Arc<Door>,
-    guest: Guest,
+    state_cell: &ServerStateCell,
+    state: &Arc<ServerState>,
+    client: ClientContext,
     headers: &HeaderMap,
     gone: BoxFuture<'static, ()>,
-) -> Reply {
+) -> HttpResponse {
     if let Err((status, text)) = head::check_get(headers) {
         return response_body::refusal(status, text);
     }
-    if is_full(door) {
-        return response_body::later(FULL, FULL_RETRY);
+    if is_memory_scarce(state) {
+        return response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY);
     }
-    // A client of these revisions learns once what can be asked here.
-    guest.settle().await;
-    let principal = guest.principal();
-    let Some(slot) = door.streams.open(principal) else {
+    // A client of these revisions fetches the capabilities only once.
+    client.wait_for_startup().await;
+    let principal = client.principal();
+    let Some(stream_permit) = state.streams.acquire(principal) else {
         return response_body::too_busy(STREAM_RETRY);
     };
-    let Ok(seat) = door.sessions.seat(principal) else {
+    let Ok(session_permit) = state.sessions.count_external(principal) else {
         return response_body::too_busy(STREAM_RETRY);
     };
 
-    let (inbox, posted) = mpsc::channel(INBOX);
-    let (queue, messages) = mpsc::channel(session::QUEUE);
+    let (inbox, posted_messages) = mpsc::channel(INBOX);
+    let (queue, messages) = mpsc::channel(session::MAX_QUEUED_MESSAGES);
     let end = CancellationToken::new();
-    let listed = door.pairs.enter(principal, inbox, seat);
-    let address = address(&door.settings.public_prefix, listed.id());
-    let record = door.settings.audit.conversation(Wire::Sse, guest.from());
-    let mark = SessionMark::of(listed.id());
-    record.in_session(&mark);
-    guest.record().in_session(&mark);
-    let guest = guest.recorded(record);
-    let talk = Talk::new(doors, Arc::clone(door), guest, posted, queue, end.clone(), listed);
-    door.tasks.spawn(talk.run());
+    let registered = state.sse_sessions.add(principal, inbox, session_permit);
+    let messages_path = messages_path(&state.settings.public_prefix, registered.id());
+    let record = state.settings.audit.begin_session(TransportKind::Sse, client.remote_ip());
+    let mark = SessionMark::of(registered.id());
+    record.set_session(&mark);
+    client.record().set_session(&mark);
+    let client = client.with_record(record);
+    let session_task = SseSession::new(
+        state_cell,
+        Arc::clone(state),
+        client,
+        posted_messages,
+        queue,
+        end.clone(),
+        registered,
+    );
+    state.tasks.spawn(session_task.run());
 
-    let outgoing = Outgoing {
+    let outbound = SseOutbound {
         messages,
-        silence: response_body::silence(door.settings.sse_keepalive),
+        keep_alive: response_body::keep_alive_timer(state.settings.sse_keepalive),
         _open: end.drop_guard(),
-        _slot: slot,
+        _stream_permit: stream_permit,
     };
     // Spec 2024-11-05, transports: the server MUST send an `endpoint` event when a client connects.
-    let endpoint = stream::once(future::ready(Ok(write_event("endpoint", &address))));
-    let rest = stream::unfold(outgoing, |mut outgoing| async {
-        let event = outgoing.next().await?;
-        Some((Ok(event), outgoing))
+    let endpoint = stream::once(future::ready(Ok(write_event("endpoint", &messages_path))));
+    let rest = stream::unfold(outbound, |mut outbound| async {
+        let event = outbound.next().await?;
+        Some((Ok(event), outbound))
     });
-    let mut reply = response_body::events(endpoint.chain(rest));
-    reply.body_mut().until(gone);
-    reply
+    let mut response = response_body::events(endpoint.chain(rest));
+    response.body_mut().until(gone);
+    response
 }
 
-/// Where a session's messages go, as a path from the root: clients resolve it against the address that
-/// they have opened, which may be a proxy's.
-fn address(prefix: &str, id: &str) -> String {
+/// Builds the path for a session's messages, from the root: clients resolve it against the address
+/// that they have opened, which may be a proxy's.
+fn messages_path(prefix: &str, id: &str) -> String {
     format!("{prefix}{MESSAGES_PATH}?{ID_MEMBER}={id}")
 }
 
-/// What goes out on the stream. Dropped, it has ended, and so has its session.
-struct Outgoing {
-    /// Bounded: see [`talk::QUEUE`]. A stream that its client does not read is not polled, until the
-    /// connection's own timer ends it.
+/// Output of the stream. Dropping it ends the session.
+struct SseOutbound {
+    /// Bounded by [`session::MAX_QUEUED_MESSAGES`]. hyper does not poll a stream that its client
+    /// does not read; the write timeout of the connection ends it.
     messages: mpsc::Receiver<Bytes>,
-    silence: Interval,
+    keep_alive: Interval,
     _open: DropGuard,
-    _slot: Slot,
+    _stream_permit: StreamPermit,
 }
 
-impl Outgoing {
-    /// The next event, or a comment after a silence; `None` once nobody has anything more to say.
+impl SseOutbound {
+    /// Returns the next event, or a comment after a silence; `None` once all senders are dropped.
     async fn next(&mut self) -> Option<Bytes> {
         let event = tokio::select! {
             biased;
             message = self.messages.recv() => write_message(&message?),
-            _ = self.silence.tick() => Bytes::from_static(KEEP_ALIVE),
+            _ = self.keep_alive.tick() => Bytes::from_static(KEEP_ALIVE),
         };
-        self.silence.reset();
+        self.keep_alive.reset();
         Some(event)
     }
 }
 
 // === POST ===
 
-/// Takes a message for a session.
-pub(super) async fn post(door: &Door, guest: &Guest, parts: &Parts, unread: &mut Unread) -> Reply {
-    match take(door, guest, parts, unread).await {
-        Ok(reply) => reply,
-        Err(reply) => *reply,
+/// Handles a posted message.
+pub(super) async fn post(
+    state: &ServerState,
+    client: &ClientContext,
+    parts: &Parts,
+    unread_body: &mut UnreadBody,
+) -> HttpResponse {
+    match accept(state, client, parts, unread_body).await {
+        Ok(response) => response,
+        Err(response) => *response,
     }
 }
 
-async fn take(
-    door: &Door,
-    guest: &Guest,
+async fn accept(
+    state: &ServerState,
+    client: &ClientContext,
     parts: &Parts,
-    unread: &mut Unread,
-) -> Result<Reply, Box<Reply>> {
+    unread_body: &mut UnreadBody,
+) -> Result<HttpResponse, Box<HttpResponse>> {
     let refuse = |(status, text)| response_body::refusal(status, text);
     head::check_body(&parts.headers).map_err(refuse)?;
     let id = session_id(parts.uri.query().unwrap_or_default()).map_err(refuse)?;
-    let inbox = door.pairs.find(guest.principal(), id).ok_or_else(|| ended(door))?;
-    guest.record().in_session(&SessionMark::of(id));
-    let text = read(door, unread).await.map_err(|reply| closing(*reply))?;
-    guest.record().took(text.len());
+    let inbox =
+        state.sse_sessions.find(client.principal(), id).ok_or_else(|| session_ended(state))?;
+    client.record().set_session(&SessionMark::of(id));
+    let text =
+        read(state, unread_body).await.map_err(|response| with_connection_close(*response))?;
+    client.record().set_bytes_in(text.len());
     let message = match batch::is_batch(&text) {
-        true => Told::Batch(text),
-        false => Told::Message(Message::parse(text).map_err(|invalid| {
-            if let Some(answer) = invalid.as_answer() {
-                let told = Told::Message(Message::Answer(answer));
-                // Full or closed: then its call has more to worry about.
-                let _ = inbox.try_send(Posted { told, verdict: oneshot::channel().0 });
+        true => PostedPayload::Batch(text),
+        false => PostedPayload::Message(Message::parse(text).map_err(|invalid| {
+            if let Some(response) = invalid.as_error_response() {
+                let payload = PostedPayload::Message(Message::Response(response));
+                // If the inbox is full or closed, the call fails for that reason anyway.
+                let _ = inbox.try_send(PostedMessage { payload, outcome: oneshot::channel().0 });
             }
-            response_body::json(Answer::from(invalid))
+            response_body::json(ClientResponse::from(invalid))
         })?),
     };
-    if let Told::Message(Message::Request(request)) = &message {
-        guest.record().of_method(&request.method);
+    if let PostedPayload::Message(Message::Request(request)) = &message {
+        client.record().set_method(&request.method);
     }
-    let (verdict, taken) = oneshot::channel();
-    inbox.try_send(Posted { told: message, verdict }).map_err(|error| match error {
+    let (outcome, accepted) = oneshot::channel();
+    inbox.try_send(PostedMessage { payload: message, outcome }).map_err(|error| match error {
         mpsc::error::TrySendError::Full(_) => response_body::too_busy(STREAM_RETRY),
-        mpsc::error::TrySendError::Closed(_) => ended(door),
+        mpsc::error::TrySendError::Closed(_) => session_ended(state),
     })?;
-    match taken.await {
+    match accepted.await {
         Ok(Ok(())) => Ok(response_body::empty(StatusCode::ACCEPTED)),
-        Ok(Err(answer)) => Err(response_body::json(answer).into()),
-        // It has ended at this very moment.
-        Err(_) => Err(ended(door).into()),
+        Ok(Err(response)) => Err(response_body::json(response).into()),
+        // The session has ended in the meantime.
+        Err(_) => Err(session_ended(state).into()),
     }
 }
 
-/// Reads which session is meant. An id has no character that would be escaped.
+/// Parses the session id. An id has no character that would be escaped.
 fn session_id(query: &str) -> Result<&str, (StatusCode, &'static str)> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let mut ids = pairs.filter(|(name, _)| *name == ID_MEMBER).map(|(_, id)| id);
@@ -187,26 +202,29 @@ fn session_id(query: &str) -> Result<&str, (StatusCode, &'static str)> {
         (Some(id), None) => Ok(id),
         _ => Err((
             StatusCode::BAD_REQUEST,
-            "no session: GET /sse first, then post to the address that its `endpoint` event tells",
+            "no session: GET /sse first, then post to the address in its `endpoint` event",
         )),
     }
 }
 
-/// The refusal of a message whose session is not there.
-fn ended(door: &Door) -> Reply {
-    if door.stop.is_cancelled() {
+/// Error: the session does not exist.
+fn session_ended(state: &ServerState) -> HttpResponse {
+    if state.stop.is_cancelled() {
         let text = "shutting down; connect again";
-        return closing(response_body::refusal(StatusCode::SERVICE_UNAVAILABLE, text));
+        return with_connection_close(response_body::refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            text,
+        ));
     }
     let text = "no session has this id, or its stream has ended: GET /sse again";
     response_body::refusal(StatusCode::NOT_FOUND, text)
 }
 
-/// The member of the query that names a session, as the SDKs call it.
+/// Query parameter with the session id, as the SDKs name it.
 const ID_MEMBER: &str = "sessionId";
-/// How many posted messages wait for the session's task, which waits for nobody; more are refused.
+/// Posted messages queued for the session's task, which never blocks; further ones are refused.
 const INBOX: usize = 64;
-/// When a client with too many streams, sessions or messages may try again.
+/// Delay after which a client with too many streams, sessions or messages may retry.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -215,8 +233,8 @@ mod tests {
 
     #[test]
     fn the_address_of_messages_is_a_path_behind_the_proxys_own() {
-        assert_eq!(address("", "x"), "/messages?sessionId=x");
-        assert_eq!(address("/weir", "x"), "/weir/messages?sessionId=x");
+        assert_eq!(messages_path("", "x"), "/messages?sessionId=x");
+        assert_eq!(messages_path("/weir", "x"), "/weir/messages?sessionId=x");
     }
 
     #[test]

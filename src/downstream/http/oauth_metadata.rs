@@ -1,9 +1,7 @@
-//! How clients learn what protects the endpoint: protected resource metadata (RFC 9728) and the challenges of a
-//! refusal (RFC 6750).
+//! OAuth protected resource metadata (RFC 9728) and the challenges of refused requests (RFC 6750).
 //!
-//! Promise: a challenge says no more about a refused credential than that one was shown. What is told here is
-//! the same for everybody, and no request's own words are repeated.
-//! Knows nothing of: tokens.
+//! Invariants: a challenge reveals no more about a refused credential than that one was presented.
+//! All texts are the same for every client, and nothing from the request is repeated.
 
 use std::borrow::Cow;
 
@@ -12,33 +10,34 @@ use hyper::StatusCode;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::http::request::Parts;
 
-use super::response_body::{self, Reply};
+use super::response_body::{self, HttpResponse};
 use crate::downstream::Settings;
 use crate::json::quote;
-use crate::policy::Refusal;
+use crate::policy::AuthError;
 
-/// Which authorization servers issue tokens for the endpoint, in clients' terms.
+/// Protected resource metadata of the endpoint.
 #[derive(Debug, Clone)]
-pub struct Protection {
+pub struct ProtectedResource {
     document: Bytes,
-    /// Where clients find the document.
+    /// Public URL of the document.
     url: String,
-    /// The paths that lead to it.
+    /// Local paths of the document.
     paths: Vec<String>,
-    /// The scopes that every token needs, one space between two.
+    /// Scopes that every token needs, separated by one space.
     scope: String,
 }
 
-impl Protection {
-    /// The paths at which the document is.
+impl ProtectedResource {
+    /// Local paths of the document.
     pub(super) fn paths(&self) -> &[String] {
         &self.paths
     }
 
-    /// What clients are told of the endpoint at `origin`, which clients reach under `path` there and whose
-    /// requests come in under `local_path`.
+    /// Builds the metadata of the endpoint at `origin` and `path`, whose requests arrive under
+    /// `local_path`.
     ///
-    /// `scope` is what a token needs, whoever issues it; it and the scopes hold no quotes.
+    /// `scope` contains what every token needs, whatever its issuer; it and the scopes contain no
+    /// quotes.
     pub fn new(
         origin: &str,
         path: &str,
@@ -47,7 +46,7 @@ impl Protection {
         scopes_supported: &[String],
         scope: String,
     ) -> Self {
-        // Spec 2026-07-28, authorization, canonical server URI: without a slash at its end.
+        // Spec 2026-07-28, authorization, canonical server URI: without a trailing slash.
         let path = if path == "/" { "" } else { path };
         let list = |texts: &[String]| {
             let texts: Vec<_> = texts.iter().map(|text| quote(text)).collect();
@@ -71,17 +70,17 @@ impl Protection {
     }
 }
 
-/// The metadata, which everybody may read; hyper leaves the body of an answer to HEAD out.
-pub(super) fn metadata(settings: &Settings) -> Reply {
-    match &settings.protection {
-        Some(protection) => response_body::document(protection.document.clone()),
+/// Serves the metadata, without credentials; hyper omits the body of a response to HEAD.
+pub(super) fn metadata(settings: &Settings) -> HttpResponse {
+    match &settings.protected_resource {
+        Some(protected_resource) => response_body::document(protected_resource.document.clone()),
         None => response_body::empty(StatusCode::NOT_FOUND),
     }
 }
 
-/// Refuses a request that has a token in its URL, where logs and histories keep it (spec 2026-07-28,
-/// authorization, token requirements: MUST NOT).
-pub(super) fn check_query(parts: &Parts) -> Result<(), Reply> {
+/// Refuses a request with a token in its URL, where logs and histories would store it (spec
+/// 2026-07-28, authorization, token requirements: MUST NOT).
+pub(super) fn check_query(parts: &Parts) -> Result<(), HttpResponse> {
     let fields = parts.uri.query().unwrap_or_default().split('&');
     let named = |field: &str| {
         let name = field.split('=').next().unwrap_or_default();
@@ -97,45 +96,46 @@ pub(super) fn check_query(parts: &Parts) -> Result<(), Reply> {
     }
 }
 
-/// The answer to who is not let in.
-pub(super) fn refuse(settings: &Settings, refusal: &Refusal) -> Reply {
-    let protection = settings.protection.as_ref();
-    let scope = || protection.map(|it| it.scope.as_str()).filter(|scope| !scope.is_empty());
+/// Creates the response to a client that was not authenticated.
+pub(super) fn refuse(settings: &Settings, refusal: &AuthError) -> HttpResponse {
+    let protected_resource = settings.protected_resource.as_ref();
+    let scope = || protected_resource.map(|it| it.scope.as_str()).filter(|scope| !scope.is_empty());
     let (status, error, scope, text) = match refusal {
-        Refusal::Missing => (StatusCode::UNAUTHORIZED, None, scope(), NEEDED),
-        // Why is the operator's to know: unknown, expired and forged look the same.
-        Refusal::Unknown | Refusal::Expired | Refusal::Certificate | Refusal::Token(_) => {
+        AuthError::Missing => (StatusCode::UNAUTHORIZED, None, scope(), NEEDED),
+        // Only the operator sees the reason: unknown, expired and forged credentials look the same.
+        AuthError::Unknown | AuthError::Expired | AuthError::Certificate | AuthError::Token(_) => {
             (StatusCode::UNAUTHORIZED, Some("invalid_token"), scope(), NEEDED)
         }
-        Refusal::Scope(scope) => {
+        AuthError::Scope(scope) => {
             let text = "the token was not granted what is needed here";
             (StatusCode::FORBIDDEN, Some("insufficient_scope"), Some(&**scope), text)
         }
-        Refusal::TooMany { retry_after } => return response_body::too_busy(*retry_after),
-        Refusal::Unverifiable => return response_body::later(CANNOT_VERIFY, RETRY),
-        Refusal::TooManyRoles => return response_body::refusal(StatusCode::FORBIDDEN, "not now"),
+        AuthError::TooMany { retry_after } => return response_body::too_busy(*retry_after),
+        AuthError::Unverifiable => return response_body::later(CANNOT_VERIFY, RETRY),
+        AuthError::TooManyRoles => return response_body::refusal(StatusCode::FORBIDDEN, "not now"),
     };
-    challenged(protection, status, error, scope, text)
+    challenged(protected_resource, status, error, scope, text)
 }
 
-/// The answer to who shows something else than one bearer token.
-pub(super) fn refuse_malformed(settings: &Settings) -> Reply {
-    let (protection, status) = (settings.protection.as_ref(), StatusCode::UNAUTHORIZED);
+/// Creates the response to an Authorization header that is not one bearer token.
+pub(super) fn refuse_malformed(settings: &Settings) -> HttpResponse {
+    let (protected_resource, status) =
+        (settings.protected_resource.as_ref(), StatusCode::UNAUTHORIZED);
     let text = "the Authorization header must hold one bearer token";
-    challenged(protection, status, Some("invalid_token"), None, text)
+    challenged(protected_resource, status, Some("invalid_token"), None, text)
 }
 
 fn challenged(
-    protection: Option<&Protection>,
+    protected_resource: Option<&ProtectedResource>,
     status: StatusCode,
     error: Option<&str>,
     scope: Option<&str>,
     text: &str,
-) -> Reply {
+) -> HttpResponse {
     let mut challenge = Vec::new();
     challenge.extend(error.map(|error| format!("error=\"{error}\"")));
     challenge.extend(scope.map(|scope| format!("scope=\"{scope}\"")));
-    challenge.extend(protection.map(|it| format!("resource_metadata=\"{}\"", it.url)));
+    challenge.extend(protected_resource.map(|it| format!("resource_metadata=\"{}\"", it.url)));
     let challenge = format!("Bearer {}", challenge.join(", "));
     let challenge = HeaderValue::from_str(challenge.trim_end());
     // A public URL is printable, and so are scopes.
@@ -143,7 +143,7 @@ fn challenged(
     response_body::with_header(response_body::refusal(status, text), WWW_AUTHENTICATE, challenge)
 }
 
-/// The text without its percent signs; other bytes stay as they are.
+/// Decodes percent escapes; other bytes stay as they are.
 fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return text.into();
@@ -169,7 +169,7 @@ fn unescape(text: &str) -> Cow<'_, str> {
 const NEEDED: &str =
     "valid credentials are needed: send them as `Authorization: Bearer <key or token>`";
 const CANNOT_VERIFY: &str = "tokens cannot be verified at the moment";
-/// When somebody whose token cannot be verified may try again.
+/// Delay after which a client whose token could not be verified may retry.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(30);
-/// RFC 9728, 3.
+/// Well-known path of the metadata (RFC 9728, 3).
 const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";

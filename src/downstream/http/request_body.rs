@@ -1,6 +1,4 @@
-//! A request's body: read in bounded space and time.
-//!
-//! Knows nothing of: what is in it.
+//! Request body, read within limits of size and time.
 
 use std::time::Duration;
 
@@ -10,87 +8,96 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, EXPECT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
-use super::response_body::{self, Reply};
-use crate::downstream::Door;
+use super::response_body::{self, HttpResponse};
+use crate::downstream::ServerState;
 use crate::downstream::response::results;
-use crate::downstream::response::{Answer, Refused};
+use crate::downstream::response::{ClientResponse, ErrorResponse};
 use crate::fairness::Workload;
-use crate::memory_budget::NoRoom;
+use crate::memory_budget::BudgetExhausted;
 
-/// The body of a request until somebody reads it.
-pub(super) type Unread = Option<Incoming>;
+/// Body of a request until it is read.
+pub(super) type UnreadBody = Option<Incoming>;
 
-/// Reads a body in bounded space and time; one that was read is empty.
-pub(super) async fn read(door: &Door, body: &mut Unread) -> Result<Bytes, Box<Reply>> {
+/// Reads a body within limits of size and time. A body that was read before is empty.
+pub(super) async fn read(
+    state: &ServerState,
+    body: &mut UnreadBody,
+) -> Result<Bytes, Box<HttpResponse>> {
     let Some(mut incoming) = body.take() else { return Ok(Bytes::new()) };
-    let limit = door.settings.max_body;
+    let limit = state.settings.max_body;
     let too_large = || {
         let refused = results::too_large("the client", limit);
-        let refused = Refused { status: StatusCode::PAYLOAD_TOO_LARGE, ..refused };
-        response_body::json(Answer::refused(None, &refused))
+        let refused = ErrorResponse { status: StatusCode::PAYLOAD_TOO_LARGE, ..refused };
+        response_body::json(ClientResponse::refused(None, &refused))
     };
     if incoming.size_hint().lower() > limit as u64 {
         return Err(too_large().into());
     }
     let reading = async {
-        let (mut text, mut held) = (BytesMut::new(), door.budget().hold());
+        let (mut text, mut reservation) = (BytesMut::new(), state.budget().start_reservation());
         let mut workload = Workload::default();
         while let Some(frame) = incoming.frame().await {
-            let broken = |_| response_body::refusal(StatusCode::BAD_REQUEST, "the body broke off");
+            let broken =
+                |_| response_body::refusal(StatusCode::BAD_REQUEST, "the body is incomplete");
             let Ok(data) = frame.map_err(broken)?.into_data() else {
                 continue;
             };
             if text.len() + data.len() > limit {
                 return Err(too_large().into());
             }
-            // What has come is counted, not what was announced: to announce costs nothing.
-            held.grow(data.len()).map_err(|NoRoom| response_body::later(FULL, FULL_RETRY))?;
+            // Received bytes count against the budget, not announced ones: announcing costs the
+            // client nothing.
+            reservation
+                .grow(data.len())
+                .map_err(|BudgetExhausted| response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY))?;
             text.extend_from_slice(&data);
             workload.add(data.len());
             workload.yield_if_due().await;
         }
-        Ok(held.around(text.freeze()))
+        Ok(reservation.attach(text.freeze()))
     };
-    tokio::time::timeout(door.settings.timeouts.body, reading).await.unwrap_or_else(|_| {
-        Err(response_body::refusal(StatusCode::REQUEST_TIMEOUT, "the body took too long").into())
+    tokio::time::timeout(state.settings.timeouts.body, reading).await.unwrap_or_else(|_| {
+        Err(response_body::refusal(StatusCode::REQUEST_TIMEOUT, "timeout while reading the body")
+            .into())
     })
 }
 
-/// Whether the connection can go on: takes what a request that is refused unread still brings, if that is little and comes
-/// soon. Otherwise it has to be closed, of which its client has to be told (RFC 9112, 9.6): it would send its next request
-/// there.
+/// Skips the body of a refused request; true if the connection can be reused. That is the case if
+/// the body is small and arrives soon. Otherwise the connection has to be closed with a notice to
+/// the client (RFC 9112, 9.6), which would send its next request on it.
 ///
-/// Many clients send a head and its body one after the other. One that waits to be asked for its body (RFC 9110, 10.1.1)
-/// is not asked.
-pub(super) async fn passed_over(headers: &HeaderMap, mut unread: Incoming) -> bool {
-    if headers.contains_key(EXPECT) || unread.size_hint().lower() > MAX_PASSED_OVER {
+/// Many clients send a head and its body separately. A client that waits for `100 Continue` (RFC
+/// 9110, 10.1.1) does not get it.
+pub(super) async fn skip_body(headers: &HeaderMap, mut unread: Incoming) -> bool {
+    if headers.contains_key(EXPECT) || unread.size_hint().lower() > MAX_SKIPPED_BYTES {
         return false;
     }
-    let passing = async {
-        let mut passed = 0;
+    let skipping = async {
+        let mut skipped = 0;
         while let Some(frame) = unread.frame().await {
             let Ok(frame) = frame else { return false };
-            passed += frame.data_ref().map_or(0, Bytes::len) as u64;
-            if passed > MAX_PASSED_OVER {
+            skipped += frame.data_ref().map_or(0, Bytes::len) as u64;
+            if skipped > MAX_SKIPPED_BYTES {
                 return false;
             }
         }
         true
     };
-    tokio::time::timeout(PASSING_OVER, passing).await.unwrap_or(false)
+    tokio::time::timeout(SKIP_TIMEOUT, skipping).await.unwrap_or(false)
 }
 
-/// Asks for the connection to be closed: what is left on it is not to be read.
-pub(super) fn closing(reply: Reply) -> Reply {
-    response_body::with_header(reply, CONNECTION, HeaderValue::from_static("close"))
+/// Adds `Connection: close`: the rest of the input must not be read.
+pub(super) fn with_connection_close(response: HttpResponse) -> HttpResponse {
+    response_body::with_header(response, CONNECTION, HeaderValue::from_static("close"))
 }
 
-/// So much of a body is taken that nobody reads.
-const MAX_PASSED_OVER: u64 = 64 * 1024;
-/// For so long it is waited for.
-const PASSING_OVER: Duration = Duration::from_secs(1);
+/// Largest body that is skipped.
+const MAX_SKIPPED_BYTES: u64 = 64 * 1024;
+/// Time limit for skipping a body.
+const SKIP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a client is told for which there is no room.
-pub(super) const FULL: &str = "too much is held for clients at the moment; try again";
-/// When it may try again.
-pub(super) const FULL_RETRY: Duration = Duration::from_secs(1);
+/// Error text for a client while the memory budget is exhausted.
+pub(super) const MEMORY_EXHAUSTED: &str =
+    "the memory budget for clients is exhausted; try again later";
+/// Delay after which it may retry.
+pub(super) const MEMORY_RETRY: Duration = Duration::from_secs(1);

@@ -1,10 +1,9 @@
-//! Legacy event streams that outlive their connection: a client that has lost one asks for what came behind
-//! the last event that it has (spec 2025-11-25, transports, resumability and redelivery).
+//! Resumable event streams of legacy sessions: a client that has lost a stream requests the events
+//! after the last one that it has (spec 2025-11-25, transports, resumability and redelivery).
 //!
-//! Promises: a call whose stream is lost runs on, and its notes, its questions and its answer wait for
-//! whoever takes the stream up. What is answered at once is answered as JSON, as ever.
-//!
-//! Knows nothing of: what is kept, and for how long; see `tracks`.
+//! Invariants: a call whose stream is lost continues, and its notifications, its requests to the
+//! client and its response are stored until the stream is resumed. A call that completes
+//! immediately is answered as JSON, as always. The limits of the store are in `event_store`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,149 +14,149 @@ use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName};
 use tokio_util::sync::CancellationToken;
 
-use super::response_body::{self, Reply};
-use super::sse_streams;
-use crate::downstream::response::Call;
-use crate::downstream::session::event_store::{Kind, Reader, Writer};
-use crate::downstream::session::{InUse, Session};
-use crate::downstream::{Door, host_check};
-use crate::gateway::Guest;
-use crate::mcp::call::Broken;
-use crate::mcp::revision::Revision;
-use crate::sse::{KEEP_ALIVE, write_numbered, write_place, write_retry};
+use super::response_body::{self, HttpResponse};
+use super::sse_streams::{self, has_initial_event, initial_event};
+use crate::downstream::response::ResponseFuture;
+use crate::downstream::session::SessionGuard;
+use crate::downstream::session::event_store::{EventReader, EventWriter, StreamKind};
+use crate::downstream::{ServerState, host_check};
+use crate::gateway::ClientContext;
+use crate::mcp::call::PayloadBroken;
+use crate::sse::{KEEP_ALIVE, write_numbered};
 
-/// The header that names the last event that a client has.
+/// Header with the id of the last event that a client has received.
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Answers a call whose answer will be whole, on a stream that can be taken up again.
-pub(super) async fn answer(door: &Arc<Door>, session: &InUse, call: Call) -> Reply {
-    let keep_alive = door.settings.sse_keepalive;
-    let Call { mut answer, mut beside } = call;
-    // Nothing to wait for is nothing to lose.
-    if let Some(done) = (&mut answer).now_or_never() {
-        return response_body::answer(
-            Call { answer: future::ready(done).boxed(), beside },
+/// Responds to a call with a resumable stream, or with JSON if the call completes immediately.
+pub(super) async fn respond(
+    state: &Arc<ServerState>,
+    session: &SessionGuard,
+    call: ResponseFuture,
+) -> HttpResponse {
+    let keep_alive = state.settings.sse_keepalive;
+    let ResponseFuture { mut response, mut messages } = call;
+    // A response that is ready needs no stream that could be lost.
+    if let Some(done) = (&mut response).now_or_never() {
+        return response_body::respond(
+            ResponseFuture { response: future::ready(done).boxed(), messages },
             keep_alive,
         )
         .await;
     }
-    let Some((writer, reader)) = session.tracks.begin(Kind::Call) else {
-        // Too many are kept: this one goes on as if none could be taken up.
-        return response_body::answer(Call { answer, beside }, keep_alive).await;
+    let Some((writer, reader)) = session.event_store.create(StreamKind::Call) else {
+        // The store is full: this stream cannot be resumed.
+        return response_body::respond(ResponseFuture { response, messages }, keep_alive).await;
     };
-    if !is_primed(session) {
-        // Before its first event these clients have no id to come back with.
+    if !has_initial_event(session) {
+        // These clients have no id to resume with before the first event.
         tokio::select! {
             biased;
-            done = &mut answer => {
+            done = &mut response => {
                 reader.forget();
-                let call = Call { answer: future::ready(done).boxed(), beside };
-                return response_body::answer(call, keep_alive).await;
+                let call = ResponseFuture { response: future::ready(done).boxed(), messages };
+                return response_body::respond(call, keep_alive).await;
             }
-            message = beside.next() => writer.push(message),
+            message = messages.next() => writer.push(message),
         }
     }
-    let work = write(Call { answer, beside }, writer, session.again(), door.stop.clone());
-    door.tasks.spawn(work);
-    let begin = stream::iter(place(session, &reader).map(Ok));
-    response_body::events(begin.chain(follow(reader, session.again(), keep_alive)))
+    let work = write(
+        ResponseFuture { response, messages },
+        writer,
+        session.clone_guard(),
+        state.stop.clone(),
+    );
+    state.tasks.spawn(work);
+    let initial = stream::iter(initial_event(session, &reader).map(Ok));
+    response_body::events(initial.chain(stream_events(reader, session.clone_guard(), keep_alive)))
 }
 
-/// Writes what a call says until it has been answered, or nobody waits for that in a house that closes.
-async fn write(call: Call, writer: Writer, _session: InUse, stop: CancellationToken) {
-    let Call { mut answer, mut beside } = call;
+/// Stores the messages of a call until its response, or, at shutdown, until no client reads the
+/// stream.
+async fn write(
+    call: ResponseFuture,
+    writer: EventWriter,
+    _session: SessionGuard,
+    stop: CancellationToken,
+) {
+    let ResponseFuture { mut response, mut messages } = call;
     let mut has_room = true;
     let done = loop {
         tokio::select! {
             biased;
-            done = &mut answer => break done,
-            // A client that does not read has its notes thinned where they come from.
-            message = beside.next(), if has_room => {
+            done = &mut response => break done,
+            // While a client does not read, the notifications stay in their source, which coalesces
+            // them.
+            message = messages.next(), if has_room => {
                 writer.push(message);
-                has_room = writer.room().now_or_never().is_some();
+                has_room = writer.wait_for_room().now_or_never().is_some();
             }
-            () = writer.room(), if !has_room => has_room = true,
+            () = writer.wait_for_room(), if !has_room => has_room = true,
             () = async {
                 stop.cancelled().await;
-                writer.abandoned().await;
+                writer.wait_until_unread().await;
             } => return,
         }
     };
-    beside.rest(done.is_some()).for_each(|message| writer.push(message));
+    messages.rest(done.is_some()).for_each(|message| writer.push(message));
     if let Some(text) = done.and_then(|done| done.text.into_whole()) {
         writer.push(text);
     }
 }
 
-/// Takes up the stream that a GET names, if it does; else opens the one that tells of changes.
+/// Resumes the stream that a GET names in `Last-Event-ID`; without one, opens the standalone
+/// stream.
 pub(super) fn get(
-    door: &Arc<Door>,
-    session: InUse,
-    guest: &Guest,
+    state: &Arc<ServerState>,
+    session: SessionGuard,
+    client: &ClientContext,
     headers: &HeaderMap,
     gone: future::BoxFuture<'static, ()>,
-) -> Reply {
+) -> HttpResponse {
     if !headers.contains_key(LAST_EVENT_ID) {
-        let track = session.tracks.begin(Kind::Changes);
-        return sse_streams::changes(door, session, guest, track, gone);
+        let stored = session.event_store.create(StreamKind::Standalone);
+        return sse_streams::standalone(state, session, client, stored, gone);
     }
-    let place = host_check::only(headers, &LAST_EVENT_ID);
-    match place.and_then(|place| session.tracks.take_up(place)) {
+    let last_event_id = host_check::single_value(headers, &LAST_EVENT_ID);
+    match last_event_id.and_then(|id| session.event_store.resume(id)) {
         Some((Some(writer), reader)) => {
-            sse_streams::changes(door, session, guest, Some((writer, reader)), gone)
+            sse_streams::standalone(state, session, client, Some((writer, reader)), gone)
         }
         Some((None, reader)) => {
             let alive = stream::once(future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
-            let rest = follow(reader, session, door.settings.sse_keepalive);
-            let mut reply = response_body::events(alive.chain(rest));
-            reply.body_mut().until(gone);
-            reply
+            let rest = stream_events(reader, session, state.settings.sse_keepalive);
+            let mut response = response_body::events(alive.chain(rest));
+            response.body_mut().until(gone);
+            response
         }
-        // Not 404, to which a client MUST answer with a new session (spec, session management): the session
-        // is there, with all its other calls.
+        // 404 would make the client open a new session (spec, session management: MUST), but this
+        // session exists, with all of its other calls.
         None => response_body::refusal(
             StatusCode::BAD_REQUEST,
-            "no stream can be taken up behind this Last-Event-ID; what it brought is lost",
+            "no stream can be resumed from this Last-Event-ID; its events are lost",
         ),
     }
 }
 
-/// What a stream begins with: a place to come back to, for clients that take one from an event without data.
-pub(super) fn place(session: &Session, reader: &Reader) -> Option<Bytes> {
-    is_primed(session).then(|| write_place(&reader.place(), RETRY))
-}
-
-/// What the stream that tells of changes ends with when the house closes: when to come back, for clients that take that
-/// from an event without data.
-pub(super) fn farewell(session: &Session) -> Option<Bytes> {
-    is_primed(session).then(|| write_retry(RETRY))
-}
-
-/// Whether a stream begins with an event that has an id and no data: earlier clients take that for a message.
-fn is_primed(session: &Session) -> bool {
-    session.peer.revision >= Revision::V2025_11_25
-}
-
-/// What a call says, from where its reader is.
-fn follow(
-    reader: Reader,
-    session: InUse,
+/// Streams the events of a call from the reader's position.
+fn stream_events(
+    reader: EventReader,
+    session: SessionGuard,
     keep_alive: Duration,
-) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
-    let state = (reader, session, response_body::silence(keep_alive));
-    stream::unfold(state, |(mut reader, session, mut silence)| async {
+) -> impl Stream<Item = Result<Bytes, PayloadBroken>> + Send {
+    let state = (reader, session, response_body::keep_alive_timer(keep_alive));
+    stream::unfold(state, |(mut reader, session, mut keep_alive_timer)| async {
         let event = tokio::select! {
             biased;
             event = reader.next() => match event? {
                 Ok(event) => Ok(write_numbered(&event.id, &event.text)),
-                Err(_) => Err(Broken("the stream was taken up elsewhere, or is kept no more".into())),
+                Err(_) => Err(PayloadBroken(LOST.into())),
             },
-            _ = silence.tick() => Ok(Bytes::from_static(KEEP_ALIVE)),
+            _ = keep_alive_timer.tick() => Ok(Bytes::from_static(KEEP_ALIVE)),
         };
-        silence.reset();
-        Some((event, (reader, session, silence)))
+        keep_alive_timer.reset();
+        Some((event, (reader, session, keep_alive_timer)))
     })
 }
 
-/// When a client should come back that has lost a stream.
-const RETRY: Duration = Duration::from_secs(1);
+/// Error of a stream that ends early.
+const LOST: &str = "the stream was resumed elsewhere, or its events have expired";

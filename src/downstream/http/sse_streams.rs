@@ -1,7 +1,8 @@
-//! Streams that stay open to tell of changes: a legacy session's GET and a modern listen.
+//! Event streams for notifications: a legacy session's standalone GET stream and a modern listen.
 //!
-//! Nothing queues in them: a stream that is not read is not polled, and the changes that it misses
-//! are one notice when it is. A comment breaks the silence, so that proxies keep the connection.
+//! These streams have no queue: hyper does not poll a stream that its client does not read, and the
+//! changes in between coalesce into one notification. A comment breaks a silence, so that proxies
+//! keep the connection open.
 
 use std::sync::Arc;
 
@@ -11,145 +12,171 @@ use futures::{StreamExt, stream};
 use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
-use super::response_body::{self, Reply};
-use super::resume;
-use crate::downstream::Door;
-use crate::downstream::modern::Listening;
+use super::response_body::{self, HttpResponse};
+use crate::downstream::ServerState;
+use crate::downstream::modern::ListenSubscription;
 use crate::downstream::response::results;
-use crate::downstream::session::event_store::{Reader, Writer};
-use crate::downstream::session::{InUse, Primary};
-use crate::gateway::Guest;
+use crate::downstream::session::Session;
+use crate::downstream::session::event_store::{EventReader, EventWriter};
+use crate::downstream::session::{SessionGuard, StandaloneStream};
+use crate::gateway::ClientContext;
 use crate::json::Object;
+use crate::mcp::revision::Revision;
+use crate::sse::write_resume_point;
+use crate::sse::write_retry;
 use crate::sse::{KEEP_ALIVE, write_message, write_numbered};
+use std::time::Duration;
 
-/// The primary stream of a legacy session; with a track it can be taken up again.
-pub(super) fn changes(
-    door: &Arc<Door>,
-    session: InUse,
-    guest: &Guest,
-    track: Option<(Writer, Reader)>,
+/// Opens the standalone stream of a legacy session; with a stored stream it can be resumed.
+pub(super) fn standalone(
+    state: &Arc<ServerState>,
+    session: SessionGuard,
+    client: &ClientContext,
+    stored: Option<(EventWriter, EventReader)>,
     gone: BoxFuture<'static, ()>,
-) -> Reply {
-    let place: Vec<_> =
-        track.iter().flat_map(|(_, reader)| resume::place(&session, reader)).map(Ok).collect();
-    let changes = Changes {
-        turn: Turn::Waiting(session, guest.clone()),
-        track,
-        silence: response_body::silence(door.settings.sse_keepalive),
-        stop: door.stop.clone(),
+) -> HttpResponse {
+    let initial_event: Vec<_> =
+        stored.iter().flat_map(|(_, reader)| initial_event(&session, reader)).map(Ok).collect();
+    let get_stream = GetStream {
+        state: StreamState::Waiting(session, client.clone()),
+        stored,
+        keep_alive: response_body::keep_alive_timer(state.settings.sse_keepalive),
+        stop: state.stop.clone(),
     };
-    // A comment at once: some clients wait for the first byte before they go on.
+    // Some clients wait for the first byte before they continue, so a comment is sent immediately.
     let begin = stream::once(std::future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
-    let rest = stream::unfold(changes, |changes| async {
-        let (event, changes) = changes.next().await?;
-        Some((Ok(event), changes))
+    let rest = stream::unfold(get_stream, |get_stream| async {
+        let (event, get_stream) = get_stream.next().await?;
+        Some((Ok(event), get_stream))
     });
-    let mut reply = response_body::events(begin.chain(stream::iter(place)).chain(rest));
-    reply.body_mut().until(gone);
-    reply
+    let mut response = response_body::events(begin.chain(stream::iter(initial_event)).chain(rest));
+    response.body_mut().until(gone);
+    response
 }
 
-struct Changes {
-    turn: Turn,
-    track: Option<(Writer, Reader)>,
-    silence: Interval,
+struct GetStream {
+    state: StreamState,
+    stored: Option<(EventWriter, EventReader)>,
+    keep_alive: Interval,
     stop: CancellationToken,
 }
 
-enum Turn {
-    /// The stream before this one has not let go yet; its client may be stalled, so the response
-    /// begins without waiting for it.
-    Waiting(InUse, Guest),
-    Primary(Primary),
-    /// The last event has gone out.
+enum StreamState {
+    /// The previous stream still holds the notifications; its client may be stalled, so the
+    /// response begins without waiting for it.
+    Waiting(SessionGuard, ClientContext),
+    Standalone(StandaloneStream),
+    /// The last event was sent.
     Over,
 }
 
-impl Changes {
+impl GetStream {
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        let mut primary = match self.turn {
-            Turn::Waiting(session, guest) => tokio::select! {
+        let mut standalone = match self.state {
+            StreamState::Waiting(session, client) => tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return None,
-                primary = session.become_primary(&guest) => primary,
+                standalone = session.into_standalone(&client) => standalone,
             },
-            Turn::Primary(primary) => primary,
-            Turn::Over => return None,
+            StreamState::Standalone(standalone) => standalone,
+            StreamState::Over => return None,
         };
         let event = loop {
-            let kept = async {
-                match &mut self.track {
+            let event = async {
+                match &mut self.stored {
                     Some((_, reader)) => reader.next().await,
                     None => std::future::pending().await,
                 }
             };
-            let news = tokio::select! {
+            let notification = tokio::select! {
                 biased;
-                () = primary.over.cancelled() => return None,
+                () = standalone.over.cancelled() => return None,
                 () = self.stop.cancelled() => {
-                    let farewell = resume::farewell(&primary)?;
-                    return Some((farewell, Self { turn: Turn::Over, ..self }));
+                    let closing_event = closing_event(&standalone)?;
+                    return Some((closing_event, Self { state: StreamState::Over, ..self }));
                 }
-                kept = kept => {
-                    // Its end is that it was taken up elsewhere.
-                    let kept = kept?.ok()?;
-                    break write_numbered(&kept.id, &kept.text);
+                event = event => {
+                    // The stored stream ends for this reader if another one has resumed it.
+                    let event = event?.ok()?;
+                    break write_numbered(&event.id, &event.text);
                 }
-                news = primary.listen.next() => news,
-                _ = self.silence.tick() => break Bytes::from_static(KEEP_ALIVE),
+                notification = standalone.notifications.next() => notification,
+                _ = self.keep_alive.tick() => break Bytes::from_static(KEEP_ALIVE),
             };
-            // Its client would not be let in any more.
-            let message = results::news(&news?, Object::new());
-            match &self.track {
+            // `None`: the client would no longer be authenticated.
+            let message = results::change_notification(&notification?, Object::new());
+            match &self.stored {
                 Some((writer, _)) => writer.push(message),
                 None => break write_message(&message),
             }
         };
-        self.silence.reset();
-        Some((event, Self { turn: Turn::Primary(primary), ..self }))
+        self.keep_alive.reset();
+        Some((event, Self { state: StreamState::Standalone(standalone), ..self }))
     }
 }
 
-/// A modern listen: acknowledged first, ended with a result when the house closes, or its client would not be let in
-/// any more.
+/// Opens a modern listen stream. It starts with an acknowledgment and ends with a result at
+/// shutdown, or when the client would no longer be authenticated.
 pub(super) fn listen(
-    door: &Arc<Door>,
-    listening: Listening,
+    state: &Arc<ServerState>,
+    listening: ListenSubscription,
     gone: BoxFuture<'static, ()>,
-) -> Reply {
-    let silence = response_body::silence(door.settings.sse_keepalive);
-    // Boxed: what moves from event to event is in several places of the stream, and there are thousands of them.
-    let told = Box::new(Told { listening: Some(listening), silence, stop: door.stop.clone() });
-    let events = stream::unfold(told, |mut told| async {
-        let event = told.next().await?;
-        Some((Ok(event), told))
+) -> HttpResponse {
+    let keep_alive = response_body::keep_alive_timer(state.settings.sse_keepalive);
+    // Boxed: the state is moved with each event and would occur several times in the stream's type,
+    // and there are thousands of streams.
+    let listen_stream =
+        Box::new(ListenStream { listening: Some(listening), keep_alive, stop: state.stop.clone() });
+    let events = stream::unfold(listen_stream, |mut listen_stream| async {
+        let event = listen_stream.next().await?;
+        Some((Ok(event), listen_stream))
     });
-    let mut reply = response_body::events(events);
-    reply.body_mut().until(gone);
-    reply
+    let mut response = response_body::events(events);
+    response.body_mut().until(gone);
+    response
 }
 
-/// What a listen has to go on with.
-struct Told {
-    /// Until the last event has gone out.
-    listening: Option<Listening>,
-    silence: Interval,
+/// State of a listen stream.
+struct ListenStream {
+    /// `None` once the last event is sent.
+    listening: Option<ListenSubscription>,
+    keep_alive: Interval,
     stop: CancellationToken,
 }
 
-impl Told {
+impl ListenStream {
     async fn next(&mut self) -> Option<Bytes> {
         let listening = self.listening.as_mut()?;
         let event = tokio::select! {
             biased;
             () = self.stop.cancelled() => None,
             change = listening.next() => change.map(|change| write_message(&change)),
-            _ = self.silence.tick() => Some(Bytes::from_static(KEEP_ALIVE)),
+            _ = self.keep_alive.tick() => Some(Bytes::from_static(KEEP_ALIVE)),
         };
         if event.is_none() {
             return self.listening.take().map(|listening| write_message(&listening.ended()));
         }
-        self.silence.reset();
+        self.keep_alive.reset();
         event
     }
 }
+
+/// First event of a stream: an id to resume with, for clients that accept an event without data.
+pub(super) fn initial_event(session: &Session, reader: &EventReader) -> Option<Bytes> {
+    has_initial_event(session).then(|| write_resume_point(&reader.last_event_id(), RETRY))
+}
+
+/// Last event of a standalone stream at shutdown: the reconnection time, for clients that accept an
+/// event without data.
+fn closing_event(session: &Session) -> Option<Bytes> {
+    has_initial_event(session).then(|| write_retry(RETRY))
+}
+
+/// True if a stream starts with an event that has an id and no data: earlier clients take that for
+/// a message.
+pub(super) fn has_initial_event(session: &Session) -> bool {
+    session.peer.revision >= Revision::V2025_11_25
+}
+
+/// Reconnection time of a client that has lost a stream.
+const RETRY: Duration = Duration::from_secs(1);

@@ -1,9 +1,7 @@
-//! What the one client of `weir stdio` declares, read ahead: upstreams that are there for it alone are
-//! opened with that.
+//! Handshake of the client of `weir stdio`, read before it is served: upstream connections that
+//! exist for this client alone are opened with its capabilities.
 //!
-//! Promise: every byte that was read here is read again by whoever serves the client.
-//!
-//! Knows nothing of: what is answered.
+//! Invariant: every byte that is read here is read again when the client is served.
 
 use std::io::Cursor;
 
@@ -12,50 +10,50 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::json::Object;
 use crate::jsonrpc::Message;
-use crate::mcp::call::Caller;
-use crate::mcp::input_request::Abilities;
+use crate::mcp::call::CallContext;
+use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::meta;
 use crate::mcp::revision::Revision;
 
-/// Reads a client's first message, of at most `limit` bytes, and returns what it declares, and the input
-/// from its beginning on. A client that says something else first declares nothing.
-pub async fn introduction<R: AsyncRead + Unpin>(
+/// Reads a client's first message, of at most `limit` bytes. Returns the context that it declares,
+/// and the input from its beginning. Any other first message declares nothing.
+pub async fn read_handshake<R: AsyncRead + Unpin>(
     mut input: R,
     limit: usize,
-) -> (Caller, impl AsyncRead + Unpin) {
+) -> (CallContext, impl AsyncRead + Unpin) {
     let mut text = BytesMut::new();
     let mut line = None;
     while line.is_none() && text.len() <= limit {
         line = match input.read_buf(&mut text).await {
             Ok(1..) => text.iter().position(|byte| *byte == b'\n'),
-            // The last line may have no end.
+            // The last line may lack a line feed.
             Ok(0) | Err(_) => Some(text.len()),
         };
     }
     let text = text.freeze();
-    let caller = line.and_then(|end| declared(text.slice(..end)));
-    let caller = caller.unwrap_or_else(|| Caller::plain(Revision::NEWEST_LEGACY));
-    (caller, Cursor::new(text).chain(input))
+    let context = line.and_then(|end| parse_context(text.slice(..end)));
+    let context = context.unwrap_or_else(|| CallContext::plain(Revision::NEWEST_LEGACY));
+    (context, Cursor::new(text).chain(input))
 }
 
-/// What a client says of itself in `member`, to be kept for as long as it stays: a copy, so that the rest of the message
-/// is not kept with it. The error says what is wrong, for the client.
-pub(crate) fn kept(params: &Object, member: &str) -> Result<Option<Bytes>, String> {
-    let Some(said) = params.get_object(member) else { return Ok(None) };
-    let said = said.to_bytes();
-    if said.len() > MAX_KEPT_BYTES {
-        return Err(format!("`{member}` may have {MAX_KEPT_BYTES} bytes at most"));
+/// Copies an object that the client declares about itself, so that the rest of the message is not
+/// kept in memory with it. The error text may be sent to the client.
+pub(crate) fn copy_declared(params: &Object, member: &str) -> Result<Option<Bytes>, String> {
+    let Some(declared) = params.get_object(member) else { return Ok(None) };
+    let declared = declared.to_bytes();
+    if declared.len() > MAX_DECLARED_BYTES {
+        return Err(format!("`{member}` may have at most {MAX_DECLARED_BYTES} bytes"));
     }
-    Ok(Some(Bytes::copy_from_slice(&said)))
+    Ok(Some(Bytes::copy_from_slice(&declared)))
 }
 
-/// How much of what a client says of itself is kept: room for an icon or two.
-const MAX_KEPT_BYTES: usize = 64 * 1024;
+/// Size limit of a client's declaration: enough for one or two icons.
+const MAX_DECLARED_BYTES: usize = 64 * 1024;
 
-fn declared(message: Bytes) -> Option<Caller> {
+fn parse_context(message: Bytes) -> Option<CallContext> {
     let Ok(Message::Request(request)) = Message::parse(message) else { return None };
-    let context = request.params.get_object("_meta").unwrap_or_default();
-    let (capabilities, revision) = match context.get_object(meta::CLIENT_CAPABILITIES) {
+    let meta_object = request.params.get_object("_meta").unwrap_or_default();
+    let (capabilities, revision) = match meta_object.get_object(meta::CLIENT_CAPABILITIES) {
         Some(capabilities) => (capabilities, Revision::NEWEST),
         None => {
             let version = request.params.get_string("protocolVersion");
@@ -64,10 +62,10 @@ fn declared(message: Bytes) -> Option<Caller> {
             (capabilities, revision.unwrap_or(Revision::NEWEST_LEGACY))
         }
     };
-    Some(Caller {
-        abilities: Abilities::read(&capabilities).within(revision),
+    Some(CallContext {
+        features: ClientFeatures::read(&capabilities).within(revision),
         capabilities: Object::to_bytes(&capabilities),
-        ..Caller::plain(revision)
+        ..CallContext::plain(revision)
     })
 }
 
@@ -75,18 +73,18 @@ fn declared(message: Bytes) -> Option<Caller> {
 mod tests {
     use crate::downstream::legacy::stdio_handshake::*;
 
-    async fn read(text: &'static str) -> (Abilities, Bytes, String) {
-        let (caller, mut input) = introduction(text.as_bytes(), 1_000).await;
+    async fn read(text: &'static str) -> (ClientFeatures, Bytes, String) {
+        let (context, mut input) = read_handshake(text.as_bytes(), 1_000).await;
         let mut rest = String::new();
         input.read_to_string(&mut rest).await.expect("text");
-        (caller.abilities, caller.capabilities, rest)
+        (context.features, context.capabilities, rest)
     }
 
     #[tokio::test]
     async fn what_the_first_message_declares_is_known_and_nothing_is_lost() {
-        let roots = Abilities { roots: true, ..Abilities::default() };
-        let form = Abilities { form: true, ..Abilities::default() };
-        let none = Abilities::default();
+        let roots = ClientFeatures { roots: true, ..ClientFeatures::default() };
+        let form = ClientFeatures { form: true, ..ClientFeatures::default() };
+        let none = ClientFeatures::default();
         for (text, expected, capabilities) in [
             (
                 concat!(

@@ -1,25 +1,23 @@
-//! What clients may take: of our time, and of what there is.
-//!
-//! Knows nothing of: how any of it is counted.
+//! Time limits and quotas per client.
 
 use std::time::Duration;
 
-/// How long a client may take on a connection over HTTP.
+/// Time limits of an HTTP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
-    /// For the TLS handshake.
+pub struct ConnectionTimeouts {
+    /// TLS handshake.
     pub handshake: Duration,
-    /// For a request's head, counted from its first byte or the connection's start.
+    /// Request head, counted from its first byte or the connection's start.
     pub head: Duration,
-    /// For a request's body.
+    /// Request body.
     pub body: Duration,
-    /// While it takes nothing of what is written to it.
+    /// Write stall: the client reads none of the bytes that are written to it.
     pub write: Duration,
-    /// Between two requests.
+    /// Idle time between two requests.
     pub idle: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for ConnectionTimeouts {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
@@ -31,22 +29,23 @@ impl Default for Timeouts {
     }
 }
 
-/// What one client may have at a time. Those without credentials are many in one.
+/// Quota of one client. All clients without credentials are one principal, with a multiple of the
+/// quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PerClient {
-    /// Requests that are being worked on.
+pub struct ClientQuota {
+    /// Requests in progress.
     pub calls: usize,
-    /// Requests that wait for that; further ones are refused at once.
+    /// Requests that wait for a permit; further ones are refused at once.
     pub waiting: usize,
-    /// How long they wait before they are refused.
+    /// Longest wait for a permit; the request is refused after it.
     pub wait: Duration,
-    /// Change streams of the modern era.
+    /// Open notification streams.
     pub streams: usize,
     /// Legacy sessions.
     pub sessions: usize,
 }
 
-impl Default for PerClient {
+impl Default for ClientQuota {
     fn default() -> Self {
         Self { calls: 64, waiting: 128, wait: Duration::from_secs(1), streams: 8, sessions: 32 }
     }

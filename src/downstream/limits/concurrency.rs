@@ -1,9 +1,7 @@
-//! How many requests of each client are worked on at a time.
+//! Concurrency limiter per client, with a bounded wait queue.
 //!
-//! Promises: who has as many under way as it may waits for a bounded time, with a bounded number of others, and is then
-//! refused; what one client has under way takes no turn of another's.
-//!
-//! Knows nothing of: what is asked.
+//! Invariants: a client that has reached its limit waits for a bounded time, in a queue of bounded
+//! length, and is refused then; requests of one client take no permit of another.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -13,122 +11,132 @@ use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::downstream::limits::client_limits::PerClient;
+use crate::downstream::limits::client_limits::ClientQuota;
 use crate::policy::Principal;
 
-/// The turns of all clients.
-pub(crate) struct Turns {
-    clients: DashMap<Principal, Arc<Own>>,
-    bounds: RwLock<PerClient>,
+/// Limiter for the concurrent requests of all clients.
+pub(crate) struct ConcurrencyLimiter {
+    clients: DashMap<Principal, Arc<ClientSlots>>,
+    quota: RwLock<ClientQuota>,
 }
 
-/// What one client has.
-struct Own {
-    turns: Arc<Semaphore>,
+/// Permits and wait queue of one client.
+struct ClientSlots {
+    running: Arc<Semaphore>,
     waiting: AtomicUsize,
 }
 
-/// The right to have one request worked on, or a place among those who wait for it. It returns when dropped.
-pub(crate) struct Turn {
+/// Permit for one request in progress, or a slot in the wait queue for one. Released on drop.
+pub(crate) struct ConcurrencyPermit {
     permit: Option<OwnedSemaphorePermit>,
-    place: Option<Place>,
+    wait_slot: Option<WaitSlot>,
     wait: Duration,
-    /// Keeps the client from being forgotten.
-    own: Arc<Own>,
+    /// Keeps the client's entry from being removed.
+    slots: Arc<ClientSlots>,
 }
 
-/// Not now.
+/// Concurrency limit and wait queue of the client are full.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Busy {
-    /// When to try again.
+pub(crate) struct Overloaded {
+    /// Delay after which the client may retry.
     pub(crate) retry_after: Duration,
 }
 
-impl Turns {
-    pub(crate) fn new(bounds: PerClient) -> Self {
-        Self { clients: DashMap::new(), bounds: RwLock::new(bounds) }
+impl ConcurrencyLimiter {
+    pub(crate) fn new(quota: ClientQuota) -> Self {
+        Self { clients: DashMap::new(), quota: RwLock::new(quota) }
     }
 
-    /// What a client may have from now on. Where that is another number than before, what it has under way is not
-    /// counted any more.
-    pub(crate) fn limit(&self, bounds: PerClient) {
-        let mut former = self.bounds.write().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut *former, bounds).calls != bounds.calls {
+    /// Sets the quota. If the number of concurrent requests changes, the requests in progress are
+    /// not counted any more.
+    pub(crate) fn set_quota(&self, quota: ClientQuota) {
+        let mut former = self.quota.write().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *former, quota).calls != quota.calls {
             self.clients.clear();
         }
     }
 
-    /// Waits for a turn, if not too many others do already.
-    pub(crate) async fn take(&self, principal: &Principal) -> Result<Turn, Busy> {
-        let mut turn = self.begin(principal)?;
-        turn.come().await?;
-        Ok(turn)
+    /// Waits for a permit, if the wait queue has a free slot.
+    pub(crate) async fn acquire(
+        &self,
+        principal: &Principal,
+    ) -> Result<ConcurrencyPermit, Overloaded> {
+        let mut permit = self.enqueue(principal)?;
+        permit.acquire().await?;
+        Ok(permit)
     }
 
-    /// Takes a turn, or a place among those who wait for one.
-    pub(crate) fn begin(&self, principal: &Principal) -> Result<Turn, Busy> {
-        let own = self.own(principal);
-        if let Ok(permit) = Arc::clone(&own.turns).try_acquire_owned() {
-            return Ok(Turn { permit: Some(permit), place: None, wait: Duration::ZERO, own });
+    /// Takes a permit, or a slot in the wait queue.
+    pub(crate) fn enqueue(&self, principal: &Principal) -> Result<ConcurrencyPermit, Overloaded> {
+        let slots = self.slots(principal);
+        if let Ok(permit) = Arc::clone(&slots.running).try_acquire_owned() {
+            return Ok(ConcurrencyPermit {
+                permit: Some(permit),
+                wait_slot: None,
+                wait: Duration::ZERO,
+                slots,
+            });
         }
-        let PerClient { waiting, wait, .. } = *self.bounds();
-        let place = Place::take(&own, principal.share(waiting));
-        let place = Some(place.ok_or(Busy { retry_after: wait })?);
-        Ok(Turn { permit: None, place, wait, own })
+        let ClientQuota { waiting, wait, .. } = *self.quota();
+        let wait_slot = WaitSlot::take(&slots, principal.share(waiting));
+        let wait_slot = Some(wait_slot.ok_or(Overloaded { retry_after: wait })?);
+        Ok(ConcurrencyPermit { permit: None, wait_slot, wait, slots })
     }
 
-    fn own(&self, principal: &Principal) -> Arc<Own> {
-        if let Some(own) = self.clients.get(principal) {
-            return Arc::clone(&own);
+    fn slots(&self, principal: &Principal) -> Arc<ClientSlots> {
+        if let Some(slots) = self.clients.get(principal) {
+            return Arc::clone(&slots);
         }
         if self.clients.len() >= MAX_IDLE {
-            self.clients.retain(|_, own| Arc::strong_count(own) > 1);
+            self.clients.retain(|_, slots| Arc::strong_count(slots) > 1);
         }
-        // Held until it is in: who comes under other bounds must not find it.
-        let bounds = self.bounds();
-        let turns = Arc::new(Semaphore::new(principal.share(bounds.calls)));
-        let new = || Arc::new(Own { turns, waiting: AtomicUsize::new(0) });
+        // The quota stays locked until the entry is inserted: `set_quota` must not clear the table
+        // in between.
+        let quota = self.quota();
+        let running = Arc::new(Semaphore::new(principal.share(quota.calls)));
+        let new = || Arc::new(ClientSlots { running, waiting: AtomicUsize::new(0) });
         Arc::clone(&self.clients.entry(principal.clone()).or_insert_with(new))
     }
 
-    fn bounds(&self) -> RwLockReadGuard<'_, PerClient> {
-        self.bounds.read().unwrap_or_else(PoisonError::into_inner)
+    fn quota(&self) -> RwLockReadGuard<'_, ClientQuota> {
+        self.quota.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Turn {
-    /// Waits until it has come. For whom it does not come in time, the place is kept until this is dropped: who has to
-    /// be told so is waited for, too.
-    pub(crate) async fn come(&mut self) -> Result<(), Busy> {
+impl ConcurrencyPermit {
+    /// Waits for the permit. After a timeout the wait slot is occupied until `self` is dropped:
+    /// sending the refusal can wait for the client, too.
+    pub(crate) async fn acquire(&mut self) -> Result<(), Overloaded> {
         if self.permit.is_some() {
             return Ok(());
         }
-        let busy = Busy { retry_after: self.wait };
-        let permit = timeout(self.wait, Arc::clone(&self.own.turns).acquire_owned()).await;
+        let busy = Overloaded { retry_after: self.wait };
+        let permit = timeout(self.wait, Arc::clone(&self.slots.running).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return Err(busy) };
-        (self.permit, self.place) = (Some(permit), None);
+        (self.permit, self.wait_slot) = (Some(permit), None);
         Ok(())
     }
 }
 
-/// A place among those who wait.
-struct Place(Arc<Own>);
+/// One slot in a client's wait queue. Released on drop.
+struct WaitSlot(Arc<ClientSlots>);
 
-impl Place {
-    fn take(own: &Arc<Own>, most: usize) -> Option<Self> {
-        let before = own.waiting.fetch_add(1, Ordering::Relaxed);
-        let place = Self(Arc::clone(own));
-        (before < most).then_some(place)
+impl WaitSlot {
+    fn take(slots: &Arc<ClientSlots>, most: usize) -> Option<Self> {
+        let before = slots.waiting.fetch_add(1, Ordering::Relaxed);
+        let wait_slot = Self(Arc::clone(slots));
+        (before < most).then_some(wait_slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// How many clients are remembered that have nothing under way: an identity provider may have any number.
+/// Largest number of entries of clients without requests: an identity provider may issue any number
+/// of principals.
 const MAX_IDLE: usize = 10_000;
 
 #[cfg(test)]
@@ -137,26 +145,29 @@ mod tests {
     use futures::FutureExt;
     use tokio::time::Instant;
 
-    const FEW: PerClient =
-        PerClient { calls: 2, waiting: 1, wait: Duration::from_secs(1), streams: 1, sessions: 1 };
+    const FEW: ClientQuota =
+        ClientQuota { calls: 2, waiting: 1, wait: Duration::from_secs(1), streams: 1, sessions: 1 };
 
     #[tokio::test(start_paused = true)]
     async fn who_has_too_many_under_way_waits_a_moment_and_nobody_else_does() {
-        let turns = Turns::new(FEW);
+        let limiter = ConcurrencyLimiter::new(FEW);
         let (a, b) = (Principal::new("a", "r"), Principal::new("b", "r"));
-        let one = turns.take(&a).await;
-        let _two = turns.take(&a).await;
-        assert!(turns.take(&b).now_or_never().is_some_and(|turn| turn.is_ok()));
+        let one = limiter.acquire(&a).await;
+        let _two = limiter.acquire(&a).await;
+        assert!(limiter.acquire(&b).now_or_never().is_some_and(|permit| permit.is_ok()));
 
         let begin = Instant::now();
-        let mut waiting = Box::pin(turns.take(&a));
+        let mut waiting = Box::pin(limiter.acquire(&a));
         assert!((&mut waiting).now_or_never().is_none());
-        let busy = Busy { retry_after: FEW.wait };
-        assert_eq!(turns.take(&a).now_or_never().expect("at once").err().as_ref(), Some(&busy));
+        let busy = Overloaded { retry_after: FEW.wait };
+        assert_eq!(
+            limiter.acquire(&a).now_or_never().expect("at once").err().as_ref(),
+            Some(&busy)
+        );
         assert_eq!(waiting.await.err(), Some(busy));
         assert_eq!(begin.elapsed(), FEW.wait);
 
-        let mut waiting = Box::pin(turns.take(&a));
+        let mut waiting = Box::pin(limiter.acquire(&a));
         assert!((&mut waiting).now_or_never().is_none());
         drop(one);
         assert!(waiting.await.is_ok());
@@ -164,30 +175,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waited_in_vain_keeps_the_place_until_that_has_been_told() {
-        let turns = Turns::new(FEW);
+        let limiter = ConcurrencyLimiter::new(FEW);
         let a = Principal::new("a", "r");
-        let (one, _two) = (turns.take(&a).await, turns.take(&a).await);
-        let mut third = turns.begin(&a).expect("a place");
-        assert!(third.come().await.is_err());
-        assert!(turns.begin(&a).is_err(), "one place there is");
+        let (one, _two) = (limiter.acquire(&a).await, limiter.acquire(&a).await);
+        let mut third = limiter.enqueue(&a).expect("a place");
+        assert!(third.acquire().await.is_err());
+        assert!(limiter.enqueue(&a).is_err(), "one place there is");
         drop(third);
-        let mut fourth = turns.begin(&a).expect("a place");
+        let mut fourth = limiter.enqueue(&a).expect("a place");
         drop(one);
-        assert_eq!(fourth.come().await, Ok(()));
-        assert!(turns.begin(&a).is_ok(), "who has a turn does not wait");
+        assert_eq!(fourth.acquire().await, Ok(()));
+        assert!(limiter.enqueue(&a).is_ok(), "a running request occupies no wait slot");
     }
 
     #[tokio::test(start_paused = true)]
     async fn other_bounds_hold_for_whoever_comes_behind_them() {
-        let turns = Turns::new(FEW);
+        let limiter = ConcurrencyLimiter::new(FEW);
         let a = Principal::new("a", "r");
-        let (_one, _two) = (turns.take(&a).await, turns.take(&a).await);
-        turns.limit(PerClient { waiting: 0, ..FEW });
-        assert!(turns.take(&a).now_or_never().expect("at once").is_err());
-        turns.limit(PerClient { calls: 1, waiting: 0, ..FEW });
-        let three = turns.take(&a).await;
-        assert!(three.is_ok() && turns.take(&a).await.is_err());
+        let (_one, _two) = (limiter.acquire(&a).await, limiter.acquire(&a).await);
+        limiter.set_quota(ClientQuota { waiting: 0, ..FEW });
+        assert!(limiter.acquire(&a).now_or_never().expect("at once").is_err());
+        limiter.set_quota(ClientQuota { calls: 1, waiting: 0, ..FEW });
+        let three = limiter.acquire(&a).await;
+        assert!(three.is_ok() && limiter.acquire(&a).await.is_err());
         drop(three);
-        assert!(turns.take(&a).await.is_ok());
+        assert!(limiter.acquire(&a).await.is_ok());
     }
 }

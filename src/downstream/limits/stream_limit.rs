@@ -1,4 +1,4 @@
-//! How many change streams each client has open.
+//! Limiter for the open notification streams of each client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,51 +6,51 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
-use crate::metrics::{Gauge, Present};
+use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
 
-/// Counts the open streams of each principal.
-pub(crate) struct Streams {
+/// Number of open streams per principal, with a limit.
+pub(crate) struct StreamLimiter {
     open: Arc<DashMap<Principal, usize>>,
     limit: AtomicUsize,
-    all: Arc<Gauge>,
+    gauge: Arc<Gauge>,
 }
 
-/// The right to one stream; it returns when dropped.
-pub(crate) struct Slot {
+/// Permit for one open stream. Released on drop.
+pub(crate) struct StreamPermit {
     open: Arc<DashMap<Principal, usize>>,
     principal: Principal,
-    _open: Present,
+    _open: GaugeGuard,
 }
 
-impl Streams {
+impl StreamLimiter {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { open: Arc::default(), limit: limit.into(), all: Arc::default() }
+        Self { open: Arc::default(), limit: limit.into(), gauge: Arc::default() }
     }
 
-    /// The same, which are counted there.
-    pub(crate) fn counted(self, all: &Arc<Gauge>) -> Self {
-        Self { all: Arc::clone(all), ..self }
+    /// Counts the open streams in this gauge.
+    pub(crate) fn with_gauge(self, gauge: &Arc<Gauge>) -> Self {
+        Self { gauge: Arc::clone(gauge), ..self }
     }
 
-    /// How many a client may have from now on. Who has more keeps them.
-    pub(crate) fn limit(&self, limit: usize) {
+    /// Sets the limit. A client that exceeds it already keeps its streams.
+    pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Takes a slot; `None` if the principal has used all of its own.
-    pub(crate) fn open(&self, principal: &Principal) -> Option<Slot> {
+    /// Takes a permit; `None` if the principal has reached its limit.
+    pub(crate) fn acquire(&self, principal: &Principal) -> Option<StreamPermit> {
         let mut count = self.open.entry(principal.clone()).or_insert(0);
         if *count >= principal.share(self.limit.load(Ordering::Relaxed)) {
             return None;
         }
         *count += 1;
-        let _open = Gauge::enter(&self.all);
-        Some(Slot { open: Arc::clone(&self.open), principal: principal.clone(), _open })
+        let _open = Gauge::enter(&self.gauge);
+        Some(StreamPermit { open: Arc::clone(&self.open), principal: principal.clone(), _open })
     }
 }
 
-impl Drop for Slot {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         if let Entry::Occupied(mut count) = self.open.entry(self.principal.clone()) {
             *count.get_mut() -= 1;
@@ -69,14 +69,14 @@ mod tests {
     #[test]
     fn each_principal_has_slots_of_its_own_and_they_return() {
         let principal = |name: &str| Principal::new(name, "r");
-        let streams = Streams::new(1);
-        let slot = streams.open(&principal("a"));
-        assert!(slot.is_some() && streams.open(&principal("a")).is_none());
-        assert!(streams.open(&principal("b")).is_some());
-        drop(slot);
-        assert!(streams.open(&principal("a")).is_some() && streams.open.is_empty());
+        let streams = StreamLimiter::new(1);
+        let permit = streams.acquire(&principal("a"));
+        assert!(permit.is_some() && streams.acquire(&principal("a")).is_none());
+        assert!(streams.acquire(&principal("b")).is_some());
+        drop(permit);
+        assert!(streams.acquire(&principal("a")).is_some() && streams.open.is_empty());
         let anonymous: Vec<_> =
-            (0..20).filter_map(|_| streams.open(&principal("anonymous"))).collect();
+            (0..20).filter_map(|_| streams.acquire(&principal("anonymous"))).collect();
         assert_eq!(anonymous.len(), ANONYMOUS_CLIENTS);
     }
 }

@@ -1,37 +1,37 @@
-//! The headers in which a modern HTTP request repeats its body, and whether they do.
+//! Headers that repeat the body of a modern HTTP request, and their validation.
 //!
-//! Promise: the body decides, always; headers are compared with it and never believed (spec
+//! Invariant: the body decides, always; headers are compared with it and never trusted (spec
 //! 2026-07-28, Streamable HTTP, server validation).
 
 use std::borrow::Cow;
 
 use hyper::{HeaderMap, StatusCode};
 
-use crate::downstream::response::Refused;
+use crate::downstream::response::ErrorResponse;
 use crate::json::Object;
 use crate::mcp::code::HEADER_MISMATCH;
-use crate::mcp::definition::param_headers::{self, Mirror, Value};
+use crate::mcp::definition::param_headers::{self, ParamHeader, ParamHeaders};
 
-/// The header that names the protocol's version, in every era that has it.
+/// Header with the protocol version, in every era that has it.
 pub(crate) const VERSION: &str = "mcp-protocol-version";
 const METHOD: &str = "mcp-method";
 
 /// Refuses a version header that is missing or not the body's.
-pub(crate) fn check_version(headers: &HeaderMap, body: &str) -> Result<(), Refused> {
-    compare("MCP-Protocol-Version", plain(headers, VERSION)?, body)
+pub(crate) fn check_version(headers: &HeaderMap, body: &str) -> Result<(), ErrorResponse> {
+    require_equal("MCP-Protocol-Version", single_value(headers, VERSION)?, body)
 }
 
 /// Refuses a method header that is missing or not the body's.
-pub(crate) fn check_method(headers: &HeaderMap, body: &str) -> Result<(), Refused> {
-    compare("Mcp-Method", plain(headers, METHOD)?, body)
+pub(crate) fn check_method(headers: &HeaderMap, body: &str) -> Result<(), ErrorResponse> {
+    require_equal("Mcp-Method", single_value(headers, METHOD)?, body)
 }
 
 /// Refuses a name header that is missing or, decoded, not the body's.
-pub(crate) fn check_name(headers: &HeaderMap, body: &str) -> Result<(), Refused> {
-    compare("Mcp-Name", readable(headers, "Mcp-Name")?.as_deref(), body)
+pub(crate) fn check_name(headers: &HeaderMap, body: &str) -> Result<(), ErrorResponse> {
+    require_equal("Mcp-Name", decoded_value(headers, "Mcp-Name")?.as_deref(), body)
 }
 
-/// The headers that repeat arguments of tools, whichever they are.
+/// Returns all headers that repeat tool arguments.
 pub(crate) fn params(headers: &HeaderMap) -> HeaderMap {
     let ours = headers.iter().filter(|(name, _)| name.as_str().starts_with(param_headers::PREFIX));
     let mut params = HeaderMap::new();
@@ -41,20 +41,20 @@ pub(crate) fn params(headers: &HeaderMap) -> HeaderMap {
     params
 }
 
-/// Refuses headers that do not repeat a tool's arguments as its definition wants it, and takes out those
-/// that do: they are ours, the others somebody else's.
+/// Refuses headers that do not repeat a tool's arguments as its definition requires, and removes
+/// the ones that do: Weir consumes these, the others are forwarded.
 pub(crate) fn check_params(
     headers: &mut HeaderMap,
-    mirror: &Mirror,
+    mirror: &ParamHeaders,
     params: &Object,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorResponse> {
     for (name, value) in mirror.values(params) {
-        let header = readable(headers, name.as_str())?;
+        let header = decoded_value(headers, name.as_str())?;
         match (header.as_deref(), value) {
-            // An object or an array, which no header can repeat, is for the tool to refuse.
-            (None, None | Some(Value::Other)) => {}
+            // No header can repeat an object or an array; the tool validates these.
+            (None, None | Some(ParamHeader::Other)) => {}
             (None, Some(_)) => return Err(missing(name.as_str())),
-            (Some(header), Some(value)) if value.is_said_by(header) => {}
+            (Some(header), Some(value)) if value.matches_header(header) => {}
             (Some(_), _) => return Err(different(name.as_str())),
         }
         headers.remove(name);
@@ -62,29 +62,32 @@ pub(crate) fn check_params(
     Ok(())
 }
 
-/// The only value of a header, decoded.
-fn readable<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Refused> {
-    let raw = plain(headers, name)?;
+/// Returns the single value of a header, decoded.
+fn decoded_value<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> Result<Option<Cow<'a, str>>, ErrorResponse> {
+    let raw = single_value(headers, name)?;
     let decoded = raw.map(|raw| {
-        param_headers::decode(raw).ok_or_else(|| mismatch(&format!("{name} is not readable")))
+        param_headers::decode(raw).ok_or_else(|| mismatch(&format!("{name} cannot be decoded")))
     });
     decoded.transpose()
 }
 
-/// The only value of a header, in characters that a header may have.
-fn plain<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refused> {
+/// Returns the single value of a header, in visible ASCII.
+fn single_value<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ErrorResponse> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
         return Ok(None);
     };
     if values.next().is_some() {
-        return Err(mismatch(&format!("{name} stands more than once")));
+        return Err(mismatch(&format!("{name} occurs more than once")));
     }
     let text = value.to_str().map_err(|_| mismatch(&format!("{name} has invalid characters")))?;
     Ok(Some(text))
 }
 
-fn compare(name: &str, header: Option<&str>, body: &str) -> Result<(), Refused> {
+fn require_equal(name: &str, header: Option<&str>, body: &str) -> Result<(), ErrorResponse> {
     match header {
         Some(header) if header == body => Ok(()),
         Some(_) => Err(different(name)),
@@ -92,16 +95,16 @@ fn compare(name: &str, header: Option<&str>, body: &str) -> Result<(), Refused> 
     }
 }
 
-fn different(name: &str) -> Refused {
-    mismatch(&format!("{name} does not say what the body says"))
+fn different(name: &str) -> ErrorResponse {
+    mismatch(&format!("{name} does not match the body"))
 }
 
-fn missing(name: &str) -> Refused {
+fn missing(name: &str) -> ErrorResponse {
     mismatch(&format!("{name} is missing"))
 }
 
-fn mismatch(text: &str) -> Refused {
-    Refused::new(StatusCode::BAD_REQUEST, HEADER_MISMATCH, format!("Header mismatch: {text}"))
+fn mismatch(text: &str) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::BAD_REQUEST, HEADER_MISMATCH, format!("Header mismatch: {text}"))
 }
 
 #[cfg(test)]
@@ -149,14 +152,14 @@ mod tests {
         assert!(!name_is_good(&[], "x") && !name_is_good(&["x", "x"], "x"));
     }
 
-    /// Checks headers `Mcp-Param-A` against the argument `a` of a tool that wants it repeated; what is left
-    /// of them.
+    /// Checks `Mcp-Param-A` headers against the argument `a` of a tool that requires them; returns
+    /// the number of remaining headers.
     fn params_are_good(type_: &str, argument: &str, values: &[&str]) -> Result<usize, ()> {
         let definition = format!(
             r#"{{"inputSchema":{{"properties":{{"a":{{"type":"{type_}","x-mcp-header":"A"}}}}}}}}"#
         );
         let definition = Object::parse(definition).expect("a definition");
-        let mirror = Mirror::read(&definition).expect("a good mark").expect("a mark");
+        let mirror = ParamHeaders::read(&definition).expect("a good mark").expect("a mark");
         let params = Object::parse(format!(r#"{{"arguments":{argument}}}"#)).expect("params");
         let mut headers = HeaderMap::new();
         for value in values {

@@ -1,28 +1,29 @@
-//! `input_required`: what an upstream needs from the client before it can answer, and what the client would have
-//! to declare for that.
-//!
-//! Knows nothing of: what becomes of the answers.
+//! `input_required` results: input that an upstream needs from the client, and the capabilities
+//! that the client would have to declare for it.
 
 use bytes::Bytes;
 use hyper::StatusCode;
 
-use super::super::response::Refused;
+use super::super::response::ErrorResponse;
 use super::{INPUT_REQUIRED, own_meta};
 use crate::downstream::response::results;
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::capabilities;
-use crate::mcp::input_request::{Abilities, INPUT_REQUESTS, Question, REQUEST_STATE, Subject};
+use crate::mcp::input_request::{
+    ClientFeatures, INPUT_REQUESTS, InputKind, InputRequest, REQUEST_STATE,
+};
 use crate::mcp::revision::Revision;
 
-/// A result that asks `questions`; the answers are to come with `state`, if there is one.
-pub(super) fn required(questions: &[Question], state: Option<&str>) -> Bytes {
+/// Builds a result with these input requests; the client sends its responses with `state`, if there
+/// is one.
+pub(super) fn required(input_requests: &[InputRequest], state: Option<&str>) -> Bytes {
     let mut requests = Object::new();
-    for question in questions {
+    for input_request in input_requests {
         let mut request = Object::new();
-        request.set("method", json::quote(question.subject.method()));
-        request.set("params", question.params.to_bytes());
-        requests.set(String::from(&*question.key), request.to_bytes());
+        request.set("method", json::quote(input_request.kind.method()));
+        request.set("params", input_request.params.to_bytes());
+        requests.set(String::from(&*input_request.key), request.to_bytes());
     }
     let mut result = Object::new();
     result.set("resultType", INPUT_REQUIRED);
@@ -34,71 +35,72 @@ pub(super) fn required(questions: &[Question], state: Option<&str>) -> Bytes {
     result.to_bytes()
 }
 
-/// Whether a result of an upstream's asks for nothing but what its client declared (spec, multi round-trip
+/// Checks that an upstream's result requests only what its client declared (spec, multi round-trip
 /// requests, server requirements: MUST NOT).
-pub(super) fn check(result: &Object, abilities: Abilities) -> Result<(), Refused> {
-    let broken = |text| Err(results::broken(text));
+pub(super) fn check(result: &Object, features: ClientFeatures) -> Result<(), ErrorResponse> {
+    let broken = |text| Err(results::internal_error(text));
     let requests = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
         (Some(requests), _) => requests,
-        (None, true) => return broken("the upstream asks for something that cannot be read"),
+        (None, true) => return broken("the upstream's input requests cannot be read"),
         (None, false) => return Ok(()),
     };
-    let mut lacking: Option<Abilities> = None;
+    let mut missing_features: Option<ClientFeatures> = None;
     for key in requests.keys() {
-        let Some(question) = Question::read(&requests, key) else {
-            return broken("the upstream asks for something that no client knows");
+        let Some(input_request) = InputRequest::read(&requests, key) else {
+            return broken("the upstream sent an unknown input request");
         };
-        if let Some(lacks) = abilities.lacks(&question) {
-            lacking = Some(lacks.and(lacking.unwrap_or_default()));
+        if let Some(lacks) = features.missing_for(&input_request) {
+            missing_features = Some(lacks.and(missing_features.unwrap_or_default()));
         }
     }
-    lacking.map_or(Ok(()), |lacking| Err(undeclared(lacking)))
+    missing_features.map_or(Ok(()), |missing_features| Err(undeclared(missing_features)))
 }
 
-/// The refusal of a call whose upstream asks for what the client did not declare.
-pub(super) fn undeclared(lacking: Abilities) -> Refused {
-    let text = "the upstream needs something from the client that it did not declare";
-    missing(text, required_capabilities(lacking))
+/// Error: the upstream requests a feature that the client did not declare.
+pub(super) fn undeclared(missing_features: ClientFeatures) -> ErrorResponse {
+    let text = "the upstream needs a capability that the client did not declare";
+    missing(text, required_capabilities(missing_features))
 }
 
-/// The refusal of a request about tasks by a client that did not declare them.
-pub(super) fn undeclared_tasks() -> Refused {
+/// Error: the client did not declare the tasks extension.
+pub(super) fn undeclared_tasks() -> ErrorResponse {
     let mut data = Object::new();
     data.set("requiredCapabilities", capabilities::TASKS);
     missing("tasks need an extension that the client did not declare", data.to_bytes())
 }
 
-fn missing(text: &str, data: Bytes) -> Refused {
+fn missing(text: &str, data: Bytes) -> ErrorResponse {
     // Spec, Streamable HTTP: the response status MUST be 400.
     let missing = mcp::code::MISSING_CLIENT_CAPABILITY;
-    let mut refused = Refused::new(StatusCode::BAD_REQUEST, missing, text);
+    let mut refused = ErrorResponse::new(StatusCode::BAD_REQUEST, missing, text);
     refused.error.data = Some(data);
     refused
 }
 
-/// The `data` of an error about capabilities that a client would have to declare.
-pub(super) fn required_capabilities(lacking: Abilities) -> Bytes {
+/// Builds the `data` of an error about missing client capabilities.
+pub(super) fn required_capabilities(missing_features: ClientFeatures) -> Bytes {
     let mut data = Object::new();
-    data.set("requiredCapabilities", lacking.declare(Revision::NEWEST).to_bytes());
+    data.set("requiredCapabilities", missing_features.declare(Revision::NEWEST).to_bytes());
     data.to_bytes()
 }
 
-/// The URLs that a legacy server's error wants its user to visit first (spec 2025-11-25, elicitation, error
-/// handling); `None` if there are none that can be asked for.
-pub(super) fn visits(error: &Object) -> Option<Vec<Question>> {
+/// Returns the URL elicitations of a legacy server's error (spec 2025-11-25, elicitation, error
+/// handling); `None` if there are none or one is invalid.
+pub(super) fn url_elicitations(error: &Object) -> Option<Vec<InputRequest>> {
     let elicitations = error.get_object("data")?.get_elements("elicitations")?;
     let visit = |(at, params): (usize, Bytes)| {
-        let params = Object::parse_again(params).ok()?;
+        let params = Object::parse_trusted(params).ok()?;
         let key = format!("visit-{}", at + 1).into();
-        let visit = Question { key, subject: Subject::Elicitation, params };
-        visit.is_visit().then_some(visit)
+        let visit = InputRequest { key, kind: InputKind::Elicitation, params };
+        visit.is_url_elicitation().then_some(visit)
     };
-    let visits: Option<Vec<_>> = elicitations.take(MAX_VISITS + 1).enumerate().map(visit).collect();
-    visits.filter(|visits| !visits.is_empty() && visits.len() <= MAX_VISITS)
+    let visits: Option<Vec<_>> =
+        elicitations.take(MAX_URL_ELICITATIONS + 1).enumerate().map(visit).collect();
+    visits.filter(|visits| !visits.is_empty() && visits.len() <= MAX_URL_ELICITATIONS)
 }
 
-/// How many URLs an error may want to be visited.
-const MAX_VISITS: usize = 64;
+/// Largest number of URL elicitations in one error.
+const MAX_URL_ELICITATIONS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -111,17 +113,18 @@ mod tests {
     #[test]
     fn what_is_asked_passes_byte_for_byte() {
         let params = object(r#"{ "message" : "\u0041", "odd":1e400 }"#);
-        let elicitation = Question { key: "q1".into(), subject: Subject::Elicitation, params };
-        let roots = Question { key: "q\"2".into(), subject: Subject::Roots, params: Object::new() };
+        let elicitation = InputRequest { key: "q1".into(), kind: InputKind::Elicitation, params };
+        let roots =
+            InputRequest { key: "q\"2".into(), kind: InputKind::Roots, params: Object::new() };
         let meta = format!(r#""_meta":{}"#, String::from_utf8_lossy(&own_meta().to_bytes()));
         let requests = r#""inputRequests":{"q1":{"method":"elicitation/create","params":{ "message" : "\u0041", "odd":1e400 }},"q\"2":{"method":"roots/list","params":{}}}"#;
-        let questions = [elicitation, roots];
+        let input_requests = [elicitation, roots];
         assert_eq!(
-            required(&questions, Some("s")),
+            required(&input_requests, Some("s")),
             format!(r#"{{"resultType":"input_required",{requests},"requestState":"s",{meta}}}"#)
         );
         assert_eq!(
-            required(&questions, None),
+            required(&input_requests, None),
             format!(r#"{{"resultType":"input_required",{requests},{meta}}}"#)
         );
     }
@@ -163,8 +166,10 @@ mod tests {
             ),
             (r#""inputRequests":[]"#.into(), "{}", Err((-32603, None))),
         ] {
-            let found =
-                check(&object(&format!("{{{requests}}}")), Abilities::read(&object(capabilities)));
+            let found = check(
+                &object(&format!("{{{requests}}}")),
+                ClientFeatures::read(&object(capabilities)),
+            );
             let found = found.map_err(|refused| {
                 let data = refused.error.data;
                 (refused.error.code, data.map(|data| String::from_utf8_lossy(&data).into_owned()))
@@ -176,7 +181,7 @@ mod tests {
     #[test]
     fn visits_are_read_from_an_error_whole_or_not_at_all() {
         let keys = |data: &str| {
-            let visits = visits(&object(&format!(r#"{{"code":-32042,"data":{data}}}"#)));
+            let visits = url_elicitations(&object(&format!(r#"{{"code":-32042,"data":{data}}}"#)));
             visits.map(|visits| visits.into_iter().map(|visit| visit.key).collect::<Vec<_>>())
         };
         let visit = r#"{"mode":"url","url":"https://x.test","message":"m","elicitationId":"e"}"#;

@@ -1,6 +1,5 @@
-//! `subscriptions/listen`: what a client hears of changes, and how the listen ends.
-//!
-//! Knows nothing of: the stream or the lines that carry it.
+//! `subscriptions/listen`: the filter, the acknowledgment, the notifications, and the end of a
+//! stream.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -12,84 +11,88 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join, join_all};
 use tokio::task::yield_now;
 
-use super::super::response::Refused;
+use super::super::response::ErrorResponse;
 use super::{COMPLETE, input, invalid_params};
-use crate::audit::{Ending, Outcome};
-use crate::downstream::limits::stream_limit::{Slot, Streams};
-use crate::downstream::response::audit_events::Streaming;
+use crate::audit::{AuditOutcome, EventCompletion};
+use crate::downstream::limits::stream_limit::{StreamLimiter, StreamPermit};
+use crate::downstream::response::audit_events::StreamRecord;
 use crate::downstream::response::results;
-use crate::gateway::{Fault, Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
+use crate::gateway::{
+    ClientContext, ClientNotification, ClientNotifications, Error, MAX_SUBSCRIPTIONS,
+    SubscribeOutcome, Subscriptions,
+};
 use crate::json::{self, Object};
 use crate::jsonrpc::{self, Id};
 use crate::mcp::capabilities::Capabilities;
-use crate::mcp::input_request::Abilities;
-use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
+use crate::mcp::input_request::ClientFeatures;
+use crate::mcp::kind::{ListTopic, RESOURCE_SUBSCRIPTIONS};
 use crate::mcp::meta;
 use crate::mcp::revision::Revision;
-use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TaskNews};
+use crate::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TaskStatusQueue};
 use crate::policy::limits::Permit;
 
-/// How many resources or tasks of a listen are looked up before other tasks of the thread have their turn.
-const AT_A_TIME: usize = 16;
+/// Resources or tasks that one request looks up before it yields to other tasks of the thread.
+const LOOKUPS_PER_YIELD: usize = 16;
 
-/// The request that opens it.
+/// Method that opens the stream.
 pub(super) const LISTEN: &str = "subscriptions/listen";
 
-/// An open `subscriptions/listen`.
-pub(in crate::downstream) struct Listening {
+/// An open `subscriptions/listen` stream.
+pub(in crate::downstream) struct ListenSubscription {
     id: Id,
     topics: [bool; 3],
-    /// Finds out which resources and tasks will be told of; `None` once that has been acknowledged.
-    opening: Option<BoxFuture<'static, Honored>>,
-    /// What the client can be asked by a task.
-    abilities: Abilities,
-    listen: Listen,
-    _slot: Slot,
+    /// Subscribes at the upstreams; `None` once the acknowledgment is sent.
+    opening: Option<BoxFuture<'static, AcceptedTargets>>,
+    /// Features that a task may request from the client.
+    features: ClientFeatures,
+    listen: ClientNotifications,
+    _stream_permit: StreamPermit,
     _permit: Permit,
-    _record: Streaming,
+    _record: StreamRecord,
 }
 
-/// The resources and the tasks that will be told of, as the client named them.
-type Honored = [Vec<Bytes>; 2];
+/// Accepted resources and tasks, as the client named them.
+type AcceptedTargets = [Vec<Bytes>; 2];
 
 pub(super) fn listen(
-    guest: &Guest,
+    client: &ClientContext,
     permit: Permit,
     id: &Id,
     params: &Object,
     revision: Revision,
     capabilities: &Object,
-    streams: &Streams,
-) -> Result<Listening, Refused> {
+    streams: &StreamLimiter,
+) -> Result<ListenSubscription, ErrorResponse> {
     let filter = params
-        .read_object("notifications")
+        .require_object("notifications")
         .map_err(|malformed| invalid_params(&malformed.in_member("notifications")))?;
-    let topics = Topic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
+    let topics = ListTopic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
     let resources = read_names(&filter, RESOURCE_SUBSCRIPTIONS)?;
     let tasks = read_names(&filter, TASK_IDS)?;
     // SEP-2663, task status notifications: a MUST.
     if !tasks.is_empty() && !Capabilities::read(capabilities).has_tasks() {
         return Err(input::undeclared_tasks());
     }
-    let slot = streams.open(guest.principal()).ok_or_else(|| results::too_busy(STREAM_RETRY))?;
-    let subscriptions = guest.subscriptions(&TaskNews::default());
-    let listen = guest.listen(&subscriptions, revision);
-    let subscribing = subscribe(guest.clone(), subscriptions, resources, tasks);
-    Ok(Listening {
-        // It stays for as long as its client likes.
-        id: id.apart(),
+    let stream_permit =
+        streams.acquire(client.principal()).ok_or_else(|| results::too_busy(STREAM_RETRY))?;
+    let subscriptions = client.subscriptions(&TaskStatusQueue::default());
+    let listen = client.listen(&subscriptions, revision);
+    let subscribing = subscribe(client.clone(), subscriptions, resources, tasks);
+    Ok(ListenSubscription {
+        // Copied, because the stream may stay open for long.
+        id: id.detached(),
         topics,
         opening: Some(subscribing.boxed()),
-        abilities: Abilities::read(capabilities),
+        features: ClientFeatures::read(capabilities),
         listen,
-        _slot: slot,
+        _stream_permit: stream_permit,
         _permit: permit,
-        _record: Streaming::begin(guest.record().clone()),
+        _record: StreamRecord::begin(client.record().clone()),
     })
 }
 
-/// The resources or tasks that a filter names, each once.
-fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
+/// Parses the resources or tasks of a filter, without duplicates.
+fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, ErrorResponse> {
     let list = match filter.get(member) {
         // Some clients write what they do not have as null.
         None | Some("null") => return Ok(Vec::new()),
@@ -97,7 +100,7 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
     };
     let no_strings = || invalid_params(&format!("`{member}` must be an array of strings"));
     let mut list = list.ok_or_else(no_strings)?;
-    // Those that are too many are not collected.
+    // Names beyond the limit are not collected.
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for raw in list.by_ref().take(MAX_SUBSCRIPTIONS) {
         let name: Box<str> = text(&raw).ok_or_else(no_strings)?.into();
@@ -108,7 +111,7 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
     if list.next().is_some() {
         let what = if member == TASK_IDS { "tasks" } else { "resources" };
         return Err(invalid_params(&format!(
-            "a listen may subscribe to {MAX_SUBSCRIPTIONS} {what} at most: open another one"
+            "a listen may subscribe to {MAX_SUBSCRIPTIONS} {what} at most: open another stream"
         )));
     }
     Ok(names)
@@ -118,134 +121,140 @@ fn text(raw: &[u8]) -> Option<Cow<'_, str>> {
     json::decode_string(std::str::from_utf8(raw).ok()?)
 }
 
-/// Subscribes to what was asked for, and returns what will be told: not what the client may not read or ask
-/// about, what is not there, and what its upstream does not tell of.
+/// Subscribes to the requested resources and tasks and returns the accepted ones. Left out are
+/// those that the client may not access, that do not exist, or whose upstream sends no
+/// notifications.
 async fn subscribe(
-    guest: Guest,
+    client: ClientContext,
     subscriptions: Arc<Subscriptions>,
     resources: Vec<Box<str>>,
     tasks: Vec<Box<str>>,
-) -> Honored {
-    let (guest, subscriptions) = (&guest, &subscriptions);
+) -> AcceptedTargets {
+    let (client, subscriptions) = (&client, &subscriptions);
     let subscribing = join_all(resources.iter().enumerate().map(|(at, uri)| async move {
-        wait_for_turn(at).await;
-        // The listen's own record tells of what it will hear; each resource that it will not has one.
-        let guest = guest.recorded(guest.record().another());
-        guest.record().of_method(LISTEN);
-        let subscribed = match guest.admit_part(uri).await {
-            Ok(permit) => guest.subscribe(&permit, subscriptions, uri).await,
+        yield_before(at).await;
+        // The audit event of the stream covers the accepted resources; each refused one has its
+        // own.
+        let client = client.with_record(client.record().begin_next());
+        client.record().set_method(LISTEN);
+        let subscribed = match client.admit_subscription(uri).await {
+            Ok(permit) => client.subscribe(&permit, subscriptions, uri).await,
             Err(fault) => Err(fault),
         };
         let outcome = match subscribed {
-            Ok(Subscribed::Agreed) => {
-                guest.record().end_if_told(ended(Outcome::Ok));
+            Ok(SubscribeOutcome::Accepted) => {
+                client.record().end_if_written(ended(AuditOutcome::Ok));
                 return Some(json::quote(uri));
             }
-            Ok(Subscribed::Refused(_)) | Err(Fault::Upstream { .. }) => Outcome::Error,
-            Err(_) => Outcome::Refused,
+            Ok(SubscribeOutcome::Refused(_)) | Err(Error::Upstream { .. }) => AuditOutcome::Error,
+            Err(_) => AuditOutcome::Refused,
         };
-        guest.record().end(ended(outcome));
+        client.record().end(ended(outcome));
         None
     }));
     let following = join_all(tasks.iter().enumerate().map(|(at, handle)| async move {
-        wait_for_turn(at).await;
-        let guest = guest.recorded(guest.record().another());
-        guest.record().of_method(LISTEN);
-        if guest.follow_task(subscriptions, handle).await {
-            guest.record().end_if_told(ended(Outcome::Ok));
+        yield_before(at).await;
+        let client = client.with_record(client.record().begin_next());
+        client.record().set_method(LISTEN);
+        if client.follow_task(subscriptions, handle).await {
+            client.record().end_if_written(ended(AuditOutcome::Ok));
             return Some(json::quote(handle));
         }
-        let outcome = if guest.record().is_sent() { Outcome::Error } else { Outcome::Refused };
-        guest.record().end(ended(outcome));
+        let outcome =
+            if client.record().is_sent() { AuditOutcome::Error } else { AuditOutcome::Refused };
+        client.record().end(ended(outcome));
         None
     }));
     let (resources, tasks) = join(subscribing, following).await;
     [resources, tasks].map(|names| names.into_iter().flatten().collect())
 }
 
-/// Looking up a URI takes time, which other tasks of the thread have to wait: so a few go at a time.
-async fn wait_for_turn(at: usize) {
-    for _ in 0..at / AT_A_TIME {
+/// Yields before every further group of lookups: looking up a URI takes time, for which other tasks
+/// of the thread would wait.
+async fn yield_before(at: usize) {
+    for _ in 0..at / LOOKUPS_PER_YIELD {
         yield_now().await;
     }
 }
 
-fn ended(outcome: Outcome) -> Ending {
-    Ending { outcome, code: None, status: None, bytes_out: None }
+fn ended(outcome: AuditOutcome) -> EventCompletion {
+    EventCompletion { outcome, code: None, status: None, bytes_out: None }
 }
 
-impl Listening {
-    /// What goes out next: the acknowledgment (spec, subscriptions: it comes first), then each change that
-    /// was asked for. Ends when its client would not be let in any more. Cancel-safe.
+impl ListenSubscription {
+    /// Returns the next message: the acknowledgment (spec, subscriptions: it comes first), then
+    /// each requested notification. Ends when the client would no longer be authenticated.
+    /// Cancel-safe.
     pub(in crate::downstream) async fn next(&mut self) -> Option<Bytes> {
         if let Some(opening) = &mut self.opening {
-            let honored = opening.await;
+            let accepted = opening.await;
             self.opening = None;
-            return Some(self.acknowledged(&honored));
+            return Some(self.acknowledged(&accepted));
         }
         loop {
-            let news = self.listen.next().await?;
-            if let News::Task(task) = &news {
-                match self.told(task) {
-                    Some(told) => return Some(told),
+            let notification = self.listen.next().await?;
+            if let ClientNotification::Task(task) = &notification {
+                match self.task_notification(task) {
+                    Some(task_notification) => return Some(task_notification),
                     None => continue,
                 }
             }
-            let is_wanted = match &news {
-                News::Lists(topic) => self.topics[topic.index()],
-                News::Updated(_) | News::Task(_) => true,
-                // Spec 2026-07-28, changelog: this era knows no such news.
-                News::Visited(_) => false,
+            let is_wanted = match &notification {
+                ClientNotification::Lists(topic) => self.topics[topic.index()],
+                ClientNotification::Updated(_) | ClientNotification::Task(_) => true,
+                // Spec 2026-07-28, changelog: this era has no `elicitation/complete`.
+                ClientNotification::ElicitationComplete(_) => false,
             };
             if is_wanted {
-                return Some(results::news(&news, self.params()));
+                return Some(results::change_notification(&notification, self.params()));
             }
         }
     }
 
-    /// The notification of a task; `None` if the task asks for what the client did not declare, which it will be
-    /// told when it asks about the task.
-    fn told(&self, task: &Bytes) -> Option<Bytes> {
+    /// Builds a task notification; `None` if the task requests input that the client did not
+    /// declare. The client gets that error when it requests the task.
+    fn task_notification(&self, task: &Bytes) -> Option<Bytes> {
         let mut task = Object::parse_within(task.clone(), usize::MAX).ok()?;
-        input::check(&task, self.abilities).ok()?;
+        input::check(&task, self.features).ok()?;
         let mut meta = task.get_object("_meta").unwrap_or_default();
         meta.set(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
         task.set("_meta", meta.to_bytes());
-        Some(jsonrpc::write_notification(TOLD_TO_LISTENERS, &task.to_bytes()))
+        Some(jsonrpc::write_notification(TASK_NOTIFICATION, &task.to_bytes()))
     }
 
-    /// The kinds, resources and tasks that will be told of; others that were asked for are left out.
-    fn acknowledged(&self, named: &Honored) -> Bytes {
-        let mut honored = Object::new();
-        for topic in Topic::ALL.into_iter().filter(|topic| self.topics[topic.index()]) {
-            honored.set(topic.filter_member(), "true");
+    /// Builds the acknowledgment: accepted list kinds, resources and tasks.
+    fn acknowledged(&self, named: &AcceptedTargets) -> Bytes {
+        let mut accepted = Object::new();
+        for topic in ListTopic::ALL.into_iter().filter(|topic| self.topics[topic.index()]) {
+            accepted.set(topic.filter_member(), "true");
         }
         for (member, names) in [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().zip(named) {
             if !names.is_empty() {
                 let list = [&b"["[..], &names.join(&b","[..]), b"]"].concat();
-                honored.set(member, list);
+                accepted.set(member, list);
             }
         }
         let mut params = self.params();
-        params.set("notifications", honored.to_bytes());
+        params.set("notifications", accepted.to_bytes());
         jsonrpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
     }
 
-    /// The end, where the wire has a stream of its own for it (spec, subscriptions, graceful closure).
+    /// Builds the final result, on a stream of its own (spec, subscriptions, graceful closure).
     pub(in crate::downstream) fn ended(&self) -> Bytes {
         let mut result = self.params();
         result.set("resultType", COMPLETE);
         jsonrpc::write_result(&self.id, &result.to_bytes())
     }
 
-    /// The end on a shared wire (spec, cancellation: `notifications/cancelled` with the listen's id).
+    /// Builds the cancellation, on a shared stream (spec, cancellation: `notifications/cancelled`
+    /// with the request id of the listen).
     pub(in crate::downstream) fn cancelled(&self) -> Bytes {
         let mut params = Object::new();
         params.set("requestId", self.id.as_bytes().clone());
         jsonrpc::write_notification("notifications/cancelled", &params.to_bytes())
     }
 
-    /// `_meta` with the subscription's id, which keeps the JSON type of the request's.
+    /// Builds `_meta` with the subscription id, which keeps the JSON type of the request id.
     fn params(&self) -> Object {
         let mut meta = Object::new();
         meta.set(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
@@ -255,5 +264,5 @@ impl Listening {
     }
 }
 
-/// When a client with too many streams may try again.
+/// Delay after which a client that has reached its stream limit may retry.
 const STREAM_RETRY: Duration = Duration::from_secs(1);

@@ -1,9 +1,7 @@
-//! How requests ended, told to their records.
+//! Completion of audit events and request metrics with the response.
 //!
-//! Promises: a record ends when its answer is there, or, where that arrives in pieces, with the last of them; what
-//! its client does not wait for is cancelled.
-//!
-//! Knows nothing of: what else stands in a record.
+//! Invariants: an audit event ends when its response is complete, or, if the result is streamed,
+//! with its last piece; a stream that its client drops is recorded as cancelled.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,45 +10,53 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 
-use crate::audit::{Ending, Outcome, Record, Wire};
+use crate::audit::{AuditEvent, AuditOutcome, EventCompletion, TransportKind};
 use crate::downstream::response::results::own_code;
-use crate::downstream::response::{Answer, Failure, Text};
-use crate::gateway::{End, Timing};
+use crate::downstream::response::{ClientResponse, ErrorOrigin, ResponseBody};
+use crate::gateway::{RequestStatus, RequestTimer};
 use crate::jsonrpc::code;
-use crate::mcp::call::Broken;
+use crate::mcp::call::PayloadBroken;
 
-/// The answer, which is the end of the record and of what is counted.
-pub(crate) fn concluded(record: &Record, timing: Timing, answer: Answer) -> Answer {
-    end(record, Some(timing), answer)
+/// Ends the audit event and the request metrics with this response, and returns it.
+pub(crate) fn finish_request(
+    record: &AuditEvent,
+    timing: RequestTimer,
+    response: ClientResponse,
+) -> ClientResponse {
+    end(record, Some(timing), response)
 }
 
-/// The answer, which is the end of the record.
-pub(crate) fn recorded(record: &Record, answer: Answer) -> Answer {
-    end(record, None, answer)
+/// Ends the audit event with this response, and returns it.
+pub(crate) fn finish_event(record: &AuditEvent, response: ClientResponse) -> ClientResponse {
+    end(record, None, response)
 }
 
-fn end(record: &Record, timing: Option<Timing>, answer: Answer) -> Answer {
-    let ending = record.wire().map(|wire| {
-        let (outcome, code) = judge(record, answer.failure);
-        let status = (wire == Wire::Http).then(|| answer.status.as_u16());
-        Ending { outcome, code, status, bytes_out: None }
+fn end(
+    record: &AuditEvent,
+    timing: Option<RequestTimer>,
+    response: ClientResponse,
+) -> ClientResponse {
+    let completion = record.transport().map(|transport| {
+        let (outcome, code) = outcome_of(record, response.failure);
+        let status = (transport == TransportKind::Http).then(|| response.status.as_u16());
+        EventCompletion { outcome, code, status, bytes_out: None }
     });
-    let end = match answer.failure {
-        None => End::Good,
-        Some(Failure::Own(code)) => End::Error(Some(code)),
-        Some(Failure::Upstreams(code)) => End::Error(code),
+    let end = match response.failure {
+        None => RequestStatus::Success,
+        Some(ErrorOrigin::Gateway(code)) => RequestStatus::Error(Some(code)),
+        Some(ErrorOrigin::Upstream(code)) => RequestStatus::Error(code),
     };
-    let text = match answer.text {
-        Text::Arriving(head, pieces) => {
-            // What stands around the pieces goes out, too.
+    let text = match response.text {
+        ResponseBody::Arriving(head, pieces) => {
+            // The text around the pieces counts as well.
             let sent = head.len() as u64 + 1;
-            let record = ending.map(|ending| (record.clone(), ending));
+            let record = completion.map(|completion| (record.clone(), completion));
             let timing = timing.map(|timing| (timing, end));
-            Text::Arriving(head, Told { pieces, sent, record, timing }.boxed())
+            ResponseBody::Arriving(head, RecordedPieces { pieces, sent, record, timing }.boxed())
         }
         text => {
-            if let Some(ending) = ending {
-                record.end(Ending { bytes_out: text.len(), ..ending });
+            if let Some(completion) = completion {
+                record.end(EventCompletion { bytes_out: text.len(), ..completion });
             }
             if let Some(timing) = timing {
                 timing.end(end);
@@ -58,40 +64,45 @@ fn end(record: &Record, timing: Option<Timing>, answer: Answer) -> Answer {
             text
         }
     };
-    Answer { text, ..answer }
+    ClientResponse { text, ..response }
 }
 
-/// Whether a request failed because of its upstream, or was refused here.
-fn judge(record: &Record, failure: Option<Failure>) -> (Outcome, Option<i64>) {
+/// Returns the audit outcome: an error if the upstream failed, a refusal if the gateway refused.
+fn outcome_of(record: &AuditEvent, failure: Option<ErrorOrigin>) -> (AuditOutcome, Option<i64>) {
     match failure {
-        None => (Outcome::Ok, None),
-        Some(Failure::Upstreams(code)) => (Outcome::Error, code),
-        Some(Failure::Own(code)) => {
+        None => (AuditOutcome::Ok, None),
+        Some(ErrorOrigin::Upstream(code)) => (AuditOutcome::Error, code),
+        Some(ErrorOrigin::Gateway(code)) => {
             let failed = [own_code::UNAVAILABLE, own_code::TIMED_OUT, code::INTERNAL_ERROR];
             let is_error = failed.contains(&code) || record.is_sent() && code != own_code::TOO_BUSY;
             (
-                if is_error && !record.is_refused() { Outcome::Error } else { Outcome::Refused },
+                if is_error && !record.is_refused() {
+                    AuditOutcome::Error
+                } else {
+                    AuditOutcome::Refused
+                },
                 Some(code),
             )
         }
     }
 }
 
-/// The pieces of an answer on their way out. Dropped before their end, nobody waits for them.
-struct Told {
-    pieces: BoxStream<'static, Result<Bytes, Broken>>,
+/// Streamed result with its audit event and metrics. Dropped before its end, it is recorded as
+/// cancelled.
+struct RecordedPieces {
+    pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
     sent: u64,
-    /// What the last of them ends, and how.
-    record: Option<(Record, Ending)>,
-    timing: Option<(Timing, End)>,
+    /// Audit event that the last piece ends, and its completion.
+    record: Option<(AuditEvent, EventCompletion)>,
+    timing: Option<(RequestTimer, RequestStatus)>,
 }
 
-impl Told {
-    /// As it was meant, or otherwise.
-    fn end(&mut self, otherwise: Option<(Outcome, End)>) {
-        if let Some((record, ending)) = self.record.take() {
-            let outcome = otherwise.map_or(ending.outcome, |(outcome, _)| outcome);
-            record.end(Ending { outcome, bytes_out: Some(self.sent), ..ending });
+impl RecordedPieces {
+    /// Ends the audit event with the planned outcome, or with `otherwise`.
+    fn end(&mut self, otherwise: Option<(AuditOutcome, RequestStatus)>) {
+        if let Some((record, completion)) = self.record.take() {
+            let outcome = otherwise.map_or(completion.outcome, |(outcome, _)| outcome);
+            record.end(EventCompletion { outcome, bytes_out: Some(self.sent), ..completion });
         }
         if let Some((timing, end)) = self.timing.take() {
             timing.end(otherwise.map_or(end, |(_, end)| end));
@@ -99,39 +110,44 @@ impl Told {
     }
 }
 
-impl Stream for Told {
-    type Item = Result<Bytes, Broken>;
+impl Stream for RecordedPieces {
+    type Item = Result<Bytes, PayloadBroken>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let piece = std::task::ready!(self.pieces.as_mut().poll_next(cx));
         match &piece {
             Some(Ok(piece)) => self.sent += piece.len() as u64,
-            Some(Err(_)) => self.end(Some((Outcome::Error, End::Error(None)))),
+            Some(Err(_)) => self.end(Some((AuditOutcome::Error, RequestStatus::Error(None)))),
             None => self.end(None),
         }
         Poll::Ready(piece)
     }
 }
 
-impl Drop for Told {
+impl Drop for RecordedPieces {
     fn drop(&mut self) {
-        self.end(Some((Outcome::Cancelled, End::Cancelled)));
+        self.end(Some((AuditOutcome::Cancelled, RequestStatus::Cancelled)));
     }
 }
 
-/// A stream that stays open. One line tells that it begins; dropped, another one that it has ended.
-pub(crate) struct Streaming(Record);
+/// Audit event of a stream that stays open: one entry when it opens, one on drop.
+pub(crate) struct StreamRecord(AuditEvent);
 
-impl Streaming {
-    pub(crate) fn begin(record: Record) -> Self {
-        record.stream();
+impl StreamRecord {
+    pub(crate) fn begin(record: AuditEvent) -> Self {
+        record.record_stream_start();
         Self(record)
     }
 }
 
-impl Drop for Streaming {
+impl Drop for StreamRecord {
     fn drop(&mut self) {
-        let status = (self.0.wire() != Some(Wire::Stdio)).then_some(200);
-        self.0.end(Ending { outcome: Outcome::Ok, code: None, status, bytes_out: None });
+        let status = (self.0.transport() != Some(TransportKind::Stdio)).then_some(200);
+        self.0.end(EventCompletion {
+            outcome: AuditOutcome::Ok,
+            code: None,
+            status,
+            bytes_out: None,
+        });
     }
 }

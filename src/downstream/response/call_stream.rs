@@ -1,82 +1,80 @@
-//! What goes out beside an answer, on its call's own stream, while the answer is made: progress under the
-//! client's own token, log messages, and what its upstream asks of the client.
+//! Messages sent on a call's stream before its response: progress under the client's token, log
+//! messages, and requests from its upstream to the client.
 //!
-//! Promises: what is said goes before the answer, in its order; a call that its client has cancelled is
-//! told of no further, but questions that were asked for it are taken back.
-//!
-//! Knows nothing of: eras, and which wire carries it.
+//! Invariants: these messages are written before the response, in their order; after the client has
+//! cancelled the call it gets no more notifications, but the requests sent for it are cancelled.
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::json;
 use crate::jsonrpc::{self, Id};
-use crate::mcp::call_notifications::{Note, NoteStream, Notes};
-use crate::mcp::elicitation_complete::Visits;
-use crate::mcp::input_request::VISIT_DONE;
-use crate::mcp::log_level::Wanted;
-use crate::memory_budget::Budget;
+use crate::mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
+use crate::mcp::elicitation_complete::ElicitationCompletions;
+use crate::mcp::input_request::ELICITATION_COMPLETE;
+use crate::mcp::log_level::LogLevelSetting;
+use crate::memory_budget::MemoryBudget;
 
-/// What goes out beside one answer.
+/// Messages of one call.
 #[derive(Default)]
-pub(crate) struct Beside {
-    noted: Option<Noted>,
-    said: Option<mpsc::Receiver<Bytes>>,
+pub(crate) struct CallMessages {
+    notifications: Option<CallNotifications>,
+    complete: Option<mpsc::Receiver<Bytes>>,
 }
 
-/// Notes, as this client is told of them.
-struct Noted {
-    /// Under which it hears of progress, if it asked for any.
+/// Notifications of one call, in the form for this client.
+struct CallNotifications {
+    /// Progress token, if the client has sent one.
     token: Option<Id>,
-    notes: NoteStream,
-    budget: Budget,
+    notes: NotificationStream,
+    budget: MemoryBudget,
 }
 
-/// Where whole messages are put that go out beside an answer; a full one is waited for. Closed once
-/// nobody takes them any more: the stream is lost.
-pub(crate) type Say = mpsc::Sender<Bytes>;
+/// Sender for complete messages on a call's stream. Waits while the queue is full; fails once the
+/// stream is lost.
+pub(crate) type CallSender = mpsc::Sender<Bytes>;
 
-impl Beside {
-    /// Where an upstream's side puts notes, and what becomes of them: of progress nothing without a
-    /// `token`, of log messages nothing where none are wanted, and of visits nothing without `visits`.
-    /// What waits to be read counts against `budget`.
-    pub(crate) fn notes(
+impl CallMessages {
+    /// Creates the sink for an upstream's notifications, and the message stream that they are read
+    /// from. Progress is dropped without a `token`, log messages if the client wants none, and
+    /// `elicitation/complete` without `completions`. Queued notifications count against `budget`.
+    pub(crate) fn open(
         token: Option<Id>,
-        logs: Wanted,
-        visits: Option<&Visits>,
-        budget: &Budget,
-    ) -> (Notes, Self) {
-        if token.is_none() && logs.least().is_none() && visits.is_none() {
-            return (Notes::unheard(), Self::default());
+        logs: LogLevelSetting,
+        completions: Option<&ElicitationCompletions>,
+        budget: &MemoryBudget,
+    ) -> (NotificationSink, Self) {
+        if token.is_none() && logs.minimum().is_none() && completions.is_none() {
+            return (NotificationSink::disabled(), Self::default());
         }
-        let (notes, stream) = Notes::open(token.is_some(), logs);
-        if let Some(visits) = visits {
-            notes.tell_visits(visits);
+        let (notes, stream) = NotificationSink::open(token.is_some(), logs);
+        if let Some(completions) = completions {
+            notes.forward_elicitation_completions(completions);
         }
         notes.count_against(budget);
-        let noted = Noted { token, notes: stream, budget: budget.clone() };
-        (notes, Self { noted: Some(noted), said: None })
+        let notifications = CallNotifications { token, notes: stream, budget: budget.clone() };
+        (notes, Self { notifications: Some(notifications), complete: None })
     }
 
-    /// Takes whole messages, too.
-    pub(crate) fn with_said(self) -> (Say, Self) {
-        let (say, said) = mpsc::channel(QUEUE);
-        (say, Self { said: Some(said), ..self })
+    /// Adds a sender for complete messages.
+    pub(crate) fn with_sender(self) -> (CallSender, Self) {
+        let (sender, complete) = mpsc::channel(QUEUE);
+        (sender, Self { complete: Some(complete), ..self })
     }
 
-    /// The next message. Never ends: race it with the answer. Cancel-safe.
+    /// Returns the next message. Never ends: race it against the response. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Bytes {
-        let Self { noted, said } = self;
-        let next_note = async {
-            match noted {
-                Some(noted) => noted.next().await,
+        let Self { notifications, complete } = self;
+        let next_notification = async {
+            match notifications {
+                Some(notifications) => notifications.next().await,
                 None => std::future::pending().await,
             }
         };
-        let next_said = async {
-            match said {
-                // Nobody has anything to say any more.
-                Some(said) => match said.recv().await {
+        let next_complete = async {
+            match complete {
+                // All senders are dropped.
+                Some(complete) => match complete.recv().await {
                     Some(message) => message,
                     None => std::future::pending().await,
                 },
@@ -85,28 +83,32 @@ impl Beside {
         };
         tokio::select! {
             biased;
-            message = next_said => message,
-            note = next_note => note,
+            message = next_complete => message,
+            notification = next_notification => notification,
         }
     }
 
-    /// Those that are left, once the answer is there; without one, because it was cancelled, only what has
-    /// been said.
+    /// Returns the remaining messages once the response is ready. Without a response, because the
+    /// call was cancelled, only the complete messages are left.
     pub(crate) fn rest(self, is_answered: bool) -> impl Iterator<Item = Bytes> {
-        let Self { noted, said } = self;
-        let notes = noted.filter(|_| is_answered).into_iter().flat_map(Noted::rest);
-        let said =
-            said.into_iter().flat_map(|mut said| std::iter::from_fn(move || said.try_recv().ok()));
-        notes.chain(said)
+        let Self { notifications, complete } = self;
+        let notes =
+            notifications.filter(|_| is_answered).into_iter().flat_map(CallNotifications::rest);
+        let complete = complete
+            .into_iter()
+            .flat_map(|mut complete| std::iter::from_fn(move || complete.try_recv().ok()));
+        notes.chain(complete)
     }
 }
 
-impl Noted {
+impl CallNotifications {
     async fn next(&mut self) -> Bytes {
         loop {
-            let note = self.notes.next().await;
-            // One for which there is no room is not told.
-            if let Ok(message) = self.budget.keep_large(message(self.token.as_ref(), note)) {
+            let notification = self.notes.next().await;
+            // A notification is dropped if the budget has no room for it.
+            if let Ok(message) =
+                self.budget.charge_large(message(self.token.as_ref(), notification))
+            {
                 return message;
             }
         }
@@ -114,25 +116,32 @@ impl Noted {
 
     fn rest(self) -> impl Iterator<Item = Bytes> {
         let Self { token, notes, budget } = self;
-        let messages = notes.rest().into_iter().map(move |note| message(token.as_ref(), note));
-        messages.filter_map(move |message| budget.keep_large(message).ok())
+        let messages = notes
+            .drain()
+            .into_iter()
+            .map(move |notification| message(token.as_ref(), notification));
+        messages.filter_map(move |message| budget.charge_large(message).ok())
     }
 }
 
-fn message(token: Option<&Id>, note: Note) -> Bytes {
-    match note {
-        Note::Progress(mut params) => {
+fn message(token: Option<&Id>, notification: CallNotification) -> Bytes {
+    match notification {
+        CallNotification::Progress(mut params) => {
             if let Some(token) = token {
                 params.set("progressToken", token.as_bytes().clone());
             }
             let params = json::on_one_line(params.to_bytes());
             jsonrpc::write_notification("notifications/progress", &params)
         }
-        Note::Log(params) => jsonrpc::write_notification("notifications/message", &params),
-        Note::Visited(params) => jsonrpc::write_notification(VISIT_DONE, &params),
+        CallNotification::Log(params) => {
+            jsonrpc::write_notification("notifications/message", &params)
+        }
+        CallNotification::ElicitationComplete(params) => {
+            jsonrpc::write_notification(ELICITATION_COMPLETE, &params)
+        }
     }
 }
 
-/// How many messages wait for a call's stream: all questions that a conversation may have open, and
-/// their taking back.
+/// Length of a call's message queue: all requests that a session may have open, and their
+/// cancellations.
 const QUEUE: usize = 128;

@@ -1,61 +1,61 @@
-//! What both dialects write alike: lists, capabilities, who Weir is, and faults that read the same in
-//! every revision.
-//!
-//! Knows nothing of: eras. What differs between them, the dialects add.
+//! Results and errors that both dialects share: lists, capabilities, server info, and errors that
+//! read the same in every revision. Whatever differs between the eras, the dialects add.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
 
-use crate::catalog::View;
-use crate::downstream::response::Refused;
-use crate::gateway::{Guest, News, Page};
+use crate::catalog::RoleView;
+use crate::downstream::response::ErrorResponse;
+use crate::gateway::{ClientContext, ClientNotification, ListPage};
 use crate::guard::Findings;
 use crate::json::{self, Object};
 use crate::jsonrpc::{self, code};
 use crate::mcp;
-use crate::mcp::call::{Method, Outcome, Reply, Uncollected};
+use crate::mcp::call::{CollectError, Method, ResponseOutcome, UpstreamResponse};
 use crate::mcp::capabilities::Capabilities;
-use crate::mcp::input_request::VISIT_DONE;
-use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
+use crate::mcp::input_request::ELICITATION_COMPLETE;
+use crate::mcp::kind::{Kind, ListTopic, RESOURCE_UPDATED};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::task::{MAX_TASK_ID_BYTES, TOLD_TO_OWNERS};
-use crate::memory_budget::Unheld;
+use crate::mcp::task::{MAX_TASK_ID_BYTES, TASK_STATUS_NOTIFICATION};
+use crate::memory_budget::BufferError;
 use crate::timestamp;
 use crate::upstream;
 
-/// Weir's own codes, outside of what JSON-RPC reserves.
+/// Weir's own error codes, outside the range that JSON-RPC reserves.
 pub(crate) mod own_code {
-    /// A rate limit, or too much at a time.
+    /// A rate or concurrency limit is reached.
     pub(crate) const TOO_BUSY: i64 = 4290;
-    /// The upstream is not there.
+    /// The upstream is unavailable.
     pub(crate) const UNAVAILABLE: i64 = 5030;
-    /// The request must be recorded, and cannot be.
+    /// The audit log is mandatory and unavailable.
     pub(crate) const UNRECORDED: i64 = 5031;
-    /// The upstream took too long.
+    /// The upstream timed out.
     pub(crate) const TIMED_OUT: i64 = 5040;
     /// A message is larger than allowed.
     pub(crate) const TOO_LARGE: i64 = 5130;
 }
 
-/// Reads which page of a list is asked for.
-pub(crate) fn cursor(params: &Object) -> Result<Option<String>, Refused> {
+/// Parses the `cursor` of a list request.
+pub(crate) fn cursor(params: &Object) -> Result<Option<String>, ErrorResponse> {
     match params.get("cursor") {
-        // Some clients write what they do not have as null.
+        // Some clients send null for an absent member.
         None | Some("null") => Ok(None),
         Some(raw) => match json::decode_string(raw) {
             Some(cursor) => Ok(Some(cursor.into_owned())),
-            None => {
-                Err(Refused::new(StatusCode::OK, code::INVALID_PARAMS, "`cursor` must be a string"))
-            }
+            None => Err(ErrorResponse::new(
+                StatusCode::OK,
+                code::INVALID_PARAMS,
+                "`cursor` must be a string",
+            )),
         },
     }
 }
 
-/// A page's items and where the next one begins.
-pub(crate) fn page(kind: Kind, page: &Page) -> Object {
+/// Builds the result of a list request from a page.
+pub(crate) fn page(kind: Kind, page: &ListPage) -> Object {
     let mut result = Object::new();
     result.set(kind.list_member(), page.items.clone());
     if let Some(cursor) = &page.next_cursor {
@@ -64,7 +64,7 @@ pub(crate) fn page(kind: Kind, page: &Page) -> Object {
     result
 }
 
-/// The upstreams that a list misses, as a member of `_meta`; none if it is whole.
+/// Adds the upstreams whose items are missing to `_meta`, if there are any.
 pub(crate) fn set_partial(meta: &mut Object, partial: &[UpstreamName]) {
     if partial.is_empty() {
         return;
@@ -74,12 +74,13 @@ pub(crate) fn set_partial(meta: &mut Object, partial: &[UpstreamName]) {
     meta.set(meta::PARTIAL, format!("[{}]", names.join(",")));
 }
 
-/// What a client can ask for. Changes of lists are always told, since Weir tells them itself; the rest is
-/// written as it is given, and a dialect takes out what its revision does not have.
+/// Builds the server capabilities. `listChanged` is always set, because Weir sends these
+/// notifications itself; the rest is written as given, and a dialect removes what its revision does
+/// not have.
 pub(crate) fn capabilities(given: &Capabilities) -> Object {
     let mut written = Object::new();
-    for topic in Topic::ALL {
-        let subscribe = given.subscribe && topic == Topic::Resources;
+    for topic in ListTopic::ALL {
+        let subscribe = given.subscribe && topic == ListTopic::Resources;
         written.set(
             topic.capability(),
             if subscribe {
@@ -107,29 +108,34 @@ pub(crate) fn capabilities(given: &Capabilities) -> Object {
     written
 }
 
-/// What upstreams tell models about their use, where they do.
-pub(crate) fn set_instructions(result: &mut Object, view: &View) {
+/// Sets the upstreams' instructions for models, if there are any.
+pub(crate) fn set_instructions(result: &mut Object, view: &RoleView) {
     if let Some(instructions) = view.instructions() {
         result.set("instructions", json::quote(instructions));
     }
 }
 
-/// The notification that tells a client what is new; `params` holds what its dialect adds. A task is told as its
-/// owners are: who listens for it is told by its dialect.
-pub(crate) fn news(news: &News, mut params: Object) -> Bytes {
-    let method = match news {
-        News::Lists(topic) => topic.notification(),
-        News::Updated(uri) => {
+/// Builds a change notification; `params` holds the members that a dialect adds. A task
+/// notification has the form for the task's owner; the modern dialect builds the form for listeners
+/// itself.
+pub(crate) fn change_notification(notification: &ClientNotification, mut params: Object) -> Bytes {
+    let method = match notification {
+        ClientNotification::Lists(topic) => topic.notification(),
+        ClientNotification::Updated(uri) => {
             params.set("uri", json::quote(uri));
             RESOURCE_UPDATED
         }
-        News::Task(task) => return jsonrpc::write_notification(TOLD_TO_OWNERS, task),
-        News::Visited(params) => return jsonrpc::write_notification(VISIT_DONE, params),
+        ClientNotification::Task(task) => {
+            return jsonrpc::write_notification(TASK_STATUS_NOTIFICATION, task);
+        }
+        ClientNotification::ElicitationComplete(params) => {
+            return jsonrpc::write_notification(ELICITATION_COMPLETE, params);
+        }
     };
     jsonrpc::write_notification(method, &params.to_bytes())
 }
 
-/// Who Weir is. Revisions that do not know a title skip it.
+/// Server info. Revisions without titles ignore the title.
 pub(crate) fn server_info() -> Bytes {
     Bytes::from_static(
         concat!(r#"{"name":"weir","title":"Weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
@@ -137,46 +143,51 @@ pub(crate) fn server_info() -> Bytes {
     )
 }
 
-/// Nobody here answers to this method.
-pub(crate) fn unknown_method(status: StatusCode, method: &str) -> Refused {
+/// Error: unknown method.
+pub(crate) fn unknown_method(status: StatusCode, method: &str) -> ErrorResponse {
     let shown: String = method.chars().take(MAX_SHOWN_CHARS).collect();
-    Refused::new(status, code::METHOD_NOT_FOUND, format!("Method not found: {shown}"))
+    ErrorResponse::new(status, code::METHOD_NOT_FOUND, format!("Method not found: {shown}"))
 }
 
-/// The client may try again later.
-pub(crate) fn too_busy(retry_after: Duration) -> Refused {
-    // Whoever waits so long has waited long enough: rounded up.
+/// Error: the client may retry later.
+pub(crate) fn too_busy(retry_after: Duration) -> ErrorResponse {
+    // Rounded up, so that a retry is never too early.
     let milliseconds = retry_after.as_nanos().div_ceil(1_000_000);
     let text = format!("too many requests: try again in {milliseconds} ms");
-    later(StatusCode::TOO_MANY_REQUESTS, own_code::TOO_BUSY, text, retry_after)
+    with_retry_after(StatusCode::TOO_MANY_REQUESTS, own_code::TOO_BUSY, text, retry_after)
 }
 
-/// An error that says when the client may try again.
-fn later(status: StatusCode, code: i64, text: String, retry_after: Duration) -> Refused {
+/// Builds an error with a retry delay.
+fn with_retry_after(
+    status: StatusCode,
+    code: i64,
+    text: String,
+    retry_after: Duration,
+) -> ErrorResponse {
     let milliseconds = retry_after.as_nanos().div_ceil(1_000_000);
     let data = format!("{{\"retryAfterMs\":{milliseconds}}}");
     let error = jsonrpc::Error { data: Some(data.into()), ..jsonrpc::Error::new(code, text) };
-    Refused { error, status, retry_after: Some(retry_after) }
+    ErrorResponse { error, status, retry_after: Some(retry_after) }
 }
 
-/// A call asked for something and there was no place for it to wait for the answer.
-pub(crate) fn too_many_waiting() -> Refused {
-    let text =
-        "too many calls wait for their clients' answers: this one was cancelled after it had begun";
-    Refused::new(StatusCode::OK, own_code::TOO_BUSY, text)
+/// Error: the call needed input from the client, and the table of suspended calls was full.
+pub(crate) fn too_many_waiting() -> ErrorResponse {
+    let text = "too many calls wait for input from their clients: \
+                this one was cancelled after it had begun";
+    ErrorResponse::new(StatusCode::OK, own_code::TOO_BUSY, text)
 }
 
-/// Everything has to be recorded here, and that fails: nothing was done.
-pub(crate) fn unrecorded() -> Refused {
-    let text = "the request cannot be recorded, so it was not carried out; try again later";
-    Refused::new(StatusCode::OK, own_code::UNRECORDED, text)
+/// Error: the audit log is mandatory and unavailable; nothing was carried out.
+pub(crate) fn unrecorded() -> ErrorResponse {
+    let text = "the audit log is unavailable, so the request was not carried out; try again later";
+    ErrorResponse::new(StatusCode::OK, own_code::UNRECORDED, text)
 }
 
-/// An upstream broke, in words that name it and nothing behind it: causes may hold paths and
-/// addresses, and are the operator's.
-pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> Refused {
+/// Error of an upstream. The text names the upstream only: the cause may contain paths and
+/// addresses, and is for the operator.
+pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> ErrorResponse {
     use upstream::Error;
-    let refused = |code, text| Refused::new(StatusCode::OK, code, text);
+    let refused = |code, text| ErrorResponse::new(StatusCode::OK, code, text);
     match cause {
         Error::Unavailable(_) => refused(
             own_code::UNAVAILABLE,
@@ -186,7 +197,7 @@ pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> R
         ),
         Error::NoSuchTask => refused(code::INVALID_PARAMS, "Task not found".to_owned()),
         Error::HttpStatus { status, retry_after } => http_status(name, *status, *retry_after),
-        Error::Broke(_) => refused(
+        Error::ConnectionLost(_) => refused(
             own_code::UNAVAILABLE,
             format!(
                 "the connection to upstream {name} broke; the request may have been carried out"
@@ -197,114 +208,136 @@ pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> R
             format!("upstream {name} did not answer within {} s", timestamp::seconds(*limit)),
         ),
         Error::Busy { retry_after } => too_busy(*retry_after),
-        Error::Crowded => too_many_waiting(),
+        Error::TooManyInputRequests => too_many_waiting(),
         Error::TooLarge(limit) => too_large(&format!("upstream {name}"), *limit),
-        Error::NoRoom => no_room(&format!("upstream {name}")),
-        Error::Undeclared(_) => {
-            broken(&format!("upstream {name} asks for what the client did not declare"))
-        }
-        Error::Protocol(_) => broken(&format!("upstream {name} broke the protocol")),
+        Error::MemoryExhausted => no_memory_for(&format!("upstream {name}")),
+        Error::UndeclaredFeature(_) => internal_error(&format!(
+            "upstream {name} requested a feature that the client did not declare"
+        )),
+        Error::Protocol(_) => internal_error(&format!("upstream {name} violated the protocol")),
     }
 }
 
-/// An upstream answered a call with an HTTP status alone. The call was sent, so whether it was carried out is not
-/// known; when the upstream wants to be asked again, its client is told.
-fn http_status(name: &UpstreamName, status: StatusCode, retry_after: Option<Duration>) -> Refused {
+/// Error: an upstream answered a call with an HTTP status alone. The call was sent, so it is not
+/// known whether it was carried out; a retry delay of the upstream is passed on.
+fn http_status(
+    name: &UpstreamName,
+    status: StatusCode,
+    retry_after: Option<Duration>,
+) -> ErrorResponse {
     let number = status.as_u16();
     let text = format!(
         "upstream {name} answered with HTTP {number}; the request may have been carried out"
     );
     match retry_after {
-        Some(after) if number == 429 => later(status, own_code::TOO_BUSY, text, after),
-        Some(after) if number == 503 => later(status, own_code::UNAVAILABLE, text, after),
-        _ => Refused::new(StatusCode::OK, own_code::UNAVAILABLE, text),
+        Some(after) if number == 429 => with_retry_after(status, own_code::TOO_BUSY, text, after),
+        Some(after) if number == 503 => {
+            with_retry_after(status, own_code::UNAVAILABLE, text, after)
+        }
+        _ => ErrorResponse::new(StatusCode::OK, own_code::UNAVAILABLE, text),
     }
 }
 
-/// There is no such resource, or none that this client may know of.
-pub(crate) fn no_such_resource(code: i64, uri: &str) -> Refused {
-    let mut refused = Refused::new(StatusCode::OK, code, "Resource not found");
+/// Error: the resource does not exist, or the client may not know of it.
+pub(crate) fn no_such_resource(code: i64, uri: &str) -> ErrorResponse {
+    let mut refused = ErrorResponse::new(StatusCode::OK, code, "Resource not found");
     let mut data = Object::new();
     data.set("uri", json::quote(uri));
     refused.error.data = Some(data.to_bytes());
     refused
 }
 
-/// Whether an upstream says that a URI which nobody lists does not exist.
+/// True if an upstream reports that an unlisted URI does not exist.
 ///
-/// Such a URI is asked for where it may belong; one that is denied is not asked for. Only Weir's own
-/// words for both make them look the same. (-32602 says it in the modern era, where a read has no
-/// other parameter that could be wrong.) What is listed may be known to exist: its upstream's words
-/// pass.
+/// A read of an unlisted URI is forwarded to the upstream it may belong to; a denied one is not.
+/// Both look the same to the client only if the text is Weir's own. (-32602 reports it in the
+/// modern era, where a read has no other parameter that could be wrong.) A listed URI is known to
+/// exist: its upstream's text is passed on.
 pub(crate) fn says_no_such_resource(
-    guest: &Guest,
+    client: &ClientContext,
     method: Method,
     key: &str,
-    reply: &Reply,
+    upstream_response: &UpstreamResponse,
 ) -> bool {
     let codes = [mcp::code::RESOURCE_NOT_FOUND, code::INVALID_PARAMS];
-    let Outcome::Error(error) = &reply.outcome else {
+    let ResponseOutcome::Error(error) = &upstream_response.outcome else {
         return false;
     };
     let error = Object::parse_within(error.clone(), usize::MAX).ok();
     let says_so = error.as_ref().and_then(code_of).is_some_and(|code| codes.contains(&code));
-    method == Method::ReadResource && says_so && guest.view().resolve(Kind::Resource, key).is_none()
+    method == Method::ReadResource
+        && says_so
+        && client.view().resolve(Kind::Resource, key).is_none()
 }
 
-/// The code of an error object, if it has one that can be read.
+/// Returns the code of an error object, if it can be read.
 pub(crate) fn code_of(error: &Object) -> Option<i64> {
     error.get("code")?.parse().ok()
 }
 
-/// Somebody sent more than is taken.
-pub(crate) fn too_large(who: &str, limit: usize) -> Refused {
+/// Error: a message is larger than allowed.
+pub(crate) fn too_large(who: &str, limit: usize) -> ErrorResponse {
     let text = format!("{who} sent a message of more than {limit} bytes");
-    Refused::new(StatusCode::OK, own_code::TOO_LARGE, text)
+    ErrorResponse::new(StatusCode::OK, own_code::TOO_LARGE, text)
 }
 
-/// Somebody sent what is too large for the room that there is at the moment.
-pub(crate) fn no_room(who: &str) -> Refused {
+/// Error: a message does not fit into the memory budget at the moment.
+pub(crate) fn no_memory_for(who: &str) -> ErrorResponse {
     let text = format!(
-        "there is no room for the message that {who} sent: too much is held for others at the moment; the request may have been carried out"
+        "the memory budget has no room for the message from {who}; \
+         the request may have been carried out"
     );
-    Refused::new(StatusCode::OK, own_code::TOO_LARGE, text)
+    ErrorResponse::new(StatusCode::OK, own_code::TOO_LARGE, text)
 }
 
-/// A result that cannot be held until it is whole.
-pub(crate) fn uncollected(why: &Uncollected) -> Refused {
+/// Error: a result could not be buffered.
+pub(crate) fn collect_error(why: &CollectError) -> ErrorResponse {
     match why {
-        Uncollected::Broken(broken) => self::broken(&broken.to_string()),
-        Uncollected::Unheld(Unheld::TooLarge(limit)) => too_large("the upstream", *limit),
-        Uncollected::Unheld(Unheld::NoRoom) => no_room("the upstream"),
+        CollectError::Broken(broken) => internal_error(&broken.to_string()),
+        CollectError::NotBuffered(BufferError::TooLarge(limit)) => {
+            too_large("the upstream", *limit)
+        }
+        CollectError::NotBuffered(BufferError::BudgetExhausted) => no_memory_for("the upstream"),
     }
 }
 
-/// Nothing large is taken in at the moment.
-pub(crate) fn full() -> Refused {
-    let text = "too much is held for clients at the moment; try again";
-    Refused::new(StatusCode::SERVICE_UNAVAILABLE, code::INVALID_REQUEST, text)
+/// Error: the memory budget is nearly exhausted, no large message is accepted.
+pub(crate) fn memory_scarce() -> ErrorResponse {
+    let text = "the memory budget for clients is exhausted; try again later";
+    ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, code::INVALID_REQUEST, text)
 }
 
-/// A reply that the operator's rules do not let through. What was found is told in Weir's own words.
-pub(crate) fn refused(upstream: &UpstreamName, found: &Findings) -> Refused {
-    broken(&format!("the reply of upstream {upstream} is refused here: {found}"))
-}
-
-/// A call has begun a task that its client cannot name. It goes on at the upstream.
-pub(crate) fn task_id_too_long(upstream: &UpstreamName) -> Refused {
-    broken(&format!(
-        "upstream {upstream} has begun a task whose id has more than {MAX_TASK_ID_BYTES} bytes, \
-         so it cannot be asked about; it may go on there"
+/// Error: a response was refused by the guard. The text describes the findings without quoting
+/// them.
+pub(crate) fn guard_refused(upstream: &UpstreamName, found: &Findings) -> ErrorResponse {
+    internal_error(&format!(
+        "the response of upstream {upstream} was refused by the guard: {found}"
     ))
 }
 
-/// A reply that cannot be passed on.
-pub(crate) fn broken(text: &str) -> Refused {
-    Refused::new(StatusCode::OK, code::INTERNAL_ERROR, text)
+/// Error: a call has created a task with an id that is too long to map. The task continues at the
+/// upstream.
+pub(crate) fn task_id_too_long(upstream: &UpstreamName) -> ErrorResponse {
+    internal_error(&format!(
+        "upstream {upstream} created a task whose id has more than {MAX_TASK_ID_BYTES} bytes, \
+         so it cannot be queried; it may continue there"
+    ))
 }
 
-/// How much of a client's own text is shown back to it.
+/// Error: an upstream's response cannot be passed on.
+pub(crate) fn internal_error(text: &str) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::OK, code::INTERNAL_ERROR, text)
+}
+
+/// Length of the client's text that an error message repeats, in characters.
 const MAX_SHOWN_CHARS: usize = 128;
+
+/// Error: the memory for responses is exhausted. A client that requests much and reads nothing must
+/// not fill the memory.
+pub(crate) fn memory_exhausted() -> ErrorResponse {
+    let what = "too many large responses are unread: read them, then retry";
+    ErrorResponse::new(StatusCode::OK, code::INTERNAL_ERROR, what)
+}
 
 #[cfg(test)]
 mod tests {
@@ -312,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_page_holds_its_items_as_they_are() {
-        let full = Page {
+        let full = ListPage {
             items: r#"[{"name":"a","x":1e400},{"name":"b"}]"#.into(),
             next_cursor: Some("c\"".into()),
             partial: vec!["hub".parse().expect("a name"), "wiki".parse().expect("a name")],
@@ -324,8 +357,12 @@ mod tests {
         let mut meta = Object::new();
         set_partial(&mut meta, &full.partial);
         assert_eq!(meta.to_bytes(), r#"{"weir/partial":["hub","wiki"]}"#);
-        let empty =
-            Page { items: Bytes::from_static(b"[]"), next_cursor: None, partial: vec![], ..full };
+        let empty = ListPage {
+            items: Bytes::from_static(b"[]"),
+            next_cursor: None,
+            partial: vec![],
+            ..full
+        };
         assert_eq!(page(Kind::Template, &empty).to_bytes(), r#"{"resourceTemplates":[]}"#);
     }
 
@@ -356,7 +393,8 @@ mod tests {
         assert_eq!(read(r#"{"cursor":7}"#), Err(code::INVALID_PARAMS));
     }
 
-    /// Whether a text says that the call was not carried out, that it may have been, or neither.
+    /// Classifies an error text: the call was not carried out, may have been, or neither is
+    /// claimed.
     fn claim(text: &str) -> &'static str {
         let undone = ["not carried out", "nothing was sent"];
         match text {
@@ -379,8 +417,8 @@ mod tests {
             (Error::Unavailable(String::new()), "undone"),
             (Error::NoSuchTask, "none"),
             (Error::Busy { retry_after: Duration::ZERO }, "none"),
-            (Error::Crowded, "begun"),
-            (Error::Broke(String::new()), "unknown"),
+            (Error::TooManyInputRequests, "begun"),
+            (Error::ConnectionLost(String::new()), "unknown"),
             (status(401, None), "unknown"),
             (status(403, Some(1)), "unknown"),
             (status(429, None), "unknown"),
@@ -389,7 +427,7 @@ mod tests {
             (status(503, Some(1)), "unknown"),
             (Error::TimedOut(Duration::ZERO), "none"),
             (Error::TooLarge(1), "none"),
-            (Error::NoRoom, "unknown"),
+            (Error::MemoryExhausted, "unknown"),
             (Error::Protocol(String::new()), "none"),
         ] {
             let refused = upstream_failed(&name, &cause);
@@ -405,11 +443,11 @@ mod tests {
         let name: UpstreamName = "hub".parse().expect("a name");
         for (cause, code) in [
             (Error::Unavailable("/secret/path".into()), own_code::UNAVAILABLE),
-            (Error::Broke("10.0.0.1:443".into()), own_code::UNAVAILABLE),
+            (Error::ConnectionLost("10.0.0.1:443".into()), own_code::UNAVAILABLE),
             (Error::TimedOut(Duration::from_secs(60)), own_code::TIMED_OUT),
             (Error::Busy { retry_after: Duration::from_millis(1_500) }, own_code::TOO_BUSY),
             (Error::TooLarge(8), own_code::TOO_LARGE),
-            (Error::NoRoom, own_code::TOO_LARGE),
+            (Error::MemoryExhausted, own_code::TOO_LARGE),
             (Error::Protocol("secret".into()), code::INTERNAL_ERROR),
         ] {
             let refused = upstream_failed(&name, &cause);

@@ -1,15 +1,14 @@
-//! What went out on the event streams of one session, so that a client that has lost one can take it up again.
+//! Event store of one session for SSE resumability (`Last-Event-ID`).
 //!
-//! A [`Track`] is one stream: a call's, or the one that tells of changes. Its events are numbered from 1; an
-//! event's id names the stream, at random, and the number. The id is no key to anything: it is looked up
-//! among the streams of the session that asks, and no other.
+//! A [`StoredStream`] is one event stream: of a call, or the standalone one. Its events are
+//! numbered from 1; an event id consists of the random id of the stream and the number. The id
+//! grants no access: it is looked up among the streams of the requesting session only.
 //!
-//! Promises: a stream is taken up without a gap and without anything twice, or not at all; nothing of
-//! another stream comes on it; at most one client reads it, the newest. However little is read, a session
-//! keeps no more than [`MAX_EVENTS`] events, [`MAX_BYTES`] and [`MAX_TRACKS`] streams, and whoever writes
-//! waits for nobody: the oldest events go, and with them the way back to what was before them.
-//!
-//! Knows nothing of: HTTP, and what an event says.
+//! Invariants: a stream is resumed without a gap and without a repetition, or not at all, and
+//! carries no events of another stream; it has at most one reader, the newest. A session stores no
+//! more than [`MAX_EVENTS`] events, [`MAX_BYTES`] and [`MAX_STREAMS`] streams, however little is
+//! read, and a writer never waits to store: the oldest events are dropped, and the stream cannot be
+//! resumed before them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,82 +20,82 @@ use tokio::time::Instant;
 
 use crate::downstream::session::new_id;
 
-/// How many events of a session are kept.
+/// Largest number of events stored per session.
 pub(crate) const MAX_EVENTS: usize = 1_024;
-/// How many bytes of them: two of the largest answers.
+/// Largest number of bytes stored per session: two of the largest responses.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// How many streams of a session can be taken up.
-pub(crate) const MAX_TRACKS: usize = 128;
-/// How many events may wait for a client that does not read before its call's notes wait, too.
-const MAX_AHEAD: usize = 64;
-/// How long a stream is kept behind its end, or behind the loss of one that has no end.
-const LINGER: Duration = Duration::from_secs(120);
+/// Largest number of streams stored per session.
+pub(crate) const MAX_STREAMS: usize = 128;
+/// Unread events of a stream above which its call's notifications are held back.
+const MAX_UNREAD: usize = 64;
+/// Time that a stream is stored after its end, or after its client was lost if it has no end.
+const RETENTION: Duration = Duration::from_secs(120);
 
-/// The streams of one session.
+/// Stored streams of one session.
 #[derive(Debug, Default)]
-pub(crate) struct Tracks {
+pub(crate) struct EventStore {
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    tracks: HashMap<Box<str>, Track>,
+    streams: HashMap<Box<str>, StoredStream>,
     events: usize,
     bytes: usize,
-    /// Counts what has been written and who has read, over all streams.
+    /// Counter of writes and readers, over all streams.
     count: u64,
 }
 
-/// What is on a stream.
+/// Kind of an event stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A call's notes and questions, and its answer, which is its end.
+pub(crate) enum StreamKind {
+    /// Messages of a call and its response, which ends the stream.
     Call,
-    /// Changes, without an end.
-    Changes,
+    /// Notifications of changes, without an end.
+    Standalone,
 }
 
 #[derive(Debug)]
-struct Track {
-    kind: Kind,
-    events: VecDeque<Kept>,
-    /// The number of the next event.
+struct StoredStream {
+    kind: StreamKind,
+    events: VecDeque<StoredEvent>,
+    /// Number of the next event.
     next: u64,
-    /// Events before this number have been handed out.
-    told: u64,
-    /// Nothing will be written any more.
+    /// Number of the first event that no reader has taken.
+    read_until: u64,
+    /// True once the stream has ended.
     is_over: bool,
-    /// Who reads it.
+    /// Number of the current reader.
     reader: Option<u64>,
-    /// Since when nobody may have any use for it.
+    /// Time since which the stream has had no use.
     idle_since: Option<Instant>,
-    moved: watch::Sender<()>,
+    updates: watch::Sender<()>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredEvent {
     number: u64,
-    /// When it was written, in events of the session.
+    /// Position of the event in the session's counter.
     at: u64,
     text: Bytes,
 }
 
-/// The side of a stream that writes. Dropping it ends the stream of a call.
+/// Writing half of a stream. Dropping it ends the stream of a call.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    tracks: Arc<Tracks>,
-    track: Box<str>,
-    moved: watch::Receiver<()>,
+pub(crate) struct EventWriter {
+    store: Arc<EventStore>,
+    stream: Box<str>,
+    updates: watch::Receiver<()>,
 }
 
-/// The side of a stream that reads.
+/// Reading half of a stream.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    tracks: Arc<Tracks>,
-    track: Box<str>,
+pub(crate) struct EventReader {
+    store: Arc<EventStore>,
+    stream: Box<str>,
     number: u64,
     next: u64,
-    moved: watch::Receiver<()>,
+    updates: watch::Receiver<()>,
 }
 
 /// One event.
@@ -106,76 +105,76 @@ pub(crate) struct Event {
     pub(crate) text: Bytes,
 }
 
-/// The stream goes on, but its next event is not kept any more, or somebody else reads it.
+/// The next event is not stored any more, or a newer reader has replaced this one.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Lost;
+pub(crate) struct EventsLost;
 
-impl Tracks {
-    /// Begins a stream; `None` if there are too many.
-    pub(crate) fn begin(self: &Arc<Self>, kind: Kind) -> Option<(Writer, Reader)> {
+impl EventStore {
+    /// Creates a stream; `None` if there are too many.
+    pub(crate) fn create(self: &Arc<Self>, kind: StreamKind) -> Option<(EventWriter, EventReader)> {
         let id = new_id();
         {
             let mut state = self.lock();
             state.expire(Instant::now());
-            state.make_place()?;
-            let track = Track {
+            state.make_room()?;
+            let stream = StoredStream {
                 kind,
                 events: VecDeque::new(),
                 next: 1,
-                told: 1,
+                read_until: 1,
                 is_over: false,
                 reader: None,
                 idle_since: None,
-                moved: watch::Sender::new(()),
+                updates: watch::Sender::new(()),
             };
-            state.tracks.insert(id.clone(), track);
+            state.streams.insert(id.clone(), stream);
         }
         Some((self.writer(&id)?, self.reader(&id, 1)?))
     }
 
-    /// Takes a stream up behind the event of this id; `None` if there is none, or what came behind it is not
-    /// kept any more. A stream of changes has its writer with it.
-    pub(crate) fn take_up(self: &Arc<Self>, id: &str) -> Option<(Option<Writer>, Reader)> {
-        let (track, number) = id.rsplit_once('.')?;
+    /// Resumes a stream after the event with this id; `None` if the id is unknown or a later event
+    /// is not stored any more. The standalone stream comes with its writer.
+    pub(crate) fn resume(self: &Arc<Self>, id: &str) -> Option<(Option<EventWriter>, EventReader)> {
+        let (stream, number) = id.rsplit_once('.')?;
         let number: u64 = number.parse().ok()?;
         let kind = {
             let mut state = self.lock();
             state.expire(Instant::now());
-            let found = state.tracks.get(track)?;
-            let first = found.events.front().map_or(found.next, |kept| kept.number);
+            let found = state.streams.get(stream)?;
+            let first = found.events.front().map_or(found.next, |stored| stored.number);
             if number >= found.next || number + 1 < first {
                 return None;
             }
             found.kind
         };
         let writer = match kind {
-            Kind::Call => None,
-            Kind::Changes => Some(self.writer(track)?),
+            StreamKind::Call => None,
+            StreamKind::Standalone => Some(self.writer(stream)?),
         };
-        Some((writer, self.reader(track, number + 1)?))
+        Some((writer, self.reader(stream, number + 1)?))
     }
 
-    /// Forgets streams that nobody came back to.
+    /// Removes streams that have expired.
     pub(crate) fn expire(&self) {
         self.lock().expire(Instant::now());
     }
 
-    fn writer(self: &Arc<Self>, id: &str) -> Option<Writer> {
-        let moved = self.lock().tracks.get(id)?.moved.subscribe();
-        Some(Writer { tracks: Arc::clone(self), track: id.into(), moved })
+    fn writer(self: &Arc<Self>, id: &str) -> Option<EventWriter> {
+        let updates = self.lock().streams.get(id)?.updates.subscribe();
+        Some(EventWriter { store: Arc::clone(self), stream: id.into(), updates })
     }
 
-    fn reader(self: &Arc<Self>, id: &str, next: u64) -> Option<Reader> {
+    fn reader(self: &Arc<Self>, id: &str, next: u64) -> Option<EventReader> {
         let mut state = self.lock();
         state.count += 1;
         let number = state.count;
-        let track = state.tracks.get_mut(id)?;
-        track.reader = Some(number);
-        track.idle_since = None;
-        // Whoever read it until now learns that it is not the reader any more.
-        track.moved.send_replace(());
-        let moved = track.moved.subscribe();
-        Some(Reader { tracks: Arc::clone(self), track: id.into(), number, next, moved })
+        let stream = state.streams.get_mut(id)?;
+        stream.reader = Some(number);
+        stream.idle_since = None;
+        // Wakes the previous reader, which finds that it was replaced.
+        stream.updates.send_replace(());
+        let updates = stream.updates.subscribe();
+        Some(EventReader { store: Arc::clone(self), stream: id.into(), number, next, updates })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -185,28 +184,29 @@ impl Tracks {
 
 impl State {
     fn expire(&mut self, now: Instant) {
-        let is_old = |track: &Track| track.idle_since.is_some_and(|since| now - since >= LINGER);
+        let is_old =
+            |stream: &StoredStream| stream.idle_since.is_some_and(|since| now - since >= RETENTION);
         let old: Vec<_> = self
-            .tracks
+            .streams
             .iter()
-            .filter(|(_, track)| is_old(track))
+            .filter(|(_, stream)| is_old(stream))
             .map(|(id, _)| id.clone())
             .collect();
         old.iter().for_each(|id| self.forget(id));
     }
 
     fn forget(&mut self, id: &str) {
-        let Some(track) = self.tracks.remove(id) else { return };
-        self.events -= track.events.len();
-        self.bytes -= track.events.iter().map(|kept| kept.text.len()).sum::<usize>();
+        let Some(stream) = self.streams.remove(id) else { return };
+        self.events -= stream.events.len();
+        self.bytes -= stream.events.iter().map(|stored| stored.text.len()).sum::<usize>();
     }
 
-    /// Makes a place for one more stream: the one goes that has been of no use for longest.
-    fn make_place(&mut self) -> Option<()> {
-        if self.tracks.len() < MAX_TRACKS {
+    /// Makes room for one more stream by removing the one that has been without use longest.
+    fn make_room(&mut self) -> Option<()> {
+        if self.streams.len() < MAX_STREAMS {
             return Some(());
         }
-        let idle = self.tracks.iter().filter_map(|(id, track)| Some((track.idle_since?, id)));
+        let idle = self.streams.iter().filter_map(|(id, stream)| Some((stream.idle_since?, id)));
         let (_, oldest) = idle.min()?;
         let oldest = oldest.clone();
         self.forget(&oldest);
@@ -216,37 +216,38 @@ impl State {
     fn push(&mut self, id: &str, text: Bytes) {
         self.count += 1;
         let at = self.count;
-        let Some(track) = self.tracks.get_mut(id) else { return };
+        let Some(stream) = self.streams.get_mut(id) else { return };
         self.events += 1;
         self.bytes += text.len();
-        track.events.push_back(Kept { number: track.next, at, text });
-        track.next += 1;
-        track.moved.send_replace(());
+        stream.events.push_back(StoredEvent { number: stream.next, at, text });
+        stream.next += 1;
+        stream.updates.send_replace(());
         while (self.events > MAX_EVENTS || self.bytes > MAX_BYTES) && self.events > 1 {
             self.drop_oldest();
         }
     }
 
     fn drop_oldest(&mut self) {
-        let all = self.tracks.values_mut();
-        let oldest = all.min_by_key(|track| track.events.front().map_or(u64::MAX, |kept| kept.at));
-        if let Some((track, kept)) =
-            oldest.and_then(|it| it.events.pop_front().map(|kept| (it, kept)))
+        let all = self.streams.values_mut();
+        let oldest =
+            all.min_by_key(|stream| stream.events.front().map_or(u64::MAX, |stored| stored.at));
+        if let Some((stream, stored)) =
+            oldest.and_then(|it| it.events.pop_front().map(|stored| (it, stored)))
         {
             self.events -= 1;
-            self.bytes -= kept.text.len();
-            // Its reader may have wanted just this one.
-            track.moved.send_replace(());
+            self.bytes -= stored.text.len();
+            // Wakes the reader, which may have been waiting for this event.
+            stream.updates.send_replace(());
         }
     }
 }
 
-impl Track {
-    fn settle(&mut self) {
+impl StoredStream {
+    fn update_idle(&mut self) {
         let is_useless = match self.kind {
-            // What was not told is kept as long, and no longer: its client may never come back.
-            Kind::Call => self.is_over,
-            Kind::Changes => true,
+            // Unread events are stored for the same time only: the client may never come back.
+            StreamKind::Call => self.is_over,
+            StreamKind::Standalone => true,
         };
         if self.reader.is_none() && is_useless {
             self.idle_since = Some(Instant::now());
@@ -256,110 +257,110 @@ impl Track {
 
 // === Writer ===
 
-impl Writer {
-    /// Writes an event.
+impl EventWriter {
+    /// Appends an event.
     pub(crate) fn push(&self, text: Bytes) {
-        self.tracks.lock().push(&self.track, text);
+        self.store.lock().push(&self.stream, text);
     }
 
-    /// Waits until what has been written is read, but for a few events. Cancel-safe.
-    pub(crate) async fn room(&self) {
-        self.until(|track| (track.next - track.told) < MAX_AHEAD as u64).await;
+    /// Waits until all but a few events are read. Cancel-safe.
+    pub(crate) async fn wait_for_room(&self) {
+        self.wait_until(|stream| (stream.next - stream.read_until) < MAX_UNREAD as u64).await;
     }
 
-    /// Waits until nobody reads. Cancel-safe.
-    pub(crate) async fn abandoned(&self) {
-        self.until(|track| track.reader.is_none()).await;
+    /// Waits until the stream has no reader. Cancel-safe.
+    pub(crate) async fn wait_until_unread(&self) {
+        self.wait_until(|stream| stream.reader.is_none()).await;
     }
 
-    async fn until(&self, is_so: impl Fn(&Track) -> bool) {
-        let mut moved = self.moved.clone();
+    async fn wait_until(&self, is_so: impl Fn(&StoredStream) -> bool) {
+        let mut updates = self.updates.clone();
         loop {
-            moved.borrow_and_update();
-            if self.tracks.lock().tracks.get(&self.track).is_none_or(&is_so) {
+            updates.borrow_and_update();
+            if self.store.lock().streams.get(&self.stream).is_none_or(&is_so) {
                 return;
             }
-            if moved.changed().await.is_err() {
+            if updates.changed().await.is_err() {
                 return;
             }
         }
     }
 }
 
-impl Drop for Writer {
+impl Drop for EventWriter {
     fn drop(&mut self) {
-        if let Some(track) = self.tracks.lock().tracks.get_mut(&self.track)
-            && track.kind == Kind::Call
+        if let Some(stream) = self.store.lock().streams.get_mut(&self.stream)
+            && stream.kind == StreamKind::Call
         {
-            track.is_over = true;
-            track.settle();
-            track.moved.send_replace(());
+            stream.is_over = true;
+            stream.update_idle();
+            stream.updates.send_replace(());
         }
     }
 }
 
 // === Reader ===
 
-impl Reader {
-    /// The id of the event that was handed out last, or of the stream's beginning.
-    pub(crate) fn place(&self) -> String {
-        event_id(&self.track, self.next - 1)
+impl EventReader {
+    /// Returns the id of the last event taken, or of the stream's start.
+    pub(crate) fn last_event_id(&self) -> String {
+        event_id(&self.stream, self.next - 1)
     }
 
-    /// Forgets the stream: nobody has heard of it.
+    /// Removes a stream that no client has seen.
     pub(crate) fn forget(self) {
-        self.tracks.lock().forget(&self.track);
+        self.store.lock().forget(&self.stream);
     }
 
-    /// The next event; `None` at the stream's end. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Option<Result<Event, Lost>> {
+    /// Returns the next event; `None` at the stream's end. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Option<Result<Event, EventsLost>> {
         loop {
-            self.moved.borrow_and_update();
+            self.updates.borrow_and_update();
             if let Some(next) = self.take() {
                 return next;
             }
-            if self.moved.changed().await.is_err() {
-                return Some(Err(Lost));
+            if self.updates.changed().await.is_err() {
+                return Some(Err(EventsLost));
             }
         }
     }
 
-    /// What is next, if something is; the end is something.
-    fn take(&mut self) -> Option<Option<Result<Event, Lost>>> {
-        let mut state = self.tracks.lock();
-        let mine = |track: &&mut Track| track.reader == Some(self.number);
-        let Some(track) = state.tracks.get_mut(&self.track).filter(mine) else {
-            return Some(Some(Err(Lost)));
+    /// Returns the next event or the end, if either is available.
+    fn take(&mut self) -> Option<Option<Result<Event, EventsLost>>> {
+        let mut state = self.store.lock();
+        let mine = |stream: &&mut StoredStream| stream.reader == Some(self.number);
+        let Some(stream) = state.streams.get_mut(&self.stream).filter(mine) else {
+            return Some(Some(Err(EventsLost)));
         };
-        if self.next == track.next {
-            return track.is_over.then_some(None);
+        if self.next == stream.next {
+            return stream.is_over.then_some(None);
         }
-        // They stand without a gap, the last one being the newest.
-        let from_end = usize::try_from(track.next - self.next).unwrap_or(usize::MAX);
-        let kept = track.events.len().checked_sub(from_end).map(|at| &track.events[at]);
-        let Some(kept) = kept else { return Some(Some(Err(Lost))) };
-        let event = Event { id: event_id(&self.track, kept.number), text: kept.text.clone() };
+        // The stored events have no gap, and the last one is the newest.
+        let from_end = usize::try_from(stream.next - self.next).unwrap_or(usize::MAX);
+        let stored = stream.events.len().checked_sub(from_end).map(|at| &stream.events[at]);
+        let Some(stored) = stored else { return Some(Some(Err(EventsLost))) };
+        let event = Event { id: event_id(&self.stream, stored.number), text: stored.text.clone() };
         self.next += 1;
-        track.told = track.told.max(self.next);
-        track.moved.send_replace(());
+        stream.read_until = stream.read_until.max(self.next);
+        stream.updates.send_replace(());
         Some(Some(Ok(event)))
     }
 }
 
-impl Drop for Reader {
+impl Drop for EventReader {
     fn drop(&mut self) {
-        if let Some(track) = self.tracks.lock().tracks.get_mut(&self.track)
-            && track.reader == Some(self.number)
+        if let Some(stream) = self.store.lock().streams.get_mut(&self.stream)
+            && stream.reader == Some(self.number)
         {
-            track.reader = None;
-            track.settle();
-            track.moved.send_replace(());
+            stream.reader = None;
+            stream.update_idle();
+            stream.updates.send_replace(());
         }
     }
 }
 
-fn event_id(track: &str, number: u64) -> String {
-    format!("{track}.{number}")
+fn event_id(stream: &str, number: u64) -> String {
+    format!("{stream}.{number}")
 }
 
 #[cfg(test)]
@@ -367,12 +368,12 @@ mod tests {
     use crate::downstream::session::event_store::*;
     use futures::FutureExt;
 
-    fn tracks() -> Arc<Tracks> {
+    fn new_store() -> Arc<EventStore> {
         Arc::default()
     }
 
-    /// What there is to read now.
-    fn ready(reader: &mut Reader) -> Vec<String> {
+    /// Returns the events that can be read now.
+    fn ready(reader: &mut EventReader) -> Vec<String> {
         let mut texts = Vec::new();
         while let Some(Some(Ok(event))) = reader.next().now_or_never() {
             texts.push(String::from_utf8(event.text.to_vec()).expect("UTF-8"));
@@ -380,145 +381,145 @@ mod tests {
         texts
     }
 
-    fn push_all(writer: &Writer, texts: &[&'static str]) {
+    fn push_all(writer: &EventWriter, texts: &[&'static str]) {
         texts.iter().for_each(|text| writer.push(Bytes::from(*text)));
     }
 
     #[tokio::test]
     async fn a_stream_is_taken_up_at_any_event_until_its_end() {
-        let tracks = tracks();
-        let (writer, mut reader) = tracks.begin(Kind::Call).expect("a place");
-        let mut places = vec![reader.place()];
+        let store = new_store();
+        let (writer, mut reader) = store.create(StreamKind::Call).expect("a place");
+        let mut event_ids = vec![reader.last_event_id()];
         push_all(&writer, &["a", "b", "c"]);
         for _ in 0..3 {
-            places.push(reader.next().await.expect("more").expect("kept").id);
+            event_ids.push(reader.next().await.expect("more").expect("kept").id);
         }
         drop(reader);
         push_all(&writer, &["d"]);
         drop(writer);
         let all = ["a", "b", "c", "d"];
-        for (at, place) in places.iter().enumerate() {
-            let (none, mut reader) = tracks.take_up(place).expect(place);
+        for (at, last_event_id) in event_ids.iter().enumerate() {
+            let (none, mut reader) = store.resume(last_event_id).expect(last_event_id);
             assert!(none.is_none());
-            assert_eq!(ready(&mut reader), all[at..], "{place}");
+            assert_eq!(ready(&mut reader), all[at..], "{last_event_id}");
             assert_eq!(reader.next().await, None);
         }
     }
 
     #[tokio::test]
     async fn what_is_no_place_of_this_session_is_none() {
-        let (tracks, others) = (tracks(), tracks());
-        let (writer, reader) = tracks.begin(Kind::Call).expect("a place");
+        let (store, others) = (new_store(), new_store());
+        let (writer, reader) = store.create(StreamKind::Call).expect("a place");
         writer.push("a".into());
-        let place = reader.place();
-        let stream = place.rsplit_once('.').expect("a number").0;
-        assert!(others.take_up(&place).is_none());
+        let last_event_id = reader.last_event_id();
+        let stream = last_event_id.rsplit_once('.').expect("a number").0;
+        assert!(others.resume(&last_event_id).is_none());
         for odd in ["", ".", "x.0", &format!("{stream}.2"), &format!("{stream}.-1"), stream] {
-            assert!(tracks.take_up(odd).is_none(), "{odd}");
+            assert!(store.resume(odd).is_none(), "{odd}");
         }
-        assert!(tracks.take_up(&format!("{stream}.{}", u64::MAX)).is_none());
-        assert!(tracks.take_up(&format!("{stream}.1")).is_some());
+        assert!(store.resume(&format!("{stream}.{}", u64::MAX)).is_none());
+        assert!(store.resume(&format!("{stream}.1")).is_some());
     }
 
     #[tokio::test]
     async fn the_newest_reader_is_the_only_one() {
-        let tracks = tracks();
-        let (writer, mut old) = tracks.begin(Kind::Call).expect("a place");
-        let (_, mut new) = tracks.take_up(&old.place()).expect("the beginning");
+        let store = new_store();
+        let (writer, mut old) = store.create(StreamKind::Call).expect("a place");
+        let (_, mut new) = store.resume(&old.last_event_id()).expect("the beginning");
         writer.push("a".into());
-        assert_eq!(old.next().await, Some(Err(Lost)));
+        assert_eq!(old.next().await, Some(Err(EventsLost)));
         drop(old);
         assert_eq!(ready(&mut new), ["a"]);
     }
 
     #[tokio::test]
     async fn the_oldest_events_go_when_there_are_too_many_of_any_stream() {
-        let tracks = tracks();
-        let (quiet, mut slow) = tracks.begin(Kind::Call).expect("a place");
-        let beginning = slow.place();
+        let store = new_store();
+        let (quiet, mut slow) = store.create(StreamKind::Call).expect("a place");
+        let beginning = slow.last_event_id();
         push_all(&quiet, &["a", "b"]);
-        let (loud, mut reader) = tracks.begin(Kind::Call).expect("a place");
-        let start = reader.place();
+        let (loud, mut reader) = store.create(StreamKind::Call).expect("a place");
+        let start = reader.last_event_id();
         for _ in 0..MAX_EVENTS - 1 {
             loud.push("x".into());
         }
-        assert_eq!(slow.next().await, Some(Err(Lost)), "the first is gone");
-        assert!(tracks.take_up(&beginning).is_none());
+        assert_eq!(slow.next().await, Some(Err(EventsLost)), "the first is gone");
+        assert!(store.resume(&beginning).is_none());
         drop(slow);
         assert_eq!(ready(&mut reader).len(), MAX_EVENTS - 1);
-        assert!(tracks.take_up(&start).is_some());
-        assert_eq!(tracks.lock().events, MAX_EVENTS);
+        assert!(store.resume(&start).is_some());
+        assert_eq!(store.lock().events, MAX_EVENTS);
 
         let large = Bytes::from(vec![b'x'; MAX_BYTES / 2]);
         (0..3).for_each(|_| loud.push(large.clone()));
-        let kept = |state: &State| (state.events, state.bytes);
-        assert_eq!(kept(&tracks.lock()), (2, MAX_BYTES));
+        let stored = |state: &State| (state.events, state.bytes);
+        assert_eq!(stored(&store.lock()), (2, MAX_BYTES));
         loud.push(vec![b'x'; 2 * MAX_BYTES].into());
-        assert_eq!(tracks.lock().events, 1, "what is written last is kept, however large");
+        assert_eq!(store.lock().events, 1, "what is written last is kept, however large");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_is_forgotten_a_while_after_its_answer_was_handed_out() {
-        let tracks = tracks();
-        let (writer, mut reader) = tracks.begin(Kind::Call).expect("a place");
-        let place = reader.place();
+        let store = new_store();
+        let (writer, mut reader) = store.create(StreamKind::Call).expect("a place");
+        let last_event_id = reader.last_event_id();
         writer.push("answer".into());
         drop(writer);
-        tokio::time::advance(10 * LINGER).await;
-        assert!(tracks.take_up(&place).is_some(), "nobody has had the answer yet");
-        let (_, mut again) = tracks.take_up(&place).expect("still");
-        assert_eq!(reader.next().await, Some(Err(Lost)));
+        tokio::time::advance(10 * RETENTION).await;
+        assert!(store.resume(&last_event_id).is_some(), "the response has not been read yet");
+        let (_, mut again) = store.resume(&last_event_id).expect("still");
+        assert_eq!(reader.next().await, Some(Err(EventsLost)));
         assert_eq!(ready(&mut again), ["answer"]);
         drop(again);
-        tokio::time::advance(LINGER / 2).await;
-        assert!(tracks.take_up(&place).is_some());
-        tokio::time::advance(LINGER).await;
-        tracks.expire();
-        assert!(tracks.take_up(&place).is_none());
-        let state = tracks.lock();
-        assert_eq!((state.events, state.bytes, state.tracks.len()), (0, 0, 0));
+        tokio::time::advance(RETENTION / 2).await;
+        assert!(store.resume(&last_event_id).is_some());
+        tokio::time::advance(RETENTION).await;
+        store.expire();
+        assert!(store.resume(&last_event_id).is_none());
+        let state = store.lock();
+        assert_eq!((state.events, state.bytes, state.streams.len()), (0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_of_changes_is_forgotten_a_while_after_it_was_lost() {
-        let tracks = tracks();
-        let (writer, mut reader) = tracks.begin(Kind::Changes).expect("a place");
+        let store = new_store();
+        let (writer, mut reader) = store.create(StreamKind::Standalone).expect("a place");
         writer.push("a".into());
-        let place = reader.next().await.expect("more").expect("kept").id;
+        let last_event_id = reader.next().await.expect("more").expect("kept").id;
         drop((writer, reader));
-        let (writer, mut reader) = tracks.take_up(&place).expect("it goes on");
+        let (writer, mut reader) = store.resume(&last_event_id).expect("it goes on");
         writer.expect("its writer").push("b".into());
         assert_eq!(ready(&mut reader), ["b"]);
-        tokio::time::advance(10 * LINGER).await;
+        tokio::time::advance(10 * RETENTION).await;
         drop(reader);
-        tokio::time::advance(LINGER).await;
-        assert!(tracks.take_up(&place).is_none());
+        tokio::time::advance(RETENTION).await;
+        assert!(store.resume(&last_event_id).is_none());
     }
 
     #[tokio::test]
     async fn streams_have_a_bound_and_those_go_first_that_are_over() {
-        let tracks = tracks();
+        let store = new_store();
         let mut open: Vec<_> =
-            (0..MAX_TRACKS).map(|_| tracks.begin(Kind::Call).expect("a place")).collect();
-        assert!(tracks.begin(Kind::Call).is_none());
-        let place = open.pop().expect("one").1.place();
-        assert!(tracks.begin(Kind::Call).is_some());
-        assert!(tracks.take_up(&place).is_none());
+            (0..MAX_STREAMS).map(|_| store.create(StreamKind::Call).expect("a place")).collect();
+        assert!(store.create(StreamKind::Call).is_none());
+        let last_event_id = open.pop().expect("one").1.last_event_id();
+        assert!(store.create(StreamKind::Call).is_some());
+        assert!(store.resume(&last_event_id).is_none());
     }
 
     #[tokio::test]
     async fn a_writer_can_wait_for_its_reader() {
-        let tracks = tracks();
-        let (writer, mut reader) = tracks.begin(Kind::Call).expect("a place");
-        assert!(writer.abandoned().now_or_never().is_none());
-        for _ in 0..MAX_AHEAD {
-            assert!(writer.room().now_or_never().is_some());
+        let store = new_store();
+        let (writer, mut reader) = store.create(StreamKind::Call).expect("a place");
+        assert!(writer.wait_until_unread().now_or_never().is_none());
+        for _ in 0..MAX_UNREAD {
+            assert!(writer.wait_for_room().now_or_never().is_some());
             writer.push("x".into());
         }
-        assert!(writer.room().now_or_never().is_none());
+        assert!(writer.wait_for_room().now_or_never().is_none());
         reader.next().await.expect("more").expect("kept");
-        assert!(writer.room().now_or_never().is_some());
+        assert!(writer.wait_for_room().now_or_never().is_some());
         drop(reader);
-        assert!(writer.abandoned().now_or_never().is_some());
+        assert!(writer.wait_until_unread().now_or_never().is_some());
     }
 }

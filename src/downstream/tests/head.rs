@@ -1,4 +1,4 @@
-//! What is refused before a dialect sees it, and connections from beginning to end.
+//! Tests of refused requests, and of connections from start to end.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::downstream::http::accept_loop;
 
 #[tokio::test(start_paused = true)]
 async fn strangers_are_refused_on_every_route() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     for target in ["/mcp", "/", "/sse", "/.well-known/oauth-protected-resource"] {
         for method in ["POST", "GET", "DELETE", "OPTIONS", "PUT"] {
             for headers in [
@@ -30,7 +30,7 @@ async fn strangers_are_refused_on_every_route() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_wrong_with_a_head_has_its_own_status() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let host = "Host: localhost\r\n";
     let json = "Content-Type: application/json\r\nContent-Length: 2\r\n";
     let many = "X: 1\r\n".repeat(101);
@@ -79,7 +79,7 @@ async fn what_is_wrong_with_a_head_has_its_own_status() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_is_bounded_in_space_and_time() {
-    let world = World::with(Settings { max_body: 1_000, ..Settings::default() }).await;
+    let world = TestGateway::with(Settings { max_body: 1_000, ..Settings::default() }).await;
     let large = world.connect().ask(post("", &" ".repeat(1_001))).await;
     assert_eq!(large.refusal(), (413, 5130));
     let chunked = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -95,7 +95,7 @@ async fn a_body_is_bounded_in_space_and_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_says_nothing_is_closed() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let start = Instant::now();
     assert!(world.connect().is_closed().await);
     assert_eq!(start.elapsed(), Duration::from_secs(10));
@@ -110,7 +110,7 @@ async fn a_connection_that_says_nothing_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_bad_message_the_connection_serves_the_next() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{}{}}}}}"#,
@@ -139,7 +139,7 @@ async fn after_a_bad_message_the_connection_serves_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn pipelined_requests_are_answered_in_order() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let tools = ["old__echo", "new__progress", "old__secret"];
     let requests = tools.map(|name| modern("tools/call", &format!(r#""name":"{name}""#)));
@@ -151,7 +151,7 @@ async fn pipelined_requests_are_answered_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bare_line_feed_behind_any_request_is_refused() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let good = modern("tools/list", "");
     let (head, body) = good.split_once("\r\n\r\n").expect("a head");
     let head: Vec<_> = head.lines().filter(|line| !line.starts_with("Content-Length")).collect();
@@ -173,7 +173,7 @@ async fn a_bare_line_feed_behind_any_request_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_is_finished_when_the_house_closes() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut waiting = world.script.waiting.subscribe();
     let mut client = world.connect();
     client.write(modern("tools/call", r#""name":"old__wait""#)).await;
@@ -181,32 +181,37 @@ async fn what_is_under_way_is_finished_when_the_house_closes() {
     let (mut idle, mut begun) = (world.connect(), world.connect());
     assert_eq!(idle.ask(modern("tools/list", "")).await.status, 200);
     begun.write("POST /mcp HTTP/1.1\r\nHost: local").await;
-    // One more round of the whole house, so that the bytes have been read.
+    // One more round trip through the gateway ensures that the bytes have been read.
     assert_eq!(idle.ask(modern("tools/list", "")).await.status, 200);
 
     world.stop.cancel();
     assert!(idle.is_closed().await);
     let refused = begun.ask("host\r\n\r\n").await;
     assert_eq!((refused.status, refused.header("connection")), (503, Some("close")));
-    world.script.go.send(()).expect("somebody waits");
+    world.script.go.send(()).expect("a call waits");
     assert_eq!(text_of(&client.response().await.json()), "went");
     assert!(client.is_closed().await);
-    world.door.now().tasks.close();
+    world.state_cell.now().tasks.close();
 }
 
-/// The one test with real sockets, and so with a real clock.
+/// The only test with real sockets, and so with a real clock.
 #[tokio::test]
 async fn a_connection_that_nothing_is_asked_on_makes_room_for_one_that_waits_and_a_stream_does_not()
 {
-    let world = World::with(Settings::default()).await;
+    let world = TestGateway::with(Settings::default()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
-    let door = Arc::clone(&world.door);
-    let accepting =
-        world.door.now().tasks.spawn(accept_loop(listener, None, 3, door, Arc::default()));
+    let state_cell = Arc::clone(&world.state_cell);
+    let accepting = world.state_cell.now().tasks.spawn(accept_loop(
+        listener,
+        None,
+        3,
+        state_cell,
+        Arc::default(),
+    ));
     let connect = || async {
         let io = TcpStream::connect(address).await.expect("the kernel takes it");
-        Client { io: Box::new(io), read: Vec::new() }
+        TestClient { io: Box::new(io), read: Vec::new() }
     };
     let mut stream = connect().await;
     let notifications = r#""notifications":{"toolsListChanged":true}"#;
@@ -216,7 +221,7 @@ async fn a_connection_that_nothing_is_asked_on_makes_room_for_one_that_waits_and
     let (mut silent, mut idle) = (connect().await, connect().await);
     assert_eq!(idle.ask(modern("tools/list", "")).await.status, 200);
 
-    // The longest idle one first: it has never asked anything.
+    // The longest idle connection is evicted first: it has never sent a request.
     let mut third = connect().await;
     assert_eq!(third.ask(modern("tools/list", "")).await.status, 200);
     assert!(silent.is_closed().await);
@@ -231,15 +236,20 @@ async fn a_connection_that_nothing_is_asked_on_makes_room_for_one_that_waits_and
 
 #[tokio::test]
 async fn who_has_no_place_waits_and_nobody_is_accepted_when_the_house_closes() {
-    let world = World::with(Settings::default()).await;
+    let world = TestGateway::with(Settings::default()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
-    let door = Arc::clone(&world.door);
-    let accepting =
-        world.door.now().tasks.spawn(accept_loop(listener, None, 1, door, Arc::default()));
+    let state_cell = Arc::clone(&world.state_cell);
+    let accepting = world.state_cell.now().tasks.spawn(accept_loop(
+        listener,
+        None,
+        1,
+        state_cell,
+        Arc::default(),
+    ));
     let connect = || async {
         let io = TcpStream::connect(address).await.expect("the kernel takes it");
-        Client { io: Box::new(io), read: Vec::new() }
+        TestClient { io: Box::new(io), read: Vec::new() }
     };
     let (mut first, mut second) = (connect().await, connect().await);
     assert_eq!(first.ask(modern("tools/list", "")).await.status, 200);

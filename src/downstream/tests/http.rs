@@ -1,11 +1,11 @@
-//! Requests over HTTP, as bytes.
+//! Helpers that build HTTP requests as bytes.
 
 use super::*;
 
 pub(super) const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 pub(super) const OPEN: &str = r#"{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"VERSION","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
 
-/// A POST with these headers beside the usual ones.
+/// A POST with these headers in addition to the usual ones.
 pub(super) fn post(headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -32,13 +32,13 @@ pub(super) fn modern(method: &str, params: &str) -> String {
     post(&format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}"), &body)
 }
 
-pub(super) async fn open(client: &mut Client, version: &str) -> String {
+pub(super) async fn open(client: &mut TestClient, version: &str) -> String {
     let response = client.ask(post("", &OPEN.replace("VERSION", version))).await;
     assert_eq!(response.status, 200, "{response:?}");
     session_of(&response).to_owned()
 }
 
-pub(super) fn session_of(response: &Response) -> &str {
+pub(super) fn session_of(response: &TestResponse) -> &str {
     response.header("mcp-session-id").expect("a session")
 }
 
@@ -62,8 +62,8 @@ pub(super) fn with_length(request: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_handshake_that_fails_has_a_line_in_the_audit_log() {
     use crate::audit::{self, Audit};
-    use crate::downstream::http::connection::tls::{Files, Key, Tls};
-    use crate::downstream::http::serve_secured;
+    use crate::downstream::http::connection::tls::{Tls, TlsFiles, TlsKey};
+    use crate::downstream::http::serve_tls;
 
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
@@ -71,11 +71,11 @@ async fn a_handshake_that_fails_has_a_line_in_the_audit_log() {
     let signed = rcgen::generate_simple_self_signed(names).expect("a certificate");
     std::fs::write(at("cert"), signed.cert.pem()).expect("written");
     std::fs::write(at("key"), signed.signing_key.serialize_pem()).expect("written");
-    let (certificate, key) = (at("cert"), Key::File(at("key")));
-    let files = Files { certificate, key, client_ca: None, client_required: false };
+    let (certificate, key) = (at("cert"), TlsKey::File(at("key")));
+    let files = TlsFiles { certificate, key, client_ca: None, client_required: false };
     let tls = Tls::open(files).expect("good");
     let (audit, writer) = Audit::open(&audit::Settings {
-        target: audit::Target::File(at("log")),
+        target: audit::AuditTarget::File(at("log")),
         arguments: audit::Arguments::None,
         chain: true,
         rotate_size: 1 << 20,
@@ -83,17 +83,17 @@ async fn a_handshake_that_fails_has_a_line_in_the_audit_log() {
         on_error: audit::OnError::Continue,
     })
     .expect("a log");
-    let world = World::with(Settings { audit, ..Settings::default() }).await;
+    let world = TestGateway::with(Settings { audit, ..Settings::default() }).await;
     let (ours, mut theirs) = duplex(1024);
     theirs.write_all(b"GET /mcp HTTP/1.1\r\n\r\n").await.expect("there is room");
     let peer = ([192, 0, 2, 7], 50_000).into();
-    serve_secured(Arc::clone(&world.door), &tls, ours, peer).await;
+    serve_tls(Arc::clone(&world.state_cell), &tls, ours, peer).await;
     let stop = CancellationToken::new();
     stop.cancel();
     writer.run(stop).await;
     let log = std::fs::read_to_string(at("log")).expect("a log");
     let line: Value = serde_json::from_str(log.lines().nth(1).expect("a line")).expect("JSON");
-    let told = ["event", "from", "wire", "rule", "outcome"].map(|it| line[it].as_str());
-    assert_eq!(told, ["request", "192.0.2.7", "http", "tls", "refused"].map(Some));
+    let logged = ["event", "from", "wire", "rule", "outcome"].map(|it| line[it].as_str());
+    assert_eq!(logged, ["request", "192.0.2.7", "http", "tls", "refused"].map(Some));
     assert!(line.get("method").is_none() && line.get("http").is_none(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! The legacy era over HTTP.
+//! Tests of the legacy era over HTTP.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn the_version_is_negotiated() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     for (requested, expected) in [
         ("2024-11-05", "2024-11-05"),
         ("2025-03-26", "2025-03-26"),
@@ -16,7 +16,7 @@ async fn the_version_is_negotiated() {
         ("2026-07-28", "2025-11-25"),
         ("1900-01-01", "2025-11-25"),
     ] {
-        // The version header of a client that hopes for more decides nothing here.
+        // The version header of a client that prefers a newer revision decides nothing here.
         let request =
             post("MCP-Protocol-Version: 2026-07-28\r\n", &OPEN.replace("VERSION", requested));
         let response = world.connect().ask(request).await;
@@ -31,14 +31,14 @@ async fn the_version_is_negotiated() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_client_says_of_itself_has_a_bound_since_it_is_kept() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     for (bytes, status) in [(60 << 10, 200), (70 << 10, 400)] {
         let name = format!("\"name\":\"{}", "x".repeat(bytes));
         let request = OPEN.replace("VERSION", "2025-11-25").replacen("\"name\":\"", &name, 1);
         let response = world.connect().ask(post("", &request)).await;
         let said = response.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
         assert_eq!(
-            said.contains("`clientInfo` may have 65536 bytes at most"),
+            said.contains("`clientInfo` may have at most 65536 bytes"),
             status != 200,
             "{said}"
         );
@@ -47,7 +47,7 @@ async fn what_a_client_says_of_itself_has_a_bound_since_it_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_is_needed_and_good_for_its_owner_until_its_end() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let session = open(&mut client, "2025-11-25").await;
     let ping = legacy(&session, "ping", "{}");
@@ -59,12 +59,12 @@ async fn a_session_is_needed_and_good_for_its_owner_until_its_end() {
         format!("DELETE /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {session}\r\n\r\n");
     assert_eq!(client.ask(delete).await.status, 204);
     assert_eq!(client.ask(&ping).await.status, 404);
-    assert_eq!(world.door.now().sessions(), 0);
+    assert_eq!(world.state_cell.now().sessions(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_session_ends_and_too_many_push_the_oldest_out() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let first = open(&mut client, "2025-11-25").await;
     tokio::time::advance(Duration::from_secs(29 * 60)).await;
@@ -75,18 +75,18 @@ async fn an_idle_session_ends_and_too_many_push_the_oldest_out() {
     assert_eq!(client.ask(legacy(&first, "ping", "{}")).await.status, 404);
 
     let oldest = open(&mut client, "2025-11-25").await;
-    // Without credentials it may be sixteen clients.
+    // Without credentials, sixteen clients may share the principal.
     for _ in 0..16 * 32 {
         tokio::time::advance(Duration::from_millis(1)).await;
         open(&mut client, "2025-11-25").await;
     }
     assert_eq!(client.ask(legacy(&oldest, "ping", "{}")).await.status, 404);
-    assert_eq!(world.door.now().sessions(), 16 * 32);
+    assert_eq!(world.state_cell.now().sessions(), 16 * 32);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_version_header_is_checked_in_the_revisions_that_have_it() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     for (version, expected) in
         [("2024-11-05", 200), ("2025-03-26", 200), ("2025-06-18", 400), ("2025-11-25", 400)]
@@ -104,7 +104,7 @@ async fn the_version_header_is_checked_in_the_revisions_that_have_it() {
 
 #[tokio::test(start_paused = true)]
 async fn legacy_answers_are_plain_and_their_errors_are_no_http_errors() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let session = open(&mut client, version).await;
@@ -128,7 +128,7 @@ async fn legacy_answers_are_plain_and_their_errors_are_no_http_errors() {
 
 #[tokio::test(start_paused = true)]
 async fn batches_are_served_in_the_revisions_that_have_them() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let note = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     let batch = format!(
@@ -151,15 +151,15 @@ async fn batches_are_served_in_the_revisions_that_have_them() {
         for id in [Value::from(1), Value::from("x"), Value::Null] {
             assert!(ids.contains(&&id), "{answers:?}");
         }
-        let told = client.ask(post(&header, &format!("[{note}]"))).await;
-        assert_eq!((told.status, told.body.as_str()), (202, ""));
+        let notified = client.ask(post(&header, &format!("[{note}]"))).await;
+        assert_eq!((notified.status, notified.body.as_str()), (202, ""));
         assert_eq!(client.ask(post(&header, "[]")).await.refusal(), (400, -32600));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_stream_detaches_and_a_cancel_or_the_sessions_end_cancels() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut waiting = world.script.waiting.subscribe();
     let mut cancelled = world.script.cancelled.subscribe();
     let mut other = world.connect();
@@ -170,7 +170,7 @@ async fn a_lost_stream_detaches_and_a_cancel_or_the_sessions_end_cancels() {
     lost.write(&wait).await;
     waiting.wait_for(|waiting| *waiting == 1).await.expect("open");
     drop(lost);
-    // The id is taken for as long as the call runs, which shows that it does.
+    // The id is in use as long as the call runs, so a conflict shows that it runs.
     assert_eq!(other.ask(legacy(&session, "ping", "{}")).await.refusal(), (200, -32600));
     assert_eq!(*cancelled.borrow(), 0);
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
@@ -194,10 +194,10 @@ async fn a_lost_stream_detaches_and_a_cancel_or_the_sessions_end_cancels() {
 
 #[tokio::test(start_paused = true)]
 async fn changes_go_out_once_on_the_newest_stream_of_a_session() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let session = open(&mut client, "2025-11-25").await;
-    // A change between two streams is told on the next one.
+    // A change between two streams is sent on the next one.
     world.script.more_tools.send_modify(|count| *count += 1);
     let get = format!(
         "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: {session}\r\n\r\n"
@@ -212,8 +212,8 @@ async fn changes_go_out_once_on_the_newest_stream_of_a_session() {
     newer.head().await;
     older.read_to("0\r\n\r\n").await;
     world.script.more_tools.send_modify(|count| *count += 1);
-    let told = newer.event().await;
-    assert_eq!(told["method"], "notifications/tools/list_changed");
+    let notified = newer.event().await;
+    assert_eq!(notified["method"], "notifications/tools/list_changed");
     world.stop.cancel();
     let rest = newer.read_to("0\r\n\r\n").await;
     assert!(!rest.contains("list_changed"), "{rest}");

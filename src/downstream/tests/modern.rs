@@ -1,11 +1,11 @@
-//! The modern era over HTTP.
+//! Tests of the modern era over HTTP.
 
 use super::http::*;
 use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_request_must_say_the_same_in_body_and_headers() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let call = modern("tools/call", r#""name":"old__echo""#);
     for (from, to, expected) in [
@@ -39,7 +39,7 @@ async fn a_modern_request_must_say_the_same_in_body_and_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unsupported_version_is_told_with_the_list_that_discover_gives() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let discovered = client.ask(modern("server/discover", "")).await.json();
     let refused = client.ask(modern("tools/list", "").replace("2026-07-28", "2025-11-25")).await;
@@ -59,7 +59,7 @@ async fn an_unsupported_version_is_told_with_the_list_that_discover_gives() {
 
 #[tokio::test(start_paused = true)]
 async fn removed_and_unknown_methods_are_not_found() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     for method in [
         "initialize",
@@ -83,7 +83,7 @@ async fn removed_and_unknown_methods_are_not_found() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_client_hears_modern_results_of_either_upstream() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let list = client.ask(modern("tools/list", "")).await.json();
     assert_eq!(list["result"]["tools"][0]["name"], "new__ask");
@@ -105,7 +105,7 @@ async fn a_modern_client_hears_modern_results_of_either_upstream() {
 
 #[tokio::test(start_paused = true)]
 async fn denied_and_unknown_are_the_same_answer_in_either_era() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let key =
         |request: String| request.replacen("\r\n", "\r\nAuthorization: Bearer ann-key\r\n", 1);
@@ -135,7 +135,7 @@ async fn denied_and_unknown_are_the_same_answer_in_either_era() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_comes_before_the_answer_under_the_clients_own_token() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let session = open(&mut client, "2025-11-25").await;
     for upstream in ["new", "old"] {
@@ -154,7 +154,7 @@ async fn progress_comes_before_the_answer_under_the_clients_own_token() {
             assert_eq!(head.header("content-type"), Some("text/event-stream"));
             assert_eq!(head.header("x-accel-buffering"), Some("no"));
             let mut events = vec![client.event().await];
-            world.script.go.send(()).expect("somebody waits");
+            world.script.go.send(()).expect("a call waits");
             events.extend([client.event().await, client.event().await]);
             client.read_to("0\r\n\r\n").await;
             assert_eq!(events[0]["params"]["progressToken"], token);
@@ -168,7 +168,7 @@ async fn progress_comes_before_the_answer_under_the_clients_own_token() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_client_that_leaves_cancels_even_behind_a_pipelined_byte() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut waiting = world.script.waiting.subscribe();
     let mut cancelled = world.script.cancelled.subscribe();
     for (count, ahead) in [(1, ""), (2, "POST")] {
@@ -182,7 +182,7 @@ async fn a_modern_client_that_leaves_cancels_even_behind_a_pipelined_byte() {
 
 #[tokio::test(start_paused = true)]
 async fn a_listen_is_acknowledged_hears_what_it_asked_for_and_ends_with_a_result() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.connect();
     let filter = r#""notifications":{"toolsListChanged":true,"resourcesListChanged":false,"resourceSubscriptions":["file:///a"]}"#;
     let mut deaf = world.connect();
@@ -209,13 +209,13 @@ async fn a_listen_is_acknowledged_hears_what_it_asked_for_and_ends_with_a_result
     let ended = client.event().await;
     assert_eq!((&ended["id"], &ended["result"]["resultType"]), (&1.into(), &"complete".into()));
     assert_eq!(ended["result"]["_meta"][key], 1);
-    // The other one heard nothing in between.
+    // The other stream received nothing in between.
     assert_eq!(deaf.event().await["id"], 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn clients_without_credentials_have_a_bounded_number_of_listens_together() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let request = modern("subscriptions/listen", r#""notifications":{}"#);
     let mut open = Vec::new();
     for _ in 0..8 * 16 {

@@ -1,4 +1,4 @@
-//! Two scripted upstreams, one of each era, as processes without a process.
+//! Two scripted upstreams, one of each era, as simulated processes.
 
 use std::io;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex,
 use tokio::sync::{broadcast, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::upstream::connect::{Child, Command, Dial, Process, Stream};
+use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
 
-/// What the upstreams do, and what they have heard.
+/// Controls and counters of the upstreams.
 pub(super) struct Script {
-    /// Lets go of calls to the tools `wait` and `progress`.
+    /// Releases calls to the tools `wait` and `progress`.
     pub(super) go: broadcast::Sender<()>,
-    /// How many calls to `wait` are under way or have been.
+    /// Number of calls to `wait` that have started.
     pub(super) waiting: watch::Sender<usize>,
-    /// How many of them have been cancelled.
+    /// Number of these calls that were cancelled.
     pub(super) cancelled: watch::Sender<usize>,
-    /// Adds a tool to the old one, which says so.
+    /// Adds a tool to the old upstream, which sends `list_changed`.
     pub(super) more_tools: watch::Sender<usize>,
 }
 
@@ -36,28 +36,28 @@ impl Default for Script {
     }
 }
 
-pub(super) fn command(program: &str) -> Command {
-    Command {
+pub(super) fn command(program: &str) -> ChildCommand {
+    ChildCommand {
         program: program.into(),
-        shown: program.into(),
+        display_name: program.into(),
         args: Vec::new(),
         env: Vec::new(),
         cwd: None,
     }
 }
 
-impl Dial for Script {
+impl Connect for Script {
     fn connect<'a>(
         &'a self,
         _: &'a Uri,
         _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async { Err(io::ErrorKind::Unsupported.into()) }.boxed()
     }
 
-    fn spawn(&self, command: &Command) -> io::Result<Child> {
+    fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
         let (ours, theirs) = duplex(1024 * 1024);
-        let server = Server {
+        let server = ScriptedServer {
             modern: command.program == "new",
             go: self.go.clone(),
             waiting: self.waiting.clone(),
@@ -66,17 +66,17 @@ impl Dial for Script {
         };
         let run = TaskTracker::new().spawn(server.run(theirs));
         let (stdout, stdin) = split(ours);
-        let process = Box::new(Task(run));
+        let process = Box::new(ScriptedTask(run));
         Ok(Child { stdin: Box::new(stdin), stdout: Box::new(stdout), stderr: None, process })
     }
 }
 
-struct Task(tokio::task::JoinHandle<()>);
+struct ScriptedTask(tokio::task::JoinHandle<()>);
 
-impl Process for Task {
+impl ProcessHandle for ScriptedTask {
     fn wait(&mut self) -> BoxFuture<'_, String> {
         async {
-            // A task can be awaited once; later on it has ended.
+            // A task can be awaited once; afterwards it has ended.
             if !self.0.is_finished() {
                 let _ = (&mut self.0).await;
             }
@@ -92,13 +92,13 @@ impl Process for Task {
     }
 }
 
-/// A call that waits to be let go.
-struct Held {
+/// A call that waits until it is released.
+struct BlockedCall {
     id: Value,
     token: Option<Value>,
 }
 
-struct Server {
+struct ScriptedServer {
     modern: bool,
     go: broadcast::Sender<()>,
     waiting: watch::Sender<usize>,
@@ -106,12 +106,12 @@ struct Server {
     more_tools: watch::Receiver<usize>,
 }
 
-impl Server {
+impl ScriptedServer {
     async fn run(mut self, io: DuplexStream) {
         let (input, mut output) = split(io);
         let mut lines = BufReader::new(input).lines();
         let mut go = self.go.subscribe();
-        let mut held: Vec<Held> = Vec::new();
+        let mut held: Vec<BlockedCall> = Vec::new();
         loop {
             let answers = tokio::select! {
                 line = lines.next_line() => match line {
@@ -135,7 +135,7 @@ impl Server {
         }
     }
 
-    fn answer(&self, message: &Value, held: &mut Vec<Held>) -> Vec<Value> {
+    fn answer(&self, message: &Value, held: &mut Vec<BlockedCall>) -> Vec<Value> {
         let (id, params) = (&message["id"], &message["params"]);
         let result = match message["method"].as_str().unwrap_or_default() {
             "notifications/cancelled" => {
@@ -174,13 +174,13 @@ impl Server {
             "prompts/get" => json!({"resultType": "complete", "messages": []}),
             "tools/call" => match params["name"].as_str().unwrap_or_default() {
                 "wait" => {
-                    held.push(Held { id: id.clone(), token: None });
+                    held.push(BlockedCall { id: id.clone(), token: None });
                     self.waiting.send_modify(|count| *count += 1);
                     return Vec::new();
                 }
                 "progress" if !params["_meta"]["progressToken"].is_null() => {
                     let token = params["_meta"]["progressToken"].clone();
-                    held.push(Held { id: id.clone(), token: Some(token.clone()) });
+                    held.push(BlockedCall { id: id.clone(), token: Some(token.clone()) });
                     return vec![note(&token, 1)];
                 }
                 "ask" if self.modern => {
@@ -195,7 +195,7 @@ impl Server {
         vec![json!({"jsonrpc": "2.0", "id": id, "result": result})]
     }
 
-    fn finish(&self, held: &Held) -> Vec<Value> {
+    fn finish(&self, held: &BlockedCall) -> Vec<Value> {
         let last = held.token.iter().map(|token| note(token, 2));
         last.chain([self.done(&held.id, "went")]).collect()
     }

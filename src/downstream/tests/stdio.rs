@@ -1,4 +1,4 @@
-//! Over standard input and output.
+//! Tests over standard input and output.
 
 use super::*;
 
@@ -19,26 +19,31 @@ fn notification(method: &str, params: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{params}}}\n")
 }
 
-impl World {
-    /// Opens a conversation over lines.
-    fn pipe(&self) -> Client {
+impl TestGateway {
+    /// Opens a stdio connection.
+    fn pipe(&self) -> TestClient {
         let (ours, theirs) = duplex(1024 * 1024);
         let (input, output) = tokio::io::split(theirs);
-        let guest = self.door.now().gateway.enter_locally("local");
-        let serving = crate::downstream::stdio::serve(Arc::clone(&self.door), guest, input, output);
-        self.door.now().tasks.spawn(serving);
-        Client { io: Box::new(ours), read: Vec::new() }
+        let client_context = self.state_cell.now().gateway.local_client("local");
+        let serving = crate::downstream::stdio::serve(
+            Arc::clone(&self.state_cell),
+            client_context,
+            input,
+            output,
+        );
+        self.state_cell.now().tasks.spawn(serving);
+        TestClient { io: Box::new(ours), read: Vec::new() }
     }
 }
 
-impl Client {
+impl TestClient {
     async fn say(&mut self, line: &str) -> Value {
         self.write(line).await;
         self.line().await
     }
 }
 
-async fn open(client: &mut Client, version: &str) {
+async fn open(client: &mut TestClient, version: &str) {
     let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{{}}}}"#);
     let opened = client.say(&legacy("0", "initialize", &params)).await;
     assert_eq!(opened["result"]["protocolVersion"], version);
@@ -47,7 +52,7 @@ async fn open(client: &mut Client, version: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn both_eras_are_served_on_one_stream() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.pipe();
     let discovered = client.say(&modern("\"d\"", "server/discover", "")).await;
     assert_eq!(discovered["id"], "d");
@@ -60,7 +65,7 @@ async fn both_eras_are_served_on_one_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_bad_line_the_next_is_served() {
-    let world = World::with(Settings { max_body: 1_000, ..Settings::default() }).await;
+    let world = TestGateway::with(Settings { max_body: 1_000, ..Settings::default() }).await;
     let mut client = world.pipe();
     let long = " ".repeat(2_000) + "\n";
     let old = modern("1", "tools/list", "").replace("2026-07-28", "2025-11-25");
@@ -84,7 +89,7 @@ async fn after_a_bad_line_the_next_is_served() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_refusals_is_read_by_a_client_that_reads() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.pipe();
     client.write(legacy("1", "ping", "{}").repeat(1_000)).await;
     for _ in 0..1_000 {
@@ -94,13 +99,13 @@ async fn a_burst_of_refusals_is_read_by_a_client_that_reads() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_asks_on_and_reads_nothing_is_hung_up_on() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     for opened in [false, true] {
         let mut client = world.pipe();
         if opened {
             open(&mut client, "2025-11-25").await;
         }
-        // Not faster than the house answers, or it would not be about what is answered.
+        // No faster than the gateway responds, or the test would not be about its responses.
         let burst: String = (0..500).map(|id| legacy(&id.to_string(), "ping", "{}")).collect();
         let mut bursts = 0;
         while client.io.write_all(burst.as_bytes()).await.is_ok() {
@@ -113,7 +118,7 @@ async fn a_client_that_asks_on_and_reads_nothing_is_hung_up_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_by_id_ends_a_request_of_either_era_without_an_answer() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut waiting = world.script.waiting.subscribe();
     let mut cancelled = world.script.cancelled.subscribe();
     let mut client = world.pipe();
@@ -136,7 +141,7 @@ async fn a_cancel_by_id_ends_a_request_of_either_era_without_an_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_input_cancels_what_is_open_and_closes_the_output() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut waiting = world.script.waiting.subscribe();
     let mut cancelled = world.script.cancelled.subscribe();
     let mut client = world.pipe();
@@ -151,7 +156,7 @@ async fn the_end_of_the_input_cancels_what_is_open_and_closes_the_output() {
 
 #[tokio::test(start_paused = true)]
 async fn changes_are_told_to_an_initialized_client_and_to_each_listen() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.pipe();
     let filter = r#""notifications":{"toolsListChanged":true}"#;
     let acknowledged = client.say(&modern("\"l\"", "subscriptions/listen", filter)).await;
@@ -171,7 +176,7 @@ async fn changes_are_told_to_an_initialized_client_and_to_each_listen() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closing_house_cancels_the_listens_of_a_shared_stream() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.pipe();
     client.say(&modern("5", "subscriptions/listen", r#""notifications":{}"#)).await;
     world.stop.cancel();
@@ -183,7 +188,7 @@ async fn a_closing_house_cancels_the_listens_of_a_shared_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_and_batches_come_on_lines() {
-    let world = World::start().await;
+    let world = TestGateway::start().await;
     let mut client = world.pipe();
     open(&mut client, "2025-03-26").await;
     let params = r#"{"name":"new__progress","_meta":{"progressToken":"t"}}"#;

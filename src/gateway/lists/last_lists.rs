@@ -1,117 +1,117 @@
-//! What one upstream last said and listed, and the one way from there into a catalog.
-//!
-//! Knows nothing of: when it is listed.
+//! Last lists of one upstream in memory, and their publication in a catalog.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::debug;
 
-use crate::catalog::{Catalog, Introduction, Snapshot};
+use crate::catalog::{Catalog, ListSnapshot, UpstreamInfo};
 use crate::cpu_bound;
-use crate::gateway::Sentries;
+use crate::gateway::Inspectors;
 use crate::mcp::definition::item::Item;
 use crate::mcp::definition::shape;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
-/// What one upstream last said and listed, whole: so what is approved, or is no longer, and what another configuration
-/// lets out, can be published without asking anybody.
+/// Complete last lists of one upstream. When approvals or the configuration change, they are
+/// published again without a request to the upstream.
 #[derive(Default)]
-pub(crate) struct Held(Mutex<Known>);
+pub(crate) struct LastLists(Mutex<LastListsState>);
 
 #[derive(Default, Clone)]
-pub(crate) struct Known {
-    pub(crate) introduction: Option<Introduction>,
+pub(crate) struct LastListsState {
+    pub(crate) info: Option<UpstreamInfo>,
     /// By [`Kind::index`].
-    pub(crate) snapshots: [Option<Arc<Snapshot>>; 4],
-    /// Whether it is left out of the lists, since it has been away for too long.
+    pub(crate) snapshots: [Option<Arc<ListSnapshot>>; 4],
+    /// Whether the upstream is hidden from the lists because it has been down for too long.
     pub(crate) is_hidden: bool,
 }
 
-impl Clone for Held {
+impl Clone for LastLists {
     fn clone(&self) -> Self {
         Self(Mutex::new(self.lock().clone()))
     }
 }
 
-impl Drop for Held {
+impl Drop for LastLists {
     fn drop(&mut self) {
         std::mem::take(&mut self.lock().snapshots).into_iter().for_each(discard);
     }
 }
 
-impl Held {
-    /// Publishes all that is known of an upstream.
-    pub(crate) fn publish(&self, name: &UpstreamName, catalog: &Catalog, sentries: &Sentries) {
-        let Known { introduction, snapshots, is_hidden } = self.lock().clone();
+impl LastLists {
+    /// Publishes everything that is known about the upstream.
+    pub(crate) fn publish(&self, name: &UpstreamName, catalog: &Catalog, inspectors: &Inspectors) {
+        let LastListsState { info, snapshots, is_hidden } = self.lock().clone();
         catalog.hide(name, is_hidden);
-        introduction.into_iter().for_each(|it| introduce(name, catalog, sentries, it));
+        info.into_iter().for_each(|it| publish_info(name, catalog, inspectors, it));
         for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
-            snapshot.into_iter().for_each(|it| publish(name, catalog, sentries, kind, &it));
+            snapshot.into_iter().for_each(|it| publish(name, catalog, inspectors, kind, &it));
         }
     }
 
-    /// Takes what was listed of a kind in the place of what was listed before.
-    pub(crate) fn keep(&self, kind: Kind, snapshot: Arc<Snapshot>) {
+    /// Replaces the list of a kind.
+    pub(crate) fn replace(&self, kind: Kind, snapshot: Arc<ListSnapshot>) {
         let old = self.lock().snapshots[kind.index()].replace(snapshot);
-        // Not under the lock.
+        // Outside of the lock, because dropping a long list takes time.
         discard(old);
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LastListsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The one way into a catalog: what is not approved, what is refused and what some client could not read does not get
-/// there. Approved is what the upstream lists; what is redacted and mended comes after that, and the shape last, so that
-/// it is that of what is published.
+/// Publishes a list in a catalog after the content checks. This is the only path into a catalog:
+/// unapproved items, items that the guard rejects and items that some client could not read are
+/// removed. Pinning compares the original definitions; redaction follows, and the check of shapes
+/// is last, so that it applies to the published text.
 pub(crate) fn publish(
     name: &UpstreamName,
     catalog: &Catalog,
-    sentries: &Sentries,
+    inspectors: &Inspectors,
     kind: Kind,
-    snapshot: &Snapshot,
+    snapshot: &ListSnapshot,
 ) {
-    // Few large definitions take as long as many small ones.
-    let bytes = snapshot.items.iter().map(|item| item.definition.text_bytes()).sum();
+    // The cost depends on the bytes: few large definitions take as long as many small ones.
+    let bytes = snapshot.items.iter().map(|item| item.definition.text_len()).sum();
     cpu_bound::run_on_bytes(bytes, || {
         let mut snapshot = snapshot.clone();
-        snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
-        sentries.guard.publish(name, kind, &mut snapshot.items);
+        snapshot.items = inspectors.pins.filter_approved(name, kind, snapshot.items);
+        inspectors.guard.inspect_definitions(name, kind, &mut snapshot.items);
         conform(name, kind, &mut snapshot.items);
         catalog.publish(name, kind, snapshot);
     });
 }
 
-/// Mends the definitions that readers of the protocol's revisions would not take, or marks them to be left out.
+/// Repairs definitions that clients of some revision would reject, or marks them as defective.
 fn conform(name: &UpstreamName, kind: Kind, items: &mut [Item]) {
-    for item in items.iter_mut().filter(|item| item.flaw.is_none()) {
+    for item in items.iter_mut().filter(|item| item.defect.is_none()) {
         match shape::conform(kind, &item.key, &item.definition) {
             Ok(None) => {}
             Ok(Some(mended)) => {
-                debug!(upstream = %name, %kind, item = ?item.key, "definition mended");
+                debug!(upstream = %name, %kind, item = ?item.key, "definition repaired");
                 item.definition = mended;
             }
-            Err(bad) => item.flaw = Some(bad.into()),
+            Err(bad) => item.defect = Some(bad.into()),
         }
     }
 }
 
-fn discard(snapshot: Option<Arc<Snapshot>>) {
+fn discard(snapshot: Option<Arc<ListSnapshot>>) {
     if let Some(snapshot) = snapshot {
         cpu_bound::discard(snapshot.items.len(), snapshot);
     }
 }
 
-pub(crate) fn introduce(
+/// Publishes the capabilities and instructions of an upstream after the content checks.
+pub(crate) fn publish_info(
     name: &UpstreamName,
     catalog: &Catalog,
-    sentries: &Sentries,
-    introduction: Introduction,
+    inspectors: &Inspectors,
+    info: UpstreamInfo,
 ) {
-    let Introduction { capabilities, instructions } = introduction;
-    let instructions = sentries.pins.introduce(name, instructions);
-    let instructions = sentries.guard.introduce(name, instructions);
-    catalog.introduce(name, Introduction { capabilities, instructions });
+    let UpstreamInfo { capabilities, instructions } = info;
+    let instructions = inspectors.pins.filter_instructions(name, instructions);
+    let instructions = inspectors.guard.inspect_instructions(name, instructions);
+    catalog.set_upstream_info(name, UpstreamInfo { capabilities, instructions });
 }

@@ -1,14 +1,17 @@
-//! What an upstream listed last, kept on disk: it is shown after a start until the upstream has been listed.
+//! Cache of an upstream's last lists on disk. After a start they are published until the upstream
+//! has been listed.
 //!
-//! A file for each kind, and one for what the upstream says of itself, named by the upstream and a hash of what it
-//! runs on; so nothing is shown to whom another account, program or server listed it.
+//! There is a file per kind, and one for the upstream's capabilities and instructions, named by the
+//! upstream and a hash of its settings, so that lists of another account, program or server are not
+//! used.
 //!
-//! Promises: a file is replaced whole or not at all, so several processes may share a folder; it can be read by its
-//! owner only, and holds no secret of the configuration. What is not whole, of another version or too large is
-//! nothing, and is replaced. Lists of no more than [`MAX_BYTES`] are kept, and of one upstream those of the last
-//! [`MAX_PER_UPSTREAM`] settings.
+//! Invariants: a file is replaced as a whole or not at all, so several processes may share a
+//! folder; it is readable by its owner only, and contains no secret of the configuration. An
+//! incomplete or too large file, or one of another version, is ignored and replaced. Only lists of
+//! at most [`MAX_BYTES`] are cached, and for one upstream those of its last [`MAX_PER_UPSTREAM`]
+//! settings. Cached lists pass the same checks as new ones.
 //!
-//! Knows nothing of: when something is to be kept, and what is approved: what is read goes the way of any list.
+//! Decision: docs/decisions/0025-cached-lists.md
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,48 +22,48 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use crate::catalog::{Introduction, Snapshot};
+use crate::catalog::{ListSnapshot, UpstreamInfo};
 use crate::cpu_bound;
 use crate::json::{self, Object};
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::regular_file;
-use crate::upstream::{Settings, Source};
+use crate::upstream::{Settings, UpstreamSource};
 
-/// The longest file that is written or read.
+/// Maximum size of a file.
 pub(crate) const MAX_BYTES: usize = 32 << 20;
-/// How many settings of one upstream are kept something of.
+/// Maximum number of settings of one upstream with cached lists.
 const MAX_PER_UPSTREAM: usize = 8;
-/// Another form has another number.
+/// Version of the file format.
 const VERSION: &str = "1";
-/// The longest line of a file; a definition is much shorter.
+/// Maximum length of a line; a definition is much shorter.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// Where one upstream's last lists are kept.
+/// Cache files of one upstream with its current settings.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct ListCache {
     folder: PathBuf,
-    /// The upstream's name, and a dash.
+    /// The upstream's name and a dash.
     name: String,
-    /// What all of its files begin with.
+    /// Prefix of the names of all its files.
     stem: String,
 }
 
-/// All that was kept of an upstream.
+/// Contents of the cache of one upstream.
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) introduction: Introduction,
+pub(crate) struct CachedLists {
+    pub(crate) info: UpstreamInfo,
     /// By [`Kind::index`].
-    pub(crate) snapshots: [Snapshot; 4],
+    pub(crate) snapshots: [ListSnapshot; 4],
 }
 
-impl Kept {
-    /// Where the lists of an upstream with these settings are kept, if they are.
+impl ListCache {
+    /// The cache of an upstream with these settings; `None` if its lists are not cached.
     pub(crate) fn of(settings: &Settings) -> Option<Self> {
-        let folder = settings.kept_in.clone()?;
-        // A folder of prompts is on this disk already.
-        if let Source::Library { .. } = settings.source {
+        let folder = settings.list_cache_dir.clone()?;
+        // A folder of prompts is on this disk already, so it needs no cache.
+        if let UpstreamSource::Library { .. } = settings.source {
             return None;
         }
         let name = format!("{}-", settings.name);
@@ -68,29 +71,29 @@ impl Kept {
         Some(Self { folder, name, stem })
     }
 
-    /// Reads what was kept, if all of it is there. Blocks.
-    pub(crate) fn read(&self) -> Option<Found> {
-        let (_, about) = self.lines(ABOUT)?;
+    /// Reads the cache; `None` unless it is complete. Blocks.
+    pub(crate) fn read(&self) -> Option<CachedLists> {
+        let (_, about) = self.read_file(ABOUT)?;
         let [about] = &about[..] else { return None };
-        let introduction = Introduction {
+        let info = UpstreamInfo {
             capabilities: Capabilities::read(&about.get_object("capabilities")?),
             instructions: about.get_string("instructions").map(|text| text.as_ref().into()),
         };
         let snapshot = |kind: Kind| {
-            let (head, lines) = self.lines(file_of(kind))?;
-            let items = lines.iter().map(|line| item(kind, line)).collect::<Option<_>>()?;
+            let (head, lines) = self.read_file(file_name(kind))?;
+            let items = lines.iter().map(|line| parse_item(kind, line)).collect::<Option<_>>()?;
             let is_private = head.get("private") == Some("true");
             let cut = head.get_string("cut").map(|cut| cut.as_ref().into());
-            Some(Snapshot { items, fresh_until: None, is_private, cut })
+            Some(ListSnapshot { items, fresh_until: None, is_private, cut })
         };
         let [Some(a), Some(b), Some(c), Some(d)] = Kind::ALL.map(snapshot) else { return None };
-        Some(Found { introduction, snapshots: [a, b, c, d] })
+        Some(CachedLists { info, snapshots: [a, b, c, d] })
     }
 
-    /// Keeps a list. Blocks.
-    pub(crate) fn write(&self, kind: Kind, snapshot: &Snapshot) -> io::Result<()> {
-        // What nobody can use need not be kept.
-        let items = snapshot.items.iter().filter(|item| item.flaw.is_none());
+    /// Writes a list. Blocks.
+    pub(crate) fn write(&self, kind: Kind, snapshot: &ListSnapshot) -> io::Result<()> {
+        // Defective items are not used, so they are not cached.
+        let items = snapshot.items.iter().filter(|item| item.defect.is_none());
         let line = |item: &Item| {
             let mut line = Object::new();
             line.set("definition", json::on_one_line(item.definition.to_bytes()));
@@ -100,23 +103,23 @@ impl Kept {
             line.to_bytes()
         };
         let cut = snapshot.cut.as_deref();
-        self.replace(file_of(kind), snapshot.is_private, cut, items.map(line))
+        self.write_file(file_name(kind), snapshot.is_private, cut, items.map(line))
     }
 
-    /// Keeps what the upstream says of itself. Blocks.
-    pub(crate) fn introduce(&self, introduction: &Introduction) -> io::Result<()> {
+    /// Writes the upstream's capabilities and instructions. Blocks.
+    pub(crate) fn write_info(&self, info: &UpstreamInfo) -> io::Result<()> {
         let mut about = Object::new();
-        about.set("capabilities", introduction.capabilities.to_object().to_bytes());
-        if let Some(text) = &introduction.instructions {
+        about.set("capabilities", info.capabilities.to_object().to_bytes());
+        if let Some(text) = &info.instructions {
             about.set("instructions", json::quote(text));
         }
-        self.replace(ABOUT, false, None, [json::on_one_line(about.to_bytes())])?;
-        self.tidy();
+        self.write_file(ABOUT, false, None, [json::on_one_line(about.to_bytes())])?;
+        self.remove_old_caches();
         Ok(())
     }
 
-    /// A file's first line, and the others.
-    fn lines(&self, of: &str) -> Option<(Object, Vec<Object>)> {
+    /// Reads a file: its header line and the other lines.
+    fn read_file(&self, of: &str) -> Option<(Object, Vec<Object>)> {
         let file = regular_file::open(&self.path(of)).ok()?;
         if file.metadata().ok()?.len() > MAX_BYTES as u64 {
             return None;
@@ -137,7 +140,7 @@ impl Kept {
         next().is_none().then_some((head, lines))
     }
 
-    fn replace(
+    fn write_file(
         &self,
         of: &str,
         is_private: bool,
@@ -150,13 +153,14 @@ impl Kept {
             text.push(b'\n');
             count += 1;
             if text.len() > MAX_BYTES - 1_024 {
-                // What was kept is not so any more.
+                // The existing file is outdated.
                 let _ = fs::remove_file(self.path(of));
-                return Err(io::Error::other("it is too large to be kept"));
+                return Err(io::Error::other("the list is too large for the cache"));
             }
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        // Readable for its owner only; renamed, so that nobody reads half of it.
+        // A temporary file is readable by its owner only; it is renamed when it is complete, so
+        // that no process reads a part of it.
         let file = tempfile::NamedTempFile::new_in(&self.folder)?;
         let mut writer = BufWriter::new(file);
         let cut = cut.map(json::quote);
@@ -172,12 +176,12 @@ impl Kept {
         Ok(())
     }
 
-    /// Removes what was kept of this upstream under settings that it has not had for the longest time.
-    fn tidy(&self) {
+    /// Removes the oldest caches of this upstream under other settings.
+    fn remove_old_caches(&self) {
         let is_ours = |path: &Path| {
             let name = path.file_name()?.to_str()?;
             let stem = name.strip_prefix(&self.name)?.strip_suffix(&format!(".{ABOUT}"))?;
-            // An upstream's name may be the beginning of another's.
+            // An upstream's name may be a prefix of another's.
             let is_hash = stem.len() == 32 && stem.bytes().all(|byte| byte.is_ascii_hexdigit());
             is_hash.then(|| format!("{}{stem}", self.name))
         };
@@ -186,7 +190,7 @@ impl Kept {
             .flatten()
             .flatten()
             .filter_map(|entry| {
-                // Only of its own: the folder has the lists of all upstreams.
+                // The folder has the files of all upstreams.
                 let stem = is_ours(&entry.path())?;
                 Some((entry.metadata().ok()?.modified().ok()?, stem))
             })
@@ -195,7 +199,7 @@ impl Kept {
         let too_many = stems.len().saturating_sub(MAX_PER_UPSTREAM);
         let old = stems.into_iter().map(|(_, stem)| stem).filter(|stem| *stem != self.stem);
         for stem in old.take(too_many) {
-            for of in Kind::ALL.map(file_of).into_iter().chain([ABOUT]) {
+            for of in Kind::ALL.map(file_name).into_iter().chain([ABOUT]) {
                 let _ = fs::remove_file(self.folder.join(format!("{stem}.{of}")));
             }
         }
@@ -206,7 +210,7 @@ impl Kept {
     }
 }
 
-/// A list in short: the same while the process lives, and only then.
+/// Digest of a list, comparable only within this process.
 pub(crate) fn digest(items: &[Item]) -> u64 {
     cpu_bound::run(items.len(), || {
         let mut digest = DefaultHasher::new();
@@ -217,12 +221,12 @@ pub(crate) fn digest(items: &[Item]) -> u64 {
     })
 }
 
-fn item(kind: Kind, line: &Object) -> Option<Item> {
+fn parse_item(kind: Kind, line: &Object) -> Option<Item> {
     let item = Item::parse(kind, line.get_bytes("definition")?).ok()?;
     Some(Item { needs_task: line.get("needsTask") == Some("true"), ..item })
 }
 
-fn file_of(kind: Kind) -> &'static str {
+fn file_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Prompt => "prompts",
         Kind::Tool => "tools",
@@ -231,7 +235,7 @@ fn file_of(kind: Kind) -> &'static str {
     }
 }
 
-/// The file of what an upstream says of itself.
+/// Name of the file with an upstream's capabilities and instructions.
 const ABOUT: &str = "about";
 
 #[cfg(test)]
@@ -240,47 +244,47 @@ mod tests {
 
     use crate::gateway::lists::list_cache::*;
 
-    fn kept(folder: &Path, stem: u32) -> Kept {
+    fn cache(folder: &Path, stem: u32) -> ListCache {
         let name = "hub-".to_owned();
-        Kept { folder: folder.join("catalog"), stem: format!("{name}{stem:032x}"), name }
+        ListCache { folder: folder.join("catalog"), stem: format!("{name}{stem:032x}"), name }
     }
 
-    fn snapshot(kind: Kind, definitions: &[&'static str], is_private: bool) -> Snapshot {
+    fn snapshot(kind: Kind, definitions: &[&'static str], is_private: bool) -> ListSnapshot {
         let items = definitions.iter().map(|text| Item::parse(kind, (*text).into()).expect(text));
-        Snapshot { items: items.collect(), fresh_until: None, is_private, cut: None }
+        ListSnapshot { items: items.collect(), fresh_until: None, is_private, cut: None }
     }
 
-    /// Keeps something of everything.
-    fn fill(kept: &Kept) {
+    /// Writes all files.
+    fn write_all(cache: &ListCache) {
         let mut tools = snapshot(Kind::Tool, &[r#"{"name":"t","n":1e400}"#], true);
         tools.items[0].needs_task = true;
-        kept.write(Kind::Tool, &tools).expect("kept");
+        cache.write(Kind::Tool, &tools).expect("written");
         let prompts = [r#"{"name":"a"}"#, "{\"name\":\n\"b\"}"];
-        kept.write(Kind::Prompt, &snapshot(Kind::Prompt, &prompts, false)).expect("kept");
-        kept.write(Kind::Resource, &snapshot(Kind::Resource, &[], false)).expect("kept");
-        kept.write(Kind::Template, &snapshot(Kind::Template, &[], false)).expect("kept");
+        cache.write(Kind::Prompt, &snapshot(Kind::Prompt, &prompts, false)).expect("written");
+        cache.write(Kind::Resource, &snapshot(Kind::Resource, &[], false)).expect("written");
+        cache.write(Kind::Template, &snapshot(Kind::Template, &[], false)).expect("written");
         let declared = Object::parse(r#"{"completions":{},"extensions":{"x/a":{}}}"#);
         let capabilities = Capabilities::read(&declared.expect("an object"));
-        let introduction = Introduction { capabilities, instructions: Some("say\nso".into()) };
-        kept.introduce(&introduction).expect("kept");
+        let info = UpstreamInfo { capabilities, instructions: Some("say\nso".into()) };
+        cache.write_info(&info).expect("written");
     }
 
     #[test]
     fn what_was_kept_is_found_and_nobody_else_can_read_it() {
         let folder = tempfile::tempdir().expect("a folder");
-        let kept = kept(folder.path(), 1);
-        assert!(kept.read().is_none());
-        fill(&kept);
-        let found = kept.read().expect("all of it");
-        assert_eq!(found.introduction.instructions.as_deref(), Some("say\nso"));
-        assert!(found.introduction.capabilities.completions);
+        let cache = cache(folder.path(), 1);
+        assert!(cache.read().is_none());
+        write_all(&cache);
+        let found = cache.read().expect("all of it");
+        assert_eq!(found.info.instructions.as_deref(), Some("say\nso"));
+        assert!(found.info.capabilities.completions);
         let tools = &found.snapshots[Kind::Tool.index()];
         assert_eq!(tools.items[0].definition.to_bytes(), r#"{"name":"t","n":1e400}"#);
         assert!(tools.is_private && tools.items[0].needs_task);
         assert_eq!(found.snapshots[Kind::Prompt.index()].items.len(), 2);
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        assert_eq!(mode(&kept.folder), 0o700);
-        for entry in fs::read_dir(&kept.folder).expect("a folder") {
+        assert_eq!(mode(&cache.folder), 0o700);
+        for entry in fs::read_dir(&cache.folder).expect("a folder") {
             assert_eq!(mode(&entry.expect("a file").path()), 0o600);
         }
     }
@@ -288,7 +292,7 @@ mod tests {
     #[test]
     fn what_is_torn_missing_of_another_version_or_too_large_is_nothing_and_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
-        let kept = kept(folder.path(), 1);
+        let cache = cache(folder.path(), 1);
         let damages: [fn(&str) -> Option<String>; 6] = [
             |_| None,
             |text| Some(text[..text.len() - 1].to_owned()),
@@ -298,36 +302,36 @@ mod tests {
             |text| Some(text.replace("prompts", "tools")),
         ];
         for (at, damage) in damages.into_iter().enumerate() {
-            fill(&kept);
-            let path = kept.path("prompts");
+            write_all(&cache);
+            let path = cache.path("prompts");
             let text = fs::read_to_string(&path).expect("it was written");
             match damage(&text) {
                 Some(damaged) => fs::write(&path, damaged).expect("written"),
                 None => fs::remove_file(&path).expect("removed"),
             }
-            assert!(kept.read().is_none(), "{at}");
+            assert!(cache.read().is_none(), "{at}");
         }
-        fill(&kept);
-        assert!(kept.read().is_some());
+        write_all(&cache);
+        assert!(cache.read().is_some());
         let big: &'static str =
             Box::leak(format!(r#"{{"name":"t","x":"{}"}}"#, "x".repeat(60_000)).into_boxed_str());
         let many = snapshot(Kind::Tool, &vec![big; 600], false);
-        assert!(kept.write(Kind::Tool, &many).is_err());
-        assert!(kept.read().is_none(), "and what was there before is not shown either");
+        assert!(cache.write(Kind::Tool, &many).is_err());
+        assert!(cache.read().is_none(), "the previous lists are not used either");
     }
 
     #[test]
     fn of_one_upstream_the_last_settings_are_kept() {
         let folder = tempfile::tempdir().expect("a folder");
-        let of_another = Kept {
+        let of_another = ListCache {
             name: "hub-2-".into(),
             stem: format!("hub-2-{:032x}", 1),
             folder: folder.path().join("catalog"),
         };
-        fill(&of_another);
-        (0..12).for_each(|stem| fill(&kept(folder.path(), stem)));
+        write_all(&of_another);
+        (0..12).for_each(|stem| write_all(&cache(folder.path(), stem)));
         let files = fs::read_dir(folder.path().join("catalog")).expect("a folder").count();
         assert_eq!(files, 5 * (MAX_PER_UPSTREAM + 1));
-        assert!(kept(folder.path(), 11).read().is_some() && of_another.read().is_some());
+        assert!(cache(folder.path(), 11).read().is_some() && of_another.read().is_some());
     }
 }

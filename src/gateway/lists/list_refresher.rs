@@ -1,9 +1,12 @@
-//! Keeps the catalog's snapshot of one upstream fresh.
+//! List refresher: one task per upstream that keeps its lists in the catalog fresh.
 //!
-//! One task per upstream. It lists everything when the upstream has connected, one topic when the
-//! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
-//! the last complete snapshot in place and is tried again. Until the first list what was kept on disk is shown.
-//! While the upstream sleeps what it listed last stays, and nothing is asked; it is listed when it wakes.
+//! It lists everything when the upstream has connected, a topic when the upstream sends a
+//! `list_changed` notification for it, and a list when its time to live ends. If a list fails, the
+//! last complete one stays published, and the list is retried. Before the first list the cached
+//! lists from disk are published. While the upstream is asleep its last lists stay, and it is
+//! listed when it wakes.
+//!
+//! Decision: docs/decisions/0004-list-refresh.md
 
 use std::io;
 use std::sync::Arc;
@@ -15,98 +18,71 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::catalog::{Catalog, Introduction, Snapshot};
+use crate::catalog::{Catalog, ListSnapshot, UpstreamInfo};
 use crate::fairness::promptly;
-use crate::gateway::lists::last_lists::{Held, introduce, publish};
-use crate::gateway::lists::list_cache::{self, Kept};
+use crate::gateway::Inspectors;
+use crate::gateway::lists::last_lists::{LastLists, publish, publish_info};
+use crate::gateway::lists::list_cache::{self, ListCache};
+use crate::gateway::lists::refresh_schedule::{
+    FIRST_RETRY, MAX_RETRY, PendingChange, RefreshSchedule,
+};
 use crate::gateway::lists::stable_list;
-use crate::gateway::startup::Unsettled;
-use crate::gateway::{Generation, Sentries};
+use crate::gateway::startup::PendingUpstream;
 use crate::jitter;
-use crate::mcp::kind::{Kind, Topic};
-use crate::upstream::{About, Awake, Changes, Error, Listing, OnDown, Status, Upstream};
+use crate::mcp::kind::{Kind, ListTopic};
+use crate::upstream::{
+    ConnectionInfo, ConnectionStatus, Error, KeepAliveGuard, ListChangeCounts, Listing, OnDown,
+    Upstream,
+};
 
-/// Changes that follow a read this closely are read together.
-const BURST: Duration = Duration::from_millis(300);
-/// Where changes keep coming, how long they wait for each other: no client hears of a topic more often.
-const STORM: Duration = Duration::from_secs(1);
-/// Where reading the list brings on the next change, and the list stays as it was. Some servers announce a change
-/// whenever they are listed: without a longer pause they would be listed for ever.
-const FALSE_ALARMS: Duration = Duration::from_secs(60);
 /// The shortest time to live that is honored.
 const MIN_TTL: Duration = Duration::from_secs(5);
-/// How long a list lives whose upstream promises nothing (a time to live of zero).
+/// Interval for a list with a time to live of zero.
 const NO_TTL: Duration = Duration::from_secs(60);
-/// How long a failed list waits for its next try, doubling.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const MAX_RETRY: Duration = Duration::from_secs(60);
 
-/// The state of the task.
-pub(crate) struct Refresh {
+/// Configuration that decides where the lists of an upstream are published. A reload replaces it.
+pub(crate) trait ListTarget: Send + Sync + 'static {
+    /// Catalog and content checks for the lists of this upstream; `None` if the configuration does
+    /// not have it.
+    fn target_for(&self, upstream: &Upstream) -> Option<(Arc<Catalog>, Arc<Inspectors>)>;
+}
+
+/// Task that keeps the lists of one upstream fresh.
+pub(crate) struct ListRefresher<T> {
     upstream: Upstream,
     catalog: Arc<Catalog>,
-    sentries: Arc<Sentries>,
-    status: watch::Receiver<Status>,
-    changes: watch::Receiver<Changes>,
+    inspectors: Arc<Inspectors>,
+    status: watch::Receiver<ConnectionStatus>,
+    changes: watch::Receiver<ListChangeCounts>,
     approvals: watch::Receiver<u64>,
-    /// What was last listed.
-    held: Arc<Held>,
-    /// What holds: another catalog, and others who look at what goes there.
-    generations: watch::Receiver<Arc<Generation>>,
-    /// The connection that was listed last.
+    last_lists: Arc<LastLists>,
+    /// The current configuration.
+    configs: watch::Receiver<Arc<T>>,
+    /// Epoch of the connection that was listed last.
     epoch: Option<u64>,
-    /// The changes that have been read.
-    read: Changes,
-    topics: [Plan; 3],
-    /// Until the first list, or the first failure.
-    unsettled: Option<Unsettled>,
-    /// It stays up until all of this connection has been listed.
-    unlisted: Option<Awake>,
-    /// When it is to be left out, where it has been away.
-    hide: Option<Instant>,
-    is_away: bool,
-    kept: Option<Kept>,
-    /// What is kept of each kind, in short.
-    kept_digests: [Option<u64>; 4],
+    /// Change notifications that have been processed.
+    processed_changes: ListChangeCounts,
+    topics: [RefreshSchedule; 3],
+    /// Present until the first list, or the first failure.
+    pending: Option<PendingUpstream>,
+    /// Keeps the upstream running until everything of this connection has been listed.
+    keep_alive: Option<KeepAliveGuard>,
+    /// Time at which the upstream is hidden if it stays down.
+    hide_at: Option<Instant>,
+    is_down: bool,
+    cache: Option<ListCache>,
+    /// Per kind: digest of the list cached on disk.
+    cached_digests: [Option<u64>; 4],
 }
 
-/// When one topic is to be listed.
-#[derive(Debug, Clone, Copy)]
-struct Plan {
-    due: Option<Instant>,
-    last_read: Option<Instant>,
-    /// When that was done.
-    done: Option<Instant>,
-    retry: Duration,
-    /// How long after a read the next change waits.
-    pause: Duration,
-    /// Whether a change came during the pause.
-    pressed: Pressed,
-    /// What was read last, in short: the topic's kind, or its two.
-    digests: [Option<u64>; 2],
-    /// How many items that was.
-    items: [usize; 2],
-}
-
-/// What came during the pause behind a read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Pressed {
-    #[default]
-    Not,
-    /// A change right behind the read, which may have brought it on.
-    ByEcho,
-    /// One that the read cannot have brought on.
-    ByChange,
-}
-
-/// A topic that has been listed.
-struct Listed {
-    /// When it wants to be listed again.
-    again: Option<Instant>,
+/// Result of listing a topic.
+struct RefreshedTopic {
+    /// Time of the next refresh, by the lists' times to live.
+    refresh_at: Option<Instant>,
     digests: [Option<u64>; 2],
     items: [usize; 2],
-    /// Where it is to be kept on disk: with its digest.
-    keep: [Option<(Kind, u64, Arc<Snapshot>)>; 2],
+    /// Lists to write to the cache, with their digests.
+    to_cache: [Option<(Kind, u64, Arc<ListSnapshot>)>; 2],
 }
 
 enum Event {
@@ -118,65 +94,53 @@ enum Event {
     Due,
 }
 
-impl Refresh {
+impl<T: ListTarget> ListRefresher<T> {
     pub(crate) fn new(
         upstream: Upstream,
-        generation: &Generation,
-        generations: watch::Receiver<Arc<Generation>>,
-        held: Arc<Held>,
-        unsettled: Unsettled,
+        (catalog, inspectors): (Arc<Catalog>, Arc<Inspectors>),
+        configs: watch::Receiver<Arc<T>>,
+        last_lists: Arc<LastLists>,
+        pending: PendingUpstream,
     ) -> Self {
-        let (catalog, sentries) =
-            (Arc::clone(&generation.catalog), Arc::clone(&generation.sentries));
         let (status, changes) = (upstream.status(), upstream.changes());
-        let approvals = sentries.pins.approvals();
-        let read = *changes.borrow();
-        let kept = Kept::of(upstream.settings());
-        let plan = Plan {
-            due: None,
-            last_read: None,
-            retry: FIRST_RETRY,
-            pause: BURST,
-            pressed: Pressed::Not,
-            done: None,
-            digests: [None; 2],
-            items: [0; 2],
-        };
+        let approvals = inspectors.pins.subscribe_approvals();
+        let processed_changes = *changes.borrow();
+        let cache = ListCache::of(upstream.settings());
         Self {
             upstream,
             catalog,
-            sentries,
+            inspectors,
             approvals,
-            held,
-            generations,
+            last_lists,
+            configs,
             status,
             changes,
             epoch: None,
-            read,
-            topics: [plan; 3],
-            unsettled: Some(unsettled),
-            unlisted: None,
-            hide: None,
-            is_away: false,
-            kept,
-            kept_digests: [None; 4],
+            processed_changes,
+            topics: [RefreshSchedule::new(); 3],
+            pending: Some(pending),
+            keep_alive: None,
+            hide_at: None,
+            is_down: false,
+            cache,
+            cached_digests: [None; 4],
         }
     }
 
-    /// Lists the upstream whenever there may be something new. Ends when `stop` fires, or under a configuration that
-    /// does not have it.
+    /// Runs until `stop` fires, or until a configuration does not have the upstream.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        if !self.show_kept().await {
-            // Nobody could find what it has.
-            self.upstream.wake();
+        if !self.publish_cached().await {
+            // Without lists no client can use the upstream, so it is started to be listed.
+            self.upstream.start_if_idle();
         }
-        self.look_at_status();
+        self.on_status();
         loop {
-            let due = self.topics.iter().filter_map(|plan| plan.due).chain(self.hide).min();
+            let due =
+                self.topics.iter().filter_map(|schedule| schedule.due).chain(self.hide_at).min();
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
-                Ok(()) = self.generations.changed() => Event::Replaced,
+                Ok(()) = self.configs.changed() => Event::Replaced,
                 Ok(()) = self.status.changed() => Event::Status,
                 Ok(()) = self.changes.changed() => Event::Changed,
                 Ok(()) = self.approvals.changed() => Event::Approved,
@@ -185,20 +149,20 @@ impl Refresh {
             match event {
                 Event::Stop => return,
                 Event::Replaced => {
-                    if !self.follow() {
+                    if !self.switch_config() {
                         return;
                     }
                 }
-                Event::Status => self.look_at_status(),
-                Event::Changed => self.look_at_changes(),
-                Event::Approved => self.look_at_approvals(),
-                // Stopping must not wait for a list.
-                Event::Due if self.hide.is_some_and(|hide| hide <= Instant::now()) => {
-                    self.hide = None;
+                Event::Status => self.on_status(),
+                Event::Changed => self.on_changes(),
+                Event::Approved => self.on_approvals(),
+                Event::Due if self.hide_at.is_some_and(|at| at <= Instant::now()) => {
+                    self.hide_at = None;
                     let upstream = self.upstream.name();
-                    info!(%upstream, "away for too long: it is left out of the lists");
-                    self.hide(true);
+                    info!(%upstream, "upstream hidden from the lists, down for too long");
+                    self.set_hidden(true);
                 }
+                // Stopping must not wait for a list.
                 Event::Due => tokio::select! {
                     biased;
                     () = self.list_due() => {}
@@ -208,210 +172,215 @@ impl Refresh {
         }
     }
 
-    fn look_at_status(&mut self) {
+    fn on_status(&mut self) {
         let status = self.status.borrow_and_update().clone();
         match status {
-            Status::Starting => {}
-            Status::Asleep => {
-                // What was listed stays, and may be asked for: that starts it.
+            ConnectionStatus::Starting => {}
+            ConnectionStatus::Asleep => {
+                // The lists stay published, and a request starts the upstream.
                 self.epoch = None;
-                self.topics.iter_mut().for_each(|plan| plan.due = None);
+                self.topics.iter_mut().for_each(|schedule| schedule.due = None);
             }
-            Status::Up(about) => {
+            ConnectionStatus::Up(about) => {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
-                (self.hide, self.is_away) = (None, false);
-                self.hide(false);
-                self.unlisted = Some(self.upstream.stay_up());
-                self.introduce(introduction(&about));
-                self.read = *self.changes.borrow_and_update();
-                for plan in &mut self.topics {
-                    plan.due = Some(Instant::now());
-                    plan.retry = FIRST_RETRY;
+                (self.hide_at, self.is_down) = (None, false);
+                self.set_hidden(false);
+                self.keep_alive = Some(self.upstream.keep_alive());
+                self.publish_info(upstream_info(&about));
+                self.processed_changes = *self.changes.borrow_and_update();
+                for schedule in &mut self.topics {
+                    schedule.due = Some(Instant::now());
+                    schedule.retry = FIRST_RETRY;
                 }
             }
-            Status::Down { .. } => {
-                // What was listed stays; there is nobody to ask for more.
+            ConnectionStatus::Down { .. } => {
+                // The lists stay published, and cannot be refreshed.
                 self.epoch = None;
-                self.topics.iter_mut().for_each(|plan| plan.due = None);
-                (self.unsettled, self.unlisted) = (None, None);
+                self.topics.iter_mut().for_each(|schedule| schedule.due = None);
+                (self.pending, self.keep_alive) = (None, None);
                 if let OnDown::Hide { after } = self.upstream.settings().on_down
-                    && !self.is_away
+                    && !self.is_down
                 {
-                    self.hide = Some(Instant::now() + after);
+                    self.hide_at = Some(Instant::now() + after);
                 }
-                self.is_away = true;
+                self.is_down = true;
             }
         }
     }
 
-    /// Goes over to the configuration that holds now; false if it does not have this upstream.
-    fn follow(&mut self) -> bool {
-        let now = Arc::clone(&self.generations.borrow_and_update());
-        if !now.has(&self.upstream) {
-            return false;
-        }
-        self.catalog = Arc::clone(&now.catalog);
-        self.sentries = Arc::clone(&now.sentries);
-        self.approvals = self.sentries.pins.approvals();
-        // Something may have been listed while that was made.
-        self.held.publish(self.upstream.name(), &self.catalog, &self.sentries);
+    /// Switches to the current configuration; false if it does not have this upstream.
+    fn switch_config(&mut self) -> bool {
+        let config = Arc::clone(&self.configs.borrow_and_update());
+        let Some((catalog, inspectors)) = config.target_for(&self.upstream) else { return false };
+        self.catalog = catalog;
+        self.inspectors = inspectors;
+        self.approvals = self.inspectors.pins.subscribe_approvals();
+        // The lists may have changed while the configuration was built.
+        self.last_lists.publish(self.upstream.name(), &self.catalog, &self.inspectors);
         true
     }
 
-    fn introduce(&self, said: Introduction) {
-        self.held.lock().introduction = Some(said.clone());
-        introduce(self.upstream.name(), &self.catalog, &self.sentries, said);
+    fn publish_info(&self, info: UpstreamInfo) {
+        self.last_lists.lock().info = Some(info.clone());
+        publish_info(self.upstream.name(), &self.catalog, &self.inspectors, info);
     }
 
-    /// Leaves the upstream out of the lists, or shows it again.
-    fn hide(&self, is_hidden: bool) {
-        self.held.lock().is_hidden = is_hidden;
+    /// Hides the upstream from the lists, or shows it again.
+    fn set_hidden(&self, is_hidden: bool) {
+        self.last_lists.lock().is_hidden = is_hidden;
         self.catalog.hide(self.upstream.name(), is_hidden);
     }
 
-    /// Shows what the upstream listed before Weir was started; tells whether that was kept.
-    async fn show_kept(&mut self) -> bool {
-        let Some(kept) = self.kept.clone() else { return false };
-        // Reading a file blocks. A panic in there is no reason to show nothing for ever.
-        let Ok(Some(found)) = tokio::task::spawn_blocking(move || kept.read()).await else {
+    /// Publishes the cached lists from before the start; returns whether there are any.
+    async fn publish_cached(&mut self) -> bool {
+        let Some(cache) = self.cache.clone() else { return false };
+        // Reading a file blocks. A panic there must not end this task.
+        let Ok(Some(cached)) = tokio::task::spawn_blocking(move || cache.read()).await else {
             return false;
         };
-        self.introduce(found.introduction);
-        for (kind, snapshot) in Kind::ALL.into_iter().zip(found.snapshots) {
-            self.kept_digests[kind.index()] = Some(list_cache::digest(&snapshot.items));
+        self.publish_info(cached.info);
+        for (kind, snapshot) in Kind::ALL.into_iter().zip(cached.snapshots) {
+            self.cached_digests[kind.index()] = Some(list_cache::digest(&snapshot.items));
             self.publish(kind, &Arc::new(snapshot));
         }
-        debug!(upstream = %self.upstream.name(), "what it listed last is shown until it is there");
-        self.unsettled = None;
+        debug!(upstream = %self.upstream.name(), "cached lists published");
+        self.pending = None;
         true
     }
 
-    /// Keeps something on disk, where lists are kept.
-    async fn keep(&self, write: impl FnOnce(&Kept) -> io::Result<()> + Send + 'static) -> bool {
-        let Some(kept) = self.kept.clone() else { return false };
-        let kept = tokio::task::spawn_blocking(move || write(&kept)).await;
-        let error = match kept {
+    /// Writes to the cache, if there is one; returns whether it succeeded.
+    async fn write_cache(
+        &self,
+        write: impl FnOnce(&ListCache) -> io::Result<()> + Send + 'static,
+    ) -> bool {
+        let Some(cache) = self.cache.clone() else { return false };
+        let written = tokio::task::spawn_blocking(move || write(&cache)).await;
+        let error = match written {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => error,
             Err(panicked) => io::Error::other(panicked),
         };
         let upstream = self.upstream.name();
-        warn!(%upstream, %error, "what it lists cannot be kept for the next start");
+        warn!(%upstream, %error, "list cache not written");
         false
     }
 
-    /// Keeps what is new of a topic, if all of it may be.
-    async fn keep_lists(&mut self, lists: [Option<(Kind, u64, Arc<Snapshot>)>; 2]) {
+    /// Writes the changed lists of a topic to the cache.
+    async fn cache_lists(&mut self, lists: [Option<(Kind, u64, Arc<ListSnapshot>)>; 2]) {
         for (kind, digest, snapshot) in lists.into_iter().flatten() {
-            if self.kept_digests[kind.index()] == Some(digest) {
+            if self.cached_digests[kind.index()] == Some(digest) {
                 continue;
             }
-            let is_kept = self.keep(move |kept| kept.write(kind, &snapshot)).await;
-            // One that cannot be kept is not tried again as long as it stays the same.
-            self.kept_digests[kind.index()] = Some(digest);
+            let is_written = self.write_cache(move |cache| cache.write(kind, &snapshot)).await;
+            // A list that cannot be written is not retried until it changes.
+            self.cached_digests[kind.index()] = Some(digest);
             let status = self.status.borrow().clone();
-            if is_kept && let Status::Up(about) = status {
-                let about = introduction(&about);
-                self.keep(move |kept| kept.introduce(&about)).await;
+            if is_written && let ConnectionStatus::Up(about) = status {
+                let info = upstream_info(&about);
+                self.write_cache(move |cache| cache.write_info(&info)).await;
             }
         }
     }
 
-    /// Something else is approved than before.
-    fn look_at_approvals(&self) {
+    /// Publishes again after the approved definitions have changed.
+    fn on_approvals(&self) {
         let status = self.status.borrow().clone();
-        if let Status::Up(about) = &status {
-            self.introduce(introduction(about));
+        if let ConnectionStatus::Up(about) = &status {
+            self.publish_info(upstream_info(about));
         }
-        if self.sentries.pins.holds(self.upstream.name()) {
-            self.held.publish(self.upstream.name(), &self.catalog, &self.sentries);
+        if self.inspectors.pins.enforces(self.upstream.name()) {
+            self.last_lists.publish(self.upstream.name(), &self.catalog, &self.inspectors);
         }
     }
 
-    fn publish(&self, kind: Kind, snapshot: &Arc<Snapshot>) {
-        self.held.keep(kind, Arc::clone(snapshot));
-        publish(self.upstream.name(), &self.catalog, &self.sentries, kind, snapshot);
+    fn publish(&self, kind: Kind, snapshot: &Arc<ListSnapshot>) {
+        self.last_lists.replace(kind, Arc::clone(snapshot));
+        publish(self.upstream.name(), &self.catalog, &self.inspectors, kind, snapshot);
     }
 
-    fn look_at_changes(&mut self) {
+    fn on_changes(&mut self) {
         let changes = *self.changes.borrow_and_update();
-        for topic in Topic::ALL {
+        for topic in ListTopic::ALL {
             let at = topic.index();
-            if changes.0[at] == self.read.0[at] || self.epoch.is_none() {
+            if changes.0[at] == self.processed_changes.0[at] || self.epoch.is_none() {
                 continue;
             }
-            self.topics[at].press(Instant::now());
+            self.topics[at].on_change_notification(Instant::now());
         }
-        self.read = changes;
+        self.processed_changes = changes;
     }
 
     async fn list_due(&mut self) {
         let now = Instant::now();
-        let due: Vec<Topic> = Topic::ALL
+        let due: Vec<ListTopic> = ListTopic::ALL
             .into_iter()
             .filter(|topic| self.topics[topic.index()].due.is_some_and(|due| due <= now))
             .collect();
         for topic in &due {
-            let plan = &mut self.topics[topic.index()];
-            plan.due = None;
-            plan.last_read = Some(now);
+            let schedule = &mut self.topics[topic.index()];
+            schedule.due = None;
+            schedule.last_read = Some(now);
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
-        let (mut is_new, mut keep) = (false, Vec::new());
-        // All of them are due at first, and each that fails is due again.
+        let (mut is_new, mut to_cache) = (false, Vec::new());
+        // All topics are due after the connection, and each that fails is due again.
         let mut failed = false;
-        for (topic, next) in due.into_iter().zip(lists) {
-            let plan = &mut self.topics[topic.index()];
-            match next {
-                Ok(listed) => {
-                    keep.push(listed.keep);
-                    plan.due = listed.again;
-                    plan.retry = FIRST_RETRY;
-                    plan.items = listed.items;
-                    is_new |= plan.relax(listed.digests);
+        for (topic, refreshed) in due.into_iter().zip(lists) {
+            let schedule = &mut self.topics[topic.index()];
+            match refreshed {
+                Ok(refreshed) => {
+                    to_cache.push(refreshed.to_cache);
+                    schedule.due = refreshed.refresh_at;
+                    schedule.retry = FIRST_RETRY;
+                    schedule.items = refreshed.items;
+                    is_new |= schedule.on_refreshed(refreshed.digests);
                 }
                 Err(retry_after) => {
                     failed = true;
-                    plan.pressed = Pressed::Not;
-                    // One that is left alone is not asked before a call may be.
-                    let rests_until = self.upstream.rests_until();
-                    let pause = plan.retry.max(retry_after.min(MAX_RETRY));
-                    plan.due = Some(Instant::now() + pause).max(rests_until);
-                    plan.retry = (plan.retry * 2).min(MAX_RETRY);
+                    schedule.pending_change = PendingChange::Nothing;
+                    // While the circuit breaker is open, no list is requested either.
+                    let open_until = self.upstream.breaker_open_until();
+                    let pause = schedule.retry.max(retry_after.min(MAX_RETRY));
+                    schedule.due = Some(Instant::now() + pause).max(open_until);
+                    schedule.retry = (schedule.retry * 2).min(MAX_RETRY);
                 }
             }
         }
         if is_new {
             let [[prompts, _], [tools, _], [resources, templates]] =
-                self.topics.map(|plan| plan.items);
+                self.topics.map(|schedule| schedule.items);
             let upstream = self.upstream.name();
-            info!(%upstream, prompts, tools, resources, templates, "listed");
+            info!(%upstream, prompts, tools, resources, templates, "upstream listed");
         }
-        self.unsettled = None;
-        for lists in keep {
-            self.keep_lists(lists).await;
+        self.pending = None;
+        for lists in to_cache {
+            self.cache_lists(lists).await;
         }
         if !failed {
-            self.unlisted = None;
+            self.keep_alive = None;
         }
     }
 
-    /// Lists the kinds of a topic. An error is how long the upstream wants not to be asked.
-    async fn list(&self, topic: Topic) -> Result<Listed, Duration> {
+    /// Lists the kinds of a topic. The error is the `Retry-After` of the upstream.
+    async fn list(&self, topic: ListTopic) -> Result<RefreshedTopic, Duration> {
         let name = self.upstream.name();
-        let mut listed =
-            Listed { again: None, digests: [None; 2], items: [0; 2], keep: [None, None] };
+        let mut refreshed = RefreshedTopic {
+            refresh_at: None,
+            digests: [None; 2],
+            items: [0; 2],
+            to_cache: [None, None],
+        };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
-        let (mut read, mut done) = (Vec::new(), Ok(()));
+        let (mut read, mut outcome) = (Vec::new(), Ok(()));
         for (half, kind) in kinds.enumerate() {
-            let before = self.held.lock().snapshots[kind.index()].clone();
+            let before = self.last_lists.lock().snapshots[kind.index()].clone();
             let listing = match stable_list::list(&self.upstream, kind, before.as_deref()).await {
                 Ok(listing) => listing,
                 Err(error) => {
-                    warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
-                    done = Err(match error {
+                    warn!(upstream = %name, %kind, %error, "list request failed, last list stays");
+                    outcome = Err(match error {
                         Error::HttpStatus { retry_after: Some(time), .. } => time,
                         _ => Duration::ZERO,
                     });
@@ -419,78 +388,45 @@ impl Refresh {
                 }
             };
             if let Some(limit) = &listing.truncated {
-                warn!(upstream = %name, %kind, limit, "the list was cut short");
+                warn!(upstream = %name, %kind, limit, "list truncated");
             }
             let digest = list_cache::digest(&listing.items);
-            let items = listing.items.iter().filter(|item| item.flaw.is_none()).count();
-            listed.items[half] = items;
-            debug!(upstream = %name, %kind, items, "read");
+            let items = listing.items.iter().filter(|item| item.defect.is_none()).count();
+            refreshed.items[half] = items;
+            debug!(upstream = %name, %kind, items, "list read");
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
-            let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
+            let refresh_at = listing.ttl.map(|ttl| Instant::now() + refresh_interval(ttl));
             let Listing { items, is_private, truncated, .. } = listing;
             let cut = truncated.map(Into::into);
-            let snapshot = Arc::new(Snapshot { items, fresh_until, is_private, cut });
-            if self.kept.is_some() && self.kept_digests[kind.index()] != Some(digest) {
-                listed.keep[half] = Some((kind, digest, Arc::clone(&snapshot)));
+            let snapshot = Arc::new(ListSnapshot { items, fresh_until, is_private, cut });
+            if self.cache.is_some() && self.cached_digests[kind.index()] != Some(digest) {
+                refreshed.to_cache[half] = Some((kind, digest, Arc::clone(&snapshot)));
             }
             read.push((kind, snapshot));
-            listed.again = listed.again.into_iter().chain(relist).min();
-            listed.digests[half] = Some(digest);
+            refreshed.refresh_at = refreshed.refresh_at.into_iter().chain(refresh_at).min();
+            refreshed.digests[half] = Some(digest);
         }
-        // One behind the other: who hears of a topic hears of both of its kinds at once.
+        // Published together, so that clients get one notification for both kinds of a topic.
         for (kind, snapshot) in read {
             self.publish(kind, &snapshot);
         }
-        done.map(|()| listed)
+        outcome.map(|()| refreshed)
     }
 }
 
-impl Plan {
-    /// A change was told: the first is read at once, and those right behind a read are read together.
-    fn press(&mut self, now: Instant) {
-        let is_echo = self.done.is_some_and(|done| now < done + BURST);
-        let (pause, pressed) = match is_echo {
-            true => (self.pause, Pressed::ByEcho),
-            false => (self.pause.min(STORM), Pressed::ByChange),
-        };
-        let ready = self.last_read.map_or(now, |read| read + pause);
-        if self.pressed == Pressed::Not && ready <= now {
-            // It has been quiet.
-            self.pause = BURST;
-        } else {
-            self.pressed = self.pressed.max(pressed);
-        }
-        let soon = ready.max(now);
-        self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
-    }
-
-    /// The topic was read: under pressure the next pause is longer. Tells whether it was anything new.
-    fn relax(&mut self, digests: [Option<u64>; 2]) -> bool {
-        self.done = Some(Instant::now());
-        let is_new = std::mem::replace(&mut self.digests, digests) != digests;
-        let longest = match std::mem::take(&mut self.pressed) {
-            Pressed::Not => return is_new,
-            Pressed::ByEcho if !is_new => FALSE_ALARMS,
-            Pressed::ByEcho | Pressed::ByChange => STORM,
-        };
-        self.pause = (self.pause * 2).min(longest);
-        is_new
-    }
-}
-
-/// What an upstream that is connected says of itself.
-fn introduction(about: &About) -> Introduction {
-    Introduction {
+/// Capabilities and instructions of a connected upstream.
+fn upstream_info(about: &ConnectionInfo) -> UpstreamInfo {
+    UpstreamInfo {
         capabilities: about.capabilities.clone(),
         instructions: about.instructions.clone(),
     }
 }
 
-/// When a list with this time to live is read again. It varies by a fifth, so that the lists of many
-/// upstreams do not fall due together (spec, caching: whoever polls MUST apply jitter).
-fn lifetime(ttl: Duration) -> Duration {
+/// Interval after which a list with this time to live is read again. It varies by a fifth, so that
+/// the lists of many upstreams are not due together (spec, caching: polling MUST apply jitter).
+fn refresh_interval(ttl: Duration) -> Duration {
     let ttl = if ttl.is_zero() { NO_TTL } else { ttl.max(MIN_TTL) };
-    jitter::spread(ttl)
+    jitter::apply(ttl)
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -1,26 +1,29 @@
-//! A list whose pages fit together.
+//! Consistent reading of paginated lists.
 //!
-//! Pages are asked for one after the other, and what a cursor means is its server's to say: where it is a place in a
-//! list that changes meanwhile, what stood behind what was removed moves over to a page that was read already. So
-//! what is missing from a list of several pages is looked for once more before it is gone.
+//! Pages are requested one after the other, and the meaning of a cursor is up to the server: if it
+//! is a position and an item is removed meanwhile, a following item moves to a page that was read
+//! already. So if an item is missing from a list of several pages, the list is read again before
+//! the item counts as removed.
+//!
+//! Decision: docs/decisions/0004-list-refresh.md
 
 use std::collections::HashSet;
 
-use crate::catalog::Snapshot;
+use crate::catalog::ListSnapshot;
 use crate::cpu_bound;
 use crate::gateway::lists::list_cache::digest;
 use crate::mcp::kind::Kind;
 use crate::upstream::{Error, Listing, Upstream};
 
-/// How often a list is read at the most, before it is believed.
+/// Maximum number of reads before a list is accepted.
 const READS: usize = 3;
 
-/// Lists a kind, of which `before` was listed last: again if anything of that is missing from its pages, until two say
-/// the same.
+/// Lists a kind. If an item of the last list `before` is missing from the pages, it lists again
+/// until two lists are equal, at most [`READS`] times.
 pub(crate) async fn list(
     upstream: &Upstream,
     kind: Kind,
-    before: Option<&Snapshot>,
+    before: Option<&ListSnapshot>,
 ) -> Result<Listing, Error> {
     let mut listing = upstream.list(kind).await?;
     for _ in 1..READS {
@@ -38,8 +41,8 @@ pub(crate) async fn list(
     Ok(listing)
 }
 
-/// Whether something of before is missing.
-fn is_less(listing: &Listing, before: &Snapshot) -> bool {
+/// Whether an item of the last list is missing.
+fn is_less(listing: &Listing, before: &ListSnapshot) -> bool {
     cpu_bound::run(before.items.len(), || {
         let keys: HashSet<&str> = listing.items.iter().map(|item| &*item.key).collect();
         before.items.iter().any(|item| !keys.contains(&*item.key))

@@ -1,43 +1,41 @@
-//! How many notes may go out in a second.
+//! Rate limit of notifications.
 //!
-//! Promise: after a second of silence as many may go at once as in a second; from then on one in each
-//! equal part of it.
-//!
-//! Knows nothing of: what waits meanwhile.
+//! Invariant: after a second of silence, a second's worth of notifications may be sent at once;
+//! from then on they are evenly spaced.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A rate with a burst: as many at once as in a second, refilled at the same rate.
+/// Rate with a burst of one second's worth, refilled at the same rate.
 #[derive(Debug)]
 pub(super) struct Rate {
-    /// The time that one note takes of the rate.
+    /// Time between two notifications at this rate.
     spacing: Duration,
-    /// How far ahead of now the next one's time may lie.
+    /// Maximum distance of `next_at` from now.
     burst: Duration,
-    /// When the next one would go out if they were evenly spread.
+    /// Time of the next notification if they were evenly spaced.
     next_at: Instant,
 }
 
 impl Rate {
-    /// A rate of which nothing has been used.
+    /// Creates a rate with its whole burst available.
     pub(super) fn new(per_second: u32) -> Self {
         let spacing = Duration::from_secs(1) / per_second;
         Self { spacing, burst: Duration::from_secs(1) - spacing, next_at: Instant::now() }
     }
 
-    /// How long it is until the next one may go out.
+    /// Time until the next notification may be sent.
     pub(super) fn early(&self, now: Instant) -> Duration {
         self.next_at.saturating_duration_since(now + self.burst)
     }
 
-    /// One goes out.
+    /// Counts a notification that is sent now.
     pub(super) fn count(&mut self, now: Instant) {
         self.next_at = self.next_at.max(now) + self.spacing;
     }
 
-    /// How many may go out now.
+    /// Number of notifications that may be sent now.
     pub(super) fn left(&self, now: Instant) -> usize {
         let used = self.next_at.saturating_duration_since(now);
         let left = self.burst.saturating_sub(used).as_nanos() / self.spacing.as_nanos();

@@ -1,33 +1,31 @@
-//! The arguments that a prompt declares.
+//! Arguments that a prompt declares.
 //!
-//! They are read from a definition once, when it is published: whoever checks a request need not read the
-//! definition again.
-//!
-//! Knows nothing of: who checks, and how strictly.
+//! They are parsed once, when the definition is published, so that checking a request need not
+//! parse the definition again.
 
 use bytes::Bytes;
 
 use crate::json::{self, Object};
 
-/// What a prompt says of its arguments.
+/// Argument declarations of a prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Declared {
+pub struct PromptArguments {
     arguments: Box<[(Box<str>, bool)]>,
 }
 
-impl Declared {
-    /// Reads a prompt's definition; `None` if what it says of its arguments cannot be read. A prompt that says
-    /// nothing has none.
+impl PromptArguments {
+    /// Parses the declarations in a prompt's definition; `None` if they are malformed. A prompt
+    /// without declarations has no arguments.
     pub fn read(definition: &Object) -> Option<Self> {
         let Some(list) = definition.get_bytes("arguments") else { return Some(Self::default()) };
         if *list == *b"null" {
             return Some(Self::default());
         }
-        let arguments = json::elements_again(&list)?.map(argument);
+        let arguments = json::trusted_elements(&list)?.map(argument);
         Some(Self { arguments: arguments.collect::<Option<_>>()? })
     }
 
-    /// The names of those that must not be missing.
+    /// Names of the required arguments.
     pub fn required(&self) -> impl Iterator<Item = &str> {
         self.arguments.iter().filter(|(_, required)| *required).map(|(name, _)| &**name)
     }
@@ -49,7 +47,7 @@ mod tests {
     use crate::mcp::definition::arguments::*;
 
     fn read(text: &'static str) -> Option<(Vec<String>, bool)> {
-        let declared = Declared::read(&Object::parse(text).expect("an object"))?;
+        let declared = PromptArguments::read(&Object::parse(text).expect("an object"))?;
         Some((declared.required().map(str::to_owned).collect(), declared.has("b")))
     }
 

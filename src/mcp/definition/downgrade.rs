@@ -1,12 +1,12 @@
-//! What the newest revision allows and the older ones forbid, put in a form that their clients take.
+//! Downgrade of definitions and results of the newest revision for clients of older revisions.
 //!
-//! One tool that breaks its schema can make a strict client throw a whole list away. Compared with
+//! One tool that violates its schema can make a strict client discard a whole list. Compared with
 //! 2025-11-25, the schema of 2026-07-28 allows more in two places only: a tool's schemas, and the
 //! structured content of its result. Prompts, resources and templates are the same in both.
 //!
-//! Promises: what needs no other form keeps every byte.
+//! Invariant: a text that needs no other form keeps every byte.
 //!
-//! Knows nothing of: who reads it.
+//! Decision: docs/decisions/0027-older-clients.md
 
 mod output;
 
@@ -19,18 +19,18 @@ use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::Revision;
 
-/// In which form something is put, and with that what its reader can use.
+/// Form of definitions, which also says what its reader can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Form {
-    /// As the newest revision has it.
+pub enum DefinitionForm {
+    /// The form of the newest revision.
     Newest,
-    /// As 2025-11-25 has it, which alone knows tools that can be called as tasks only.
+    /// The form of 2025-11-25, the only revision with tools that can only be called as tasks.
     WithTasks,
-    /// As the older ones have it.
+    /// The form of the revisions before 2025-11-25.
     Older,
 }
 
-impl Form {
+impl DefinitionForm {
     /// The form for clients of this revision.
     pub fn of(revision: Revision) -> Self {
         match revision {
@@ -43,8 +43,8 @@ impl Form {
 
 /// An item's definition for older clients; `None` if it is the same for all.
 ///
-/// What an older output schema cannot say is dropped, and so is one that a client might not compile: it only describes what
-/// comes anyway.
+/// An output schema that older revisions cannot express is dropped, and so is one that a client
+/// might not compile: it only describes results that are sent anyway.
 pub fn definition(kind: Kind, definition: &Object) -> Option<Object> {
     if kind != Kind::Tool {
         return None;
@@ -72,11 +72,11 @@ pub fn definition(kind: Kind, definition: &Object) -> Option<Object> {
     changed
 }
 
-/// Puts a tool's result for older clients: structured content that is no object becomes text. Tells
-/// whether it changed anything.
+/// Rewrites a tool's result for older clients: structured content that is no object becomes text.
+/// Returns whether it changed the result.
 ///
-/// Spec 2026-07-28, tools, structured content: a server should repeat it as text for them. Where it has
-/// done so nothing is added. A null is nothing to be told.
+/// Spec 2026-07-28, tools, structured content: a server SHOULD repeat it as text for them. If it
+/// has done so, nothing is added. A null is dropped.
 pub fn result(result: &mut Object) -> bool {
     let Some(structured) = result.get_bytes("structuredContent") else {
         return false;
@@ -86,7 +86,7 @@ pub fn result(result: &mut Object) -> bool {
     }
     result.take("structuredContent");
     let content = result.get_bytes("content").unwrap_or_else(|| Bytes::from_static(b"[]"));
-    let mut blocks = json::elements_again(&content).unwrap_or_default();
+    let mut blocks = json::trusted_elements(&content).unwrap_or_default();
     let has_any = blocks.clone().next().is_some();
     let text = String::from_utf8_lossy(&structured);
     let structured = (text != "null").then(|| StructuredText::new(&text));
@@ -105,10 +105,10 @@ pub fn result(result: &mut Object) -> bool {
     true
 }
 
-/// Whether a schema is one of objects, which is all that an older output schema can be.
+/// Whether a schema describes objects: older revisions allow no other output schema.
 fn is_of_objects(schema: &Object) -> bool {
     let are_strings = |list: Bytes| {
-        json::elements_again(&list)
+        json::trusted_elements(&list)
             .is_some_and(|mut names| names.all(|name| name.starts_with(b"\"")))
     };
     schema.get_string("type").as_deref() == Some("object")
@@ -117,8 +117,8 @@ fn is_of_objects(schema: &Object) -> bool {
         && schema.get("properties").is_none_or(|raw| raw.starts_with('{'))
 }
 
-/// A schema whose properties are all objects; `None` if they are already. `true` and `false` are schemas,
-/// too, and have a longer form.
+/// The schema with all properties as objects; `None` if they are already. `true` and `false` are
+/// schemas, too, and have an equivalent object.
 fn plain(schema: &Object) -> Option<Object> {
     let mut properties = schema.get_object("properties")?;
     let flags: Vec<(String, &str)> = properties
@@ -140,12 +140,13 @@ fn plain(schema: &Object) -> Option<Object> {
     Some(schema)
 }
 
-/// Structured content as it may be repeated in text. It is read once, however many blocks it is compared with.
+/// Structured content that may be repeated in text blocks. It is tokenized once, however many
+/// blocks it is compared with.
 struct StructuredText<'a> {
     json: &'a str,
-    /// Its text, if it is a string.
+    /// The decoded text, if the content is a string.
     plain: Option<Cow<'a, str>>,
-    /// Of its tokens.
+    /// Hash of the tokens.
     hash: u64,
     hasher: RandomState,
 }
@@ -157,7 +158,7 @@ impl<'a> StructuredText<'a> {
         Self { json, plain: json::decode_string(json), hash, hasher }
     }
 
-    /// Whether a content block has the same in its text.
+    /// Whether a content block repeats the structured content in its text.
     fn is_repeated_by(&self, block: &Bytes) -> bool {
         let Ok(block) = Object::parse_within(block.clone(), usize::MAX) else { return false };
         let (Some("\"text\""), Some(text)) = (block.get("type"), block.get_string("text")) else {
@@ -175,8 +176,8 @@ fn hash_of_tokens(text: &str, hasher: &RandomState) -> u64 {
     state.finish()
 }
 
-/// The tokens of a JSON text, strings decoded behind their first quote. Of a text that is no JSON,
-/// something.
+/// The tokens of a JSON text, strings decoded after their first quote. For other texts the result
+/// is arbitrary.
 fn tokens(text: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -198,7 +199,7 @@ fn tokens(text: &str) -> impl Iterator<Item = Cow<'_, str>> {
     })
 }
 
-/// How long the string is with which a text begins, quotes included.
+/// Length of the JSON string at the beginning of a text, quotes included.
 fn string_length(text: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -212,7 +213,7 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// What stands between JSON's tokens, and the tokens of one character.
+/// Characters between JSON's tokens, and the tokens of one character.
 const WHITE_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 const PUNCTUATION: [char; 6] = ['[', ']', '{', '}', ',', ':'];
 
@@ -313,10 +314,10 @@ mod tests {
                 "{structured}"
             );
         }
-        for kept in [r#"{"content":[]}"#, r#"{"structuredContent": { "a":1.0 }}"#] {
-            let mut sent = object(kept);
+        for unchanged in [r#"{"content":[]}"#, r#"{"structuredContent": { "a":1.0 }}"#] {
+            let mut sent = object(unchanged);
             assert!(!result(&mut sent));
-            assert_eq!(sent.to_bytes(), kept);
+            assert_eq!(sent.to_bytes(), unchanged);
         }
         let mut bare = object(r#"{"structuredContent":[]}"#);
         assert!(result(&mut bare));

@@ -1,15 +1,16 @@
-//! One thing that an upstream lists.
+//! Item of a list: one prompt, tool, resource or template that an upstream lists.
 
 use bytes::Bytes;
 
 use crate::json::Object;
-use crate::mcp::definition::param_headers::BadMark;
-use crate::mcp::definition::shape::BadShape;
+use crate::mcp::definition::param_headers::InvalidHeaderAnnotation;
+use crate::mcp::definition::shape::InvalidShape;
 use crate::mcp::kind::Kind;
 
-// No keys: what is larger than any of these nobody wrote for a model to read, and views are built for it.
+// These limits are not configurable: a larger item was not written for a model to read, and views
+// are built for these sizes.
 
-/// The largest definition that is taken, in bytes.
+/// The largest accepted definition, in bytes.
 pub const MAX_DEFINITION_BYTES: usize = 64 * 1024;
 /// The longest name, in characters.
 pub const MAX_NAME_CHARS: usize = 128;
@@ -18,67 +19,67 @@ pub const MAX_URI_BYTES: usize = 2 * 1024;
 /// The longest description, in bytes.
 pub const MAX_DESCRIPTION_BYTES: usize = 16 * 1024;
 
-/// An item as its upstream defines it: a key and raw JSON that nobody reads further.
+/// Item as its upstream defines it: a key and raw JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
-    /// What it is.
+    /// The item's kind.
     pub kind: Kind,
-    /// The upstream's own name or URI for it.
+    /// The upstream's own name or URI.
     pub key: Box<str>,
     /// The whole definition.
     pub definition: Object,
-    /// Why nobody can use it; then it is not listed.
-    pub flaw: Option<Flaw>,
-    /// Whether a tool can be called as a task only: those who know no such tasks cannot use it.
+    /// The defect for which no client can use the item; it is not listed then.
+    pub defect: Option<ItemDefect>,
+    /// Whether a tool can only be called as a task; clients without such tasks cannot use it.
     pub needs_task: bool,
 }
 
-/// Why an item that can be read is of no use to anybody.
+/// Defect for which no client can use an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Flaw {
-    /// A tool asks in a wrong way for arguments in headers.
+pub enum ItemDefect {
+    /// The annotations for parameter headers of a tool are invalid.
     #[error("{0}")]
-    Mark(#[from] BadMark),
-    /// It holds text that nobody sees, and the operator wants none.
-    #[error("it holds hidden text")]
+    HeaderAnnotation(#[from] InvalidHeaderAnnotation),
+    /// It contains invisible text, which the configuration forbids.
+    #[error("it contains invisible text")]
     HiddenText,
-    /// Something is to be redacted in what its upstream has to get back as it is.
-    #[error("what is redacted stands in its name, its URI or the name of a member or argument")]
+    /// Text that must be redacted is in a part that its upstream must get back unchanged.
+    #[error("text to redact is in its name, its URI or the name of a member or argument")]
     Redacted,
-    /// Some client could not read it, and with it no list that it stands in.
+    /// Some client could not parse it, and so no list that contains it.
     #[error("{0}")]
-    Shape(#[from] BadShape),
+    Shape(#[from] InvalidShape),
 }
 
-/// Why an item is left out of a list.
+/// Reason for which an element of a list is not an item.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadItem {
+pub enum InvalidItem {
     /// Not an object.
     #[error("{0}")]
     NotAnObject(String),
     /// The key is missing, empty or no string.
-    #[error("`{0}` is missing or no string")]
+    #[error("`{0}` is missing or not a string")]
     NoKey(&'static str),
-    /// Some part is larger than allowed; the text names it.
+    /// A part is larger than allowed; the text names it.
     #[error("{0}")]
     TooLarge(String),
 }
 
 impl Item {
-    /// Reads an item from an element of a list.
-    pub fn parse(kind: Kind, definition: Bytes) -> Result<Self, BadItem> {
+    /// Parses an element of a list.
+    pub fn parse(kind: Kind, definition: Bytes) -> Result<Self, InvalidItem> {
         let too_large = |what: &str, limit: usize, unit: &str| {
-            Err(BadItem::TooLarge(format!("{what} of more than {limit} {unit}")))
+            Err(InvalidItem::TooLarge(format!("{what} of more than {limit} {unit}")))
         };
         if definition.len() > MAX_DEFINITION_BYTES {
             return too_large("a definition", MAX_DEFINITION_BYTES, "bytes");
         }
         let definition =
-            Object::parse(definition).map_err(|bad| BadItem::NotAnObject(bad.to_string()))?;
+            Object::parse(definition).map_err(|bad| InvalidItem::NotAnObject(bad.to_string()))?;
         let member = kind.key_member();
         let key: Box<str> = match definition.get_string(member) {
             Some(key) if !key.is_empty() => key.into(),
-            _ => return Err(BadItem::NoKey(member)),
+            _ => return Err(InvalidItem::NoKey(member)),
         };
         if kind.has_name() && key.chars().count() > MAX_NAME_CHARS {
             return too_large("a name", MAX_NAME_CHARS, "characters");
@@ -90,7 +91,7 @@ impl Item {
         if description.len() > MAX_DESCRIPTION_BYTES {
             return too_large("a description", MAX_DESCRIPTION_BYTES, "bytes");
         }
-        Ok(Self { kind, key, definition, flaw: None, needs_task: false })
+        Ok(Self { kind, key, definition, defect: None, needs_task: false })
     }
 }
 
@@ -103,9 +104,15 @@ mod tests {
         let text = r#"{"uri":"a:b","name":"n","odd":1e400}"#;
         let item = Item::parse(Kind::Resource, text.into()).expect("an item");
         assert_eq!((&*item.key, item.definition.to_bytes()), ("a:b", text.into()));
-        assert_eq!(Item::parse(Kind::Template, text.into()), Err(BadItem::NoKey("uriTemplate")));
-        assert!(matches!(Item::parse(Kind::Tool, "7".into()), Err(BadItem::NotAnObject(_))));
-        assert_eq!(Item::parse(Kind::Tool, r#"{"name":7}"#.into()), Err(BadItem::NoKey("name")));
+        assert_eq!(
+            Item::parse(Kind::Template, text.into()),
+            Err(InvalidItem::NoKey("uriTemplate"))
+        );
+        assert!(matches!(Item::parse(Kind::Tool, "7".into()), Err(InvalidItem::NotAnObject(_))));
+        assert_eq!(
+            Item::parse(Kind::Tool, r#"{"name":7}"#.into()),
+            Err(InvalidItem::NoKey("name"))
+        );
     }
 
     #[test]

@@ -1,14 +1,12 @@
-//! Arguments of a tool that are repeated in HTTP headers.
+//! Parameter headers: arguments of a tool that are repeated in `Mcp-Param-*` HTTP headers.
 //!
-//! A tool's schema marks them with `x-mcp-header` (spec 2026-07-28, Streamable HTTP, custom headers from
-//! tool parameters). A [`Mirror`] tells which argument belongs in which header: one side writes the
-//! headers by it, the other holds those that come against it. It is read from a definition once, when
-//! the definition is listed, and most definitions have none.
+//! A tool's schema annotates them with `x-mcp-header` (spec 2026-07-28, Streamable HTTP, custom
+//! headers from tool parameters). [`ParamHeaders`] maps headers to arguments: the upstream side
+//! writes headers by it, the downstream side validates received headers against it. It is parsed
+//! once, when the definition is listed; most definitions have none.
 //!
-//! Promises: what [`header_value`] writes [`decode`] reads, and what [`Value::to_header`] writes of an
-//! argument that argument says.
-//!
-//! Knows nothing of: which side writes and which side checks, and the rest of the schema.
+//! Invariants: [`decode`] reads every value that [`header_value`] writes, and
+//! [`ParamHeader::matches_header`] accepts every header that [`ParamHeader::to_header`] makes.
 
 use std::borrow::Cow;
 
@@ -19,55 +17,55 @@ use hyper::header::{HeaderName, HeaderValue};
 
 use crate::json::{self, Object};
 
-/// What the names of all such headers begin with.
+/// Prefix of the names of all parameter headers.
 pub const PREFIX: &str = "mcp-param-";
 
-/// Which arguments of one tool are repeated, and in which headers. Never empty.
+/// The arguments of one tool that are repeated, with their headers. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mirror {
+pub struct ParamHeaders {
     headers: Vec<(HeaderName, Box<[Box<str>]>)>,
 }
 
-/// An argument that is repeated.
+/// Value of an argument that is repeated in a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum ParamHeader {
     /// A string, decoded.
     Text(String),
     /// A boolean.
     Flag(bool),
     /// A number as it is written in the body.
     Number(Box<str>),
-    /// An object or an array, which no header can say.
+    /// An object or an array, which no header can express.
     Other,
 }
 
-/// What is wrong with a tool's marks.
+/// Defect of a tool's `x-mcp-header` annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadMark {
-    /// Not on a property that is led to by `properties` alone.
-    #[error("`{MARK}` stands where no argument can be reached")]
+pub enum InvalidHeaderAnnotation {
+    /// Not on a property that is reachable by `properties` alone.
+    #[error("`{ANNOTATION}` is on a property that cannot be reached")]
     Unreachable,
-    /// Not a string, or none that may be in a header's name.
-    #[error("`{MARK}` is no name of a header")]
-    NoName,
+    /// Not a string that may be part of a header's name.
+    #[error("`{ANNOTATION}` is no valid name of a header")]
+    InvalidName,
     /// On anything but a string, an integer or a boolean.
-    #[error("`{MARK}` on an argument that is no string, integer or boolean")]
-    NotPlain,
-    /// Two arguments in one header; case does not count.
-    #[error("`{MARK}` names a header twice")]
-    Twice,
+    #[error("`{ANNOTATION}` is on an argument that is not a string, integer or boolean")]
+    InvalidType,
+    /// Two arguments in one header, compared without case.
+    #[error("`{ANNOTATION}` names a header twice")]
+    Duplicate,
 }
 
-impl Mirror {
-    /// Reads the marks in a tool's definition; `None` if there are none.
-    pub fn read(definition: &Object) -> Result<Option<Self>, BadMark> {
+impl ParamHeaders {
+    /// Parses the annotations in a tool's definition; `None` if there are none.
+    pub fn read(definition: &Object) -> Result<Option<Self>, InvalidHeaderAnnotation> {
         let schema = definition.get_bytes("inputSchema").unwrap_or_default();
-        if !may_have_marks(&schema) {
+        if !may_have_annotations(&schema) {
             return Ok(None);
         }
-        let mut mirror = Self { headers: Vec::new() };
-        mirror.schema(&schema, &mut Vec::new(), true)?;
-        Ok(Some(mirror).filter(|mirror| !mirror.headers.is_empty()))
+        let mut param_headers = Self { headers: Vec::new() };
+        param_headers.collect(&schema, &mut Vec::new(), true)?;
+        Ok(Some(param_headers).filter(|param_headers| !param_headers.headers.is_empty()))
     }
 
     /// Whether a header of this name repeats an argument.
@@ -75,77 +73,85 @@ impl Mirror {
         self.headers.iter().any(|(header, _)| header == name)
     }
 
-    /// Each header with the argument that it is to repeat; `None` where that is absent or null, and so
-    /// the header has to be absent, too.
-    pub fn values(&self, params: &Object) -> impl Iterator<Item = (&HeaderName, Option<Value>)> {
+    /// Each header with the value of its argument; `None` if that is absent or null, so that the
+    /// header must be absent, too.
+    pub fn values(
+        &self,
+        params: &Object,
+    ) -> impl Iterator<Item = (&HeaderName, Option<ParamHeader>)> {
         let arguments = params.get_object("arguments");
         self.headers.iter().map(move |(name, path)| {
             (name, arguments.as_ref().and_then(|arguments| value_at(arguments, path)))
         })
     }
 
-    /// Reads a schema. `path` leads to it through `properties` alone if it is `reachable`.
-    fn schema(
+    /// Collects the annotations of a schema. `path` leads to it through `properties` alone if it is
+    /// `reachable`.
+    fn collect(
         &mut self,
         text: &Bytes,
         path: &mut Vec<Box<str>>,
         reachable: bool,
-    ) -> Result<(), BadMark> {
+    ) -> Result<(), InvalidHeaderAnnotation> {
         let Ok(schema) = Object::parse_within(text.clone(), usize::MAX) else {
-            // No object: perhaps an array of schemas (`anyOf`).
-            for element in json::elements_again(text).unwrap_or_default() {
-                self.schema(&element, path, false)?;
+            // Not an object: it may be an array of schemas (`anyOf`).
+            for element in json::trusted_elements(text).unwrap_or_default() {
+                self.collect(&element, path, false)?;
             }
             return Ok(());
         };
-        if schema.has(MARK) {
+        if schema.has(ANNOTATION) {
             if !reachable || path.is_empty() {
-                return Err(BadMark::Unreachable);
+                return Err(InvalidHeaderAnnotation::Unreachable);
             }
-            self.mark(&schema, path)?;
+            self.add_header(&schema, path)?;
         }
         for (key, value) in schema.members() {
-            if key == MARK || VALUES.contains(&key) {
+            if key == ANNOTATION || VALUES.contains(&key) {
                 continue;
             }
             if key != "properties" {
-                self.schema(&value, path, false)?;
+                self.collect(&value, path, false)?;
                 continue;
             }
             let properties = Object::parse_within(value, usize::MAX).unwrap_or_default();
             for (name, property) in properties.members() {
                 path.push(name.into());
-                self.schema(&property, path, reachable)?;
+                self.collect(&property, path, reachable)?;
                 path.pop();
             }
         }
         Ok(())
     }
 
-    fn mark(&mut self, schema: &Object, path: &[Box<str>]) -> Result<(), BadMark> {
-        let name = schema.get_string(MARK).filter(|name| !name.is_empty());
+    fn add_header(
+        &mut self,
+        schema: &Object,
+        path: &[Box<str>],
+    ) -> Result<(), InvalidHeaderAnnotation> {
+        let name = schema.get_string(ANNOTATION).filter(|name| !name.is_empty());
         let header = name.and_then(|name| format!("{PREFIX}{name}").parse::<HeaderName>().ok());
-        let header = header.ok_or(BadMark::NoName)?;
+        let header = header.ok_or(InvalidHeaderAnnotation::InvalidName)?;
         let type_ = schema.get_string("type").unwrap_or_default();
         if !matches!(&*type_, "string" | "integer" | "boolean") {
-            return Err(BadMark::NotPlain);
+            return Err(InvalidHeaderAnnotation::InvalidType);
         }
         if self.has(&header) {
-            return Err(BadMark::Twice);
+            return Err(InvalidHeaderAnnotation::Duplicate);
         }
         self.headers.push((header, path.into()));
         Ok(())
     }
 }
 
-impl Value {
-    /// The header that repeats it; `None` if none can.
+impl ParamHeader {
+    /// The header's value; `None` if no header can express it.
     pub fn to_header(&self) -> Option<HeaderValue> {
         match self {
             Self::Text(text) => Some(header_value(text)),
             Self::Flag(flag) => Some(header_value(if *flag { "true" } else { "false" })),
-            // spec 2026-07-28, Streamable HTTP, value encoding: an integer in decimal digits, whichever way
-            // it is written in the body.
+            // Spec 2026-07-28, Streamable HTTP, value encoding: an integer in decimal digits,
+            // however it is written in the body.
             Self::Number(raw) => Some(match integer(raw) {
                 Some(number) => number.into(),
                 None => header_value(raw),
@@ -154,9 +160,9 @@ impl Value {
         }
     }
 
-    /// Whether a header says the same, once it is decoded (spec 2026-07-28, Streamable HTTP, server
+    /// Whether a decoded header has this value (spec 2026-07-28, Streamable HTTP, server
     /// validation: integers are compared numerically, `42.0` and `42` are equal).
-    pub fn is_said_by(&self, header: &str) -> bool {
+    pub fn matches_header(&self, header: &str) -> bool {
         match self {
             Self::Text(text) => header == text,
             Self::Flag(flag) => header == if *flag { "true" } else { "false" },
@@ -168,34 +174,36 @@ impl Value {
     }
 }
 
-/// The integer that a number's text stands for, as far as every party reads it alike.
+/// The integer that a number's text stands for, if every party reads it alike.
 fn integer(text: &str) -> Option<i64> {
-    // Rust reads words as numbers, too.
+    // Rust parses `inf` and `nan` as numbers, too.
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     let number = text.parse::<f64>().ok().filter(|_| is_number)?;
-    (number.fract() == 0.0 && number.abs() <= MAX_SAFE).then_some(number as i64)
+    (number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER).then_some(number as i64)
 }
 
-/// A text as a header's value: as it is, or in base64 between marks where it would not survive
-/// (spec 2026-07-28, Streamable HTTP, value encoding).
+/// A text as a header's value: as it is, or in base64 between delimiters if a header cannot contain
+/// it (spec 2026-07-28, Streamable HTTP, value encoding).
 pub fn header_value(text: &str) -> HeaderValue {
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
         && text.trim() == text
-        && !(text.starts_with(BEGIN) && text.ends_with(END));
+        && !(text.starts_with(BASE64_PREFIX) && text.ends_with(BASE64_SUFFIX));
     let encoded;
     let text = if is_plain {
         text
     } else {
-        encoded = format!("{BEGIN}{}{END}", STANDARD.encode(text));
+        encoded = format!("{BASE64_PREFIX}{}{BASE64_SUFFIX}", STANDARD.encode(text));
         &encoded
     };
     HeaderValue::from_str(text).expect("printable ASCII is a header's value")
 }
 
-/// Reads a value that may be in base64 between marks; `None` if the marks are there and what stands
-/// between them is no base64 of a text.
+/// Decodes a value that may be in base64 between delimiters; `None` if the delimiters are there and
+/// the text between them is no base64 of UTF-8.
 pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
-    let Some(encoded) = raw.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)) else {
+    let Some(encoded) =
+        raw.strip_prefix(BASE64_PREFIX).and_then(|rest| rest.strip_suffix(BASE64_SUFFIX))
+    else {
         return Some(Cow::Borrowed(raw));
     };
     let bytes = STANDARD.decode(encoded).ok()?;
@@ -203,59 +211,59 @@ pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The value at a path; `None` if it is absent or null.
-fn value_at(arguments: &Object, path: &[Box<str>]) -> Option<Value> {
-    let (last, way) = path.split_last()?;
+fn value_at(arguments: &Object, path: &[Box<str>]) -> Option<ParamHeader> {
+    let (last, parents) = path.split_last()?;
     let mut inner = None;
-    for step in way {
+    for step in parents {
         inner = Some(inner.as_ref().unwrap_or(arguments).get_object(step)?);
     }
     let raw = inner.as_ref().unwrap_or(arguments).get(last)?;
     if let Some(text) = json::decode_string(raw) {
-        return Some(Value::Text(text.into_owned()));
+        return Some(ParamHeader::Text(text.into_owned()));
     }
     match raw {
         "null" => None,
-        "true" => Some(Value::Flag(true)),
-        "false" => Some(Value::Flag(false)),
-        _ if raw.starts_with(['{', '[']) => Some(Value::Other),
-        _ => Some(Value::Number(raw.into())),
+        "true" => Some(ParamHeader::Flag(true)),
+        "false" => Some(ParamHeader::Flag(false)),
+        _ if raw.starts_with(['{', '[']) => Some(ParamHeader::Other),
+        _ => Some(ParamHeader::Number(raw.into())),
     }
 }
 
-/// Whether a schema is worth reading: most have no marks, and reading is work. A key with an escape in it
-/// may be one that does not look like it.
-fn may_have_marks(schema: &[u8]) -> bool {
-    stands_in(schema, MARK.as_bytes()) || stands_in(schema, b"\\u")
+/// Whether a schema must be parsed: most have no annotations, and parsing is expensive. A key with
+/// an escape may be an annotation as well.
+fn may_have_annotations(schema: &[u8]) -> bool {
+    contains(schema, ANNOTATION.as_bytes()) || contains(schema, b"\\u")
 }
 
-fn stands_in(text: &[u8], needle: &[u8]) -> bool {
+fn contains(text: &[u8], needle: &[u8]) -> bool {
     text.windows(needle.len()).any(|window| window == needle)
 }
 
-/// The mark in a property's schema.
-const MARK: &str = "x-mcp-header";
-/// Members of a schema that hold values, not schemas.
+/// The annotation in a property's schema.
+const ANNOTATION: &str = "x-mcp-header";
+/// Members of a schema that contain values, not schemas.
 const VALUES: [&str; 4] = ["default", "const", "enum", "examples"];
 
-/// What stands around a value in base64.
-const BEGIN: &str = "=?base64?";
-const END: &str = "?=";
+/// Delimiters of a value in base64.
+const BASE64_PREFIX: &str = "=?base64?";
+const BASE64_SUFFIX: &str = "?=";
 /// The largest integer that every party reads alike.
-const MAX_SAFE: f64 = 9_007_199_254_740_991.0;
+const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 
 #[cfg(test)]
 mod tests {
     use crate::mcp::definition::param_headers::*;
     use proptest::prelude::*;
 
-    fn read(schema: &str) -> Result<Option<Mirror>, BadMark> {
+    fn read(schema: &str) -> Result<Option<ParamHeaders>, InvalidHeaderAnnotation> {
         let definition = format!(r#"{{"name":"t","inputSchema":{schema}}}"#);
-        Mirror::read(&Object::parse(definition).expect("a definition"))
+        ParamHeaders::read(&Object::parse(definition).expect("a definition"))
     }
 
     #[test]
     fn marked_arguments_belong_in_headers() {
-        let mirror = read(
+        let param_headers = read(
             r#"{"properties":{
                 "region":{"type":"string","x-mcp-header":"Region"},
                 "deep":{"type":"object","properties":{
@@ -266,25 +274,25 @@ mod tests {
                 "list":{"type":"string","x-mcp-header":"!#$%&'*+-.^_`|~9"},
                 "x-mcp-header":{"type":"number"}}}"#,
         );
-        let mirror = mirror.expect("good marks").expect("some");
+        let param_headers = param_headers.expect("good marks").expect("some");
         let params = r#"{"arguments":{"region":"Z\u00fcrich","deep":{"n":4.2e1,"b":true},"null":null,"list":[]}}"#;
         let params = Object::parse(params).expect("params");
         let values: Vec<_> =
-            mirror.values(&params).map(|(name, value)| (name.as_str(), value)).collect();
+            param_headers.values(&params).map(|(name, value)| (name.as_str(), value)).collect();
         let expected = [
-            ("mcp-param-region", Some(Value::Text("Zürich".into()))),
-            ("mcp-param-n", Some(Value::Number("4.2e1".into()))),
-            ("mcp-param-b", Some(Value::Flag(true))),
+            ("mcp-param-region", Some(ParamHeader::Text("Zürich".into()))),
+            ("mcp-param-n", Some(ParamHeader::Number("4.2e1".into()))),
+            ("mcp-param-b", Some(ParamHeader::Flag(true))),
             ("mcp-param-gone", None),
             ("mcp-param-method", None),
-            ("mcp-param-!#$%&'*+-.^_`|~9", Some(Value::Other)),
+            ("mcp-param-!#$%&'*+-.^_`|~9", Some(ParamHeader::Other)),
         ];
         assert_eq!(values, expected);
-        assert!(mirror.has(&HeaderName::from_static("mcp-param-region")));
-        assert!(!mirror.has(&HeaderName::from_static("mcp-param-list")));
+        assert!(param_headers.has(&HeaderName::from_static("mcp-param-region")));
+        assert!(!param_headers.has(&HeaderName::from_static("mcp-param-list")));
         for params in ["{}", r#"{"arguments":[]}"#, r#"{"arguments":{"deep":"n"}}"#] {
             let params = Object::parse(params).expect("params");
-            assert!(mirror.values(&params).all(|(_, value)| value.is_none()));
+            assert!(param_headers.values(&params).all(|(_, value)| value.is_none()));
         }
     }
 
@@ -293,7 +301,7 @@ mod tests {
         for schema in ["{}", r#"{"type":"object","properties":{"a\u0041":{}}}"#, "[]"] {
             assert_eq!(read(schema), Ok(None), "{schema}");
         }
-        assert_eq!(Mirror::read(&Object::new()), Ok(None));
+        assert_eq!(ParamHeaders::read(&Object::new()), Ok(None));
     }
 
     #[test]
@@ -314,15 +322,15 @@ mod tests {
             )
         };
         let mut cases = vec![
-            (r#"{"x-mcp-header":"Root","type":"string"}"#.to_owned(), BadMark::Unreachable),
-            (one(r#"{"x-mcp-header":"A"}"#), BadMark::NotPlain),
-            (two("Region"), BadMark::Twice),
-            (two("REGION"), BadMark::Twice),
-            (one(r#"{"items":{"type":"string","x-mcp-header":"A"}}"#), BadMark::Unreachable),
+            (r#"{"x-mcp-header":"Root","type":"string"}"#.to_owned(), InvalidHeaderAnnotation::Unreachable),
+            (one(r#"{"x-mcp-header":"A"}"#), InvalidHeaderAnnotation::InvalidType),
+            (two("Region"), InvalidHeaderAnnotation::Duplicate),
+            (two("REGION"), InvalidHeaderAnnotation::Duplicate),
+            (one(r#"{"items":{"type":"string","x-mcp-header":"A"}}"#), InvalidHeaderAnnotation::Unreachable),
             (
                 r##"{"properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"type":"string","x-mcp-header":"A"}}}"##
                     .to_owned(),
-                BadMark::Unreachable,
+                InvalidHeaderAnnotation::Unreachable,
             ),
         ];
         let names = [
@@ -337,9 +345,9 @@ mod tests {
             "null",
             "{}",
         ];
-        cases.extend(names.map(|name| (named(name), BadMark::NoName)));
+        cases.extend(names.map(|name| (named(name), InvalidHeaderAnnotation::InvalidName)));
         let types = [r#""number""#, r#""array""#, r#""object""#, r#""null""#, r#"["string"]"#];
-        cases.extend(types.map(|type_| (typed(type_), BadMark::NotPlain)));
+        cases.extend(types.map(|type_| (typed(type_), InvalidHeaderAnnotation::InvalidType)));
         let keys = [
             "anyOf",
             "oneOf",
@@ -355,7 +363,7 @@ mod tests {
             "dependentSchemas",
             "$defs",
         ];
-        cases.extend(keys.map(|key| (within(key), BadMark::Unreachable)));
+        cases.extend(keys.map(|key| (within(key), InvalidHeaderAnnotation::Unreachable)));
         for (schema, expected) in cases {
             assert_eq!(read(&schema), Err(expected), "{schema}");
         }
@@ -382,10 +390,10 @@ mod tests {
 
     #[test]
     fn an_argument_is_written_as_its_type_wants_it() {
-        let number = |raw: &str| Value::Number(raw.into());
+        let number = |raw: &str| ParamHeader::Number(raw.into());
         for (value, expected) in [
-            (Value::Flag(true), Some("true")),
-            (Value::Flag(false), Some("false")),
+            (ParamHeader::Flag(true), Some("true")),
+            (ParamHeader::Flag(false), Some("false")),
             (number("-7"), Some("-7")),
             (number("42.0"), Some("42")),
             (number("4.2e1"), Some("42")),
@@ -393,16 +401,16 @@ mod tests {
             (number("1.5"), Some("1.5")),
             (number("9007199254740993"), Some("9007199254740993")),
             (number("1e400"), Some("1e400")),
-            (Value::Other, None),
+            (ParamHeader::Other, None),
         ] {
             let header = value.to_header();
             assert_eq!(header, expected.map(HeaderValue::from_static), "{value:?}");
-            let decoded = expected.map(|header| value.is_said_by(header));
+            let decoded = expected.map(|header| value.matches_header(header));
             assert!(decoded != Some(false), "{value:?}");
         }
     }
 
-    fn values() -> impl Strategy<Value = Value> {
+    fn values() -> impl Strategy<Value = ParamHeader> {
         let number = prop_oneof![
             any::<i64>().prop_map(|number| number.to_string()),
             any::<i32>().prop_map(|number| format!("{number}.0")),
@@ -412,11 +420,11 @@ mod tests {
                 .prop_map(|it| format!("{it:?}")),
         ];
         prop_oneof![
-            ".*".prop_map(Value::Text),
-            "[ -~]{0,8}".prop_map(Value::Text),
-            "=\\?base64\\?[A-Za-z0-9=]{0,8}\\?=".prop_map(Value::Text),
-            any::<bool>().prop_map(Value::Flag),
-            number.prop_map(|number| Value::Number(number.into())),
+            ".*".prop_map(ParamHeader::Text),
+            "[ -~]{0,8}".prop_map(ParamHeader::Text),
+            "=\\?base64\\?[A-Za-z0-9=]{0,8}\\?=".prop_map(ParamHeader::Text),
+            any::<bool>().prop_map(ParamHeader::Flag),
+            number.prop_map(|number| ParamHeader::Number(number.into())),
         ]
     }
 
@@ -425,7 +433,7 @@ mod tests {
         fn a_header_says_the_argument_that_it_was_written_for(value in values()) {
             let header = value.to_header().expect("a plain value");
             let decoded = decode(header.to_str().expect("ASCII")).expect("readable");
-            prop_assert!(value.is_said_by(&decoded), "{value:?} and {header:?}");
+            prop_assert!(value.matches_header(&decoded), "{value:?} and {header:?}");
         }
 
         #[test]
@@ -433,15 +441,16 @@ mod tests {
             let header = one.to_header().expect("a plain value");
             let decoded = decode(header.to_str().expect("ASCII")).expect("readable");
             let same = match (&one, &other) {
-                (Value::Text(one), Value::Text(other)) => one == other,
-                (Value::Flag(one), Value::Flag(other)) => one == other,
-                (Value::Number(one), Value::Number(other)) => {
+                (ParamHeader::Text(one), ParamHeader::Text(other)) => one == other,
+                (ParamHeader::Flag(one), ParamHeader::Flag(other)) => one == other,
+                (ParamHeader::Number(one), ParamHeader::Number(other)) => {
                     one == other || integer(one).is_some() && integer(one) == integer(other)
                 }
-                // What an argument's type is the tool itself knows: `"42"` and `42` have one header.
+                // What an argument's type is the tool itself knows: `"42"` and `42` have one
+                // header.
                 _ => return Ok(()),
             };
-            prop_assert_eq!(other.is_said_by(&decoded), same);
+            prop_assert_eq!(other.matches_header(&decoded), same);
         }
     }
 }

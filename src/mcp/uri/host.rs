@@ -1,7 +1,8 @@
 //! Host and port of a canonical URI.
 //!
-//! Invariant: of a special scheme (WHATWG's URL standard) a host is accepted only as every parser writes it: lower case, no
-//! user information, no punycode, IP addresses in their one form, no default port.
+//! Invariant: for a special scheme (WHATWG's URL standard) a host is accepted only as every parser
+//! writes it: lower case, no user information, no punycode, IP addresses in their one form, no
+//! default port.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,12 +22,12 @@ pub(super) fn is_special(scheme: &str) -> bool {
     SPECIAL.iter().any(|(special, _)| *special == scheme)
 }
 
-/// The port that a special scheme has where none is written.
+/// The default port of a special scheme.
 pub(super) fn default_port(scheme: &str) -> Option<u16> {
     SPECIAL.iter().find(|(special, _)| *special == scheme).and_then(|(_, port)| *port)
 }
 
-/// The host, and the port with its colon.
+/// Splits an authority into the host and the port with its colon.
 pub(super) fn split(authority: &str) -> (&str, &str) {
     let after_address = authority.rfind(']').map_or(0, |at| at + 1);
     let colon = authority[after_address..].find(':').map(|at| after_address + at);
@@ -49,13 +50,14 @@ fn is_port(scheme: &str, digits: &str) -> bool {
     port.is_some() && port != default_port(scheme)
 }
 
-/// RFC 5952's form. Addresses that hold one of IPv4 are written in two ways.
+/// Whether the text is an IPv6 address in RFC 5952's form. Addresses with an embedded IPv4 address
+/// are written in two ways and rejected.
 fn is_ipv6(text: &str) -> bool {
     let address = text.parse::<Ipv6Addr>().map(|address| address.to_string());
     address.is_ok_and(|address| address == text && !address.contains('.'))
 }
 
-/// A name of the DNS in lower case, or an IPv4 address; nothing for `file:`.
+/// Whether the host is a DNS name in lower case or an IPv4 address; empty for `file:`.
 fn is_domain(host: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     let is_label =
@@ -67,7 +69,7 @@ fn is_domain(host: &str) -> bool {
         || host.split('.').all(is_label) && (!ends_in_a_number || host.parse::<Ipv4Addr>().is_ok())
 }
 
-/// RFC 3986's `reg-name`.
+/// Whether RFC 3986 allows the character in a `reg-name`.
 fn is_in_a_name(c: char) -> bool {
     c.is_ascii_alphanumeric()
         || matches!(c, '-' | '.' | '_' | '~' | '%' | '!' | '$' | '&' | '\'' | '(' | ')')

@@ -1,8 +1,9 @@
-//! Forms under which different spellings of a text are equal, for rules that deny.
+//! Forms under which different spellings of a text are equal, for deny rules.
 //!
-//! A reader may fold case (file systems, hosts), decode escapes, normalize Unicode or read `+` as a space. A deny rule holds
-//! for whatever is equal to what it names by any of these. What it costs is that a rule may deny a little more than it says;
-//! it is compared so with URIs that no upstream lists only.
+//! A reader may fold case (file systems, hosts), decode escapes, normalize Unicode or read `+` as a
+//! space. A deny rule matches every text that is equal to the named one under any of these. The
+//! cost: a rule may deny a little more than it says. Only URIs that no upstream lists are compared
+//! this way.
 
 use unicode_normalization::UnicodeNormalization;
 
@@ -10,14 +11,16 @@ use super::host;
 
 /// Two forms of a text or pattern, whose `*` stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Loose {
-    /// Each character folded for itself: whatever a pattern matches, its form matches in the form of the text.
+pub struct LooseForms {
+    /// The text with each character folded separately: if a pattern matches a text, its form
+    /// matches the form of the text.
     pub letters: Box<str>,
-    /// The same with one slash behind the scheme, and none twice; without spaces around a segment and dots at its end.
+    /// `letters` with one slash after the scheme and no double slashes; without spaces around a
+    /// segment and dots at its end.
     pub shape: Box<str>,
 }
 
-impl Loose {
+impl LooseForms {
     /// The forms of a text. Linear in its length.
     pub fn of(text: &str) -> Self {
         let letters = fold(&decode(text));
@@ -25,20 +28,20 @@ impl Loose {
         Self { letters: letters.into(), shape: shape.into() }
     }
 
-    /// The forms of the text behind an upstream's name and a slash, or behind nothing.
+    /// The forms with `prefix` (an upstream's name and a slash, or nothing) in front.
     pub fn behind(&self, prefix: &str) -> Self {
         let behind = |form: &str| [prefix, form].concat().into();
         Self { letters: behind(&self.letters), shape: behind(&self.shape) }
     }
 }
 
-/// Whether some file systems compare names without it.
+/// Whether some file systems ignore the character when they compare names.
 pub(super) fn is_ignored(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}' | '\u{ad}')
         || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{e0100}'..='\u{e01ef}')
 }
 
-/// Decodes what can be decoded; what is no escape stays.
+/// Decodes percent escapes; text that is not an escape stays.
 fn decode(text: &str) -> String {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -63,7 +66,7 @@ fn decode(text: &str) -> String {
 fn fold(text: &str) -> String {
     let same = |c: char| match c {
         '\\' => '/',
-        // Of drives (`C|`).
+        // Drive letters are also written `C|`.
         '|' => ':',
         c if c == '+' || c.is_whitespace() => ' ',
         c => c,
@@ -72,7 +75,7 @@ fn fold(text: &str) -> String {
         return text.chars().map(|c| same(c.to_ascii_lowercase())).collect();
     }
     let letters = text.chars().filter(|c| !is_ignored(*c)).nfkc();
-    // By way of the capitals, as full case folding does: `ß` is `ss`.
+    // Upper case first, as full case folding does: `ß` is `ss`.
     let letters = letters.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
     letters.nfkc().map(same).collect()
 }
@@ -83,7 +86,7 @@ fn shape(letters: &str) -> String {
     if rest.starts_with('*') && !letters[head.len() + 1..].starts_with('/') {
         return segments(letters);
     }
-    // What stands before the scheme is the upstream's name.
+    // The upstream's name precedes the scheme.
     let scheme = head.rsplit('/').next().unwrap_or_default();
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let authority = match (scheme, authority) {
@@ -97,17 +100,17 @@ fn shape(letters: &str) -> String {
     segments(&[head, ":/", authority, path].concat())
 }
 
-/// The text with no slash twice, and no segment that ends in dots or spaces.
+/// The text without double slashes and without segments that end in dots or spaces.
 fn segments(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
+    let mut result = String::with_capacity(text.len());
     for (at, segment) in text.split('/').enumerate() {
         let trimmed = segment.trim_end_matches(['.', ' ']);
         let segment =
             if trimmed.ends_with('*') { segment } else { trimmed.trim_start_matches(' ') };
-        if at > 0 && !kept.ends_with('/') {
-            kept.push('/');
+        if at > 0 && !result.ends_with('/') {
+            result.push('/');
         }
-        kept.push_str(segment);
+        result.push_str(segment);
     }
-    kept
+    result
 }

@@ -1,24 +1,28 @@
-//! What is left of a canonical URI for readers that ignore a part of it.
+//! Readings of a canonical URI: the texts that remain for readers that ignore a part of it.
 
 use std::borrow::Cow;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::{Letter, NotCanonical, Parts, host};
+use super::{DecodedChar, NotCanonical, UriParts, host};
 
-/// Refuses segments that some reader resolves or drops: empty ones but for the last, those of dots and spaces, and in files'
-/// paths those with a colon that is not the first drive's.
-pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<(), NotCanonical> {
+/// Rejects segments that some reader resolves or drops: empty ones except the last, those of dots
+/// and spaces, and in paths of files those with a colon that does not belong to the first drive.
+pub(super) fn check_segments(
+    parts: &UriParts<'_>,
+    letters: &[DecodedChar],
+) -> Result<(), NotCanonical> {
     let tail_start = parts.path_start + parts.path.len();
     let tail = letters.partition_point(|letter| letter.at < tail_start);
     let (path, tail) = letters.split_at(tail);
     let body = path.partition_point(|letter| letter.at < parts.path_start);
     let (authority, path) = path.split_at(body);
-    // What reads `db://../x` as a path after `db://` takes the host for a segment.
+    // A reader that takes `db://../x` for a path after `db://` takes the host for a segment.
     if !authority.is_empty() && vanishes(authority) {
         return Err(NotCanonical::Segment);
     }
-    // Decoded before it is split, the host would end elsewhere. A port's colon stands there as itself.
+    // If a reader decodes the URI before it splits it, the host ends elsewhere. The colon of a
+    // port is not escaped.
     let port = host::split(parts.authority.unwrap_or_default()).1;
     let host_end = parts.path_start - port.len();
     let is_address = parts.authority.is_some_and(|authority| authority.starts_with('['));
@@ -31,7 +35,7 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
         check_colons(parts, path.iter().chain(tail))?;
     }
     let path = match path {
-        [Letter { c: '/', .. }, rest @ ..] => rest,
+        [DecodedChar { c: '/', .. }, rest @ ..] => rest,
         rest => rest,
     };
     let mut segments = path.split(|letter| letter.c == '/').peekable();
@@ -41,7 +45,7 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
             return Err(NotCanonical::Segment);
         }
     }
-    // Some readers know no query: for them it is more of the path.
+    // Some readers have no notion of a query: for them it is part of the path.
     let separates = |c: char| matches!(c, '/' | '?' | '#' | '&' | '=' | ';');
     let mut pieces = tail.split(|letter| folds_to(letter.c, separates));
     if pieces.any(|piece| !piece.is_empty() && vanishes(piece)) {
@@ -50,11 +54,11 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
     Ok(())
 }
 
-/// Refuses every colon of a file's URI but the first drive's: Windows drops what stands before a drive, and what follows
-/// another colon is a stream of NTFS.
+/// Rejects every colon in the URI of a file except that of the first drive: Windows drops the text
+/// before a drive, and the text after another colon is a stream of NTFS.
 fn check_colons<'a>(
-    parts: &Parts<'_>,
-    mut behind_host: impl Iterator<Item = &'a Letter>,
+    parts: &UriParts<'_>,
+    mut behind_host: impl Iterator<Item = &'a DecodedChar>,
 ) -> Result<(), NotCanonical> {
     let has_drive = matches!(
         parts.path.as_bytes(),
@@ -62,16 +66,17 @@ fn check_colons<'a>(
     );
     let drive = has_drive.then_some(parts.path_start + 2);
     let is_refused =
-        |it: &&Letter| folds_to(it.c, |c| matches!(c, ':' | '|')) && Some(it.at) != drive;
+        |it: &&DecodedChar| folds_to(it.c, |c| matches!(c, ':' | '|')) && Some(it.at) != drive;
     match behind_host.find(is_refused) {
         Some(colon) => Err(NotCanonical::Ambiguous(colon.c)),
         None => Ok(()),
     }
 }
 
-/// Whether nothing of a segment is left but dots, spaces and parameters.
-fn vanishes(segment: &[Letter]) -> bool {
-    // Parameters begin at the first; decoded before it is split, a path ends at the others.
+/// Whether a segment consists of dots, spaces and parameters only.
+fn vanishes(segment: &[DecodedChar]) -> bool {
+    // Parameters begin at `;`. If a reader decodes the path before it splits it, the path ends at
+    // the other two.
     let ends = |c: char| matches!(c, ';' | '?' | '#');
     let end = segment.iter().position(|letter| folds_to(letter.c, ends));
     let name = segment[..end.unwrap_or(segment.len())].iter().map(|letter| letter.c);
@@ -82,17 +87,18 @@ fn folds_to(c: char, is_meant: impl Fn(char) -> bool) -> bool {
     if c.is_ascii() { is_meant(c) } else { std::iter::once(c).nfkc().any(is_meant) }
 }
 
-/// All readings, and what only rules that deny are compared with: all without the port, and with and without the path `/`.
+/// All readings, and the further spellings that only deny rules are compared with: the readings
+/// without the port, and with and without the path `/`.
 pub(super) fn of<'a>(
     text: &'a str,
-    parts: &Parts<'_>,
-    letters: &[Letter],
+    parts: &UriParts<'_>,
+    letters: &[DecodedChar],
 ) -> (Vec<Cow<'a, str>>, Vec<String>) {
     let first = |is_meant: fn(char) -> bool| {
         let found = letters.iter().find(|letter| folds_to(letter.c, is_meant));
         found.map_or(text.len(), |letter| letter.at)
     };
-    // As they stand, and where the text is decoded before it is split.
+    // The ends as written, and the ends for a reader that decodes the text before it splits it.
     let fragment = text.len() - parts.fragment.len();
     let query = fragment - parts.query.len();
     let ends =
@@ -107,8 +113,8 @@ pub(super) fn of<'a>(
         let bare = without_parameters(&text[..end], letters);
         for reading in [Cow::Borrowed(&text[..end])].into_iter().chain(bare.map(Cow::Owned)) {
             // `s://host/` is not `s://host`.
-            let kept = reading.trim_end_matches('/').len().max(parts.path_start + 1);
-            let shorter = (kept < reading.len()).then(|| reading[..kept].to_owned());
+            let remaining = reading.trim_end_matches('/').len().max(parts.path_start + 1);
+            let shorter = (remaining < reading.len()).then(|| reading[..remaining].to_owned());
             add(reading);
             shorter.into_iter().for_each(|shorter| add(shorter.into()));
         }
@@ -139,23 +145,23 @@ pub(super) fn of<'a>(
     (readings, others)
 }
 
-/// The URI without its segments' parameters, which begin at a `;` and are no part of the name for some readers; `None`
-/// where there are none.
-fn without_parameters(text: &str, letters: &[Letter]) -> Option<String> {
-    let shown = letters.iter().take_while(|letter| letter.at < text.len());
-    let ends = |letter: &Letter| folds_to(letter.c, |c| c == ';');
-    shown.clone().any(ends).then(|| {
+/// The URI without the parameters of its segments, which begin at a `;` and for some readers are
+/// not part of the name; `None` if there are none.
+fn without_parameters(text: &str, letters: &[DecodedChar]) -> Option<String> {
+    let included = letters.iter().take_while(|letter| letter.at < text.len());
+    let ends = |letter: &DecodedChar| folds_to(letter.c, |c| c == ';');
+    included.clone().any(ends).then(|| {
         let first = letters.first().map_or(text.len(), |letter| letter.at);
-        let mut kept = text[..first].to_owned();
+        let mut remaining = text[..first].to_owned();
         let mut is_dropped = false;
-        let mut shown = shown.peekable();
-        while let Some(letter) = shown.next() {
-            let next = shown.peek().map_or(text.len(), |next| next.at);
+        let mut included = included.peekable();
+        while let Some(letter) = included.next() {
+            let next = included.peek().map_or(text.len(), |next| next.at);
             is_dropped = !matches!(letter.c, '/' | '?' | '#') && (is_dropped || ends(letter));
             if !is_dropped {
-                kept.push_str(&text[letter.at..next]);
+                remaining.push_str(&text[letter.at..next]);
             }
         }
-        kept
+        remaining
     })
 }

@@ -1,4 +1,4 @@
-//! Which URIs are canonical, and what the others lack.
+//! Tests of canonical URIs, and of the errors for others.
 
 use proptest::prelude::*;
 
@@ -173,7 +173,7 @@ fn any_other_spelling_is_refused_with_its_reason() {
 #[test]
 fn what_some_reader_folds_is_loosely_equal() {
     let same = |a: &str, b: &str| {
-        let (one, other) = (Loose::of(a), Loose::of(b));
+        let (one, other) = (LooseForms::of(a), LooseForms::of(b));
         one.letters == other.letters || one.shape == other.shape
     };
     for (a, b) in [
@@ -201,15 +201,15 @@ fn a_loose_form_stands_behind_a_prefix_as_it_stands_alone() {
     for text in ["file:///C|/A/../B", "db:%20x", "https://H:443//a.", "é:Ǆ\u{301}", "s:*", ""] {
         for prefix in ["", "u/", "my-server2/"] {
             assert_eq!(
-                Loose::of(text).behind(prefix),
-                Loose::of(&[prefix, text].concat()),
+                LooseForms::of(text).behind(prefix),
+                LooseForms::of(&[prefix, text].concat()),
                 "{prefix}{text}"
             );
         }
     }
 }
 
-/// What clients make of values when they expand templates.
+/// A value as clients expand it in templates.
 fn expanded(value: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
@@ -235,7 +235,7 @@ proptest! {
     fn no_text_is_too_odd_to_be_judged(text in "(s:/{0,3})?\\PC{0,20}", pattern in ".{0,20}") {
         let readings = CanonicalUri::parse(&text).map(|uri| uri.spellings().count());
         prop_assert!(readings.is_err() || readings.is_ok_and(|count| (1..=80).contains(&count)));
-        Loose::of(&pattern);
+        LooseForms::of(&pattern);
     }
 
     #[test]
@@ -244,7 +244,7 @@ proptest! {
     ) {
         if let Ok(uri) = CanonicalUri::parse(&uri) {
             for (spelling, loose) in uri.spellings().zip(uri.loose()) {
-                prop_assert_eq!(loose.behind("hub/"), Loose::of(&["hub/", spelling].concat()));
+                prop_assert_eq!(loose.behind("hub/"), LooseForms::of(&["hub/", spelling].concat()));
             }
         }
     }

@@ -1,23 +1,25 @@
-//! What a key of Weir's own making looks like: `weir_`, 43 letters and digits, `_`, and 6 more that check it.
+//! Format of generated API keys: `weir_`, 43 letters and digits, `_`, and 6 more as a checksum.
 //!
-//! The 43 are 256 random bits, and more than a hair: there are 62 letters and digits. The 6 are the CRC-32 of all before
-//! the last `_`, so whoever looks for secrets in texts, and Weir itself, can tell a key from what only looks like one,
-//! or was not copied whole. It protects nothing.
+//! The 43 characters are 256 random bits and slightly more: there are 62 letters and digits. The 6
+//! are the CRC-32 of everything before the last `_`, so that secret scanners, and Weir itself, can
+//! distinguish a key from a similar text or a truncated copy. The checksum does not protect the
+//! key.
 //!
-//! Knows nothing of: who has which key.
+//! Decision: docs/decisions/0014-identity-and-tokens.md
 
 use zeroize::Zeroizing;
 
 use crate::secret::Secret;
 
-/// Makes a key that nobody can guess.
+/// Generates an unguessable key.
 pub fn new_key() -> Secret {
-    let mut body = Zeroizing::new(String::with_capacity(MARK.len() + BODY));
-    body.push_str(MARK);
-    while body.len() < MARK.len() + BODY {
+    let mut body = Zeroizing::new(String::with_capacity(PREFIX.len() + BODY_CHARS));
+    body.push_str(PREFIX);
+    while body.len() < PREFIX.len() + BODY_CHARS {
         let mut byte = [0];
         getrandom::fill(&mut byte).expect("the system has random numbers");
-        // The last 8 of 256 are drawn again: they would make the first digits a little more likely.
+        // The last 8 of 256 values are drawn again: they would make the first digits slightly more
+        // likely.
         if byte[0] < 248 {
             body.push(char::from(DIGITS[usize::from(byte[0] % 62)]));
         }
@@ -25,15 +27,15 @@ pub fn new_key() -> Secret {
     Secret::from(with_check(&body))
 }
 
-/// Whether a text begins as a key of Weir's own making does, and is none.
+/// Returns whether a text begins like a generated key, but is not one.
 pub fn is_mistyped(text: &str) -> bool {
-    text.starts_with(MARK) && !is_key(text)
+    text.starts_with(PREFIX) && !is_key(text)
 }
 
 fn is_key(text: &str) -> bool {
     let Some((body, check)) = text.rsplit_once('_') else { return false };
-    let Some(digits) = body.strip_prefix(MARK) else { return false };
-    digits.len() == BODY
+    let Some(digits) = body.strip_prefix(PREFIX) else { return false };
+    digits.len() == BODY_CHARS
         && digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
         && *check.as_bytes() == check_of(body)
 }
@@ -42,9 +44,9 @@ fn with_check(body: &str) -> String {
     format!("{body}_{}", String::from_utf8_lossy(&check_of(body)))
 }
 
-fn check_of(body: &str) -> [u8; CHECK] {
+fn check_of(body: &str) -> [u8; CHECK_CHARS] {
     let mut rest = crc32(body.as_bytes());
-    let mut check = [b'0'; CHECK];
+    let mut check = [b'0'; CHECK_CHARS];
     for digit in check.iter_mut().rev() {
         *digit = DIGITS[(rest % 62) as usize];
         rest /= 62;
@@ -52,7 +54,8 @@ fn check_of(body: &str) -> [u8; CHECK] {
     check
 }
 
-/// CRC-32 as ISO 3309 and zip have it, a byte at a time: each request that shows a key pays for it.
+/// Computes the CRC-32 of ISO 3309 and zip with a table, because each request with a key pays for
+/// it.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, byte: &u8| {
         let low = crc.to_le_bytes()[0] ^ byte;
@@ -61,7 +64,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, step)
 }
 
-/// What each value of a byte leaves of the polynomial.
+/// CRC remainder of each byte value.
 const REMAINDERS: [u32; 256] = {
     let mut table = [0; 256];
     let mut value = 0;
@@ -77,11 +80,11 @@ const REMAINDERS: [u32; 256] = {
     table
 };
 
-/// How keys begin.
-const MARK: &str = "weir_";
-/// How many letters and digits: 62^43 is more than 2^256.
-const BODY: usize = 43;
-const CHECK: usize = 6;
+/// Prefix of keys.
+const PREFIX: &str = "weir_";
+/// Number of random letters and digits: 62^43 is more than 2^256.
+const BODY_CHARS: usize = 43;
+const CHECK_CHARS: usize = 6;
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 #[cfg(test)]
@@ -99,8 +102,8 @@ mod tests {
             let mut changed = key.as_bytes().to_vec();
             changed[at] = if changed[at] == b'x' { b'y' } else { b'x' };
             let changed = String::from_utf8(changed).expect("ASCII");
-            assert!(!is_key(&changed) && (at < MARK.len() || is_mistyped(&changed)), "{at}");
-            assert!(!is_key(&key[..at]) && (at < MARK.len() || is_mistyped(&key[..at])), "{at}");
+            assert!(!is_key(&changed) && (at < PREFIX.len() || is_mistyped(&changed)), "{at}");
+            assert!(!is_key(&key[..at]) && (at < PREFIX.len() || is_mistyped(&key[..at])), "{at}");
         }
         assert!(is_mistyped(&format!("{key} ")) && is_mistyped(&format!("{key}x")));
         for other in ["", "weir", "9f86d081884c7d65", "Weir_x", "ey.J.x"] {
@@ -121,7 +124,9 @@ mod tests {
         let keys: HashSet<_> = (0..5_000).map(|_| new_key().expose().to_owned()).collect();
         assert_eq!(keys.len(), 5_000);
         let mut counts = BTreeMap::new();
-        for digit in keys.iter().flat_map(|key| key[MARK.len()..MARK.len() + BODY].chars()) {
+        for digit in
+            keys.iter().flat_map(|key| key[PREFIX.len()..PREFIX.len() + BODY_CHARS].chars())
+        {
             *counts.entry(digit).or_insert(0) += 1;
         }
         // 3 468 of each are expected, with a deviation of 58.

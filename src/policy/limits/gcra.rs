@@ -1,36 +1,35 @@
-//! The generic cell rate algorithm: a rate with a burst, kept in one number.
+//! Generic cell rate algorithm (GCRA): a rate with a burst, stored in one number.
 //!
-//! What is kept is the time at which all that was admitted will have been paid for. Whole nanoseconds, so that
-//! nothing is lost to rounding.
+//! The number is the theoretical arrival time, at which everything admitted so far will have been
+//! paid for, in whole nanoseconds, so that nothing is lost to rounding.
 //!
-//! Promise: over any window, as the clock shows it, no more is admitted than rate × window + burst; a clock that goes
-//! back makes it stricter.
-//!
-//! Knows nothing of: who is limited, and what is counted.
+//! Invariant: over any window of the clock, at most rate × window + burst requests are admitted; a
+//! clock that is set back makes it stricter.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How often, and how many at once.
+/// Rate and burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
-    /// Nanoseconds for one.
+pub struct RequestRate {
+    /// Nanoseconds per request.
     interval: u64,
     burst: u32,
 }
 
-/// What one bucket has admitted.
+/// State of one bucket.
 #[derive(Debug, Default)]
 pub(super) struct Gcra {
-    /// When all of it is paid for, in nanoseconds of the clock.
+    /// Theoretical arrival time, in nanoseconds of the clock.
     paid_at: u64,
 }
 
-impl Rate {
-    /// `count` in each `period`, after a pause `burst` at once. None of them is zero; a period is an hour at most.
+impl RequestRate {
+    /// Creates a rate of `count` per `period`, with up to `burst` at once. None of them is zero; a
+    /// period is an hour at most.
     pub fn new(count: u32, period: Duration, burst: u32) -> Self {
         let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
-        // Rounded up: by less than a nanosecond slower, never faster.
+        // Rounding up makes the rate slower by less than a nanosecond, never faster.
         Self { interval: period.div_ceil(u64::from(count.max(1))).max(1), burst: burst.max(1) }
     }
 
@@ -39,31 +38,31 @@ impl Rate {
     }
 }
 
-impl fmt::Display for Rate {
+impl fmt::Display for RequestRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "one in {:?}, {} at once", Duration::from_nanos(self.interval), self.burst)
     }
 }
 
 impl Gcra {
-    /// How long one more has to wait; zero if it need not.
-    pub(super) fn wait(&self, rate: Rate, now: u64) -> Duration {
+    /// Returns the time until one more request is admitted; zero if it is admitted now.
+    pub(super) fn wait(&self, rate: RequestRate, now: u64) -> Duration {
         let paid_at = self.paid_at.max(now).saturating_add(rate.interval);
         Duration::from_nanos(paid_at.saturating_sub(now.saturating_add(rate.tolerance())))
     }
 
-    /// Admits one.
-    pub(super) fn take(&mut self, rate: Rate, now: u64) {
+    /// Charges one request.
+    pub(super) fn charge(&mut self, rate: RequestRate, now: u64) {
         self.paid_at = self.paid_at.max(now).saturating_add(rate.interval);
     }
 
-    /// How many would be admitted at once.
-    pub(super) fn left(&self, rate: Rate, now: u64) -> u32 {
+    /// Returns the number of requests that would be admitted at once.
+    pub(super) fn remaining(&self, rate: RequestRate, now: u64) -> u32 {
         let taken = self.paid_at.saturating_sub(now).div_ceil(rate.interval);
         rate.burst.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
     }
 
-    /// Whether it says no more than a new one would.
+    /// Returns whether the state equals that of a new bucket.
     pub(super) fn is_full(&self, now: u64) -> bool {
         self.paid_at <= now
     }
@@ -76,17 +75,17 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn admit(gcra: &mut Gcra, rate: Rate, now: u64) -> bool {
+    fn admit(gcra: &mut Gcra, rate: RequestRate, now: u64) -> bool {
         let admitted = gcra.wait(rate, now).is_zero();
         if admitted {
-            gcra.take(rate, now);
+            gcra.charge(rate, now);
         }
         admitted
     }
 
     #[test]
     fn a_burst_goes_at_once_and_then_one_an_interval() {
-        let (rate, mut gcra) = (Rate::new(600, Duration::from_secs(60), 3), Gcra::default());
+        let (rate, mut gcra) = (RequestRate::new(600, Duration::from_secs(60), 3), Gcra::default());
         let admitted = |gcra: &mut Gcra, now| (0..10).filter(|_| admit(gcra, rate, now)).count();
         assert_eq!(admitted(&mut gcra, 0), 3);
         assert_eq!(gcra.wait(rate, 0), Duration::from_millis(100));
@@ -97,8 +96,8 @@ mod tests {
         assert!(gcra.is_full(61 * SECOND));
     }
 
-    /// The slow definition: a bucket of `burst` tokens, filled in exact fractions.
-    struct Bucket {
+    /// Reference implementation: a bucket of `burst` tokens, filled in exact fractions.
+    struct TokenBucket {
         /// In units of which one token has `interval`.
         level: u128,
         at: u64,
@@ -113,9 +112,9 @@ mod tests {
             pauses in prop::collection::vec(0_u64..3 * SECOND, 1..200),
         ) {
             let period = Duration::from_secs(if minutes { 60 } else { 1 });
-            let rate = Rate::new(count, period, burst);
+            let rate = RequestRate::new(count, period, burst);
             let (interval, full) = (u128::from(rate.interval), u128::from(rate.tolerance()));
-            let mut bucket = Bucket { level: full, at: 0 };
+            let mut bucket = TokenBucket { level: full, at: 0 };
             let (mut gcra, mut now) = (Gcra::default(), 0);
             for pause in pauses {
                 now += pause / u64::from(count);
@@ -135,7 +134,7 @@ mod tests {
             burst in 1_u32..20,
             steps in prop::collection::vec((0_u64..2 * SECOND, 0_u64..SECOND), 1..200),
         ) {
-            let rate = Rate::new(count, Duration::from_secs(1), burst);
+            let rate = RequestRate::new(count, Duration::from_secs(1), burst);
             let (mut gcra, mut now, mut admitted) = (Gcra::default(), 5 * SECOND, Vec::new());
             for (forth, back) in steps {
                 now += forth / u64::from(count);
@@ -147,7 +146,7 @@ mod tests {
             }
             for (first, from) in admitted.iter().enumerate() {
                 for (last, to) in admitted.iter().enumerate().skip(first) {
-                    // As the clock shows it: a window that ends before it begins has less than a burst.
+                    // By the clock: a window that ends before it begins has less than a burst.
                     let paid = (last - first + 1) as i128 * i128::from(rate.interval);
                     prop_assert!(paid <= to - from + i128::from(rate.tolerance()));
                 }
@@ -158,9 +157,9 @@ mod tests {
         fn d_p26_waiting_as_long_as_it_says_is_enough_and_no_longer_than_needed(
             count in 1_u32..1_000_000, burst in 1_u32..100, taken in 0_u32..1_000, now in 0_u64..SECOND,
         ) {
-            let (rate, mut gcra) = (Rate::new(count, Duration::from_secs(3_600), burst), Gcra::default());
-            (0..taken).for_each(|_| gcra.take(rate, now));
-            prop_assert_eq!(gcra.left(rate, now), burst.saturating_sub(taken));
+            let (rate, mut gcra) = (RequestRate::new(count, Duration::from_secs(3_600), burst), Gcra::default());
+            (0..taken).for_each(|_| gcra.charge(rate, now));
+            prop_assert_eq!(gcra.remaining(rate, now), burst.saturating_sub(taken));
             let wait = u64::try_from(gcra.wait(rate, now).as_nanos()).expect("short");
             prop_assert!(gcra.wait(rate, now + wait).is_zero());
             prop_assert!(wait == 0 || !gcra.wait(rate, now + wait - 1).is_zero());

@@ -1,11 +1,12 @@
-//! The buckets: one for each limit and whoever it counts.
+//! Table of the buckets, one per limit and subject.
 //!
-//! Promises: no more than a fixed number of them. One that is full again says no more than a new one, and goes when
-//! the place is needed. While all are in use, newcomers share one bucket for each limit: that way neither the
-//! memory nor what is admitted in all grows with the number of addresses that somebody has, which it would if the
-//! oldest went. To keep a bucket in use costs requests; whoever can pay that for all of them has other means.
+//! Invariants: the number of buckets is bounded. A full bucket equals a new one and is evicted when
+//! its place is needed. While all buckets are in use, newcomers share one bucket per limit.
+//! Evicting the oldest bucket instead would let an attacker with many addresses raise the total
+//! rate; keeping all would let memory grow. To keep a bucket in use costs requests, and an attacker
+//! who can afford that for all buckets has other means.
 //!
-//! Knows nothing of: what the limits are about.
+//! Decision: docs/decisions/0017-limits.md
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,49 +16,49 @@ use dashmap::DashMap;
 
 use super::gcra::Gcra;
 
-/// Whom a bucket counts.
+/// Subject that a bucket counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Who {
+pub(super) enum BucketSubject {
     /// A client, a user, a role or an upstream.
     Name(Arc<str>),
-    /// All at one address, or in one network of IPv6 (/64): a single machine has as many addresses of it as it
-    /// likes.
+    /// An address, or a network of IPv6 (/64), in which a single machine has any number of
+    /// addresses.
     Net(IpAddr),
-    /// Everybody.
+    /// All requests.
     All,
 }
 
-/// Which limit, by its number, for whom.
+/// Index of a limit, and its subject.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct BucketKey {
     pub(super) limit: usize,
-    pub(super) who: Who,
+    pub(super) subject: BucketSubject,
 }
 
-/// What one limit knows of one of those whom it counts.
+/// State of one limit for one subject.
 #[derive(Debug, Default)]
 pub(super) struct Bucket(Mutex<State>);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) gcra: Gcra,
-    /// How many are under way.
+    /// Number of requests in progress.
     pub(super) in_flight: usize,
 }
 
-/// The buckets.
+/// Bounded table of buckets.
 #[derive(Debug)]
-pub(super) struct Table {
-    buckets: DashMap<Key, Arc<Bucket>>,
-    /// Their keys, in the order in which they will be looked at.
-    line: Mutex<VecDeque<Key>>,
-    /// For who comes while the table is full: one for each limit.
+pub(super) struct BucketTable {
+    buckets: DashMap<BucketKey, Arc<Bucket>>,
+    /// Keys in the order in which eviction examines them.
+    queue: Mutex<VecDeque<BucketKey>>,
+    /// Shared buckets for newcomers while the table is full, one per limit.
     overflow: Vec<Arc<Bucket>>,
-    most: usize,
+    max_buckets: usize,
 }
 
-impl Who {
-    /// Whoever is at this address.
+impl BucketSubject {
+    /// Returns the subject of an address.
     pub(super) fn at(address: IpAddr) -> Self {
         Self::Net(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
@@ -70,72 +71,75 @@ impl Who {
 }
 
 impl Bucket {
-    /// What it knows. Held for a few instructions.
+    /// Locks the state, for a few instructions.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
-    /// An empty table for so many limits, of `most` buckets beside those that newcomers share.
-    pub(super) fn new(limits: usize, most: usize) -> Self {
+impl BucketTable {
+    /// Creates an empty table for `limits` limits, with `max_buckets` buckets beside the shared
+    /// ones.
+    pub(super) fn new(limits: usize, max_buckets: usize) -> Self {
         let overflow = (0..limits).map(|_| Arc::default()).collect();
-        Self { buckets: DashMap::new(), line: Mutex::default(), overflow, most }
+        Self { buckets: DashMap::new(), queue: Mutex::default(), overflow, max_buckets }
     }
 
-    /// A table for so many other limits, with the buckets of those that are among them: `places` tells for each limit
-    /// of this one which it is there. Who has places in a bucket gives them back there.
-    pub(super) fn then(&self, places: &[Option<usize>], limits: usize) -> Self {
-        let mut next = Self::new(limits, self.most);
-        let now_at = |limit: usize| places.get(limit).copied().flatten();
+    /// Creates a table for other limits, with the buckets of the limits that remain: `new_indices`
+    /// has the new index of each limit of this table. A permit returns its slots to the same
+    /// bucket.
+    pub(super) fn with_limits(&self, new_indices: &[Option<usize>], limits: usize) -> Self {
+        let mut next = Self::new(limits, self.max_buckets);
+        let now_at = |limit: usize| new_indices.get(limit).copied().flatten();
         for (was, bucket) in self.overflow.iter().enumerate() {
             if let Some(now) = now_at(was) {
                 next.overflow[now] = Arc::clone(bucket);
             }
         }
-        let mut line = VecDeque::new();
+        let mut queue = VecDeque::new();
         for entry in &self.buckets {
             let Some(limit) = now_at(entry.key().limit) else { continue };
-            let key = Key { limit, who: entry.key().who.clone() };
-            line.push_back(key.clone());
+            let key = BucketKey { limit, subject: entry.key().subject.clone() };
+            queue.push_back(key.clone());
             next.buckets.insert(key, Arc::clone(entry.value()));
         }
-        next.line = Mutex::new(line);
+        next.queue = Mutex::new(queue);
         next
     }
 
-    /// The bucket of this key, as it is.
-    pub(super) fn find(&self, key: &Key) -> Option<Arc<Bucket>> {
+    /// Returns the bucket of this key, if it exists.
+    pub(super) fn find(&self, key: &BucketKey) -> Option<Arc<Bucket>> {
         self.buckets.get(key).map(|bucket| Arc::clone(&bucket))
     }
 
-    /// The bucket of this key; a new one if there is none.
-    pub(super) fn bucket(&self, key: Key, now: u64) -> Arc<Bucket> {
+    /// Returns the bucket of this key, which is created if needed.
+    pub(super) fn bucket(&self, key: BucketKey, now: u64) -> Arc<Bucket> {
         if let Some(bucket) = self.find(&key) {
             return bucket;
         }
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..LOOKS.min(line.len()) {
-            let Some(oldest) = line.pop_front() else { break };
-            // Nobody else can get hold of it meanwhile: whoever wants to waits for the same lock.
-            let is_idle = |_: &Key, bucket: &Arc<Bucket>| {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..EVICTION_CHECKS.min(queue.len()) {
+            let Some(oldest) = queue.pop_front() else { break };
+            // While `remove_if` holds the lock of the map's shard, no other request can get the
+            // bucket.
+            let is_idle = |_: &BucketKey, bucket: &Arc<Bucket>| {
                 let says_nothing = |state: &State| state.in_flight == 0 && state.gcra.is_full(now);
                 Arc::strong_count(bucket) == 1 && says_nothing(&bucket.lock())
             };
             if self.buckets.remove_if(&oldest, is_idle).is_none() {
-                line.push_back(oldest);
+                queue.push_back(oldest);
             }
         }
-        // Somebody may have put it there since.
+        // Another request may have created the bucket since the first look-up.
         if let Some(bucket) = self.find(&key) {
             return bucket;
         }
-        if line.len() >= self.most {
+        if queue.len() >= self.max_buckets {
             return Arc::clone(&self.overflow[key.limit]);
         }
         let bucket = Arc::new(Bucket::default());
         self.buckets.insert(key.clone(), Arc::clone(&bucket));
-        line.push_back(key);
+        queue.push_back(key);
         bucket
     }
 
@@ -145,18 +149,17 @@ impl Table {
     }
 }
 
-/// How many of the buckets are looked at, whether they may go, for each new one: more than one, so that the table
-/// shrinks.
-const LOOKS: usize = 4;
+/// Number of buckets examined for eviction per new one: more than one, so that the table shrinks.
+const EVICTION_CHECKS: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::gcra::Rate;
+    use super::super::gcra::RequestRate;
     use super::*;
     use std::time::Duration;
 
-    fn key(address: &str) -> Key {
-        Key { limit: 0, who: Who::at(address.parse().expect("an address")) }
+    fn key(address: &str) -> BucketKey {
+        BucketKey { limit: 0, subject: BucketSubject::at(address.parse().expect("an address")) }
     }
 
     #[test]
@@ -174,17 +177,19 @@ mod tests {
 
     #[test]
     fn s38_the_buckets_are_bounded_and_newcomers_share_one_while_all_are_in_use() {
-        let (rate, table) = (Rate::new(1, Duration::from_secs(1), 1), Table::new(1, 8));
+        let (rate, table) =
+            (RequestRate::new(1, Duration::from_secs(1), 1), BucketTable::new(1, 8));
         let address = |n: usize| key(&format!("10.0.0.{n}"));
         for n in 0..8 {
-            table.bucket(address(n), 0).lock().gcra.take(rate, 0);
+            table.bucket(address(n), 0).lock().gcra.charge(rate, 0);
         }
         let (one, other) = (table.bucket(address(8), 0), table.bucket(address(9), 0));
         assert!(Arc::ptr_eq(&one, &other) && table.len() == 8);
         // Those that were there keep their own.
         assert!(!Arc::ptr_eq(&table.bucket(address(0), 0), &one));
 
-        // A second later they are full again, but for one that is held and one that has something under way.
+        // A second later they are full again, except one that a request holds and one with a
+        // request in progress.
         let later = 1_000_000_000;
         let held = table.bucket(address(0), later);
         table.bucket(address(1), later).lock().in_flight = 1;

@@ -1,34 +1,43 @@
-//! Limits without a house around them.
+//! Tests of the limits alone.
 
 use super::*;
 
-fn limit(per: Per, methods: &str, rate: Option<Rate>, concurrency: Option<usize>) -> Limit {
+fn limit(
+    per: LimitScope,
+    methods: &str,
+    rate: Option<RequestRate>,
+    concurrency: Option<usize>,
+) -> Limit {
     Limit { per, methods: vec![Pattern::new(methods)], item: None, rate, concurrency }
 }
 
-fn two_a_second() -> Option<Rate> {
-    Some(Rate::new(2, Duration::from_secs(1), 2))
+fn two_a_second() -> Option<RequestRate> {
+    Some(RequestRate::new(2, Duration::from_secs(1), 2))
 }
 
 fn principal(name: &str) -> Principal {
     Principal::new(name, "role")
 }
 
-fn charge<'a>(principal: &'a Principal, method: &'a str) -> Charge<'a> {
-    Charge { method, principal, from: None, item: None, is_part: false }
+fn charge<'a>(principal: &'a Principal, method: &'a str) -> LimitRequest<'a> {
+    LimitRequest { method, principal, from: None, item: None, is_part: false }
 }
 
-/// How many of so many requests are admitted and end at once.
-fn admitted(limits: &Limits, charge: &Charge<'_>, of: usize) -> usize {
+/// Returns the number of admitted requests among `of` that end immediately.
+fn admitted(limits: &Limits, charge: &LimitRequest<'_>, of: usize) -> usize {
     (0..of).filter(|_| limits.admit(charge).is_ok()).count()
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_has_a_bucket_of_its_own_and_roles_and_all_share_one() {
     let (ann, bob) = (principal("ann"), principal("bob"));
-    for (per, together) in
-        [(Per::Client, 4), (Per::User, 4), (Per::Role, 2), (Per::Global, 2), (Per::Upstream, 10)]
-    {
+    for (per, together) in [
+        (LimitScope::Client, 4),
+        (LimitScope::User, 4),
+        (LimitScope::Role, 2),
+        (LimitScope::Global, 2),
+        (LimitScope::Upstream, 10),
+    ] {
         let limits = Limits::new(vec![limit(per, "*", two_a_second(), None)]);
         let found = admitted(&limits, &charge(&ann, "ping"), 5)
             + admitted(&limits, &charge(&bob, "ping"), 5);
@@ -40,7 +49,7 @@ async fn each_has_a_bucket_of_its_own_and_roles_and_all_share_one() {
 async fn who_shows_a_token_is_counted_by_the_application_or_as_a_user() {
     let through = |name: &str| Principal { application: Some("ide".into()), ..principal(name) };
     let (ann, bob) = (through("ann"), through("bob"));
-    for (per, together) in [(Per::Client, 2), (Per::User, 4)] {
+    for (per, together) in [(LimitScope::Client, 2), (LimitScope::User, 4)] {
         let limits = Limits::new(vec![limit(per, "*", two_a_second(), None)]);
         let found = admitted(&limits, &charge(&ann, "ping"), 5)
             + admitted(&limits, &charge(&bob, "ping"), 5);
@@ -50,14 +59,14 @@ async fn who_shows_a_token_is_counted_by_the_application_or_as_a_user() {
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_is_limited_for_all_who_use_it() {
-    let limits = Limits::new(vec![limit(Per::Upstream, "*", two_a_second(), None)]);
+    let limits = Limits::new(vec![limit(LimitScope::Upstream, "*", two_a_second(), None)]);
     let [hub, wiki] = ["hub", "wiki"].map(|name| name.parse::<UpstreamName>().expect(name));
     let (ann, bob) = (principal("ann"), principal("bob"));
-    let about = |principal, upstream| Charge {
+    let about = |principal, upstream| LimitRequest {
         item: Some((upstream, "x")),
         ..charge(principal, "tools/call")
     };
-    assert!(limits.look_at_items());
+    assert!(limits.depend_on_items());
     assert_eq!(admitted(&limits, &about(&ann, &hub), 1), 1);
     assert_eq!(admitted(&limits, &about(&bob, &hub), 5), 1);
     assert_eq!(admitted(&limits, &about(&ann, &wiki), 5), 2);
@@ -65,9 +74,9 @@ async fn an_upstream_is_limited_for_all_who_use_it() {
 
 #[tokio::test(start_paused = true)]
 async fn who_shows_no_credentials_is_its_address() {
-    let limits = Limits::new(vec![limit(Per::Client, "*", two_a_second(), None)]);
+    let limits = Limits::new(vec![limit(LimitScope::Client, "*", two_a_second(), None)]);
     let nobody = principal("anonymous");
-    let from = |address: &str| Charge {
+    let from = |address: &str| LimitRequest {
         from: Some(address.parse().expect(address)),
         ..charge(&nobody, "ping")
     };
@@ -79,7 +88,7 @@ async fn who_shows_no_credentials_is_its_address() {
     // A known client is the same wherever it comes from.
     let ann = principal("ann");
     for address in ["10.0.0.1", "10.0.0.2", "10.0.0.3"] {
-        let _ = limits.admit(&Charge { principal: &ann, ..from(address) });
+        let _ = limits.admit(&LimitRequest { principal: &ann, ..from(address) });
     }
     assert_eq!(admitted(&limits, &charge(&ann, "ping"), 5), 0);
 }
@@ -87,44 +96,49 @@ async fn who_shows_no_credentials_is_its_address() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_counts_its_methods_and_items_only() {
     let item = Some(Pattern::new("hub/delete_*"));
-    let rule = Limit { item, ..limit(Per::Client, "tools/*", two_a_second(), None) };
+    let rule = Limit { item, ..limit(LimitScope::Client, "tools/*", two_a_second(), None) };
     let limits = Limits::new(vec![rule]);
     let hub: UpstreamName = "hub".parse().expect("a name");
     let ann = principal("ann");
-    let about = |method, own| Charge { item: Some((&hub, own)), ..charge(&ann, method) };
+    let about = |method, own| LimitRequest { item: Some((&hub, own)), ..charge(&ann, method) };
     assert_eq!(admitted(&limits, &about("tools/call", "delete_all"), 5), 2);
     assert_eq!(admitted(&limits, &about("tools/call", "delete_some"), 5), 0);
     assert_eq!(admitted(&limits, &about("tools/call", "list"), 5), 5);
     assert_eq!(admitted(&limits, &about("prompts/get", "delete_all"), 5), 5);
-    // What nobody may know of is no item.
+    // An item that the client may not see is not counted.
     assert_eq!(admitted(&limits, &charge(&ann, "tools/call"), 5), 5);
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_limits_are_charged_or_none() {
-    let slow = Some(Rate::new(1, Duration::from_secs(1), 1));
+    let slow = Some(RequestRate::new(1, Duration::from_secs(1), 1));
     let limits = Limits::new(vec![
-        limit(Per::Global, "*", Some(Rate::new(1, Duration::from_secs(3_600), 4)), None),
-        limit(Per::Client, "*", slow, None),
+        limit(
+            LimitScope::Global,
+            "*",
+            Some(RequestRate::new(1, Duration::from_secs(3_600), 4)),
+            None,
+        ),
+        limit(LimitScope::Client, "*", slow, None),
     ]);
     let (ann, bob) = (principal("ann"), principal("bob"));
     assert_eq!(admitted(&limits, &charge(&ann, "ping"), 50), 1);
-    // Ann's 49 refusals cost nobody anything: three are left of all.
+    // Ann's 49 refusals are not charged to others: three are left of all.
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(admitted(&limits, &charge(&ann, "ping"), 50), 1);
     assert_eq!(admitted(&limits, &charge(&bob, "ping"), 50), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(admitted(&limits, &charge(&bob, "ping"), 50), 1);
     let refused = limits.admit(&charge(&ann, "ping")).expect_err("all are used");
-    assert_eq!(refused, Refused { retry_after: Duration::from_secs(3_598), limit: 0 });
+    assert_eq!(refused, RateLimited { retry_after: Duration::from_secs(3_598), limit: 0 });
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_as_long_as_told_is_admitted() {
     let minute = Duration::from_secs(60);
     let limits = Limits::new(vec![
-        limit(Per::Client, "*", Some(Rate::new(7, Duration::from_secs(1), 3)), None),
-        limit(Per::Global, "*", Some(Rate::new(100, minute, 5)), None),
+        limit(LimitScope::Client, "*", Some(RequestRate::new(7, Duration::from_secs(1), 3)), None),
+        limit(LimitScope::Global, "*", Some(RequestRate::new(100, minute, 5)), None),
     ]);
     let ann = principal("ann");
     let mut refusals = 0;
@@ -145,19 +159,19 @@ async fn waiting_as_long_as_told_is_admitted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_place_is_free_again_when_the_permit_is_dropped_or_waits_for_a_person() {
-    let limits = Limits::new(vec![limit(Per::Client, "tools/*", None, Some(2))]);
+    let limits = Limits::new(vec![limit(LimitScope::Client, "tools/*", None, Some(2))]);
     let (ann, bob) = (principal("ann"), principal("bob"));
     let call = charge(&ann, "tools/call");
     let (one, mut other) =
         (limits.admit(&call).expect("a place"), limits.admit(&call).expect("a place"));
     let refused = limits.admit(&call).expect_err("both are taken");
-    assert_eq!(refused.retry_after, CROWDED_RETRY);
-    assert!(limits.admit(&charge(&bob, "tools/call")).is_ok_and(|permit| permit.holds_places()));
-    assert!(limits.admit(&charge(&ann, "ping")).is_ok_and(|permit| !permit.holds_places()));
+    assert_eq!(refused.retry_after, FULL_RETRY);
+    assert!(limits.admit(&charge(&bob, "tools/call")).is_ok_and(|permit| permit.holds_slots()));
+    assert!(limits.admit(&charge(&ann, "ping")).is_ok_and(|permit| !permit.holds_slots()));
     drop(one);
     let one = limits.admit(&call).expect("a place");
 
-    let meanwhile = other.aside(async { limits.admit(&call) }).await.expect("a place");
+    let meanwhile = other.release_while(async { limits.admit(&call) }).await.expect("a place");
     // Three are under way now, and two of them have to end before there is a place.
     assert!(limits.admit(&call).is_err());
     drop(meanwhile);
@@ -165,40 +179,40 @@ async fn a_place_is_free_again_when_the_permit_is_dropped_or_waits_for_a_person(
     drop(one);
     assert!(limits.admit(&call).is_ok());
 
-    // Whoever is dropped while it waits gives back what it has, and that is nothing.
+    // A permit that is dropped while it waits has no slots to return.
     {
-        let mut waiting = Box::pin(other.aside(std::future::pending::<()>()));
+        let mut waiting = Box::pin(other.release_while(std::future::pending::<()>()));
         assert!(futures::poll!(waiting.as_mut()).is_pending());
     }
     drop(other);
     let both = [limits.admit(&call), limits.admit(&call)];
     assert!(both.iter().all(Result::is_ok) && limits.admit(&call).is_err());
 
-    // What goes on with something has a place in any case, and no rate.
-    let again = limits.readmit(&call);
+    // A continued request gets its slot in any case, and is not charged.
+    let again = limits.resume(&call);
     drop(both);
-    assert!(again.holds_places());
+    assert!(again.holds_slots());
     assert_eq!(admitted_together(&limits, &call), 1);
     drop(again);
     assert_eq!(admitted_together(&limits, &call), 2);
 }
 
-/// How many are admitted at a time.
-fn admitted_together(limits: &Limits, charge: &Charge<'_>) -> usize {
+/// Returns the number of requests admitted concurrently.
+fn admitted_together(limits: &Limits, charge: &LimitRequest<'_>) -> usize {
     std::iter::from_fn(|| limits.admit(charge).ok()).collect::<Vec<_>>().len()
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_again_and_again_is_not_read_for_a_while() {
-    let limits = Limits::new(vec![limit(Per::Client, "tools/*", two_a_second(), None)]);
+    let limits = Limits::new(vec![limit(LimitScope::Client, "tools/*", two_a_second(), None)]);
     let (ann, bob) = (principal("ann"), principal("bob"));
     assert_eq!(admitted(&limits, &charge(&ann, "tools/call"), 101), 2);
-    assert_eq!(limits.overrun(&ann, None), None);
+    assert_eq!(limits.flood_retry_after(&ann, None), None);
     assert!(limits.admit(&charge(&ann, "tools/call")).is_err());
-    assert_eq!(limits.overrun(&ann, None), Some(Duration::from_millis(100)));
-    assert_eq!(limits.overrun(&bob, None), None);
+    assert_eq!(limits.flood_retry_after(&ann, None), Some(Duration::from_millis(100)));
+    assert_eq!(limits.flood_retry_after(&bob, None), None);
     tokio::time::advance(Duration::from_millis(100)).await;
-    assert_eq!(limits.overrun(&ann, None), None);
+    assert_eq!(limits.flood_retry_after(&ann, None), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,9 +231,9 @@ async fn attempts_to_guess_are_counted_by_address() {
 fn of_many_at_once_exactly_as_many_are_admitted_as_may_be() {
     let hour = Duration::from_secs(3_600);
     let limits = Limits::new(vec![
-        limit(Per::Global, "*", Some(Rate::new(1, hour, 700)), None),
-        limit(Per::Client, "*", Some(Rate::new(1, hour, 100)), None),
-        limit(Per::Role, "*", None, Some(1_000)),
+        limit(LimitScope::Global, "*", Some(RequestRate::new(1, hour, 700)), None),
+        limit(LimitScope::Client, "*", Some(RequestRate::new(1, hour, 100)), None),
+        limit(LimitScope::Role, "*", None, Some(1_000)),
     ]);
     let admitted: usize = std::thread::scope(|scope| {
         let ask = |thread: usize| {

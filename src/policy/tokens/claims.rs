@@ -1,45 +1,45 @@
-//! What a token says, once its signature is known to be good: for whom, how long, who, and which roles.
+//! Claims of a token with a verified signature: audience, times, user and roles.
 //!
-//! Promise: a claim of another type than it should have counts as missing, and what has to be there is
-//! refused where it is missing. Nothing here has a control character.
-//! Knows nothing of: keys and signatures.
+//! Invariants: a claim of a wrong type counts as missing, and a missing required claim is refused.
+//! No result contains a control character.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Bad, Settings};
+use super::{Settings, TokenError};
 use crate::json::Object;
-use crate::policy::Refusal;
+use crate::policy::AuthError;
 
-/// Who a token is about.
+/// User of a token, with application and roles.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Subject {
-    /// As the provider names it.
+    /// User, as the provider names it.
     pub(super) user: String,
-    /// The application that the token was issued to.
+    /// Application that the token was issued to.
     pub(super) application: Option<Arc<str>>,
-    /// The names of its roles.
+    /// Names of the roles.
     pub(super) roles: BTreeSet<Arc<str>>,
-    /// From when on the token is refused.
+    /// Time from which the token is refused.
     pub(super) until: SystemTime,
 }
 
-/// Judges the claims of a token whose issuer is the one of these settings.
-pub(super) fn judge(
+/// Validates the claims of a token that the issuer of these settings has signed.
+pub(super) fn validate(
     settings: &Settings,
     claims: &Object,
     now: SystemTime,
-) -> Result<Subject, Refusal> {
+) -> Result<Subject, AuthError> {
     check_audience(settings, claims)?;
     let until = check_times(claims, now)?;
     settings.preset.check_use(claims)?;
-    // Good only with a proof that its holder has a key (RFC 9449, RFC 8705), which nobody asks for here.
+    // Such a token is only valid with a proof of possession (RFC 9449, RFC 8705), which Weir does
+    // not verify.
     if claims.has("cnf") {
-        return Err(Bad::Bound.into());
+        return Err(TokenError::Bound.into());
     }
     let user = value_at(claims, &settings.user_claim).and_then(|found| single(&found));
-    let user = user.filter(|_| is_trusted(claims, &settings.user_claim)).ok_or(Bad::User)?;
+    let user = user.filter(|_| is_trusted(claims, &settings.user_claim)).ok_or(TokenError::User)?;
     let application = ["azp", "client_id", "cid", "appid"].iter().find_map(|name| {
         let found = claims.get_string(name)?;
         is_plain(&found).then(|| (&*found).into())
@@ -48,62 +48,65 @@ pub(super) fn judge(
     Ok(Subject { user, application, roles: roles(settings, claims), until })
 }
 
-fn check_audience(settings: &Settings, claims: &Object) -> Result<(), Bad> {
+fn check_audience(settings: &Settings, claims: &Object) -> Result<(), TokenError> {
     let named = match claims.get("aud") {
-        Some(raw) => texts(raw),
+        Some(raw) => strings(raw),
         None if settings.preset.client_is_audience() => {
-            claims.get("client_id").map(texts).unwrap_or_default()
+            claims.get("client_id").map(strings).unwrap_or_default()
         }
         None => Vec::new(),
     };
     let ours = named.iter().any(|one| settings.audience.contains(one));
-    if ours { Ok(()) } else { Err(Bad::Audience) }
+    if ours { Ok(()) } else { Err(TokenError::Audience) }
 }
 
-/// Returns the end of the token's life.
-fn check_times(claims: &Object, now: SystemTime) -> Result<SystemTime, Bad> {
-    let time = |name| claims.get(name).map(|raw| moment(raw).ok_or(Bad::Time)).transpose();
-    let expires = time("exp")?.ok_or(Bad::Time)?;
-    let until = expires.checked_add(LEEWAY).ok_or(Bad::Time)?;
+/// Returns the time from which the token is refused.
+fn check_times(claims: &Object, now: SystemTime) -> Result<SystemTime, TokenError> {
+    let time =
+        |name| claims.get(name).map(|raw| numeric_date(raw).ok_or(TokenError::Time)).transpose();
+    let expires = time("exp")?.ok_or(TokenError::Time)?;
+    let until = expires.checked_add(CLOCK_LEEWAY).ok_or(TokenError::Time)?;
     if until <= now {
-        return Err(Bad::Expired);
+        return Err(TokenError::Expired);
     }
-    let soon = now + LEEWAY;
+    let soon = now + CLOCK_LEEWAY;
     for begins in [time("nbf")?, time("iat")?].into_iter().flatten() {
         if begins > soon {
-            return Err(Bad::NotYet);
+            return Err(TokenError::NotYet);
         }
     }
     Ok(until)
 }
 
-/// A NumericDate (RFC 7519, 2): seconds, perhaps with a fraction.
-fn moment(raw: &str) -> Option<SystemTime> {
+/// Parses a NumericDate (RFC 7519, 2): seconds, perhaps with a fraction.
+fn numeric_date(raw: &str) -> Option<SystemTime> {
     let seconds: f64 = serde_json::from_str(raw).ok()?;
-    // To the year 9999: what is later is no time that anybody meant.
+    // A time after the year 9999 is a mistake.
     let good = (0.0..=253_402_300_799.0).contains(&seconds);
     good.then(|| UNIX_EPOCH + Duration::from_secs_f64(seconds))
 }
 
-fn check_scopes(settings: &Settings, claims: &Object) -> Result<(), Refusal> {
+fn check_scopes(settings: &Settings, claims: &Object) -> Result<(), AuthError> {
     let required = &settings.scopes_required;
     if required.is_empty() {
         return Ok(());
     }
-    let granted: Vec<String> = ["scope", "scp"].iter().flat_map(|it| words(claims, it)).collect();
+    let granted: Vec<String> =
+        ["scope", "scp"].iter().flat_map(|it| split_words(claims, it)).collect();
     match required.iter().all(|scope| granted.contains(scope)) {
         true => Ok(()),
-        // All at once: who learns of one missing scope after the other asks its user as often.
-        false => Err(Refusal::Scope(required.join(" ").into())),
+        // All required scopes at once: with one missing scope per response, a client would have to
+        // ask its user once per scope.
+        false => Err(AuthError::Scope(required.join(" ").into())),
     }
 }
 
 fn roles(settings: &Settings, claims: &Object) -> BTreeSet<Arc<str>> {
     let claim = &settings.role_claim;
     let values = match &**claim {
-        "scope" | "scp" => words(claims, claim),
+        "scope" | "scp" => split_words(claims, claim),
         _ if is_trusted(claims, claim) => {
-            value_at(claims, claim).map(|found| texts(&found)).unwrap_or_default()
+            value_at(claims, claim).map(|found| strings(&found)).unwrap_or_default()
         }
         _ => Vec::new(),
     };
@@ -115,14 +118,13 @@ fn roles(settings: &Settings, claims: &Object) -> BTreeSet<Arc<str>> {
     }
 }
 
-/// Whether a claim says what it seems to: an address counts only once the provider has seen that it is its
-/// user's.
+/// Returns whether a claim can be trusted: an email address only if the provider has verified it.
 fn is_trusted(claims: &Object, claim: &str) -> bool {
     claim != "email" || claims.get("email_verified") == Some("true")
 }
 
-/// The value of a claim, or of a member of one by a path of dots. A claim's own name may have dots, too, as
-/// names that are URLs do: so the whole is tried first.
+/// Returns the value of a claim, or of a member of one by a path separated by dots. A claim's own
+/// name may contain dots, as URLs do, so the whole path is tried as a name first.
 fn value_at(claims: &Object, path: &str) -> Option<String> {
     if let Some(raw) = claims.get(path) {
         return Some(raw.to_owned());
@@ -131,8 +133,8 @@ fn value_at(claims: &Object, path: &str) -> Option<String> {
     value_at(&claims.get_object(first)?, rest)
 }
 
-/// A text, or the texts of a list; what is something else in it is left out.
-fn texts(raw: &str) -> Vec<String> {
+/// Returns a string, or the strings of a list; other elements are ignored.
+fn strings(raw: &str) -> Vec<String> {
     let list: Vec<&serde_json::value::RawValue> = match raw.starts_with('[') {
         true => serde_json::from_str(raw).unwrap_or_default(),
         false => return single(raw).into_iter().collect(),
@@ -145,11 +147,11 @@ fn single(raw: &str) -> Option<String> {
     is_plain(&text).then(|| text.into_owned())
 }
 
-/// The words of a text, or of the texts of a list.
-fn words(claims: &Object, name: &str) -> Vec<String> {
+/// Returns the space-separated words of a string, or of the strings of a list.
+fn split_words(claims: &Object, name: &str) -> Vec<String> {
     let raw = claims.get(name).unwrap_or_default();
     let list: Vec<String> = match raw.starts_with('[') {
-        true => texts(raw),
+        true => strings(raw),
         false => crate::json::decode_string(raw).map(|it| it.into_owned()).into_iter().collect(),
     };
     list.iter()
@@ -159,12 +161,12 @@ fn words(claims: &Object, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether a text may stand in a name, a log and a header.
+/// Returns whether a text may be used in a name, a log and a header.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_TEXT_BYTES && !text.chars().any(char::is_control)
 }
 
-/// By how much clocks may differ.
-const LEEWAY: Duration = Duration::from_secs(60);
-/// The longest name of a user, an application, an audience or a role.
+/// Tolerated difference between clocks.
+const CLOCK_LEEWAY: Duration = Duration::from_secs(60);
+/// Longest name of a user, an application, an audience or a role.
 const MAX_TEXT_BYTES: usize = 512;

@@ -1,8 +1,7 @@
-//! Where a provider keeps its keys.
+//! Discovery of the URL of a provider's keys.
 //!
-//! Promise: a document that is not the configured issuer's own leads nowhere, and nothing leads from a
-//! protected address to an unprotected one.
-//! Knows nothing of: keys, caching, and how a document is fetched.
+//! Invariants: a document of another issuer is refused, and a protected URL never leads to an
+//! unprotected one.
 
 use std::net::IpAddr;
 
@@ -11,12 +10,13 @@ use hyper::Uri;
 
 use crate::json::Object;
 
-/// Where an issuer's metadata may be, the likelier place first: OpenID Connect Discovery, 4, then RFC 8414, 3.
-pub(super) fn places(issuer: &str) -> Result<[Uri; 2], String> {
-    let issuer: Uri = issuer.parse().map_err(|_| "the issuer is no URL".to_owned())?;
+/// Returns the URLs of an issuer's metadata, the likelier one first: OpenID Connect Discovery, 4,
+/// then RFC 8414, 3.
+pub(super) fn metadata_urls(issuer: &str) -> Result<[Uri; 2], String> {
+    let issuer: Uri = issuer.parse().map_err(|_| "the issuer is not a URL".to_owned())?;
     let (scheme, authority) = (issuer.scheme_str(), issuer.authority());
     let (Some(scheme), Some(authority)) = (scheme, authority) else {
-        return Err("the issuer is no URL".to_owned());
+        return Err("the issuer is not a URL".to_owned());
     };
     let path = issuer.path().trim_end_matches('/');
     let build = |path: String| {
@@ -29,43 +29,43 @@ pub(super) fn places(issuer: &str) -> Result<[Uri; 2], String> {
     ])
 }
 
-/// Reads where the keys are from an issuer's metadata.
-pub(super) fn read(issuer: &str, document: Bytes) -> Result<Uri, String> {
+/// Returns the URL of the keys in an issuer's metadata.
+pub(super) fn jwks_uri_from(issuer: &str, document: Bytes) -> Result<Uri, String> {
     let document = Object::parse(document).map_err(|error| error.to_string())?;
-    // RFC 8414, 3.3: it must be the same, character by character.
+    // RFC 8414, 3.3: the issuer must be the same, character by character.
     match document.get_string("issuer") {
         Some(named) if named == issuer => {}
         Some(named) => {
             let named: String = named.chars().take(SHOWN_CHARS).collect();
-            return Err(format!("it is that of another issuer, {named:?}"));
+            return Err(format!("the document names another issuer, {named:?}"));
         }
-        None => return Err("it names no issuer".to_owned()),
+        None => return Err("the document names no issuer".to_owned()),
     }
-    let uri = document.get_string("jwks_uri").ok_or("it names no jwks_uri")?;
-    let uri: Uri = uri.parse().map_err(|_| "its jwks_uri is no URL")?;
-    let issuer: Uri = issuer.parse().map_err(|_| "the issuer is no URL")?;
-    match may_hold_keys(&issuer, &uri) {
+    let uri = document.get_string("jwks_uri").ok_or("the document names no jwks_uri")?;
+    let uri: Uri = uri.parse().map_err(|_| "its jwks_uri is not a URL")?;
+    let issuer: Uri = issuer.parse().map_err(|_| "the issuer is not a URL")?;
+    match is_allowed_jwks_uri(&issuer, &uri) {
         true => Ok(uri),
-        false => Err("its jwks_uri is no https:// URL".to_owned()),
+        false => Err("its jwks_uri is not an https:// URL".to_owned()),
     }
 }
 
-/// Whether an issuer's keys may be fetched from this place: over https, or on this machine if the issuer is
-/// there, too.
-pub fn may_hold_keys(issuer: &Uri, uri: &Uri) -> bool {
+/// Returns whether an issuer's keys may be fetched from this URL: over https, or from this machine
+/// if the issuer is on this machine, too.
+pub fn is_allowed_jwks_uri(issuer: &Uri, uri: &Uri) -> bool {
     let plain = |uri: &Uri| uri.scheme_str() == Some("http") && is_loopback(uri);
     let named = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
     named && (uri.scheme_str() == Some("https") || plain(issuer) && plain(uri))
 }
 
-/// Whether a URL names this machine.
+/// Returns whether a URL names this machine.
 pub fn is_loopback(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// How much of a foreign text is told.
+/// Characters of a received text that an error shows.
 const SHOWN_CHARS: usize = 200;
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
                 ],
             ),
         ] {
-            let found = places(issuer).expect("a URL").map(|uri| uri.to_string());
+            let found = metadata_urls(issuer).expect("a URL").map(|uri| uri.to_string());
             assert_eq!(found, expected, "{issuer}");
         }
     }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn only_the_issuers_own_document_leads_to_keys() {
         let issuer = "https://id.example.com/a";
-        let judge = |text: &str| read(issuer, Bytes::copy_from_slice(text.as_bytes()));
+        let parse = |text: &str| jwks_uri_from(issuer, Bytes::copy_from_slice(text.as_bytes()));
         for (text, expected) in [
             (
                 r#"{"issuer":"https://id.example.com/a","jwks_uri":"https://keys.example.com/k?v=1"}"#,
@@ -113,29 +113,29 @@ mod tests {
             ),
             (
                 r#"{"issuer":"https://id.example.com/a/","jwks_uri":"https://k.example.com/"}"#,
-                Err("it is that of another issuer, \"https://id.example.com/a/\""),
+                Err("the document names another issuer, \"https://id.example.com/a/\""),
             ),
             (
                 r#"{"issuer":"https://id.example.com/a","jwks_uri":"http://k.example.com/"}"#,
-                Err("its jwks_uri is no https:// URL"),
+                Err("its jwks_uri is not an https:// URL"),
             ),
             (
                 r#"{"issuer":"https://id.example.com/a","jwks_uri":"http://127.0.0.1/"}"#,
-                Err("its jwks_uri is no https:// URL"),
+                Err("its jwks_uri is not an https:// URL"),
             ),
             (
                 r#"{"issuer":"https://id.example.com/a","jwks_uri":"https://a@k.example.com/"}"#,
-                Err("its jwks_uri is no https:// URL"),
+                Err("its jwks_uri is not an https:// URL"),
             ),
             (
                 r#"{"issuer":"https://id.example.com/a","jwks_uri":"file:///etc/passwd"}"#,
-                Err("its jwks_uri is no URL"),
+                Err("its jwks_uri is not a URL"),
             ),
-            (r#"{"issuer":"https://id.example.com/a"}"#, Err("it names no jwks_uri")),
-            (r#"{"jwks_uri":"https://k.example.com/"}"#, Err("it names no issuer")),
+            (r#"{"issuer":"https://id.example.com/a"}"#, Err("the document names no jwks_uri")),
+            (r#"{"jwks_uri":"https://k.example.com/"}"#, Err("the document names no issuer")),
             ("[]", Err("not a JSON object")),
         ] {
-            let found = judge(text).map(|uri| uri.to_string());
+            let found = parse(text).map(|uri| uri.to_string());
             assert_eq!(found.as_deref().map_err(String::as_str), expected, "{text}");
         }
     }
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn unprotected_keys_are_good_on_this_machine_only() {
         let good = |issuer: &'static str, keys: &'static str| {
-            may_hold_keys(&Uri::from_static(issuer), &Uri::from_static(keys))
+            is_allowed_jwks_uri(&Uri::from_static(issuer), &Uri::from_static(keys))
         };
         assert!(good("http://127.0.0.1:3000", "http://127.0.0.1:3000/jwks"));
         assert!(good("http://localhost:3000", "http://[::1]:3000/jwks"));

@@ -1,8 +1,8 @@
-//! One public key of a provider, and the one algorithm that it is good for.
+//! One public key of a provider, for a single algorithm.
 //!
-//! Promise: a key is made only from a JWK that is whole and meant for signatures, and checks nothing that was
-//! signed with another algorithm than its own: whoever chooses a token's header chooses no algorithm.
-//! Knows nothing of: where keys come from, and what is signed.
+//! Invariant: a key is created only from a complete JWK for signatures, and verifies nothing that
+//! was signed with another algorithm than its own: the author of a token's header cannot choose the
+//! algorithm.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519,
@@ -15,8 +15,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::json::Object;
 
-/// How a token may be signed (RFC 7518, 3.1; RFC 8037). There are none with a shared secret: who can check
-/// such a signature can make one.
+/// Signature algorithm of a token (RFC 7518, 3.1; RFC 8037). Algorithms with a shared secret are
+/// not supported, because the verifier of such a signature can create one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.
@@ -42,8 +42,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them by name. An RSA key that does not say its own algorithm gets the first RSA one of those
-    /// that are allowed, so the order counts.
+    /// All algorithms by name. An RSA key without an algorithm gets the first allowed RSA algorithm
+    /// of this list, so the order matters.
     pub const NAMED: [(&'static str, Self); 10] = [
         ("RS256", Self::Rs256),
         ("RS384", Self::Rs384),
@@ -57,13 +57,13 @@ impl Algorithm {
         ("EdDSA", Self::EdDsa),
     ];
 
-    /// Reads the name in a header or in a JWK. RFC 9864 names Ed25519 by its curve.
+    /// Parses the name in a header or in a JWK. RFC 9864 names Ed25519 by its curve.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let name = if name == "Ed25519" { "EdDSA" } else { name };
         Self::NAMED.iter().find(|(known, _)| *known == name).map(|(_, algorithm)| *algorithm)
     }
 
-    fn rsa(self) -> Option<&'static RsaParameters> {
+    fn rsa_parameters(self) -> Option<&'static RsaParameters> {
         match self {
             Self::Rs256 => Some(&RSA_PKCS1_2048_8192_SHA256),
             Self::Rs384 => Some(&RSA_PKCS1_2048_8192_SHA384),
@@ -76,83 +76,85 @@ impl Algorithm {
     }
 }
 
-/// A public key.
-pub(super) struct Key {
+/// Public key for verifying signatures.
+pub(super) struct VerificationKey {
     pub(super) algorithm: Algorithm,
     public: ParsedPublicKey,
 }
 
-/// Why a JWK cannot be used here, in words for the operator.
+/// Reason why a JWK cannot be used, as a text for the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unfit {
-    /// It is for something else, as others may well be.
-    Other(&'static str),
-    /// It should not be as it is.
-    Junk(&'static str),
+pub(super) enum KeyError {
+    /// The JWK is for another use.
+    Unsuitable(&'static str),
+    /// The JWK is malformed.
+    Malformed(&'static str),
 }
 
-impl From<&'static str> for Unfit {
+impl From<&'static str> for KeyError {
     fn from(why: &'static str) -> Self {
-        Self::Junk(why)
+        Self::Malformed(why)
     }
 }
 
-impl Key {
-    /// Reads a JWK that may be used with one of these algorithms.
-    pub(super) fn from_jwk(jwk: &Object, allowed: &[Algorithm]) -> Result<Self, Unfit> {
+impl VerificationKey {
+    /// Parses a JWK for one of the allowed algorithms.
+    pub(super) fn from_jwk(jwk: &Object, allowed: &[Algorithm]) -> Result<Self, KeyError> {
         if ["d", "k", "p", "q"].iter().any(|private| jwk.has(private)) {
-            return Err("it is a private or a shared key, and whoever reads it can sign".into());
+            return Err("it is a private or shared key, which lets any reader sign".into());
         }
         if jwk.has("use") && jwk.get_string("use").as_deref() != Some("sig") {
-            return Err(Unfit::Other("it is not for signatures"));
+            return Err(KeyError::Unsuitable("it is not for signatures"));
         }
         if jwk.has("key_ops") && !may_verify(jwk) {
-            return Err(Unfit::Other("it is not for checking signatures"));
+            return Err(KeyError::Unsuitable("it is not for verifying signatures"));
         }
         let kind = jwk.get_string("kty").ok_or("it has no kty")?;
         let curve = jwk.get_string("crv");
         let algorithm = match (&*kind, curve.as_deref()) {
-            ("RSA", _) => stated(jwk)?
-                .or_else(|| allowed.iter().copied().find(|allowed| allowed.rsa().is_some()))
-                .ok_or(Unfit::Other("no RSA algorithm is allowed"))?,
+            ("RSA", _) => stated_algorithm(jwk)?
+                .or_else(|| {
+                    allowed.iter().copied().find(|allowed| allowed.rsa_parameters().is_some())
+                })
+                .ok_or(KeyError::Unsuitable("no RSA algorithm is allowed"))?,
             ("EC", Some("P-256")) => Algorithm::Es256,
             ("EC", Some("P-384")) => Algorithm::Es384,
             ("EC", Some("P-521")) => Algorithm::Es512,
             ("OKP", Some("Ed25519")) => Algorithm::EdDsa,
-            _ => return Err(Unfit::Other("no algorithm here goes with its kty and crv")),
+            _ => return Err(KeyError::Unsuitable("its kty and crv have no supported algorithm")),
         };
-        if stated(jwk)?.is_some_and(|stated| stated != algorithm) {
-            return Err("its alg does not go with its kty and crv".into());
+        if stated_algorithm(jwk)?.is_some_and(|stated_algorithm| stated_algorithm != algorithm) {
+            return Err("its alg does not match its kty and crv".into());
         }
         if !allowed.contains(&algorithm) {
-            return Err(Unfit::Other("its algorithm is not among those that are allowed"));
+            return Err(KeyError::Unsuitable("its algorithm is not allowed by the configuration"));
         }
-        let public = match (algorithm, algorithm.rsa()) {
-            (_, Some(parameters)) if kind == "RSA" => rsa(jwk, parameters)?,
+        let public = match (algorithm, algorithm.rsa_parameters()) {
+            (_, Some(parameters)) if kind == "RSA" => rsa_parameters(jwk, parameters)?,
             (Algorithm::Es256, _) => on_curve(jwk, 32, &ECDSA_P256_SHA256_FIXED)?,
             (Algorithm::Es384, _) => on_curve(jwk, 48, &ECDSA_P384_SHA384_FIXED)?,
             (Algorithm::Es512, _) => on_curve(jwk, 66, &ECDSA_P521_SHA512_FIXED)?,
             (Algorithm::EdDsa, _) => {
                 ParsedPublicKey::new(&ED25519, bytes(jwk, "x")?).map_err(|_| NOT_A_KEY)?
             }
-            _ => return Err("its alg does not go with its kty".into()),
+            _ => return Err("its alg does not match its kty".into()),
         };
         Ok(Self { algorithm, public })
     }
 
-    /// Whether this is the key's signature of the message.
+    /// Returns whether this is the key's signature of the message.
     pub(super) fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
         self.public.verify_sig(message, signature).is_ok()
     }
 }
 
-/// The algorithm that a JWK says it is for.
-fn stated(jwk: &Object) -> Result<Option<Algorithm>, &'static str> {
+/// Returns the algorithm that a JWK names.
+fn stated_algorithm(jwk: &Object) -> Result<Option<Algorithm>, &'static str> {
     if !jwk.has("alg") {
         return Ok(None);
     }
     let algorithm = jwk.get_string("alg").and_then(|name| Algorithm::parse(&name));
-    algorithm.map(Some).ok_or("its alg is none that is known here")
+    algorithm.map(Some).ok_or("its alg is unknown")
 }
 
 fn may_verify(jwk: &Object) -> bool {
@@ -163,10 +165,13 @@ fn may_verify(jwk: &Object) -> bool {
     jwk.get_elements("key_ops").is_some_and(|mut uses| uses.any(is_verify))
 }
 
-fn rsa(jwk: &Object, parameters: &'static RsaParameters) -> Result<ParsedPublicKey, &'static str> {
+fn rsa_parameters(
+    jwk: &Object,
+    parameters: &'static RsaParameters,
+) -> Result<ParsedPublicKey, &'static str> {
     let number = |name| -> Result<Vec<u8>, &'static str> {
         let bytes = bytes(jwk, name)?;
-        // Some write a sign's byte before it (RFC 7518, 2: there must be none).
+        // Some issuers write a leading zero byte, although RFC 7518, 2 forbids it.
         Ok(bytes.into_iter().skip_while(|byte| *byte == 0).collect())
     };
     let (n, e) = (number("n")?, number("e")?);
@@ -186,7 +191,7 @@ fn on_curve(
     if x.len() != width || y.len() != width {
         return Err(NOT_A_KEY);
     }
-    // Uncompressed (SEC 1, 2.3.3). Parsing checks that the point is on the curve.
+    // Uncompressed point (SEC 1, 2.3.3). Parsing checks that the point is on the curve.
     let point = [&[4][..], &x, &y].concat();
     ParsedPublicKey::new(algorithm, point).map_err(|_| NOT_A_KEY)
 }
@@ -196,4 +201,4 @@ fn bytes(jwk: &Object, name: &str) -> Result<Vec<u8>, &'static str> {
     URL_SAFE_NO_PAD.decode(text.as_bytes()).map_err(|_| NOT_A_KEY)
 }
 
-const NOT_A_KEY: &str = "its numbers are no key of its kind";
+const NOT_A_KEY: &str = "its parameters are not a key of its type";

@@ -1,14 +1,12 @@
-//! What differs between the products that issue tokens.
-//!
-//! Knows nothing of: keys, and any particular provider.
+//! Differences between the identity products that issue tokens.
 
-use super::Bad;
+use super::TokenError;
 use crate::json::Object;
 
-/// A product: which claims say who it is, and what tells an access token from other ones.
+/// Identity product: its user and role claims, and the marks of its access tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
-    /// Any provider that keeps to RFC 9068.
+    /// Any provider that follows RFC 9068.
     Generic,
     /// Microsoft Entra ID.
     Entra,
@@ -18,14 +16,14 @@ pub enum Preset {
     Auth0,
     /// Keycloak.
     Keycloak,
-    /// Google: ID tokens, since its access tokens say nothing to anybody but Google.
+    /// Google: ID tokens, because only Google can read its access tokens.
     Google,
     /// Amazon Cognito.
     Cognito,
 }
 
 impl Preset {
-    /// All of them by name.
+    /// All products by name.
     pub const NAMED: [(&'static str, Self); 7] = [
         ("generic", Self::Generic),
         ("entra", Self::Entra),
@@ -36,16 +34,16 @@ impl Preset {
         ("cognito", Self::Cognito),
     ];
 
-    /// The claim that names the user, and nobody else ever.
+    /// Returns the claim that identifies the user uniquely and permanently.
     pub fn user_claim(self) -> &'static str {
         match self {
-            // `sub` differs from application to application.
+            // `sub` differs between applications.
             Self::Entra => "oid",
             _ => "sub",
         }
     }
 
-    /// The claim that holds what is mapped to roles.
+    /// Returns the claim with the values that are mapped to roles.
     pub fn role_claim(self) -> &'static str {
         match self {
             Self::Generic | Self::Entra => "roles",
@@ -57,26 +55,26 @@ impl Preset {
         }
     }
 
-    /// Refuses a token that says of itself that it is no access token.
-    pub(super) fn check_use(self, claims: &Object) -> Result<(), Bad> {
+    /// Refuses a token whose claims show that it is not an access token.
+    pub(super) fn check_use(self, claims: &Object) -> Result<(), TokenError> {
         let is = |claim, wanted| claims.get_string(claim).as_deref() == Some(wanted);
         let good = match self {
             Self::Cognito => is("token_use", "access"),
             Self::Keycloak => is("typ", "Bearer"),
-            // Only its access tokens name the client in this way.
+            // Only Okta's access tokens name the client in this way.
             Self::Okta => claims.has("cid"),
-            // An ID token may be bound to the request or the token beside it (OpenID Connect Core, 2).
-            // Its access tokens name the application that asked for them, in either version.
+            // An ID token may be bound to the request or the token beside it (OpenID Connect Core,
+            // 2). Entra's access tokens name the requesting application, in either version.
             Self::Entra if !claims.has("azp") && !claims.has("appid") => false,
             Self::Generic | Self::Entra | Self::Auth0 => {
                 !claims.has("nonce") && !claims.has("at_hash") && !claims.has("c_hash")
             }
             Self::Google => true,
         };
-        if good { Ok(()) } else { Err(Bad::Use) }
+        if good { Ok(()) } else { Err(TokenError::Use) }
     }
 
-    /// Whether the client's id stands for the audience where there is none.
+    /// Returns whether the client id counts as the audience of a token without one.
     pub(super) fn client_is_audience(self) -> bool {
         self == Self::Cognito
     }

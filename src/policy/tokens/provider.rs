@@ -1,9 +1,9 @@
-//! One provider's keys: fetched, kept, and looked up.
+//! Keys of one provider: fetched by a task, cached, and looked up.
 //!
-//! Promises: one fetch at a time, whoever asks; for a key that nobody knows at most one in
-//! [`UNKNOWN_KEY_PAUSE`]; keys are renewed long before they are old. While the provider is away those that
-//! are known go on for [`MAX_AGE`], and then none is: nothing is ever let in unchecked.
-//! Knows nothing of: what tokens say.
+//! Invariants: one fetch at a time, however many requests need it; because of unknown keys at most
+//! one per [`UNKNOWN_KEY_REFETCH_INTERVAL`]. Keys are renewed long before they expire. While the
+//! provider is unreachable, known keys remain valid for [`MAX_KEY_AGE`], and afterwards none is:
+//! nothing is accepted unverified.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,38 +16,38 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::key::{Algorithm, Key};
-use super::key_set::{Found, KeySet, LeftOut};
-use super::{Bad, Fetch, Settings, discovery};
-use crate::policy::Refusal;
+use super::key::{Algorithm, VerificationKey};
+use super::key_set::{KeyLookup, KeySet, SkippedKey};
+use super::{Fetch, Settings, TokenError, discovery};
+use crate::policy::AuthError;
 
-/// A provider. The doors look keys up, one task fetches them.
+/// Identity provider. Requests look keys up, one task fetches them.
 pub(super) struct Provider {
     pub(super) settings: Settings,
-    /// No other one ever has the same.
+    /// Unique number, which is never reused.
     pub(super) number: u64,
-    /// What ends the task that keeps the keys, once there is one.
-    pub(super) keeping: OnceLock<CancellationToken>,
+    /// Token that stops the refresher task, once the task exists.
+    pub(super) refresher_stop: OnceLock<CancellationToken>,
     state: watch::Sender<State>,
-    /// Somebody shows a key's id that is not known.
-    wanted: Notify,
+    /// Notified when a request has an unknown key id.
+    refresh_requested: Notify,
 }
 
-/// What is known at a moment.
+/// Current keys and state of the fetches.
 #[derive(Clone, Default)]
 struct State {
-    held: Option<Held>,
-    /// Grows with each set of keys that says something else than the one before.
+    cached: Option<CachedKeys>,
+    /// Incremented with each key set that differs from the previous one.
     generation: u64,
-    /// How many fetches have come to an end.
+    /// Number of completed fetches.
     fetches: u64,
-    /// When the last one began.
-    began: Option<Instant>,
-    under_way: bool,
+    /// Start of the last fetch.
+    fetch_began: Option<Instant>,
+    is_fetching: bool,
 }
 
 #[derive(Clone)]
-struct Held {
+struct CachedKeys {
     keys: Arc<KeySet>,
     since: Instant,
 }
@@ -56,194 +56,218 @@ impl Provider {
     pub(super) fn new(settings: Settings) -> Arc<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let (state, keeping) = (watch::Sender::default(), OnceLock::new());
-        Arc::new(Self { settings, number, keeping, state, wanted: Notify::new() })
+        let (state, refresher_stop) = (watch::Sender::default(), OnceLock::new());
+        Arc::new(Self { settings, number, refresher_stop, state, refresh_requested: Notify::new() })
     }
 
-    /// The key that a token names, and the generation of its set. Waits for a fetch that is under way or due.
+    /// Returns the key that a token names, and the generation of its set. Waits for a fetch that is
+    /// in progress or due.
     pub(super) async fn key(
         &self,
         id: Option<&str>,
         algorithm: Algorithm,
-    ) -> Result<(Arc<Key>, u64), Refusal> {
-        let seen = self.state.borrow().clone();
-        let found = seen.find(id, algorithm);
-        let may_come =
-            matches!(found, Err(Refusal::Unverifiable | Refusal::Token(Bad::UnknownKey)));
-        if !may_come || !self.ask(&seen) {
+    ) -> Result<(Arc<VerificationKey>, u64), AuthError> {
+        let snapshot = self.state.borrow().clone();
+        let found = snapshot.find(id, algorithm);
+        let may_come = matches!(
+            found,
+            Err(AuthError::Unverifiable | AuthError::Token(TokenError::UnknownKey))
+        );
+        if !may_come || !self.request_fetch(&snapshot) {
             return found;
         }
         let mut state = self.state.subscribe();
-        let fetched = async { state.wait_for(|now| now.fetches > seen.fetches).await.is_ok() };
-        // Nobody fetches where no door is open; and a fetch has its own limits.
-        let _ = timeout(PATIENCE, fetched).await;
+        let fetched = async { state.wait_for(|now| now.fetches > snapshot.fetches).await.is_ok() };
+        // Without a client listener no task fetches keys; and a fetch has its own limits.
+        let _ = timeout(FETCH_WAIT, fetched).await;
         self.state.borrow().clone().find(id, algorithm)
     }
 
-    /// Whether the keys of this generation are still those that count.
+    /// Returns whether this generation of keys is current.
     pub(super) fn is_current(&self, generation: u64) -> bool {
         let state = self.state.borrow();
         state.generation == generation && state.keys().is_some()
     }
 
-    /// Asks for a fetch; false if none is under way and it is too early for another.
-    fn ask(&self, seen: &State) -> bool {
-        if seen.under_way {
+    /// Requests a fetch; false if none is in progress and it is too early for another one.
+    fn request_fetch(&self, snapshot: &State) -> bool {
+        if snapshot.is_fetching {
             return true;
         }
-        let due = seen.began.is_none_or(|began| began.elapsed() >= UNKNOWN_KEY_PAUSE);
+        let due = snapshot
+            .fetch_began
+            .is_none_or(|fetch_began| fetch_began.elapsed() >= UNKNOWN_KEY_REFETCH_INTERVAL);
         if due {
-            self.wanted.notify_one();
+            self.refresh_requested.notify_one();
         }
         due
     }
 
-    /// Keeps the keys fresh. Ends only when `stop` fires.
+    /// Refreshes the keys. Ends only when `stop` fires.
     pub(super) async fn run(self: Arc<Self>, fetch: Arc<dyn Fetch>, stop: CancellationToken) {
-        let mut keeper = Keeper { provider: &self, fetch: &*fetch, place: None, told: None };
-        let mut pause = FIRST_PAUSE;
+        let mut refresher =
+            JwksRefresher { provider: &self, fetch: &*fetch, jwks_uri: None, last_problem: None };
+        let mut retry = FIRST_RETRY;
         loop {
             self.state.send_modify(|state| {
-                state.under_way = true;
-                state.began = Some(Instant::now());
+                state.is_fetching = true;
+                state.fetch_began = Some(Instant::now());
             });
-            let Some(done) = stop.run_until_cancelled(keeper.renew()).await else { return };
+            let Some(done) = stop.run_until_cancelled(refresher.renew()).await else { return };
             self.state.send_modify(|state| {
-                state.under_way = false;
+                state.is_fetching = false;
                 state.fetches += 1;
             });
-            let rest = match done {
+            let pause = match done {
                 true => {
-                    pause = FIRST_PAUSE;
-                    RENEWAL
+                    retry = FIRST_RETRY;
+                    RENEWAL_INTERVAL
                 }
                 false => {
-                    let longer = (pause * 2).min(MAX_PAUSE);
-                    std::mem::replace(&mut pause, longer)
+                    let longer = (retry * 2).min(MAX_RETRY);
+                    std::mem::replace(&mut retry, longer)
                 }
             };
-            if stop.run_until_cancelled(self.rest(rest)).await.is_none() {
+            if stop.run_until_cancelled(self.pause(pause)).await.is_none() {
                 return;
             }
         }
     }
 
-    /// Waits for so long, or until somebody wants a key and it is not too early.
-    async fn rest(&self, time: Duration) {
-        let wanted = async {
+    /// Waits for this time, or until a fetch is requested and due.
+    async fn pause(&self, time: Duration) {
+        let refresh_requested = async {
             loop {
-                self.wanted.notified().await;
-                // Two may have asked for the fetch that is over now.
-                let began = self.state.borrow().began;
-                if began.is_none_or(|began| began.elapsed() >= UNKNOWN_KEY_PAUSE) {
+                self.refresh_requested.notified().await;
+                // Several requests may have caused the fetch that has just ended.
+                let fetch_began = self.state.borrow().fetch_began;
+                if fetch_began
+                    .is_none_or(|fetch_began| fetch_began.elapsed() >= UNKNOWN_KEY_REFETCH_INTERVAL)
+                {
                     return;
                 }
             }
         };
         tokio::select! {
-            () = wanted => {}
+            () = refresh_requested => {}
             () = sleep(time) => {}
         }
     }
 }
 
 impl State {
-    /// The keys that are not too old.
+    /// Returns the keys if they are not too old.
     fn keys(&self) -> Option<&KeySet> {
-        let held = self.held.as_ref()?;
-        (held.since.elapsed() < MAX_AGE).then_some(&*held.keys)
+        let cached = self.cached.as_ref()?;
+        (cached.since.elapsed() < MAX_KEY_AGE).then_some(&*cached.keys)
     }
 
-    fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Result<(Arc<Key>, u64), Refusal> {
-        match self.keys().ok_or(Refusal::Unverifiable)?.find(id, algorithm) {
-            Found::Key(key) => Ok((key, self.generation)),
-            Found::Unknown => Err(Bad::UnknownKey.into()),
-            Found::OtherAlgorithm => Err(Bad::KeyMismatch.into()),
-            Found::Ambiguous => Err(Bad::NoKeyId.into()),
+    fn find(
+        &self,
+        id: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<(Arc<VerificationKey>, u64), AuthError> {
+        match self.keys().ok_or(AuthError::Unverifiable)?.find(id, algorithm) {
+            KeyLookup::Found(key) => Ok((key, self.generation)),
+            KeyLookup::Unknown => Err(TokenError::UnknownKey.into()),
+            KeyLookup::OtherAlgorithm => Err(TokenError::KeyMismatch.into()),
+            KeyLookup::Ambiguous => Err(TokenError::NoKeyId.into()),
         }
     }
 }
 
-// === Keeper ===
+// === JwksRefresher ===
 
-/// What the one task knows beside the keys.
-struct Keeper<'a> {
+/// State of the refresher task beside the keys.
+struct JwksRefresher<'a> {
     provider: &'a Provider,
     fetch: &'a dyn Fetch,
-    /// Where the keys are, and since when that is known.
-    place: Option<(Uri, Instant)>,
-    /// What was said last: the same is not said again.
-    told: Option<String>,
+    /// Discovered URL of the keys, and the time of its discovery.
+    jwks_uri: Option<(Uri, Instant)>,
+    /// Last logged problem, which is not logged again.
+    last_problem: Option<String>,
 }
 
-impl Keeper<'_> {
-    /// Fetches the keys. Returns whether there are new ones, or the same anew.
+impl JwksRefresher<'_> {
+    /// Fetches the keys. Returns whether that succeeded, with new keys or the same ones.
     async fn renew(&mut self) -> bool {
         let name = &self.provider.settings.name;
         match self.fetch_keys().await {
-            Ok((keys, left_out)) => {
+            Ok((keys, skipped)) => {
                 self.publish(keys);
-                let junk = told(left_out.iter().filter(|key| key.is_junk));
-                let complaint = (!junk.is_empty()).then_some(junk);
-                if self.told == complaint {
+                let malformed = describe(skipped.iter().filter(|key| key.is_malformed));
+                let complaint = (!malformed.is_empty()).then_some(malformed);
+                if self.last_problem == complaint {
                     return true;
                 }
                 match &complaint {
-                    Some(left_out) => {
-                        warn!(provider = %name, %left_out, "some keys of the identity provider cannot be used");
+                    Some(skipped) => {
+                        warn!(
+                            provider = %name, %skipped,
+                            "keys of the identity provider are malformed and ignored"
+                        );
                     }
                     None => {
-                        info!(provider = %name, "the keys of the identity provider are good again")
+                        info!(
+                            provider = %name,
+                            "the keys of the identity provider can be used again"
+                        )
                     }
                 }
-                self.told = complaint;
+                self.last_problem = complaint;
                 true
             }
             Err(why) => {
-                // It may have moved.
-                self.place = None;
-                if self.told.as_ref() == Some(&why) {
-                    debug!(provider = %name, %why, "the keys of the identity provider cannot be fetched");
+                // The URL of the keys may have changed.
+                self.jwks_uri = None;
+                if self.last_problem.as_ref() == Some(&why) {
+                    debug!(
+                        provider = %name, %why,
+                        "the keys of the identity provider cannot be fetched"
+                    );
                 } else {
-                    warn!(provider = %name, %why, "the keys of the identity provider cannot be fetched");
+                    warn!(
+                        provider = %name, %why,
+                        "the keys of the identity provider cannot be fetched"
+                    );
                 }
-                self.told = Some(why);
+                self.last_problem = Some(why);
                 false
             }
         }
     }
 
-    async fn fetch_keys(&mut self) -> Result<(KeySet, Vec<LeftOut>), String> {
-        let place = self.place().await?;
-        let text = self.get(&place).await?;
-        let said = |why: &str| format!("{place}: {why}");
+    async fn fetch_keys(&mut self) -> Result<(KeySet, Vec<SkippedKey>), String> {
+        let jwks_uri = self.jwks_uri().await?;
+        let text = self.get(&jwks_uri).await?;
+        let at_uri = |why: &str| format!("{jwks_uri}: {why}");
         let read = KeySet::parse(text, &self.provider.settings.algorithms);
-        let (keys, left_out) = read.map_err(said)?;
+        let (keys, skipped) = read.map_err(at_uri)?;
         match keys.is_empty() {
-            true if left_out.is_empty() => Err(said("there are no keys")),
-            true => Err(said(&format!("no key can be used: {}", told(&left_out)))),
-            false => Ok((keys, left_out)),
+            true if skipped.is_empty() => Err(at_uri("there are no keys")),
+            true => Err(at_uri(&format!("no key can be used: {}", describe(&skipped)))),
+            false => Ok((keys, skipped)),
         }
     }
 
-    async fn place(&mut self) -> Result<Uri, String> {
+    async fn jwks_uri(&mut self) -> Result<Uri, String> {
         let Settings { issuer, jwks_uri, .. } = &self.provider.settings;
-        if let Some(place) = jwks_uri {
-            return Ok(place.clone());
+        if let Some(jwks_uri) = jwks_uri {
+            return Ok(jwks_uri.clone());
         }
-        if let Some((place, since)) = &self.place
-            && since.elapsed() < PLACE_AGE
+        if let Some((jwks_uri, since)) = &self.jwks_uri
+            && since.elapsed() < JWKS_URI_MAX_AGE
         {
-            return Ok(place.clone());
+            return Ok(jwks_uri.clone());
         }
         let mut first = None;
-        for place in discovery::places(issuer)? {
-            let read = self.get(&place).await.and_then(|document| {
-                discovery::read(issuer, document).map_err(|why| format!("{place}: {why}"))
+        for url in discovery::metadata_urls(issuer)? {
+            let read = self.get(&url).await.and_then(|document| {
+                discovery::jwks_uri_from(issuer, document).map_err(|why| format!("{url}: {why}"))
             });
             match read {
                 Ok(found) => {
-                    self.place = Some((found.clone(), Instant::now()));
+                    self.jwks_uri = Some((found.clone(), Instant::now()));
                     return Ok(found);
                 }
                 Err(why) => _ = first.get_or_insert(why),
@@ -252,42 +276,43 @@ impl Keeper<'_> {
         Err(first.unwrap_or_default())
     }
 
-    async fn get(&self, place: &Uri) -> Result<Bytes, String> {
-        let got = timeout(FETCH, self.fetch.fetch(place, MAX_DOCUMENT_BYTES)).await;
-        let got = got.unwrap_or_else(|_| Err(format!("no answer within {} s", FETCH.as_secs())));
-        got.map_err(|why| format!("{place}: {why}"))
+    async fn get(&self, url: &Uri) -> Result<Bytes, String> {
+        let got = timeout(FETCH_TIMEOUT, self.fetch.fetch(url, MAX_DOCUMENT_BYTES)).await;
+        let got = got
+            .unwrap_or_else(|_| Err(format!("no response within {} s", FETCH_TIMEOUT.as_secs())));
+        got.map_err(|why| format!("{url}: {why}"))
     }
 
     fn publish(&self, keys: KeySet) {
         self.provider.state.send_modify(|state| {
-            let same = state.held.take().filter(|held| held.keys.equals(&keys));
+            let same = state.cached.take().filter(|cached| cached.keys.equals(&keys));
             if same.is_none() {
                 state.generation += 1;
             }
-            let keys = same.map_or_else(|| Arc::new(keys), |held| held.keys);
-            state.held = Some(Held { keys, since: Instant::now() });
+            let keys = same.map_or_else(|| Arc::new(keys), |cached| cached.keys);
+            state.cached = Some(CachedKeys { keys, since: Instant::now() });
         });
     }
 }
 
-fn told<'a>(keys: impl IntoIterator<Item = &'a LeftOut>) -> String {
+fn describe<'a>(keys: impl IntoIterator<Item = &'a SkippedKey>) -> String {
     keys.into_iter().map(|key| key.what.as_str()).collect::<Vec<_>>().join("; ")
 }
 
-/// How often keys are fetched anew.
-const RENEWAL: Duration = Duration::from_secs(5 * 60);
-/// How often at most they are fetched for the sake of a key that nobody knows: who shows one may make it up.
-pub(super) const UNKNOWN_KEY_PAUSE: Duration = Duration::from_secs(30);
-/// How long keys count that cannot be renewed.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long the place of the keys is not asked for again.
-const PLACE_AGE: Duration = Duration::from_secs(60 * 60);
-/// The pauses after fetches in vain.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// How long a document may take.
-const FETCH: Duration = Duration::from_secs(5);
-/// How long a request waits for a fetch: longer than all its documents may take.
-const PATIENCE: Duration = Duration::from_secs(16);
-/// The largest document.
+/// Interval at which keys are renewed.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// Shortest interval between fetches for unknown keys: a client may invent key ids.
+pub(super) const UNKNOWN_KEY_REFETCH_INTERVAL: Duration = Duration::from_secs(30);
+/// Age up to which keys that cannot be renewed remain valid.
+pub(super) const MAX_KEY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Age up to which the discovered URL is used.
+const JWKS_URI_MAX_AGE: Duration = Duration::from_secs(60 * 60);
+/// Pauses after failed fetches.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(60);
+/// Time limit per document.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that a request waits for a fetch: longer than all its documents may take.
+const FETCH_WAIT: Duration = Duration::from_secs(16);
+/// Largest document.
 pub(super) const MAX_DOCUMENT_BYTES: usize = 256 * 1024;

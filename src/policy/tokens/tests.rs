@@ -1,4 +1,4 @@
-//! Tokens that this room is shown, good and bad, and providers that come and go.
+//! Tests of tokens, valid and invalid, and of providers that go online and offline.
 
 mod accepted;
 mod fetching;
@@ -19,82 +19,82 @@ use tokio_util::task::TaskTracker;
 
 use super::{Algorithm, Fetch, Preset, Settings};
 use crate::policy::role::Role;
-use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
+use crate::policy::{AuthAttempt, AuthError, Credentials, Policy, Principal};
 
 pub(super) const ISSUER: &str = "https://id.test/a";
 pub(super) const AUDIENCE: &str = "https://weir.test/mcp";
 
-/// A provider that a test plays: what it answers by URL, and what it was asked for.
+/// Fake provider: its responses by URL, and the requests it has got.
 #[derive(Clone, Default)]
-struct Played {
-    answers: Arc<Mutex<BTreeMap<String, Result<String, String>>>>,
-    asked: Arc<Mutex<Vec<String>>>,
-    /// How long an answer takes.
+struct FakeProvider {
+    responses: Arc<Mutex<BTreeMap<String, Result<String, String>>>>,
+    requests: Arc<Mutex<Vec<String>>>,
+    /// Duration of a response.
     delay: Arc<Mutex<Duration>>,
 }
 
-impl Played {
-    /// One with these keys, at the usual places.
+impl FakeProvider {
+    /// Creates a provider with these keys, at the usual URLs.
     fn with_keys(jwks: &str) -> Self {
-        let played = Self::default();
+        let fake = Self::default();
         let metadata = format!(r#"{{"issuer":"{ISSUER}","jwks_uri":"https://id.test/keys"}}"#);
-        played.answers("https://id.test/a/.well-known/openid-configuration", Ok(&metadata));
-        played.answers("https://id.test/keys", Ok(jwks));
-        played
+        fake.set_response("https://id.test/a/.well-known/openid-configuration", Ok(&metadata));
+        fake.set_response("https://id.test/keys", Ok(jwks));
+        fake
     }
 
-    fn answers(&self, url: &str, answer: Result<&str, &str>) {
+    fn set_response(&self, url: &str, answer: Result<&str, &str>) {
         let answer = answer.map(str::to_owned).map_err(str::to_owned);
-        self.answers.lock().unwrap().insert(url.to_owned(), answer);
+        self.responses.lock().unwrap().insert(url.to_owned(), answer);
     }
 
-    fn is_away(&self) {
-        self.answers.lock().unwrap().clear();
+    fn go_offline(&self) {
+        self.responses.lock().unwrap().clear();
     }
 
-    /// What it was asked for since the last time, without the place before the path.
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Returns the URLs requested since the last call.
+    fn take_requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Fetch for Played {
+impl Fetch for FakeProvider {
     fn fetch<'a>(&'a self, url: &'a Uri, limit: usize) -> BoxFuture<'a, Result<Bytes, String>> {
         assert_eq!(limit, 256 * 1024);
         async move {
-            self.asked.lock().unwrap().push(url.to_string());
+            self.requests.lock().unwrap().push(url.to_string());
             let delay = *self.delay.lock().unwrap();
             tokio::time::sleep(delay).await;
-            let answers = self.answers.lock().unwrap();
-            let answer = answers.get(&url.to_string()).cloned();
+            let responses = self.responses.lock().unwrap();
+            let answer = responses.get(&url.to_string()).cloned();
             answer.unwrap_or_else(|| Err("nobody is there".to_owned())).map(Bytes::from)
         }
         .boxed()
     }
 }
 
-/// A policy with one provider, whose keys it keeps.
-struct House {
+/// Policy with one provider and its refresher task.
+struct TestPolicy {
     policy: Policy,
-    provider: Played,
+    provider: FakeProvider,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-impl House {
-    /// With the mint's keys, and at work: they have been fetched.
+impl TestPolicy {
+    /// Creates a policy with the mint's keys, which have been fetched.
     async fn open() -> Self {
         Self::open_with(settings()).await
     }
 
     async fn open_with(settings: Settings) -> Self {
-        let house = Self::new(settings, Played::with_keys(&mint::jwks()));
-        house.settle().await;
-        house.provider.asked();
-        house
+        let fixture = Self::new(settings, FakeProvider::with_keys(&mint::jwks()));
+        fixture.settle().await;
+        fixture.provider.take_requests();
+        fixture
     }
 
-    fn new(settings: Settings, provider: Played) -> Self {
+    fn new(settings: Settings, provider: FakeProvider) -> Self {
         let roles = ["dev", "ops", "all"].map(|name| (name.to_owned(), Role::default()));
         let settings = crate::policy::Settings {
             roles: roles.into(),
@@ -104,21 +104,21 @@ impl House {
         let policy = Policy::new(settings);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let fetch: Arc<dyn Fetch> = Arc::new(provider.clone());
-        policy.keep_keys(&fetch, &tasks, &stop);
+        policy.spawn_jwks_refreshers(&fetch, &tasks, &stop);
         Self { policy, provider, tasks, stop }
     }
 
-    async fn enter(&self, token: &str) -> Result<Principal, Refusal> {
-        self.enter_at(token, mint::now()).await
+    async fn authenticate(&self, token: &str) -> Result<Principal, AuthError> {
+        self.authenticate_at(token, mint::now()).await
     }
 
-    async fn enter_at(&self, token: &str, now: SystemTime) -> Result<Principal, Refusal> {
+    async fn authenticate_at(&self, token: &str, now: SystemTime) -> Result<Principal, AuthError> {
         let arrival =
-            Arrival { credentials: Credentials::Bearer(token), certificate: None, from: None };
-        self.policy.enter(arrival, now).await.map(|(principal, _)| principal)
+            AuthAttempt { credentials: Credentials::Bearer(token), certificate: None, from: None };
+        self.policy.authenticate(arrival, now).await.map(|(principal, _)| principal)
     }
 
-    /// Lets everything run that waits for nothing but its turn.
+    /// Lets all ready tasks run.
     async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

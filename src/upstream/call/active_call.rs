@@ -1,10 +1,8 @@
-//! A call under way: its time limits, its upstream's questions, and how it goes on once they are answered.
+//! A call in flight: time limits, suspension for client input, and resumption.
 //!
-//! Promises: a call that asks is executed once. While it waits for its client's answers it has no turn, its
-//! idle time stands still, and what the upstream says in the meantime is heard. Dropping it, in an [`Asks`] or
-//! anywhere else, cancels it at the upstream.
-//!
-//! Knows nothing of: clients, and where a call that waits is kept.
+//! Invariants: a call that requests input is executed once. A suspended call has no concurrency
+//! permit, its idle time stands still, and the messages that the upstream sends in the meantime are
+//! processed. Dropping the call, in a [`SuspendedCall`] or elsewhere, cancels it at the upstream.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,198 +15,213 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::fairness::promptly;
-use crate::mcp::call::{Body, Caller, Outcome, Reply};
-use crate::mcp::call_notifications::Notes;
-use crate::mcp::input_request::{Answered, Question};
+use crate::mcp::call::{CallContext, Payload, ResponseOutcome, UpstreamResponse};
+use crate::mcp::call_notifications::NotificationSink;
+use crate::mcp::input_request::{InputRequest, InputResponse};
 use crate::timestamp;
-use crate::upstream::call::body_stream::Passing;
-use crate::upstream::health::health_state::{Failed, Meter};
-use crate::upstream::health::on_demand::Use;
-use crate::upstream::input_requests::Questions;
-use crate::upstream::message::Sent;
+use crate::upstream::call::body_stream::StreamedBody;
+use crate::upstream::health::health_state::{CallFailure, CallHealthGuard};
+use crate::upstream::health::on_demand::UsageGuard;
+use crate::upstream::input_requests::InputRequests;
+use crate::upstream::message::SentFlag;
 use crate::upstream::{Error, Timeouts};
 
-/// How many calls of one upstream may wait for their clients' answers.
-pub(crate) const MAX_ASKING: usize = 256;
-
-/// How a call went on.
+/// Outcome of a call, or of one step of it.
 #[derive(Debug)]
-pub enum Called {
-    /// It was answered.
-    Replied(Reply),
-    /// Its upstream wants to know something first.
-    Asks(Asks),
+pub enum CallOutcome {
+    /// The upstream responded.
+    Response(UpstreamResponse),
+    /// The upstream requests client input first.
+    InputRequired(SuspendedCall),
 }
 
-// === Asks ===
+// === SuspendedCall ===
 
-/// A call whose upstream wants to know something from its client. Dropping it cancels the call.
-pub struct Asks {
-    questions: Vec<Question>,
-    running: Box<Running>,
+/// A call that is suspended until its client responds to input requests. Dropping it cancels the
+/// call.
+pub struct SuspendedCall {
+    input_requests: Vec<InputRequest>,
+    active: Box<ActiveCall>,
     since: Instant,
-    /// Its place among the calls that wait.
-    place: OwnedSemaphorePermit,
+    /// Slot among the suspended calls.
+    slot: OwnedSemaphorePermit,
 }
 
-impl Asks {
-    /// What has to be answered; each key once.
-    pub fn questions(&self) -> &[Question] {
-        &self.questions
+impl SuspendedCall {
+    /// Input requests of the upstream; each key once.
+    pub fn input_requests(&self) -> &[InputRequest] {
+        &self.input_requests
     }
 
-    /// Whether the call was given up for a later one of its client.
+    /// Whether the call was given up in favor of a later call of the same client.
     pub fn is_given_up(&self) -> bool {
-        self.running.questions.is_given_up()
+        self.active.input_requests.is_given_up()
     }
 
-    /// Waits for further questions. `None` once no answers are wanted any more: all have been given, the
-    /// upstream has replied without them or withdrawn its questions, it is lost, or the call has lasted too
-    /// long. Then [`Asks::answer`] without answers tells which. Cancel-safe.
-    pub async fn more(&mut self) -> Option<Vec<Question>> {
-        self.running.more().await
+    /// Waits for further input requests. `None` once no responses are needed any more: all have
+    /// been submitted, the upstream has responded without them or withdrawn its requests, the
+    /// upstream is lost, or the call has lasted too long. Then [`SuspendedCall::resume`] without
+    /// responses returns the outcome. Cancel-safe.
+    pub async fn next_input_requests(&mut self) -> Option<Vec<InputRequest>> {
+        self.active.next_input_requests().await
     }
 
-    /// Brings one answer ahead of the others. A legacy upstream asked for each by itself and gets it at once;
-    /// what it says then, [`Asks::more`] tells.
-    pub fn give(&self, answered: Answered) {
-        self.running.questions.give(answered);
+    /// Submits one response ahead of the others. A legacy upstream sent each input request
+    /// separately and receives the response at once; [`SuspendedCall::next_input_requests`] returns
+    /// what it requests then.
+    pub fn submit(&self, response: InputResponse) {
+        self.active.input_requests.submit(response);
     }
 
-    /// Goes on with the answers; what was asked and is not among them will be asked again. What `caller` says
-    /// of notes and abilities replaces what was said before.
-    pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Called, Error> {
-        let Self { mut running, since, place, .. } = self;
-        running.notes.redirect(caller.notes);
-        if let Err(error) = running.wake(since).await {
-            return running.fail(error.into());
+    /// Resumes the call with the responses; input requests without a response are sent to the
+    /// client again. The notification sink and the client features of `caller` replace the earlier
+    /// ones.
+    pub async fn resume(
+        self,
+        responses: Vec<InputResponse>,
+        caller: CallContext,
+    ) -> Result<CallOutcome, Error> {
+        let Self { mut active, since, slot, .. } = self;
+        active.notifications.redirect(caller.notifications);
+        if let Err(error) = active.reacquire_permit(since).await {
+            return active.fail(error.into());
         }
-        drop(place);
-        running.questions.answer(answers, caller.abilities);
-        running.go_on().await
+        drop(slot);
+        active.input_requests.submit_all(responses, caller.features);
+        active.drive().await
     }
 }
 
-impl fmt::Debug for Asks {
+impl fmt::Debug for SuspendedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asks").field("questions", &self.questions).finish_non_exhaustive()
+        f.debug_struct("SuspendedCall")
+            .field("input_requests", &self.input_requests)
+            .finish_non_exhaustive()
     }
 }
 
-// === Running ===
+// === ActiveCall ===
 
-/// A call under way. Boxed, since it goes from hand to hand.
-pub(crate) struct Running {
-    pub(crate) work: BoxFuture<'static, Result<Reply, Failed>>,
-    /// Whether the work runs in a task of its own.
-    pub(crate) is_on_its_own: bool,
+/// A call in flight. Boxed, since it moves between owners.
+pub(crate) struct ActiveCall {
+    pub(crate) work: BoxFuture<'static, Result<UpstreamResponse, CallFailure>>,
+    /// Whether the work runs in a separate task.
+    pub(crate) is_detached: bool,
     pub(crate) tasks: TaskTracker,
-    /// Fires when the upstream is not wanted any more.
+    /// Fires when the upstream is stopped.
     pub(crate) stop: CancellationToken,
-    /// What came of the work, if that happened while the call waited.
-    pub(crate) done: Option<Result<Reply, Failed>>,
-    pub(crate) meter: Meter,
-    pub(crate) questions: Questions,
-    /// Whether the upstream has seen anything of the call.
-    pub(crate) sent: Sent,
-    pub(crate) notes: Notes,
+    /// Result of the work, if it ended while the call was suspended.
+    pub(crate) done: Option<Result<UpstreamResponse, CallFailure>>,
+    pub(crate) call_health: CallHealthGuard,
+    pub(crate) input_requests: InputRequests,
+    /// Whether any request of the call has been written.
+    pub(crate) sent: SentFlag,
+    pub(crate) notifications: NotificationSink,
     pub(crate) timeouts: Timeouts,
     pub(crate) began: Instant,
-    /// Since when it may have been idle, the time that it waited for its client left out.
+    /// Start of the idle time, moved on by the time that the call was suspended.
     pub(crate) idle_since: Instant,
-    /// So that the upstream does not fall asleep, where it might.
-    pub(crate) in_use: Option<Use>,
-    pub(crate) turns: Arc<Semaphore>,
-    /// `None` while it waits for its client.
-    pub(crate) turn: Option<OwnedSemaphorePermit>,
-    /// The places of the calls that wait.
-    pub(crate) asking: Arc<Semaphore>,
+    /// Keeps an on-demand upstream from being stopped.
+    pub(crate) usage: Option<UsageGuard>,
+    pub(crate) permits: Arc<Semaphore>,
+    /// `None` while the call is suspended.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Slots of the suspended calls.
+    pub(crate) suspended_slots: Arc<Semaphore>,
 }
 
-impl Running {
-    /// Goes on until there is a reply, or something to be asked.
-    pub(crate) async fn go_on(mut self: Box<Self>) -> Result<Called, Error> {
+impl ActiveCall {
+    /// Drives the call until it has a response or requests input.
+    pub(crate) async fn drive(mut self: Box<Self>) -> Result<CallOutcome, Error> {
         if let Some(done) = self.done.take() {
             return self.finish(done);
         }
         loop {
-            let end = self.end();
+            let deadline = self.deadline();
             tokio::select! {
                 biased;
                 done = &mut self.work => return self.finish(done),
-                news = self.questions.news() => if let Err(lacking) = news {
-                    return self.fail(Error::Undeclared(lacking).into());
+                new = self.input_requests.wait_for_new() => if let Err(missing) = new {
+                    return self.fail(Error::UndeclaredFeature(missing).into());
                 },
-                () = promptly(sleep_until(end)) => {
-                    // Progress may have moved the end.
-                    if self.end() <= Instant::now() {
-                        let error = self.too_late();
+                () = promptly(sleep_until(deadline)) => {
+                    // A notification may have moved the deadline.
+                    if self.deadline() <= Instant::now() {
+                        let error = self.timeout_error();
                         return self.fail(error.into());
                     }
                     continue;
                 }
             }
-            // Those that come together go out together.
-            if self.questions.come_singly() {
-                let gathered = (Instant::now() + self.timeouts.gather).min(self.last_moment());
+            // Input requests that arrive within a short time are sent to the client together.
+            if self.input_requests.arrive_individually() {
+                let gathered = (Instant::now() + self.timeouts.gather).min(self.hard_deadline());
                 tokio::select! {
                     biased;
                     done = &mut self.work => return self.finish(done),
                     () = promptly(sleep_until(gathered)) => {}
                 }
             }
-            let questions = match self.questions.take() {
-                Ok(questions) => questions,
-                Err(lacking) => return self.fail(Error::Undeclared(lacking).into()),
+            let input_requests = match self.input_requests.take_new() {
+                Ok(input_requests) => input_requests,
+                Err(missing) => return self.fail(Error::UndeclaredFeature(missing).into()),
             };
-            // All of them may have been withdrawn by now.
-            if questions.is_empty() {
+            // The server may have withdrawn all of them by now.
+            if input_requests.is_empty() {
                 continue;
             }
-            match Arc::clone(&self.asking).try_acquire_owned() {
-                Ok(place) => return Ok(Called::Asks(self.wait(questions, place))),
-                // The call has begun, so it is no answer to be asked to try it again.
-                Err(_) => self.questions.decline(&questions),
+            match Arc::clone(&self.suspended_slots).try_acquire_owned() {
+                Ok(slot) => {
+                    return Ok(CallOutcome::InputRequired(self.suspend(input_requests, slot)));
+                }
+                // The call has begun, so a rejection that invites a retry would be wrong.
+                Err(_) => self.input_requests.decline(&input_requests),
             }
         }
     }
 
-    /// Begins to wait for the client's answers.
-    fn wait(mut self: Box<Self>, questions: Vec<Question>, place: OwnedSemaphorePermit) -> Asks {
-        self.turn = None;
-        self.meter.answered();
-        if !self.is_on_its_own {
-            self.set_on_its_own();
+    /// Suspends the call until its client responds.
+    fn suspend(
+        mut self: Box<Self>,
+        input_requests: Vec<InputRequest>,
+        slot: OwnedSemaphorePermit,
+    ) -> SuspendedCall {
+        self.permit = None;
+        self.call_health.responded();
+        if !self.is_detached {
+            self.detach();
         }
-        Asks { questions, running: self, since: Instant::now(), place }
+        SuspendedCall { input_requests, active: self, since: Instant::now(), slot }
     }
 
-    /// Runs the work beside whoever holds the call: nobody may come for as long as a user thinks, and an
-    /// upstream that says something on the call's stream, or asks whether we live, must not wait for that.
-    fn set_on_its_own(&mut self) {
-        self.is_on_its_own = true;
+    /// Moves the work into a separate task. The client may not return for as long as a user thinks,
+    /// and an upstream that sends a notification on the call's stream, or a ping, must not wait for
+    /// that.
+    fn detach(&mut self) {
+        self.is_detached = true;
         let work = std::mem::replace(&mut self.work, std::future::pending().boxed());
-        let (began, end, stop) = (self.began, self.last_moment(), self.stop.clone());
-        let stopped = || Err(Failed::from(Error::Broke("it was stopped".into())));
-        let questions = self.questions.clone();
+        let (began, end, stop) = (self.began, self.hard_deadline(), self.stop.clone());
+        let stopped_error =
+            || Err(CallFailure::from(Error::ConnectionLost("the upstream was stopped".into())));
+        let input_requests = self.input_requests.clone();
         let limited = async move {
             tokio::select! {
                 biased;
-                () = questions.given_up() => {
-                    let reason = "it was given up for a later call of its client";
-                    Err(Failed::from(Error::Broke(reason.into())))
+                () = input_requests.wait_until_given_up() => {
+                    let reason = "the call was given up for a later call of the same client";
+                    Err(CallFailure::from(Error::ConnectionLost(reason.into())))
                 }
                 done = timeout_at(end, stop.run_until_cancelled(work)) => {
                     let late = |_| Some(Err(Error::TimedOut(began.elapsed()).into()));
-                    done.unwrap_or_else(late).unwrap_or_else(stopped)
+                    done.unwrap_or_else(late).unwrap_or_else(stopped_error)
                 }
             }
         };
         let task = AbortOnDropHandle::new(self.tasks.spawn(limited));
-        self.work = task.map(move |done| done.unwrap_or_else(|_| stopped())).boxed();
+        self.work = task.map(move |done| done.unwrap_or_else(|_| stopped_error())).boxed();
     }
 
-    async fn more(&mut self) -> Option<Vec<Question>> {
+    async fn next_input_requests(&mut self) -> Option<Vec<InputRequest>> {
         if self.done.is_some() {
             return None;
         }
@@ -218,20 +231,22 @@ impl Running {
                 self.done = Some(done);
                 None
             }
-            more = self.questions.more() => more,
+            more = self.input_requests.next_new() => more,
         }
     }
 
-    /// Takes a turn again after the call has waited.
-    async fn wake(&mut self, since: Instant) -> Result<(), Error> {
-        // Who has been at work already is not turned away, as others are who would have to wait this long.
+    /// Acquires a concurrency permit again after the call was suspended.
+    async fn reacquire_permit(&mut self, since: Instant) -> Result<(), Error> {
+        // A call that has begun waits until its hard deadline, unlike a new call, which is rejected
+        // after a short wait.
         if self.done.is_none() {
-            let turn =
-                timeout_at(self.last_moment(), Arc::clone(&self.turns).acquire_owned()).await;
+            let permit =
+                timeout_at(self.hard_deadline(), Arc::clone(&self.permits).acquire_owned()).await;
             let late = || Error::TimedOut(self.began.elapsed());
-            self.turn = Some(turn.map_err(|_| late())?.map_err(|_| late())?);
+            self.permit = Some(permit.map_err(|_| late())?.map_err(|_| late())?);
         }
-        // An answer is a sign of life where such signs count; elsewhere the limit only stood still.
+        // A response counts as progress where progress resets the idle time; elsewhere the idle
+        // time only stood still.
         self.idle_since = match self.timeouts.reset_on_progress {
             true => Instant::now(),
             false => self.idle_since + since.elapsed(),
@@ -239,65 +254,70 @@ impl Running {
         Ok(())
     }
 
-    /// When the call has lasted too long.
-    fn end(&self) -> Instant {
-        let heard = match self.timeouts.reset_on_progress {
-            true => self.notes.last_heard().max(self.idle_since),
+    /// Time at which the call is timed out.
+    fn deadline(&self) -> Instant {
+        let last_progress = match self.timeouts.reset_on_progress {
+            true => self.notifications.last_progress_at().max(self.idle_since),
             false => self.idle_since,
         };
-        (heard + self.timeouts.call).min(self.last_moment())
+        (last_progress + self.timeouts.call).min(self.hard_deadline())
     }
 
-    fn too_late(&self) -> Error {
+    fn timeout_error(&self) -> Error {
         let lasted = self.began.elapsed();
-        match self.sent.has_any() {
+        match self.sent.is_any_sent() {
             true => Error::TimedOut(lasted),
             false => {
                 let lasted = timestamp::seconds(lasted);
-                Error::Unavailable(format!("there was no way to send it within {lasted} s"))
+                Error::Unavailable(format!("the request could not be sent within {lasted} s"))
             }
         }
     }
 
-    /// When it has, whatever happens. This counts on while the call waits for its client: what it holds at the
-    /// upstream in the meantime (a request, often a thread) has to be bounded by something that no client can
-    /// stretch.
-    fn last_moment(&self) -> Instant {
+    /// Time at which the call ends in any case. It is not extended while the call is suspended: the
+    /// resources that a suspended call uses at the upstream (a request, often a thread) have to be
+    /// bounded by a limit that no client can stretch.
+    fn hard_deadline(&self) -> Instant {
         self.began + self.timeouts.call_max
     }
 
-    /// Ends the call without a reply. What failed may have been a later request of a call whose earlier ones were
-    /// carried out: then the call is not said to have been left undone.
-    fn fail(self: Box<Self>, failed: Failed) -> Result<Called, Error> {
-        self.meter.failed(&failed);
+    /// Ends the call without a response. The failed request may have been a later one of a call
+    /// whose earlier requests were executed: then the call is not reported as unexecuted.
+    fn fail(self: Box<Self>, failed: CallFailure) -> Result<CallOutcome, Error> {
+        self.call_health.failed(&failed);
         Err(match failed.error {
-            Error::Unavailable(reason) if self.sent.has_any() => Error::Broke(reason),
+            Error::Unavailable(reason) if self.sent.is_any_sent() => Error::ConnectionLost(reason),
             error => error,
         })
     }
 
-    fn finish(mut self: Box<Self>, done: Result<Reply, Failed>) -> Result<Called, Error> {
-        let mut reply = match done {
-            Ok(reply) => reply,
+    fn finish(
+        mut self: Box<Self>,
+        done: Result<UpstreamResponse, CallFailure>,
+    ) -> Result<CallOutcome, Error> {
+        let mut response = match done {
+            Ok(response) => response,
             Err(failed) => {
-                // What it lacks was asked before the rest went wrong.
-                let lacking =
-                    self.questions.lacking().map(|lacking| Error::Undeclared(lacking).into());
-                return self.fail(lacking.unwrap_or(failed));
+                // The rejected input request came before the failure and is the cause to report.
+                let missing = self
+                    .input_requests
+                    .missing_features()
+                    .map(|missing| Error::UndeclaredFeature(missing).into());
+                return self.fail(missing.unwrap_or(failed));
             }
         };
-        if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
-            let passing = Passing {
-                turn: self.turn.take(),
-                in_use: self.in_use.take(),
-                silence: self.timeouts.call,
-                last_moment: self.last_moment(),
+        if let ResponseOutcome::Result(Payload::Streaming(pieces)) = response.outcome {
+            let body = StreamedBody {
+                permit: self.permit.take(),
+                usage: self.usage.take(),
+                idle_timeout: self.timeouts.call,
+                hard_deadline: self.hard_deadline(),
                 stop: self.stop.clone(),
             };
-            let pieces = passing.through(pieces, &self.tasks);
-            reply.outcome = Outcome::Result(Body::Arriving(pieces));
+            let pieces = body.wrap(pieces, &self.tasks);
+            response.outcome = ResponseOutcome::Result(Payload::Streaming(pieces));
         }
-        self.meter.answered();
-        Ok(Called::Replied(reply))
+        self.call_health.responded();
+        Ok(CallOutcome::Response(response))
     }
 }

@@ -1,10 +1,9 @@
-//! A large body on its way through: from an upstream that sends it to a client that reads it.
+//! Streamed response body between an upstream and the client that reads it.
 //!
-//! Promises: a silence of the upstream's ends it, and so does the last moment of its call, whether anybody reads it then
-//! or not. It keeps its call's turn while it arrives; from a reader that has kept it waiting for [`MAX_WAITED`], all
-//! pauses together, the turn goes to others, and the reader reads on without one.
-//!
-//! Knows nothing of: what the body holds, and who reads it.
+//! Invariants: silence of the upstream for the idle timeout ends the body, and so does the hard
+//! deadline of its call, whether or not a client reads it then. The body keeps its call's
+//! concurrency permit while it arrives. If the reader has kept it waiting for [`MAX_WAITED`] in
+//! total, the permit is released, and the reader continues without one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,135 +16,140 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::mcp::call::Broken;
-use crate::upstream::health::on_demand::Use;
+use crate::mcp::call::PayloadBroken;
+use crate::upstream::health::on_demand::UsageGuard;
 
-/// How long a reader may keep a turn waiting: as long as it may take nothing at all of what is written to it. A reader on
-/// a line of 2 Mbit/s has read 8 MiB by then.
+/// Time that a reader may keep a permit waiting: as long as a client connection may accept no data
+/// at all. A reader with 2 Mbit/s has read 8 MiB by then.
 pub(crate) const MAX_WAITED: Duration = Duration::from_secs(30);
 
-/// The pieces of a body.
-pub(crate) type Pieces = BoxStream<'static, Result<Bytes, Broken>>;
+/// Chunks of a body.
+pub(crate) type BodyChunks = BoxStream<'static, Result<Bytes, PayloadBroken>>;
 
-/// What a body has until it has passed.
-pub(crate) struct Passing {
-    /// Of the upstream's calls in flight.
-    pub(crate) turn: Option<OwnedSemaphorePermit>,
-    /// So that the upstream does not fall asleep, where it might.
-    pub(crate) in_use: Option<Use>,
-    /// How long it may send nothing.
-    pub(crate) silence: Duration,
-    /// When the call has lasted too long.
-    pub(crate) last_moment: Instant,
-    /// Fires when the upstream is not wanted any more: nobody waits for what watches over the body then.
+/// Limits and resources of a body until it has been read.
+pub(crate) struct StreamedBody {
+    /// Concurrency permit of the call.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Keeps an on-demand upstream from being stopped.
+    pub(crate) usage: Option<UsageGuard>,
+    /// Maximum silence of the upstream.
+    pub(crate) idle_timeout: Duration,
+    /// Time at which the call ends in any case.
+    pub(crate) hard_deadline: Instant,
+    /// Fires when the upstream is stopped: then nothing needs the task that watches the body.
     pub(crate) stop: CancellationToken,
 }
 
-impl Passing {
-    /// The body, held to its limits. A task watches over it until it has passed.
-    pub(crate) fn through(self, pieces: Pieces, tasks: &TaskTracker) -> Pieces {
-        let Self { turn, in_use, silence, last_moment, stop } = self;
-        let waits = Waits { pieces, _in_use: in_use, since: Instant::now() };
-        let desk = Desk { waits: Some(waits), turn, waited: Duration::ZERO };
-        let desk = Arc::new(Mutex::new(desk));
-        let watching = watch(Arc::clone(&desk), last_moment);
-        let watching = async move {
-            let _: Option<()> = stop.run_until_cancelled(watching).await;
+impl StreamedBody {
+    /// Wraps the body with its limits. A task watches it until it has been read.
+    pub(crate) fn wrap(self, chunks: BodyChunks, tasks: &TaskTracker) -> BodyChunks {
+        let Self { permit, usage, idle_timeout, hard_deadline, stop } = self;
+        let waiting = WaitingBody { chunks, _usage: usage, since: Instant::now() };
+        let slot = BodySlot { waiting: Some(waiting), permit, waited: Duration::ZERO };
+        let slot = Arc::new(Mutex::new(slot));
+        let watch_task = watch(Arc::clone(&slot), hard_deadline);
+        let watch_task = async move {
+            let _: Option<()> = stop.run_until_cancelled(watch_task).await;
         };
-        let state = Some(Owner { desk, _watcher: AbortOnDropHandle::new(tasks.spawn(watching)) });
-        let late = || Some((Err(Broken("it took too long".into())), None));
+        let state =
+            Some(BodyReader { slot, _watcher: AbortOnDropHandle::new(tasks.spawn(watch_task)) });
+        let late = || Some((Err(PayloadBroken("the call took too long".into())), None));
         stream::unfold(state, move |state| async move {
-            let owner = state?;
-            let Some(Waits { mut pieces, _in_use, .. }) = lock(&owner.desk).take_up() else {
+            let reader = state?;
+            let Some(WaitingBody { mut chunks, _usage, .. }) = lock(&reader.slot).take() else {
                 return late();
             };
-            if last_moment <= Instant::now() {
+            if hard_deadline <= Instant::now() {
                 return late();
             }
-            let end = (Instant::now() + silence).min(last_moment);
-            match timeout_at(end, pieces.next()).await {
+            let end = (Instant::now() + idle_timeout).min(hard_deadline);
+            match timeout_at(end, chunks.next()).await {
                 Ok(None) => None,
                 Ok(Some(Ok(piece))) => {
                     let since = Instant::now();
-                    lock(&owner.desk).waits = Some(Waits { pieces, _in_use, since });
-                    Some((Ok(piece), Some(owner)))
+                    lock(&reader.slot).waiting = Some(WaitingBody { chunks, _usage, since });
+                    Some((Ok(piece), Some(reader)))
                 }
                 Ok(Some(Err(broken))) => Some((Err(broken), None)),
-                Err(_) => Some((Err(Broken("it stopped arriving".into())), None)),
+                Err(_) => Some((
+                    Err(PayloadBroken("the upstream stopped sending the response".into())),
+                    None,
+                )),
             }
         })
         .boxed()
     }
 }
 
-/// Where a body lies while it waits for its reader.
-struct Desk {
-    waits: Option<Waits>,
-    turn: Option<OwnedSemaphorePermit>,
-    /// How long it has waited by now, without the last time.
+/// Slot of a body while it waits for its reader.
+struct BodySlot {
+    waiting: Option<WaitingBody>,
+    permit: Option<OwnedSemaphorePermit>,
+    /// Total waiting time so far, without the current pause.
     waited: Duration,
 }
 
-/// Whoever has the body to read. With it all that the body has is gone.
-struct Owner {
-    desk: Arc<Mutex<Desk>>,
+/// Reader of the body. Dropping it drops the body and its permit.
+struct BodyReader {
+    slot: Arc<Mutex<BodySlot>>,
     _watcher: AbortOnDropHandle<()>,
 }
 
-impl Drop for Owner {
+impl Drop for BodyReader {
     fn drop(&mut self) {
-        clear(&self.desk);
+        clear(&self.slot);
     }
 }
 
-struct Waits {
-    pieces: Pieces,
-    _in_use: Option<Use>,
+struct WaitingBody {
+    chunks: BodyChunks,
+    _usage: Option<UsageGuard>,
     since: Instant,
 }
 
-impl Desk {
-    /// Its reader wants more. `None` if it comes too late.
-    fn take_up(&mut self) -> Option<Waits> {
-        let waits = self.waits.take()?;
-        self.waited += waits.since.elapsed();
-        Some(waits)
+impl BodySlot {
+    /// Takes the body for the next read; `None` after the hard deadline.
+    fn take(&mut self) -> Option<WaitingBody> {
+        let waiting = self.waiting.take()?;
+        self.waited += waiting.since.elapsed();
+        Some(waiting)
     }
 
-    /// How much longer it would have to wait at least for its turn to be given to others.
-    fn patience(&self) -> Duration {
-        let now = self.waits.as_ref().map_or(Duration::ZERO, |waits| waits.since.elapsed());
+    /// Least time that the body has to wait further until its permit is released.
+    fn remaining_wait(&self) -> Duration {
+        let now = self.waiting.as_ref().map_or(Duration::ZERO, |waiting| waiting.since.elapsed());
         MAX_WAITED.saturating_sub(self.waited + now)
     }
 }
 
-/// Gives the turn to others when its reader has taken too long, and ends what is not read at its last moment.
-async fn watch(desk: Arc<Mutex<Desk>>, last_moment: Instant) {
+/// Releases the permit when the reader has taken too long, and drops an unread body at the hard
+/// deadline.
+async fn watch(slot: Arc<Mutex<BodySlot>>, hard_deadline: Instant) {
     loop {
-        let patience = lock(&desk).patience();
-        if patience.is_zero() || last_moment <= Instant::now() + patience {
+        let remaining_wait = lock(&slot).remaining_wait();
+        if remaining_wait.is_zero() || hard_deadline <= Instant::now() + remaining_wait {
             break;
         }
-        sleep(patience).await;
+        sleep(remaining_wait).await;
     }
-    if lock(&desk).patience().is_zero() {
-        lock(&desk).turn = None;
+    if lock(&slot).remaining_wait().is_zero() {
+        lock(&slot).permit = None;
     }
-    sleep_until(last_moment).await;
-    clear(&desk);
+    sleep_until(hard_deadline).await;
+    clear(&slot);
 }
 
-fn clear(desk: &Mutex<Desk>) {
+fn clear(slot: &Mutex<BodySlot>) {
     let left = {
-        let mut desk = lock(desk);
-        (desk.waits.take(), desk.turn.take())
+        let mut slot = lock(slot);
+        (slot.waiting.take(), slot.permit.take())
     };
-    // Not under the lock: its upstream is told.
+    // Dropping the body notifies the upstream, so it happens outside the lock.
     drop(left);
 }
 
-fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(slot: &Mutex<BodySlot>) -> MutexGuard<'_, BodySlot> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -159,18 +163,19 @@ mod tests {
     const CALL: Duration = Duration::from_secs(60);
     const CALL_MAX: Duration = Duration::from_secs(600);
 
-    /// A body of as many pieces as there are, each after its time, and the turns of which it has one.
-    fn passing(times: &[u64]) -> (Pieces, Arc<Semaphore>, TaskTracker) {
-        let (turns, tasks) = (Arc::new(Semaphore::new(1)), TaskTracker::new());
-        let turn = Arc::clone(&turns).try_acquire_owned().ok();
-        let pieces = stream::iter(times.to_vec()).then(async |seconds| {
+    /// Body with one piece per entry, each after that many seconds, and the semaphore of its
+    /// permit.
+    fn streamed_body(times: &[u64]) -> (BodyChunks, Arc<Semaphore>, TaskTracker) {
+        let (permits, tasks) = (Arc::new(Semaphore::new(1)), TaskTracker::new());
+        let permit = Arc::clone(&permits).try_acquire_owned().ok();
+        let chunks = stream::iter(times.to_vec()).then(async |seconds| {
             sleep(Duration::from_secs(seconds)).await;
             Ok(Bytes::from_static(b"x"))
         });
-        let last_moment = Instant::now() + CALL_MAX;
+        let hard_deadline = Instant::now() + CALL_MAX;
         let stop = CancellationToken::new();
-        let passing = Passing { turn, in_use: None, silence: CALL, last_moment, stop };
-        (passing.through(pieces.boxed(), &tasks), turns, tasks)
+        let body = StreamedBody { permit, usage: None, idle_timeout: CALL, hard_deadline, stop };
+        (body.wrap(chunks.boxed(), &tasks), permits, tasks)
     }
 
     async fn pass(seconds: u64) {
@@ -179,62 +184,65 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn f60_a_slow_reader_gives_its_turn_to_others_and_reads_on() {
-        let (mut pieces, turns, tasks) = passing(&[0; 100]);
+        let (mut chunks, permits, tasks) = streamed_body(&[0; 100]);
         let begin = Instant::now();
         let mut read = 0;
-        while let Some(piece) = pieces.next().await {
+        while let Some(piece) = chunks.next().await {
             assert!(piece.is_ok());
             read += 1;
             let free = usize::from(begin.elapsed() >= MAX_WAITED);
-            assert_eq!(turns.available_permits(), free, "after {:?}", begin.elapsed());
+            assert_eq!(permits.available_permits(), free, "after {:?}", begin.elapsed());
             pass(4).await;
         }
         assert_eq!(read, 100);
-        drop(pieces);
+        drop(chunks);
         tasks.close();
         tasks.wait().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn f60_who_reads_nothing_more_gives_it_up_without_being_asked() {
-        let (pieces, turns, _tasks) = passing(&[0; 100]);
+        let (chunks, permits, _tasks) = streamed_body(&[0; 100]);
         pass(29).await;
-        assert_eq!(turns.available_permits(), 0);
+        assert_eq!(permits.available_permits(), 0);
         pass(2).await;
-        assert_eq!(turns.available_permits(), 1);
-        drop(pieces);
+        assert_eq!(permits.available_permits(), 1);
+        drop(chunks);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_upstream_that_takes_its_time_keeps_the_turn_to_the_end() {
-        let (mut pieces, turns, _tasks) = passing(&[50; 11]);
-        while let Some(piece) = pieces.next().await {
+        let (mut chunks, permits, _tasks) = streamed_body(&[50; 11]);
+        while let Some(piece) = chunks.next().await {
             assert!(piece.is_ok());
-            assert_eq!(turns.available_permits(), 0);
+            assert_eq!(permits.available_permits(), 0);
         }
-        drop(pieces);
-        assert_eq!(turns.available_permits(), 1);
-        let (mut pieces, ..) = passing(&[50, 61]);
-        assert!(pieces.next().await.expect("a piece").is_ok());
-        assert_eq!(pieces.next().await, Some(Err(Broken("it stopped arriving".into()))));
-        assert_eq!(pieces.next().await, None);
+        drop(chunks);
+        assert_eq!(permits.available_permits(), 1);
+        let (mut chunks, ..) = streamed_body(&[50, 61]);
+        assert!(chunks.next().await.expect("a piece").is_ok());
+        assert_eq!(
+            chunks.next().await,
+            Some(Err(PayloadBroken("the upstream stopped sending the response".into())))
+        );
+        assert_eq!(chunks.next().await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_upstream_that_is_stopped_waits_for_no_reader() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let last_moment = Instant::now() + CALL_MAX;
-        let (turn, stopped) = (None, stop.clone());
-        let passing = Passing { turn, in_use: None, silence: CALL, last_moment, stop: stopped };
-        let mut pieces =
-            passing.through(stream::repeat(Ok(Bytes::from_static(b"x"))).boxed(), &tasks);
-        assert!(pieces.next().await.expect("a piece").is_ok());
+        let hard_deadline = Instant::now() + CALL_MAX;
+        let (permit, stopped) = (None, stop.clone());
+        let body =
+            StreamedBody { permit, usage: None, idle_timeout: CALL, hard_deadline, stop: stopped };
+        let mut chunks = body.wrap(stream::repeat(Ok(Bytes::from_static(b"x"))).boxed(), &tasks);
+        assert!(chunks.next().await.expect("a piece").is_ok());
         let begin = Instant::now();
         stop.cancel();
         tasks.close();
         tasks.wait().await;
         assert_eq!(begin.elapsed(), Duration::ZERO);
-        drop(pieces);
+        drop(chunks);
     }
 
     #[tokio::test(start_paused = true)]
@@ -247,20 +255,21 @@ mod tests {
         }
         let (tasks, open) = (TaskTracker::new(), Arc::new(Semaphore::new(1)));
         let gone = Gone(Arc::clone(&open));
-        let body = stream::repeat(()).map(move |()| {
+        let chunks = stream::repeat(()).map(move |()| {
             let _ = &gone;
             Ok(Bytes::from_static(b"x"))
         });
-        let last_moment = Instant::now() + CALL_MAX;
+        let hard_deadline = Instant::now() + CALL_MAX;
         let stop = CancellationToken::new();
-        let passing = Passing { turn: None, in_use: None, silence: CALL, last_moment, stop };
-        let mut pieces = passing.through(body.boxed(), &tasks);
-        assert!(pieces.next().await.expect("a piece").is_ok());
+        let body =
+            StreamedBody { permit: None, usage: None, idle_timeout: CALL, hard_deadline, stop };
+        let mut chunks = body.wrap(chunks.boxed(), &tasks);
+        assert!(chunks.next().await.expect("a piece").is_ok());
         pass(599).await;
-        assert!(pieces.next().await.expect("a piece").is_ok());
+        assert!(chunks.next().await.expect("a piece").is_ok());
         pass(1).await;
         sleep(Duration::from_millis(1)).await;
-        assert!(open.is_closed(), "its upstream has been told");
-        assert_eq!(pieces.next().await, Some(Err(Broken("it took too long".into()))));
+        assert!(open.is_closed(), "the upstream's body is dropped");
+        assert_eq!(chunks.next().await, Some(Err(PayloadBroken("the call took too long".into()))));
     }
 }

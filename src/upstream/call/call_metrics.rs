@@ -1,74 +1,74 @@
-//! How the calls of one upstream went, counted.
-//!
-//! Knows nothing of: who asks for the numbers, and what a call is about.
+//! Metrics of the calls of one upstream.
 
 use tokio::time::Instant;
 
-use crate::mcp::call::{Method, Outcome, Reply};
-use crate::metrics::{Counter, Durations, Histogram};
+use crate::mcp::call::{Method, ResponseOutcome, UpstreamResponse};
+use crate::metrics::{Counter, Histogram, HistogramSnapshot};
 use crate::upstream::health::status_report::CallEnd;
-use crate::upstream::{Called, Error};
+use crate::upstream::{CallOutcome, Error};
 
-/// What the calls of one upstream came to, since it was started.
+/// Durations and outcomes of one upstream's calls since Weir started.
 #[derive(Debug, Default)]
-pub struct Calls {
-    /// How long they took until there was a reply, or a question.
+pub struct CallMetrics {
+    /// Time until the response or the first input request.
     durations: Histogram,
     ends: [[Counter; CallEnd::ALL.len()]; Method::ALL.len()],
 }
 
-/// A call that is being counted. Dropped before its end, it was cancelled.
-pub(crate) struct Counting<'c> {
-    calls: &'c Calls,
+/// Recorder of one call. Dropped before its end, it counts a cancelled call.
+pub(crate) struct CallRecorder<'c> {
+    calls: &'c CallMetrics,
     method: Method,
     began: Instant,
     end: CallEnd,
 }
 
-impl Counting<'_> {
-    /// The call is over, or its upstream asks something.
-    pub(crate) fn end(mut self, called: &Result<Called, Error>) {
-        self.end = end_of(called);
+impl CallRecorder<'_> {
+    /// Records the outcome: a response, an error or an input request.
+    pub(crate) fn end(mut self, outcome: &Result<CallOutcome, Error>) {
+        self.end = end_of(outcome);
     }
 }
 
-impl Drop for Counting<'_> {
+impl Drop for CallRecorder<'_> {
     fn drop(&mut self) {
         self.calls.count(self.method, self.end, self.began);
     }
 }
 
-/// How a call went.
-pub fn end_of(called: &Result<Called, Error>) -> CallEnd {
-    match called {
-        Ok(Called::Replied(Reply { outcome: Outcome::Error(_), .. })) => CallEnd::Error,
-        Ok(Called::Replied(_) | Called::Asks(_)) => CallEnd::Result,
+/// Classifies the outcome of a call.
+pub fn end_of(outcome: &Result<CallOutcome, Error>) -> CallEnd {
+    match outcome {
+        Ok(CallOutcome::Response(UpstreamResponse {
+            outcome: ResponseOutcome::Error(_), ..
+        })) => CallEnd::Error,
+        Ok(CallOutcome::Response(_) | CallOutcome::InputRequired(_)) => CallEnd::Result,
         Err(error) => CallEnd::of_failure(error),
     }
 }
 
-/// What kind of failure an end is, in one word; `None` if it is none.
+/// Label of a failure; `None` for a result.
 pub fn error_type(end: CallEnd) -> Option<&'static str> {
     (end != CallEnd::Result).then(|| end.as_str())
 }
 
-impl Calls {
-    /// Begins to count a call.
-    pub(crate) fn begin(&self, method: Method) -> Counting<'_> {
-        Counting { calls: self, method, began: Instant::now(), end: CallEnd::Cancelled }
+impl CallMetrics {
+    /// Starts recording a call.
+    pub(crate) fn begin(&self, method: Method) -> CallRecorder<'_> {
+        CallRecorder { calls: self, method, began: Instant::now(), end: CallEnd::Cancelled }
     }
 
     fn count(&self, method: Method, end: CallEnd, began: Instant) {
         self.durations.observe(began.elapsed());
-        self.ends[method as usize][end as usize].count();
+        self.ends[method as usize][end as usize].increment();
     }
 
-    /// How long calls took.
-    pub fn durations(&self) -> Durations {
+    /// Histogram of call durations.
+    pub fn durations(&self) -> HistogramSnapshot {
         self.durations.read()
     }
 
-    /// How often calls ended in which way; only what has happened.
+    /// Number of calls per method and outcome; combinations with a count of zero are left out.
     pub fn ends(&self) -> impl Iterator<Item = (Method, CallEnd, u64)> {
         let each = Method::ALL
             .into_iter()
@@ -91,12 +91,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_has_not_happened_is_not_told() {
-        let meter = Calls::default();
+        let meter = CallMetrics::default();
         let began = Instant::now();
         tokio::time::advance(std::time::Duration::from_millis(3)).await;
         meter.count(Method::CallTool, CallEnd::Busy, began);
         meter.count(Method::CallTool, CallEnd::Busy, began);
         assert_eq!(meter.ends().collect::<Vec<_>>(), [(Method::CallTool, CallEnd::Busy, 2)]);
-        assert_eq!((meter.durations().count(), meter.durations().micros), (2, 6_000));
+        assert_eq!((meter.durations().count(), meter.durations().sum_micros), (2, 6_000));
     }
 }

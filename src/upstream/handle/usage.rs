@@ -1,65 +1,119 @@
-//! How whoever uses an upstream has it started, and waits for that.
+//! Admission of calls: on-demand start of an upstream, and concurrency permits.
 //!
-//! Promises: nobody waits for longer than a stop and a start may take. What is left alone is not started.
-//!
-//! Knows nothing of: what it is used for.
+//! Invariants: a caller waits no longer than a stop, a start and the queue's time limit together.
+//! An upstream whose circuit breaker is open is not started.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::{Status, Upstream, Use};
+use super::{CallHealthGuard, ConnectionStatus, Error, Upstream, UsageGuard};
+use crate::upstream::UpstreamLimits;
 
-/// How long whoever comes while it is being stopped waits for that: a child has 5 s on the ladder.
-const CLOSING: Duration = Duration::from_secs(10);
+/// Time that a caller waits for an upstream that is being stopped: a child process has 5 s until
+/// SIGKILL.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// While this lives an upstream does not fall asleep.
+/// Guard that keeps an upstream from being stopped for idleness.
 #[derive(Debug)]
-pub struct Awake {
-    _in_use: Option<Use>,
+pub struct KeepAliveGuard {
+    _usage: Option<UsageGuard>,
 }
 
 impl Upstream {
-    /// Has it started if it sleeps, so that it is listed.
-    pub fn wake(&self) {
-        if self.shared.demand.is_lazy() {
-            self.shared.demand.summon();
+    /// Requests a start of a stopped on-demand upstream, so that it is listed.
+    pub fn start_if_idle(&self) {
+        if self.shared.on_demand.is_lazy() {
+            self.shared.on_demand.request_start();
         }
     }
 
-    /// Has it started if it sleeps, and waits for that, but not for ever; it does not fall asleep until what is
-    /// returned is dropped.
-    pub async fn awake(&self) -> Awake {
-        Awake { _in_use: self.use_it().await }
+    /// Starts a stopped on-demand upstream and waits for that for a bounded time. The upstream is
+    /// not stopped for idleness until the guard is dropped.
+    pub async fn start_and_keep_alive(&self) -> KeepAliveGuard {
+        KeepAliveGuard { _usage: self.acquire_usage().await }
     }
 
-    /// It does not fall asleep until what is returned is dropped. One that sleeps is not started.
-    pub fn stay_up(&self) -> Awake {
-        Awake { _in_use: self.shared.demand.hold() }
+    /// Keeps a running upstream from being stopped for idleness until the guard is dropped. A
+    /// stopped one is not started.
+    pub fn keep_alive(&self) -> KeepAliveGuard {
+        KeepAliveGuard { _usage: self.shared.on_demand.begin_passive() }
     }
 
-    /// Begins to use it: if it sleeps it is started, unless it is left alone. Waits while it is starting: what
-    /// it listed before, or the one did in whose place it is, may be called before it is there.
-    pub(super) async fn use_it(&self) -> Option<Use> {
+    /// Registers a use. A stopped on-demand upstream is started, unless its circuit breaker is
+    /// open. Waits while the upstream is starting: items that it listed before (or that its
+    /// predecessor listed) may be called before it is connected.
+    pub(super) async fn acquire_usage(&self) -> Option<UsageGuard> {
         let shared = &*self.shared;
-        let in_use = match self.rests_until() {
-            None => shared.demand.begin(),
-            Some(_) => shared.demand.hold(),
+        let usage = match self.breaker_open_until() {
+            None => shared.on_demand.begin(),
+            Some(_) => shared.on_demand.begin_passive(),
         };
-        // Too late is as good: then it says what it is about.
-        if self.rests_until().is_none() {
-            // It may be on its way out.
-            self.is_no_more(Status::is_asleep, CLOSING).await;
+        // If the breaker opens only after this check, the later admission gives the reason.
+        if self.breaker_open_until().is_none() {
+            // The upstream may just be stopping.
+            self.wait_while_status(ConnectionStatus::is_asleep, STOP_TIMEOUT).await;
         }
-        self.is_no_more(Status::is_starting, shared.settings.timeouts.startup).await;
-        in_use
+        self.wait_while_status(ConnectionStatus::is_starting, shared.settings.timeouts.startup)
+            .await;
+        usage
     }
 
-    /// Waits until its status is not so any more, for no longer than `at_most`.
-    async fn is_no_more(&self, is_so: fn(&Status) -> bool, at_most: Duration) {
-        if is_so(&self.shared.status.borrow()) {
+    /// Waits until the status no longer matches, at most for `at_most`.
+    async fn wait_while_status(&self, matches: fn(&ConnectionStatus) -> bool, at_most: Duration) {
+        if matches(&self.shared.status.borrow()) {
             let mut status = self.shared.status.clone();
-            let _ = timeout(at_most, status.wait_for(|status| !is_so(status))).await;
+            let _ = timeout(at_most, status.wait_for(|status| !matches(status))).await;
         }
+    }
+
+    /// Acquires the right to send a call now. A call to an upstream that is down, or whose circuit
+    /// breaker is open, fails at once instead of waiting for a permit.
+    pub(super) async fn admit(
+        &self,
+        call_health: &mut CallHealthGuard,
+    ) -> Result<(Option<UsageGuard>, OwnedSemaphorePermit), Error> {
+        // An open circuit breaker also prevents an on-demand start.
+        if self.breaker_open_until().is_some() {
+            call_health.begin()?;
+        }
+        let usage = self.acquire_usage().await;
+        self.connection()?;
+        call_health.begin()?;
+        Ok((usage, self.acquire_permit().await?))
+    }
+
+    /// Acquires a concurrency permit, or waits for one if the queue is not full.
+    async fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let UpstreamLimits { waiting, wait, .. } = self.shared.settings.limits;
+        let busy = || Error::Busy { retry_after: wait };
+        let permits = &self.shared.permits;
+        if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let waiting = QueueSlot::begin(&self.shared.waiting, waiting).ok_or_else(busy)?;
+        let permit = timeout(wait, Arc::clone(permits).acquire_owned()).await;
+        drop(waiting);
+        permit.map_err(|_| busy())?.map_err(|_| busy())
+    }
+}
+
+/// Slot in the queue of waiting calls.
+struct QueueSlot<'a>(&'a AtomicUsize);
+
+impl<'a> QueueSlot<'a> {
+    fn begin(count: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let slot = Self(count);
+        (before < most).then_some(slot)
+    }
+}
+
+impl Drop for QueueSlot<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,11 +1,11 @@
-//! Pauses between attempts that double, up to a longest one.
+//! Exponential back-off with a maximum and optional jitter.
 
 use std::time::Duration;
 
 use crate::jitter;
-use crate::upstream::Retry;
+use crate::upstream::RetrySettings;
 
-/// The next pause, and what it grows by.
+/// Back-off of one retried operation.
 pub(crate) struct Backoff {
     first: Duration,
     longest: Duration,
@@ -14,32 +14,33 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Begins with the first pause.
-    pub(crate) fn new(retry: &Retry) -> Self {
+    /// Creates a back-off that begins with the first pause.
+    pub(crate) fn new(retry: &RetrySettings) -> Self {
         let (first, longest) = (retry.backoff, retry.max_backoff);
         Self { first, longest, jitter: retry.jitter, next: first }
     }
 
-    /// Begins with the first pause again.
+    /// Returns to the first pause.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 
-    /// The next pause, give or take a fifth, so that many upstreams do not come back at once.
+    /// Returns the next pause, jittered by up to a fifth, so that many upstreams do not reconnect
+    /// at once.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.next.min(self.longest);
         self.next = (pause * 2).min(self.longest);
-        self.vary(pause)
+        self.with_jitter(pause)
     }
 
-    /// The longest pause, give or take as much, which is then the next one, too.
+    /// Returns the longest pause, jittered likewise, and continues with it.
     pub(crate) fn longest(&mut self) -> Duration {
         self.next = self.longest;
-        self.vary(self.longest)
+        self.with_jitter(self.longest)
     }
 
-    fn vary(&self, pause: Duration) -> Duration {
-        if self.jitter { jitter::spread(pause) } else { pause }
+    fn with_jitter(&self, pause: Duration) -> Duration {
+        if self.jitter { jitter::apply(pause) } else { pause }
     }
 }
 
@@ -49,7 +50,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_give_or_take_a_fifth() {
-        let retry = |jitter| Retry {
+        let retry = |jitter| RetrySettings {
             backoff: Duration::from_millis(250),
             max_backoff: Duration::from_secs(30),
             jitter,

@@ -1,14 +1,13 @@
-//! Leaves a server alone that fails call after call, and finds out by one probe at a time when it is back.
+//! Circuit breaker for one upstream.
 //!
-//! What counts is about the server: it did not answer in time, broke off, or said that it cannot serve. Whatever
-//! else it says, its own errors included, shows that it is there. `Retry-After` is about the request that it answers:
-//! its client is told, and nobody else waits for that long.
+//! A failure counts if it is the server's: a timeout, a lost connection, or an error status that
+//! means that it cannot serve. Any other response, a JSON-RPC error included, shows that the server
+//! works. `Retry-After` concerns the request that it answers: that client receives it, and other
+//! calls do not wait for it.
 //!
-//! Promises: while it is open nothing is sent; in half-open there is never more than one probe; the time that it
-//! stays open doubles with each probe that fails, and begins anew once one has succeeded. A clean breaker costs a
-//! call one relaxed load before it, and one behind it.
-//!
-//! Knows nothing of: what is called, and whether there is a connection.
+//! Invariants: nothing is sent while the breaker is open; a half-open breaker allows one probe at a
+//! time; the open period doubles with each failed probe and starts anew after a successful one. A
+//! closed breaker without recent failures costs a call one relaxed load before and one after it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,14 +15,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When a server is left alone, and for how long.
+use crate::upstream::Error;
+use crate::upstream::message::TransportError;
+
+/// Thresholds and periods of the breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// After so many failures in a row.
+    /// Consecutive failures that open the breaker.
     pub failures: u32,
-    /// For how long at first; it doubles with each probe that fails.
+    /// First open period; it doubles with each failed probe.
     pub cool_down: Duration,
-    /// The longest; not less than `cool_down`.
+    /// Longest open period; not less than `cool_down`.
     pub max_cool_down: Duration,
 }
 
@@ -37,66 +39,66 @@ impl Default for Settings {
     }
 }
 
-/// A failure that is the server's.
+/// Failure that counts against the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Strike {
-    /// What it was, in words.
+pub(crate) struct BreakerFailure {
+    /// Description of the failure.
     pub(crate) reason: String,
 }
 
-/// Decides whether anything is sent.
+/// Circuit breaker: admits or rejects requests.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     settings: Settings,
-    /// Whether the server's last answer was good: then nobody has to look further.
+    /// Whether the last response was good: then no lock is needed.
     is_clean: AtomicBool,
-    opened: AtomicU64,
+    open_count: AtomicU64,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    at: At,
-    /// How long it opens next.
+    at: BreakerPhase,
+    /// Next open period.
     cool_down: Duration,
-    /// What failed last.
+    /// Last failure.
     reason: String,
-    /// What was sent earlier says nothing any more.
+    /// Time of the last state change; results of earlier requests are ignored.
     since: Instant,
 }
 
 #[derive(Debug)]
-enum At {
+enum BreakerPhase {
     Closed { failures: u32 },
     Open { until: Instant },
     HalfOpen { is_probed: bool },
 }
 
-/// The right to send something once. What has come of it is told to [`Breaker::settle`]; of one that is given up
-/// [`Breaker::release`].
+/// Permit to send one request. Its result goes to [`Breaker::record`]; a permit without a result
+/// goes to [`Breaker::release`].
 #[derive(Debug)]
-pub(crate) struct Pass {
+pub(crate) struct BreakerPermit {
     is_probe: bool,
     at: Instant,
 }
 
-/// What has come of something that was sent.
+/// Result of a request, as the breaker counts it.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    /// The server answered.
+pub(crate) enum CallResult {
+    /// The server responded.
     Alive,
-    /// It failed.
-    Failed(Strike),
-    /// It cannot be told: nothing was sent, or nobody waited for the end.
+    /// The server failed.
+    Failed(BreakerFailure),
+    /// Unknown: nothing was sent, or the caller left before the end.
     Unknown,
 }
 
-/// Where a breaker stands.
+/// State of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Position {
-    /// Everything is sent.
+pub(crate) enum BreakerState {
+    /// All requests are sent.
     Closed,
-    /// Nothing is sent until then.
+    /// Nothing is sent until this time.
     Open(Instant),
     /// One probe at a time is sent.
     HalfOpen,
@@ -104,167 +106,197 @@ pub(crate) enum Position {
 
 impl Breaker {
     pub(crate) fn new(settings: Settings) -> Self {
-        let (at, cool_down) = (At::Closed { failures: 0 }, settings.cool_down);
+        let (at, cool_down) = (BreakerPhase::Closed { failures: 0 }, settings.cool_down);
         let inner = Inner { at, cool_down, reason: String::new(), since: Instant::now() };
         Self {
             settings,
             is_clean: AtomicBool::new(true),
-            opened: AtomicU64::new(0),
+            open_count: AtomicU64::new(0),
             inner: Mutex::new(inner),
         }
     }
 
-    /// Asks whether something may be sent now; an error is why not.
-    pub(crate) fn admit(&self, now: Instant) -> Result<Pass, String> {
+    /// Admits a request, or returns the reason for a rejection.
+    pub(crate) fn admit(&self, now: Instant) -> Result<BreakerPermit, String> {
         if self.is_clean.load(Ordering::Relaxed) {
-            return Ok(Pass { is_probe: false, at: now });
+            return Ok(BreakerPermit { is_probe: false, at: now });
         }
         let mut inner = self.lock();
         match inner.at {
-            At::Closed { .. } => Ok(Pass { is_probe: false, at: now }),
-            At::Open { until } if until <= now => {
-                inner.at = At::HalfOpen { is_probed: true };
-                Ok(Pass { is_probe: true, at: now })
+            BreakerPhase::Closed { .. } => Ok(BreakerPermit { is_probe: false, at: now }),
+            BreakerPhase::Open { until } if until <= now => {
+                inner.at = BreakerPhase::HalfOpen { is_probed: true };
+                Ok(BreakerPermit { is_probe: true, at: now })
             }
-            At::HalfOpen { is_probed: false } => {
-                inner.at = At::HalfOpen { is_probed: true };
-                Ok(Pass { is_probe: true, at: now })
+            BreakerPhase::HalfOpen { is_probed: false } => {
+                inner.at = BreakerPhase::HalfOpen { is_probed: true };
+                Ok(BreakerPermit { is_probe: true, at: now })
             }
-            At::Open { .. } | At::HalfOpen { .. } => Err(inner.refusal()),
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => Err(inner.rejection()),
         }
     }
 
-    /// Tells what has come of something that was sent. Returns why it is open, if it has opened now.
-    pub(crate) fn settle(&self, pass: Pass, verdict: Verdict, now: Instant) -> Option<Opened> {
-        match verdict {
-            Verdict::Alive if self.is_clean.load(Ordering::Relaxed) => None,
-            Verdict::Alive => {
-                self.answered(&pass, now);
+    /// Records the result of a request. Returns details if the breaker has just opened.
+    pub(crate) fn record(
+        &self,
+        permit: BreakerPermit,
+        result: CallResult,
+        now: Instant,
+    ) -> Option<BreakerOpened> {
+        match result {
+            CallResult::Alive if self.is_clean.load(Ordering::Relaxed) => None,
+            CallResult::Alive => {
+                self.record_response(&permit, now);
                 None
             }
-            Verdict::Failed(strike) => self.failed(&pass, strike, now),
-            Verdict::Unknown => {
-                self.release(pass);
+            CallResult::Failed(failure) => self.record_failure(&permit, failure, now),
+            CallResult::Unknown => {
+                self.release(permit);
                 None
             }
         }
     }
 
-    /// Nobody will learn what came of it: the next one may probe.
-    pub(crate) fn release(&self, pass: Pass) {
-        if pass.is_probe {
+    /// Returns a permit without a result: the next request may be the probe.
+    pub(crate) fn release(&self, permit: BreakerPermit) {
+        if permit.is_probe {
             let mut inner = self.lock();
-            if inner.is_probed_by(&pass) {
-                inner.at = At::HalfOpen { is_probed: false };
+            if inner.is_probed_by(&permit) {
+                inner.at = BreakerPhase::HalfOpen { is_probed: false };
             }
         }
     }
 
-    /// It is another server from now on: what the last one did says nothing of it.
-    pub(crate) fn forget(&self, now: Instant) {
+    /// Closes the breaker for a new server: results of the previous one do not apply.
+    pub(crate) fn reset(&self, now: Instant) {
         if !self.is_clean.load(Ordering::Relaxed) {
             self.close(&mut self.lock(), now);
         }
     }
 
-    /// Where it stands.
-    pub(crate) fn position(&self) -> Position {
+    /// Current state.
+    pub(crate) fn state(&self) -> BreakerState {
         if self.is_clean.load(Ordering::Relaxed) {
-            return Position::Closed;
+            return BreakerState::Closed;
         }
         match self.lock().at {
-            At::Closed { .. } => Position::Closed,
-            At::Open { until } if until > Instant::now() => Position::Open(until),
-            At::Open { .. } | At::HalfOpen { .. } => Position::HalfOpen,
+            BreakerPhase::Closed { .. } => BreakerState::Closed,
+            BreakerPhase::Open { until } if until > Instant::now() => BreakerState::Open(until),
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
 
-    /// Since when it has stood there, and what failed last.
-    pub(crate) fn why(&self) -> (Instant, String) {
+    /// Time of the last state change, and the last failure.
+    pub(crate) fn last_failure(&self) -> (Instant, String) {
         let inner = self.lock();
-        (inner.since, inner.refusal())
+        (inner.since, inner.rejection())
     }
 
-    /// How often it has opened.
-    pub(crate) fn opened(&self) -> u64 {
-        self.opened.load(Ordering::Relaxed)
+    /// Number of times that the breaker has opened.
+    pub(crate) fn open_count(&self) -> u64 {
+        self.open_count.load(Ordering::Relaxed)
     }
 
-    fn answered(&self, pass: &Pass, now: Instant) {
+    fn record_response(&self, permit: &BreakerPermit, now: Instant) {
         let mut inner = self.lock();
         match inner.at {
-            At::Closed { .. } => self.close(&mut inner, now),
-            // What was sent before it opened may still be answered, one call of many; the probe decides.
-            At::Open { .. } | At::HalfOpen { .. } if inner.is_probed_by(pass) => {
+            BreakerPhase::Closed { .. } => self.close(&mut inner, now),
+            // A request that was sent before the breaker opened may still succeed, one of many;
+            // only the probe decides.
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. }
+                if inner.is_probed_by(permit) =>
+            {
                 self.close(&mut inner, now);
             }
-            At::Open { .. } | At::HalfOpen { .. } => {}
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => {}
         }
     }
 
-    fn failed(&self, pass: &Pass, strike: Strike, now: Instant) -> Option<Opened> {
+    fn record_failure(
+        &self,
+        permit: &BreakerPermit,
+        failure: BreakerFailure,
+        now: Instant,
+    ) -> Option<BreakerOpened> {
         let mut inner = self.lock();
-        let is_probe = inner.is_probed_by(pass);
-        let is_early = pass.at < inner.since;
-        let is_enough = match &mut inner.at {
-            At::Closed { .. } if is_early => return None,
-            At::Closed { failures } => {
+        let is_probe = inner.is_probed_by(permit);
+        let is_early = permit.at < inner.since;
+        let opens = match &mut inner.at {
+            BreakerPhase::Closed { .. } if is_early => return None,
+            BreakerPhase::Closed { failures } => {
                 *failures += 1;
                 *failures >= self.settings.failures
             }
-            At::Open { .. } | At::HalfOpen { .. } => is_probe,
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => is_probe,
         };
         self.is_clean.store(false, Ordering::Relaxed);
-        inner.reason = strike.reason;
-        if !is_enough {
+        inner.reason = failure.reason;
+        if !opens {
             return None;
         }
         let pause = inner.cool_down;
         inner.cool_down = (inner.cool_down * 2).min(self.settings.max_cool_down);
-        inner.at = At::Open { until: now + pause };
+        inner.at = BreakerPhase::Open { until: now + pause };
         inner.since = now;
-        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.open_count.fetch_add(1, Ordering::Relaxed);
         let failures = self.settings.failures;
-        Some(Opened { pause, failures, reason: inner.reason.clone(), again: is_probe })
+        Some(BreakerOpened { pause, failures, reason: inner.reason.clone(), again: is_probe })
     }
 
     fn close(&self, inner: &mut Inner, now: Instant) {
-        if !matches!(inner.at, At::Closed { .. }) {
+        if !matches!(inner.at, BreakerPhase::Closed { .. }) {
             inner.since = now;
         }
-        inner.at = At::Closed { failures: 0 };
+        inner.at = BreakerPhase::Closed { failures: 0 };
         inner.cool_down = self.settings.cool_down;
         self.is_clean.store(true, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each change is one assignment after another, of plain values: a panic leaves nothing torn.
+        // Each change is a series of plain assignments: a panic leaves no invalid state.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A breaker that has opened.
+/// Details of an opened breaker.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Opened {
-    /// For how long.
+pub(crate) struct BreakerOpened {
+    /// Open period.
     pub(crate) pause: Duration,
-    /// After how many failures in a row it does, if it was closed.
+    /// Threshold of consecutive failures, for a breaker that was closed.
     pub(crate) failures: u32,
-    /// What failed last.
+    /// Last failure.
     pub(crate) reason: String,
-    /// Whether it was open before, and a probe has failed.
+    /// Whether a failed probe opened it again.
     pub(crate) again: bool,
 }
 
 impl Inner {
-    /// Whether this is the probe that is under way: an earlier one may outlive its server.
-    fn is_probed_by(&self, pass: &Pass) -> bool {
-        let is_probed = matches!(self.at, At::HalfOpen { is_probed: true });
-        is_probed && pass.is_probe && pass.at >= self.since
+    /// Whether this permit is the current probe: an earlier probe may outlive its server.
+    fn is_probed_by(&self, permit: &BreakerPermit) -> bool {
+        let is_probed = matches!(self.at, BreakerPhase::HalfOpen { is_probed: true });
+        is_probed && permit.is_probe && permit.at >= self.since
     }
 
-    fn refusal(&self) -> String {
-        format!("it failed too often and is left alone for a while; last: {}", self.reason)
+    fn rejection(&self) -> String {
+        format!("circuit breaker open after too many failures; last: {}", self.reason)
+    }
+}
+
+impl TransportError {
+    /// Returns the failure that the circuit breaker counts, if the server is at fault. The end of a
+    /// child process, or of a stream that all requests share, is not counted once per request: the
+    /// supervisor handles it.
+    pub(crate) fn breaker_failure(&self, transport: &str) -> Option<BreakerFailure> {
+        let reason = match self {
+            Self::HttpStatus { status, .. } if matches!(status.as_u16(), 429 | 500..) => {
+                format!("the server responded with HTTP {status}")
+            }
+            Self::ConnectionLost(reason) if transport == "http" => reason.clone(),
+            Self::TimedOut(time) => Error::TimedOut(*time).to_string(),
+            _ => return None,
+        };
+        Some(BreakerFailure { reason })
     }
 }
 
@@ -275,32 +307,32 @@ mod tests {
 
     use crate::upstream::health::breaker::*;
 
-    fn strike() -> Verdict {
-        Verdict::Failed(Strike { reason: "why".into() })
+    fn failure() -> CallResult {
+        CallResult::Failed(BreakerFailure { reason: "why".into() })
     }
 
-    fn try_once(breaker: &Breaker, verdict: Verdict) -> Option<Opened> {
-        let pass = breaker.admit(Instant::now()).expect("it is not open");
-        breaker.settle(pass, verdict, Instant::now())
+    fn try_once(breaker: &Breaker, result: CallResult) -> Option<BreakerOpened> {
+        let permit = breaker.admit(Instant::now()).expect("it is not open");
+        breaker.record(permit, result, Instant::now())
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_opens_after_failures_in_a_row_and_an_answer_between_them_counts() {
         let breaker = Breaker::new(Settings::default());
         for _ in 0..4 {
-            assert_eq!(try_once(&breaker, strike()), None);
+            assert_eq!(try_once(&breaker, failure()), None);
         }
-        try_once(&breaker, Verdict::Alive);
+        try_once(&breaker, CallResult::Alive);
         for _ in 0..4 {
-            assert_eq!(try_once(&breaker, strike()), None);
+            assert_eq!(try_once(&breaker, failure()), None);
         }
-        assert_eq!(breaker.position(), Position::Closed);
-        try_once(&breaker, Verdict::Unknown);
-        let opened = try_once(&breaker, strike()).expect("the fifth");
-        assert_eq!((opened.pause, opened.again), (Duration::from_secs(5), false));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        try_once(&breaker, CallResult::Unknown);
+        let open_count = try_once(&breaker, failure()).expect("the fifth");
+        assert_eq!((open_count.pause, open_count.again), (Duration::from_secs(5), false));
         let refused = breaker.admit(Instant::now()).expect_err("open");
         assert!(refused.ends_with("last: why"), "{refused}");
-        assert_eq!(breaker.opened(), 1);
+        assert_eq!(breaker.open_count(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -308,17 +340,17 @@ mod tests {
         let breaker = Breaker::new(Settings { failures: 1, ..Settings::default() });
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            let opened = try_once(&breaker, strike()).expect("open");
-            pauses.push(opened.pause.as_secs());
-            advance(opened.pause - Duration::from_millis(1)).await;
+            let open_count = try_once(&breaker, failure()).expect("open");
+            pauses.push(open_count.pause.as_secs());
+            advance(open_count.pause - Duration::from_millis(1)).await;
             assert!(breaker.admit(Instant::now()).is_err());
             advance(Duration::from_millis(1)).await;
-            assert_eq!(breaker.position(), Position::HalfOpen);
+            assert_eq!(breaker.state(), BreakerState::HalfOpen);
         }
         assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
-        try_once(&breaker, Verdict::Alive);
-        assert_eq!(breaker.position(), Position::Closed);
-        assert_eq!(try_once(&breaker, strike()).expect("open").pause.as_secs(), 5);
+        try_once(&breaker, CallResult::Alive);
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert_eq!(try_once(&breaker, failure()).expect("open").pause.as_secs(), 5);
     }
 
     #[tokio::test(start_paused = true)]
@@ -326,28 +358,28 @@ mod tests {
         let breaker = Breaker::new(Settings { failures: 1, ..Settings::default() });
         let early = breaker.admit(Instant::now()).expect("closed");
         let late = breaker.admit(Instant::now()).expect("closed");
-        try_once(&breaker, strike()).expect("open");
-        // A call of before is answered; but it is the probe that decides.
-        breaker.settle(late, Verdict::Alive, Instant::now());
+        try_once(&breaker, failure()).expect("open");
+        // A call sent earlier succeeds, but only the probe decides.
+        breaker.record(late, CallResult::Alive, Instant::now());
         assert!(breaker.admit(Instant::now()).is_err());
         advance(Duration::from_secs(5)).await;
-        try_once(&breaker, Verdict::Alive);
-        assert_eq!(breaker.settle(early, strike(), Instant::now()), None);
-        assert_eq!(breaker.position(), Position::Closed);
+        try_once(&breaker, CallResult::Alive);
+        assert_eq!(breaker.record(early, failure(), Instant::now()), None);
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum BreakerStep {
         Admit,
         Settle(usize, u8),
         Wait(u64),
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<BreakerStep>> {
         let step = prop_oneof![
-            3 => Just(Step::Admit),
-            3 => (0..8_usize, 0..3_u8).prop_map(|(which, how)| Step::Settle(which, how)),
-            1 => (0..30_000_u64).prop_map(Step::Wait),
+            3 => Just(BreakerStep::Admit),
+            3 => (0..8_usize, 0..3_u8).prop_map(|(which, how)| BreakerStep::Settle(which, how)),
+            1 => (0..30_000_u64).prop_map(BreakerStep::Wait),
         ];
         proptest::collection::vec(step, 0..200)
     }
@@ -360,43 +392,43 @@ mod tests {
             let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
             runtime.block_on(async {
                 let breaker = Breaker::new(Settings { failures: 2, ..Settings::default() });
-                let mut passes: Vec<Pass> = Vec::new();
+                let mut permits: Vec<BreakerPermit> = Vec::new();
                 let (mut open_until, mut expected) = (None::<Instant>, 5);
                 for step in steps {
                     let now = Instant::now();
                     match step {
-                        Step::Admit => match breaker.admit(now) {
-                            Ok(pass) => {
+                        BreakerStep::Admit => match breaker.admit(now) {
+                            Ok(permit) => {
                                 assert!(open_until.is_none_or(|until| until <= now));
-                                assert_eq!(pass.is_probe, open_until.is_some());
-                                passes.push(pass);
-                                let probes = passes.iter().filter(|pass| pass.is_probe).count();
+                                assert_eq!(permit.is_probe, open_until.is_some());
+                                permits.push(permit);
+                                let probes = permits.iter().filter(|permit| permit.is_probe).count();
                                 assert!(probes <= 1, "{probes} probes");
                             }
                             Err(_) => assert!(open_until.is_some()),
                         },
-                        Step::Settle(which, how) if !passes.is_empty() => {
-                            let at = which % passes.len();
-                            let pass = passes.swap_remove(at);
-                            let is_probe = pass.is_probe;
-                            let verdict = match how {
-                                0 => Verdict::Alive,
-                                1 => strike(),
-                                _ => Verdict::Unknown,
+                        BreakerStep::Settle(which, how) if !permits.is_empty() => {
+                            let at = which % permits.len();
+                            let permit = permits.swap_remove(at);
+                            let is_probe = permit.is_probe;
+                            let result = match how {
+                                0 => CallResult::Alive,
+                                1 => failure(),
+                                _ => CallResult::Unknown,
                             };
-                            if let Some(opened) = breaker.settle(pass, verdict, now) {
-                                assert_eq!(opened.again, is_probe);
-                                assert_eq!(opened.pause.as_secs(), expected);
+                            if let Some(open_count) = breaker.record(permit, result, now) {
+                                assert_eq!(open_count.again, is_probe);
+                                assert_eq!(open_count.pause.as_secs(), expected);
                                 expected = (expected * 2).min(60);
-                                open_until = Some(now + opened.pause);
+                                open_until = Some(now + open_count.pause);
                             } else if is_probe && how == 0 {
                                 (open_until, expected) = (None, 5);
                             } else if how == 0 && open_until.is_none() {
                                 expected = 5;
                             }
                         }
-                        Step::Settle(..) => {}
-                        Step::Wait(millis) => advance(Duration::from_millis(millis)).await,
+                        BreakerStep::Settle(..) => {}
+                        BreakerStep::Wait(millis) => advance(Duration::from_millis(millis)).await,
                     }
                 }
             });

@@ -1,41 +1,40 @@
-//! Which child ends again and again soon after it was started: a crash loop.
+//! Crash-loop detection for a child process that ends again and again soon after its start.
 //!
-//! Promises: it begins with the [`MANY`]th end within [`WINDOW`], and is over once the child has lived for as long.
-//!
-//! Knows nothing of: why a child ended, and what the pauses are.
+//! Invariant: a crash loop begins with the [`CRASH_LOOP_ENDS`]th end within [`CRASH_LOOP_WINDOW`],
+//! and is over once the process has lived for that long.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many ends within a [`WINDOW`] are a loop.
-pub(crate) const MANY: usize = 5;
-/// The time in which they are counted, and for which a child has to live to be out of it.
-pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+/// Number of ends within [`CRASH_LOOP_WINDOW`] that make a crash loop.
+pub(crate) const CRASH_LOOP_ENDS: usize = 5;
+/// Period in which ends are counted, and lifetime after which a crash loop is over.
+pub(crate) const CRASH_LOOP_WINDOW: Duration = Duration::from_secs(60);
 
-/// The last ends of one child.
+/// Last ends of one child process.
 #[derive(Debug, Default)]
-pub(crate) struct Crashes {
+pub(crate) struct CrashLoopDetector {
     ends: VecDeque<Instant>,
     is_loop: bool,
 }
 
-impl Crashes {
-    /// The child ended after it had lived this long.
-    pub(crate) fn ended(&mut self, lived: Duration, now: Instant) {
-        if lived >= WINDOW {
+impl CrashLoopDetector {
+    /// Records an end after this lifetime.
+    pub(crate) fn record_end(&mut self, lifetime: Duration, now: Instant) {
+        if lifetime >= CRASH_LOOP_WINDOW {
             *self = Self::default();
         }
         self.ends.push_back(now);
-        while self.ends.len() > MANY {
+        while self.ends.len() > CRASH_LOOP_ENDS {
             self.ends.pop_front();
         }
-        let first = self.ends.front().filter(|_| self.ends.len() == MANY);
-        self.is_loop |= first.is_some_and(|first| now.duration_since(*first) <= WINDOW);
+        let first = self.ends.front().filter(|_| self.ends.len() == CRASH_LOOP_ENDS);
+        self.is_loop |= first.is_some_and(|first| now.duration_since(*first) <= CRASH_LOOP_WINDOW);
     }
 
-    /// Whether it ends again and again.
+    /// Whether the process is in a crash loop.
     pub(crate) fn is_loop(&self) -> bool {
         self.is_loop
     }

@@ -1,9 +1,7 @@
-//! What is kept of how one upstream is doing: written by whoever learns it, read by reports.
+//! Health of one upstream, recorded by its tasks and read by status reports.
 //!
-//! Promises: what happens with each message is counted without a lock; the rest changes rarely, and
-//! is behind one. Nothing here waits.
-//!
-//! Knows nothing of: who reads it.
+//! Invariants: per-message events are counted without a lock; the rest changes rarely and is behind
+//! one lock. Nothing here waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,38 +11,40 @@ use tokio::time::Instant;
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::upstream::connect::Number;
-use crate::upstream::health::breaker::{self, Breaker, Pass, Position, Strike, Verdict};
-use crate::upstream::health::status_report::{Counts, LastList, Report, State};
-use crate::upstream::message::Failure;
-use crate::upstream::transport::child::Tail;
-use crate::upstream::{Error, Listing, Status};
+use crate::upstream::connect::ProcessId;
+use crate::upstream::health::breaker::{
+    self, Breaker, BreakerFailure, BreakerPermit, BreakerState, CallResult,
+};
+use crate::upstream::health::status_report::{LastList, State, UpstreamCounts, UpstreamReport};
+use crate::upstream::message::TransportError;
+use crate::upstream::process::stderr_tail::StderrTail;
+use crate::upstream::{ConnectionStatus, Error, Listing};
 
-/// How one upstream is doing.
+/// Health of one upstream.
 #[derive(Debug)]
-pub(crate) struct Vitals {
+pub(crate) struct UpstreamHealth {
     name: UpstreamName,
     breaker: Breaker,
     restarts: AtomicU64,
     dropped: AtomicU64,
     junk: AtomicU64,
-    facts: Mutex<Facts>,
+    state: Mutex<HealthState>,
 }
 
 #[derive(Debug)]
-struct Facts {
-    /// Since when its status is what it is.
+struct HealthState {
+    /// Time of the last status change.
     since: Instant,
-    /// The child that was started last, and what it says on standard error.
-    child: Option<(Option<Number>, Tail)>,
+    /// Process started last, and its standard error.
+    child: Option<(Option<ProcessId>, StderrTail)>,
     failures: u32,
     next_try: Option<Instant>,
     lists: [Option<LastList>; 4],
 }
 
-impl Vitals {
+impl UpstreamHealth {
     pub(crate) fn new(name: UpstreamName, breaker: breaker::Settings) -> Arc<Self> {
-        let facts = Facts {
+        let state = HealthState {
             since: Instant::now(),
             child: None,
             failures: 0,
@@ -57,136 +57,142 @@ impl Vitals {
             restarts: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             junk: AtomicU64::new(0),
-            facts: Mutex::new(facts),
+            state: Mutex::new(state),
         })
     }
 
-    // === What is learned ===
+    // === Recording ===
 
-    /// Begins something that is sent to the server, if it is not left alone.
-    pub(crate) fn begin(self: &Arc<Self>) -> Result<Trial, Error> {
-        let pass = self.breaker.admit(Instant::now()).map_err(Error::Unavailable)?;
-        Ok(Trial { vitals: Arc::clone(self), pass: Some(pass) })
+    /// Asks the circuit breaker for a permit to send a request.
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<BreakerGuard, Error> {
+        let permit = self.breaker.admit(Instant::now()).map_err(Error::Unavailable)?;
+        Ok(BreakerGuard { health: Arc::clone(self), permit: Some(permit) })
     }
 
-    /// It is connected. `anew`: to another process than before, of which nothing is known.
-    pub(crate) fn connected(&self, anew: bool) {
+    /// Records a connection. `is_new_server`: to another process than before, of which nothing is
+    /// known.
+    pub(crate) fn connected(&self, is_new_server: bool) {
         let now = Instant::now();
-        if anew {
-            self.breaker.forget(now);
+        if is_new_server {
+            self.breaker.reset(now);
         }
-        let mut facts = self.lock();
-        facts.since = now;
-        facts.failures = 0;
-        facts.next_try = None;
+        let mut state = self.lock();
+        state.since = now;
+        state.failures = 0;
+        state.next_try = None;
     }
 
-    /// It is not connected, or not any more; `since` then, if that is not how it was before.
+    /// Records a lost or failed connection. `is_change` restarts the time of the current status.
     pub(crate) fn disconnected(&self, is_change: bool) {
-        let mut facts = self.lock();
-        facts.failures += 1;
+        let mut state = self.lock();
+        state.failures += 1;
         if is_change {
-            facts.since = Instant::now();
+            state.since = Instant::now();
         }
-        if let Some((process, _)) = &mut facts.child {
+        if let Some((process, _)) = &mut state.child {
             *process = None;
         }
     }
 
-    /// Nobody uses it, and it is stopped.
-    pub(crate) fn fell_asleep(&self) {
+    /// Records the beginning of an idle stop.
+    pub(crate) fn idle_stopped(&self) {
         self.lock().since = Instant::now();
     }
 
-    /// Its child has been stopped, if it had one.
-    pub(crate) fn sleeps(&self) {
+    /// Records that the process, if there was one, has been stopped.
+    pub(crate) fn process_stopped(&self) {
         if let Some((process, _)) = &mut self.lock().child {
             *process = None;
         }
     }
 
-    /// It is started for somebody who uses it.
-    pub(crate) fn wakes(&self) {
+    /// Records an on-demand start.
+    pub(crate) fn start_requested(&self) {
         self.lock().since = Instant::now();
     }
 
-    /// It is tried again after this time.
-    pub(crate) fn waits(&self, pause: Duration) {
+    /// Records the pause before the next attempt.
+    pub(crate) fn retry_scheduled(&self, pause: Duration) {
         self.lock().next_try = Some(Instant::now() + pause);
     }
 
-    /// It is tried again now.
-    pub(crate) fn tries_again(&self) {
+    /// Records the beginning of another attempt.
+    pub(crate) fn retry_started(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
         self.lock().next_try = None;
     }
 
-    /// Its child was started.
-    pub(crate) fn child_started(&self, process: Option<Number>, tail: Tail) {
+    /// Records the start of a process.
+    pub(crate) fn process_started(&self, process: Option<ProcessId>, tail: StderrTail) {
         self.lock().child = Some((process, tail));
     }
 
-    /// A list of a kind came whole.
+    /// Records a complete list of a kind.
     pub(crate) fn listed(&self, kind: Kind, listing: &Listing) {
         let bytes = listing.items.iter().map(|item| item.definition.to_bytes().len()).sum();
         let last = LastList { at: Instant::now(), items: listing.items.len(), bytes };
         self.lock().lists[kind.index()] = Some(last);
     }
 
-    /// A message of it that nobody waits for, or that has no place.
-    pub(crate) fn dropped(&self) {
+    /// Counts a message without a receiver, or one that exceeded a bound.
+    pub(crate) fn message_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A line of its child that is no message.
-    pub(crate) fn junk(&self) {
+    /// Counts a line of the process that is not a JSON-RPC message.
+    pub(crate) fn invalid_line(&self) {
         self.junk.fetch_add(1, Ordering::Relaxed);
     }
 
-    // === What is told ===
+    // === Reading ===
 
-    /// Until when it is left alone, if it is.
-    pub(crate) fn rests_until(&self) -> Option<Instant> {
-        match self.breaker.position() {
-            Position::Open(until) => Some(until),
-            Position::Closed | Position::HalfOpen => None,
+    /// End of the circuit breaker's open period, if it is open.
+    pub(crate) fn breaker_open_until(&self) -> Option<Instant> {
+        match self.breaker.state() {
+            BreakerState::Open(until) => Some(until),
+            BreakerState::Closed | BreakerState::HalfOpen => None,
         }
     }
 
-    pub(crate) fn report(&self, status: &Status, in_flight: usize, waiting: usize) -> Report {
+    pub(crate) fn report(
+        &self,
+        status: &ConnectionStatus,
+        in_flight: usize,
+        waiting: usize,
+    ) -> UpstreamReport {
         let (mut since, process, failures, next_try, lists) = {
-            let facts = self.lock();
-            let process = facts.child.as_ref().and_then(|(process, _)| *process);
-            (facts.since, process, facts.failures, facts.next_try, facts.lists)
+            let state = self.lock();
+            let process = state.child.as_ref().and_then(|(process, _)| *process);
+            (state.since, process, state.failures, state.next_try, state.lists)
         };
-        let process = process.map(Number::now);
+        let process = process.map(ProcessId::current);
         let (mut about, mut reason) = (None, None);
         let mut until = next_try;
         let state = match status {
-            Status::Starting => State::Starting,
-            Status::Asleep => State::Asleep,
-            Status::Down { reason: why, crash_loop } => {
+            ConnectionStatus::Starting => State::Starting,
+            ConnectionStatus::Asleep => State::Asleep,
+            ConnectionStatus::Down { reason: why, crash_loop } => {
                 reason = Some(why.clone());
                 if *crash_loop { State::CrashLoop } else { State::Down }
             }
-            Status::Up(it) => {
+            ConnectionStatus::Up(it) => {
                 about = Some(Arc::clone(it));
-                let position = self.breaker.position();
-                if position != Position::Closed {
-                    let (opened, why) = self.breaker.why();
-                    (since, reason) = (opened, Some(why));
+                let breaker_state = self.breaker.state();
+                if breaker_state != BreakerState::Closed {
+                    let (changed_at, failure) = self.breaker.last_failure();
+                    (since, reason) = (changed_at, Some(failure));
                 }
-                match position {
-                    Position::Closed => State::Up,
-                    Position::HalfOpen => State::HalfOpen,
-                    Position::Open(due) => {
+                match breaker_state {
+                    BreakerState::Closed => State::Up,
+                    BreakerState::HalfOpen => State::HalfOpen,
+                    BreakerState::Open(due) => {
                         until = Some(due);
                         State::Open
                     }
                 }
             }
         };
-        Report {
+        UpstreamReport {
             name: self.name.clone(),
             state,
             since,
@@ -198,143 +204,147 @@ impl Vitals {
             in_flight,
             waiting,
             lists,
-            counts: Counts {
+            counts: UpstreamCounts {
                 restarts: self.restarts.load(Ordering::Relaxed),
-                breaker_opens: self.breaker.opened(),
+                breaker_opens: self.breaker.open_count(),
                 dropped: self.dropped.load(Ordering::Relaxed),
                 junk: self.junk.load(Ordering::Relaxed),
             },
         }
     }
 
-    /// The last lines of its child's standard error, the oldest first.
-    pub(crate) fn last_words(&self, lines: usize) -> Vec<String> {
+    /// Last lines of the process's standard error, oldest first.
+    pub(crate) fn stderr_tail(&self, lines: usize) -> Vec<String> {
         let tail = self.lock().child.as_ref().map(|(_, tail)| tail.clone());
         tail.map(|tail| tail.last_lines(lines)).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HealthState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === Trial ===
+// === BreakerGuard ===
 
-/// Something that was sent to the server. What comes of it is told once; dropped before that, nothing is known.
+/// Request that the circuit breaker has admitted. Its result is recorded once; dropped before that,
+/// the result is unknown.
 #[derive(Debug)]
-pub(crate) struct Trial {
-    vitals: Arc<Vitals>,
-    pass: Option<Pass>,
+pub(crate) struct BreakerGuard {
+    health: Arc<UpstreamHealth>,
+    permit: Option<BreakerPermit>,
 }
 
-impl Trial {
-    /// The server answered.
-    pub(crate) fn answered(mut self) {
-        self.settle(Verdict::Alive);
+impl BreakerGuard {
+    /// Records a response.
+    pub(crate) fn responded(mut self) {
+        self.record(CallResult::Alive);
     }
 
-    /// There is no answer.
-    pub(crate) fn failed(mut self, failed: &Failed) {
-        let verdict = match (&failed.strike, &failed.error) {
-            (Some(strike), _) => Verdict::Failed(strike.clone()),
-            // It said something, even if nobody can use it.
+    /// Records a failure.
+    pub(crate) fn failed(mut self, failed: &CallFailure) {
+        let result = match (&failed.breaker_failure, &failed.error) {
+            (Some(breaker_failure), _) => CallResult::Failed(breaker_failure.clone()),
+            // The server responded, even if the response cannot be used.
             (
                 None,
                 Error::TooLarge(_)
-                | Error::NoRoom
-                | Error::Undeclared(_)
-                | Error::Crowded
+                | Error::MemoryExhausted
+                | Error::UndeclaredFeature(_)
+                | Error::TooManyInputRequests
                 | Error::HttpStatus { .. }
                 | Error::Protocol(_),
-            ) => Verdict::Alive,
-            (None, _) => Verdict::Unknown,
+            ) => CallResult::Alive,
+            (None, _) => CallResult::Unknown,
         };
-        self.settle(verdict);
+        self.record(result);
     }
 
-    fn settle(&mut self, verdict: Verdict) {
-        let Some(pass) = self.pass.take() else { return };
-        let (breaker, upstream) = (&self.vitals.breaker, &self.vitals.name);
-        let Some(opened) = breaker.settle(pass, verdict, Instant::now()) else { return };
+    fn record(&mut self, result: CallResult) {
+        let Some(permit) = self.permit.take() else { return };
+        let (breaker, upstream) = (&self.health.breaker, &self.health.name);
+        let Some(opened) = breaker.record(permit, result, Instant::now()) else { return };
         let (pause, reason) = (opened.pause, opened.reason);
         if opened.again {
-            tracing::debug!(%upstream, reason, ?pause, "a probe failed: nothing is sent to it for a while");
+            let text = "circuit breaker opened again, probe failed";
+            tracing::debug!(%upstream, reason, ?pause, "{text}");
         } else {
-            let text = "too many failures in a row: nothing is sent to it for a while";
+            let text = "circuit breaker opened, too many failures in a row";
             tracing::warn!(%upstream, reason, ?pause, failures = opened.failures, "{text}");
         }
     }
 }
 
-impl Drop for Trial {
+impl Drop for BreakerGuard {
     fn drop(&mut self) {
-        if let Some(pass) = self.pass.take() {
-            self.vitals.breaker.release(pass);
+        if let Some(permit) = self.permit.take() {
+            self.health.breaker.release(permit);
         }
     }
 }
 
-// === Failed ===
+// === CallFailure ===
 
-/// Why there is no reply, and whether that counts against the server.
+/// Reason why a call has no response, and the failure that the circuit breaker counts.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct CallFailure {
     pub(crate) error: Error,
-    pub(crate) strike: Option<Strike>,
+    pub(crate) breaker_failure: Option<BreakerFailure>,
 }
 
-impl Failed {
-    /// What failed over a connection of this wire.
-    pub(crate) fn of(failure: Failure, wire: &str) -> Self {
-        let strike = failure.strike(wire);
-        Self { error: failure.into(), strike }
+impl CallFailure {
+    /// Classifies a failure over this transport.
+    pub(crate) fn of(failure: TransportError, transport: &str) -> Self {
+        let breaker_failure = failure.breaker_failure(transport);
+        Self { error: failure.into(), breaker_failure }
     }
 }
 
-impl From<Error> for Failed {
-    /// Only that it did not answer in time is known of an error alone to be the server's.
+impl From<Error> for CallFailure {
+    /// Of the errors without a transport error, only a timeout counts as the server's fault.
     fn from(error: Error) -> Self {
-        let strike = match &error {
-            Error::TimedOut(_) => Some(Strike { reason: error.to_string() }),
+        let breaker_failure = match &error {
+            Error::TimedOut(_) => Some(BreakerFailure { reason: error.to_string() }),
             _ => None,
         };
-        Self { error, strike }
+        Self { error, breaker_failure }
     }
 }
 
-// === Meter ===
+// === CallHealthGuard ===
 
-/// Tells once what a call shows of its server. Dropped before its end, it shows nothing.
+/// Records once what a call shows about the server's health. Dropped before its end, it records
+/// nothing.
 #[derive(Debug)]
-pub(crate) struct Meter {
-    vitals: Arc<Vitals>,
-    trial: Option<Trial>,
+pub(crate) struct CallHealthGuard {
+    health: Arc<UpstreamHealth>,
+    guard: Option<BreakerGuard>,
 }
 
-impl Meter {
-    pub(crate) fn new(vitals: &Arc<Vitals>) -> Self {
-        Self { vitals: Arc::clone(vitals), trial: None }
+impl CallHealthGuard {
+    pub(crate) fn new(health: &Arc<UpstreamHealth>) -> Self {
+        Self { health: Arc::clone(health), guard: None }
     }
 
-    /// The call is sent, if the server is not left alone. Once it may, it may: a probe is not to be in its own way.
+    /// Asks the circuit breaker for permission. A call that already has permission keeps it, so
+    /// that a half-open probe does not block itself.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        if self.trial.is_none() {
-            self.trial = Some(self.vitals.begin()?);
+        if self.guard.is_none() {
+            self.guard = Some(self.health.begin()?);
         }
         Ok(())
     }
 
-    /// The server asks something, or has replied: it is there.
-    pub(crate) fn answered(&mut self) {
-        if let Some(trial) = self.trial.take() {
-            trial.answered();
+    /// Records a response or an input request: the server works.
+    pub(crate) fn responded(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.responded();
         }
     }
 
-    /// There is no reply.
-    pub(crate) fn failed(self, failed: &Failed) {
-        if let Some(trial) = self.trial {
-            trial.failed(failed);
+    /// Records a failure.
+    pub(crate) fn failed(self, failed: &CallFailure) {
+        if let Some(guard) = self.guard {
+            guard.failed(failed);
         }
     }
 }

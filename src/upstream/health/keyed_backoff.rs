@@ -1,13 +1,11 @@
-//! Pauses before what has failed is tried again, by what it was.
+//! Retry back-off per key.
 //!
-//! Who comes in a pause is told at once why there is one, instead of trying it again: what fails may be a process
-//! that has to be started each time.
+//! During a pause an attempt is rejected at once with the reason of the last failure: an attempt
+//! may mean starting a process.
 //!
-//! Promises: the pauses of each double up to a longest one, and begin anew once it has worked, or nobody has
-//! tried it for a good while. No more than [`MAX_PAUSES`] are remembered; beyond that the one that is over first
-//! is forgotten.
-//!
-//! Knows nothing of: what is tried.
+//! Invariants: the pauses of a key double up to a maximum, and start anew after a success or after
+//! a period without attempts. At most [`MAX_KEYS`] keys are remembered; beyond that the one whose
+//! pause ends first is forgotten.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,17 +14,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::upstream::Retry;
+use crate::upstream::RetrySettings;
 use crate::upstream::health::backoff::Backoff;
 
-/// How many are remembered.
-const MAX_PAUSES: usize = 256;
-/// What nobody has tried for this long begins anew: as long as a connection has to live to be a good one.
-const FORGOTTEN: Duration = Duration::from_secs(30);
+/// Maximum remembered keys.
+const MAX_KEYS: usize = 256;
+/// Time without attempts after which a key's back-off starts anew: the lifetime after which a
+/// connection counts as stable.
+const RESET_AFTER: Duration = Duration::from_secs(30);
 
-/// What has failed, and until when it rests.
-pub(crate) struct Pauses<K> {
-    retry: Retry,
+/// Back-off state of failed keys.
+pub(crate) struct KeyedBackoff<K> {
+    retry: RetrySettings,
     table: Mutex<HashMap<K, Pause>>,
 }
 
@@ -36,40 +35,40 @@ struct Pause {
     reason: String,
 }
 
-impl<K: Eq + Hash + Clone> Pauses<K> {
-    /// Nothing has failed yet.
-    pub(crate) fn new(retry: Retry) -> Self {
+impl<K: Eq + Hash + Clone> KeyedBackoff<K> {
+    /// Creates an empty table.
+    pub(crate) fn new(retry: RetrySettings) -> Self {
         Self { retry, table: Mutex::default() }
     }
 
-    /// Tells why this must not be tried now; `Ok` if it may.
-    pub(crate) fn check(&self, what: &K) -> Result<(), String> {
+    /// Returns an error with the reason if the key is in a pause.
+    pub(crate) fn check(&self, key: &K) -> Result<(), String> {
         let table = self.lock();
-        let pause = table.get(what).filter(|pause| pause.until > Instant::now());
+        let pause = table.get(key).filter(|pause| pause.until > Instant::now());
         pause.map_or(Ok(()), |pause| Err(pause.reason.clone()))
     }
 
-    /// It failed: the next pause begins.
-    pub(crate) fn failed(&self, what: &K, reason: &str) {
+    /// Records a failure and begins the next pause.
+    pub(crate) fn failed(&self, key: &K, reason: &str) {
         let (mut table, now) = (self.lock(), Instant::now());
-        if !table.contains_key(what) && table.len() >= MAX_PAUSES {
+        if !table.contains_key(key) && table.len() >= MAX_KEYS {
             let first = table.iter().min_by_key(|(_, pause)| pause.until);
-            let first = first.map(|(what, _)| what.clone());
+            let first = first.map(|(key, _)| key.clone());
             first.map(|first| table.remove(&first));
         }
         let new =
             || Pause { backoff: Backoff::new(&self.retry), until: now, reason: String::new() };
-        let pause = table.entry(what.clone()).or_insert_with(new);
-        if pause.until + FORGOTTEN <= now {
+        let pause = table.entry(key.clone()).or_insert_with(new);
+        if pause.until + RESET_AFTER <= now {
             pause.backoff.reset();
         }
         pause.until = now + pause.backoff.next();
         pause.reason = reason.to_owned();
     }
 
-    /// It works again.
-    pub(crate) fn worked(&self, what: &K) {
-        self.lock().remove(what);
+    /// Records a success.
+    pub(crate) fn succeeded(&self, key: &K) {
+        self.lock().remove(key);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Pause>> {
@@ -84,12 +83,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_failed_rests_ever_longer_until_it_works() {
-        let retry = Retry { jitter: false, ..Retry::default() };
-        let pauses = Pauses::new(retry);
-        let rest = async |what: u32| {
-            pauses.failed(&what, "why");
+        let retry = RetrySettings { jitter: false, ..RetrySettings::default() };
+        let pauses = KeyedBackoff::new(retry);
+        let rest = async |key: u32| {
+            pauses.failed(&key, "why");
             let since = Instant::now();
-            while let Err(reason) = pauses.check(&what) {
+            while let Err(reason) = pauses.check(&key) {
                 assert_eq!(reason, "why");
                 advance(Duration::from_millis(125)).await;
             }
@@ -97,11 +96,11 @@ mod tests {
         };
         assert_eq!([rest(1).await, rest(1).await, rest(1).await], [250, 500, 1_000]);
         assert_eq!(rest(2).await, 250, "each by itself");
-        pauses.worked(&1);
+        pauses.succeeded(&1);
         assert_eq!([rest(1).await, rest(1).await], [250, 500]);
-        advance(FORGOTTEN).await;
+        advance(RESET_AFTER).await;
         assert_eq!(rest(1).await, 250);
-        (0..2_000).for_each(|what| pauses.failed(&what, ""));
-        assert_eq!(pauses.lock().len(), MAX_PAUSES);
+        (0..2_000).for_each(|key| pauses.failed(&key, ""));
+        assert_eq!(pauses.lock().len(), MAX_KEYS);
     }
 }

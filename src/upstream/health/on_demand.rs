@@ -1,13 +1,12 @@
-//! Whether an upstream that is started on first use is wanted at the moment.
+//! On-demand start and idle stop of an upstream.
 //!
-//! Whoever uses it holds a [`Use`], from before it looks for the connection until it needs it no more. The
-//! supervisor waits here, for somebody who wants it while it sleeps, and for nobody while it is up.
+//! A user of the upstream holds a [`UsageGuard`] from before it looks for the connection until it
+//! no longer needs it. The supervisor waits here: for a use while the upstream is stopped, and for
+//! the idle timeout while it runs.
 //!
-//! Promises: it falls asleep under the same lock under which uses begin. So a use that has begun keeps its
-//! connection, and one that begins later finds none and waits for the next. One that is never stopped costs a use
-//! no lock.
-//!
-//! Knows nothing of: how it is started and stopped.
+//! Invariants: the idle stop happens under the lock under which uses begin. So a use that has begun
+//! keeps its connection, and a later one finds none and waits for the next. For an upstream that is
+//! never stopped, a use takes no lock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,45 +17,45 @@ use tokio::time::{Instant, sleep_until};
 use crate::fairness::promptly;
 use crate::upstream::Settings;
 
-/// Who wants an upstream.
+/// Users of an on-demand upstream.
 #[derive(Debug)]
-pub(crate) struct Demand {
+pub(crate) struct OnDemand {
     is_lazy: bool,
-    /// How long nobody has wanted it until it is stopped, if it is.
+    /// Idle timeout after which the process is stopped; `None` means never.
     idle: Option<Duration>,
-    table: Mutex<Table>,
+    table: Mutex<UsageTable>,
     /// Wakes the supervisor.
-    moved: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug)]
-struct Table {
-    /// Those who want it.
+struct UsageTable {
+    /// Uses that start the upstream and keep it running.
     uses: usize,
-    /// Those who do not want it, but must not lose it now.
-    holds: usize,
-    /// It is to be started for another reason.
-    is_summoned: bool,
+    /// Uses that do not start the upstream, but must not lose the connection.
+    passive_uses: usize,
+    /// A start was requested without a use.
+    is_start_requested: bool,
     is_asleep: bool,
-    /// When the last of those who wanted it had done.
+    /// End of the last use.
     idle_since: Instant,
 }
 
-/// The right to a connection that is not closed because nobody uses it, until it is dropped.
+/// Guard that prevents an idle stop until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Use {
-    demand: Arc<Demand>,
-    /// Whether the upstream is started for it, and the idle time begins anew with its end.
-    counts: bool,
+pub(crate) struct UsageGuard {
+    on_demand: Arc<OnDemand>,
+    /// Whether this use starts the upstream and restarts the idle time at its end.
+    is_active: bool,
 }
 
-impl Demand {
-    /// One that is lazy sleeps until it is wanted.
+impl OnDemand {
+    /// Creates the state; an on-demand upstream begins stopped.
     pub(crate) fn new(settings: &Settings) -> Arc<Self> {
-        let table = Table {
+        let table = UsageTable {
             uses: 0,
-            holds: 0,
-            is_summoned: false,
+            passive_uses: 0,
+            is_start_requested: false,
             is_asleep: settings.lazy,
             idle_since: Instant::now(),
         };
@@ -65,7 +64,7 @@ impl Demand {
             is_lazy: settings.lazy,
             idle,
             table: Mutex::new(table),
-            moved: Notify::new(),
+            changed: Notify::new(),
         })
     }
 
@@ -73,120 +72,120 @@ impl Demand {
         self.is_lazy
     }
 
-    // === Those who use it ===
+    // === Users ===
 
-    /// Begins to use it, and has it started if it sleeps. `None` where it never does.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<Use> {
-        self.enter(true)
+    /// Begins a use and starts a stopped upstream. `None` for an upstream that is never stopped.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<UsageGuard> {
+        self.register(true)
     }
 
-    /// The same for whoever neither starts it nor keeps it up for longer than this takes.
-    pub(crate) fn hold(self: &Arc<Self>) -> Option<Use> {
-        self.enter(false)
+    /// Prevents an idle stop without starting the upstream or restarting its idle time.
+    pub(crate) fn begin_passive(self: &Arc<Self>) -> Option<UsageGuard> {
+        self.register(false)
     }
 
-    /// Has it started if it sleeps, for nobody.
-    pub(crate) fn summon(&self) {
-        self.lock().is_summoned = true;
-        self.moved.notify_one();
+    /// Requests a start without a use.
+    pub(crate) fn request_start(&self) {
+        self.lock().is_start_requested = true;
+        self.changed.notify_one();
     }
 
-    fn enter(self: &Arc<Self>, counts: bool) -> Option<Use> {
+    fn register(self: &Arc<Self>, is_active: bool) -> Option<UsageGuard> {
         if !self.is_lazy {
             return None;
         }
         let mut table = self.lock();
-        match counts {
+        match is_active {
             true => table.uses += 1,
-            false => table.holds += 1,
+            false => table.passive_uses += 1,
         }
         drop(table);
-        self.moved.notify_one();
-        Some(Use { demand: Arc::clone(self), counts })
+        self.changed.notify_one();
+        Some(UsageGuard { on_demand: Arc::clone(self), is_active })
     }
 
-    // === The supervisor ===
+    // === Supervisor ===
 
     pub(crate) fn is_asleep(&self) -> bool {
         self.lock().is_asleep
     }
 
-    /// Waits until somebody wants it; from then on it does not sleep.
-    pub(crate) async fn wanted(&self) {
+    /// Waits until a start is needed; from then on the upstream counts as running.
+    pub(crate) async fn wait_until_needed(&self) {
         loop {
             {
                 let mut table = self.lock();
-                if table.uses > 0 || table.is_summoned {
+                if table.uses > 0 || table.is_start_requested {
                     table.is_asleep = false;
                     return;
                 }
             }
-            self.moved.notified().await;
+            self.changed.notified().await;
         }
     }
 
-    /// It is up: the idle time begins.
-    pub(crate) fn met(&self) {
+    /// Records that the upstream runs: the idle time begins.
+    pub(crate) fn mark_started(&self) {
         if self.is_lazy {
             let mut table = self.lock();
-            (table.is_summoned, table.idle_since) = (false, Instant::now());
+            (table.is_start_requested, table.idle_since) = (false, Instant::now());
         }
     }
 
-    /// Waits until nobody has used it for its idle time. Never ends where it has none.
-    pub(crate) async fn idle(&self) {
+    /// Waits until the upstream has been idle for its idle timeout; for ever if it has none.
+    pub(crate) async fn wait_until_idle(&self) {
         let Some(idle) = self.idle else { return std::future::pending().await };
         loop {
             let end = {
                 let table = self.lock();
-                table.is_free().then(|| table.idle_since + idle)
+                table.is_unused().then(|| table.idle_since + idle)
             };
             match end {
                 Some(end) if end <= Instant::now() => return,
                 Some(end) => tokio::select! {
                     biased;
                     () = promptly(sleep_until(end)) => {}
-                    () = self.moved.notified() => {}
+                    () = self.changed.notified() => {}
                 },
-                None => self.moved.notified().await,
+                None => self.changed.notified().await,
             }
         }
     }
 
-    /// Lets it fall asleep if nobody has used it for its idle time, even now; `take_down` is what hides its
-    /// connection, and runs while no use can begin.
-    pub(crate) fn fall_asleep(&self, take_down: impl FnOnce()) -> bool {
+    /// Stops the upstream if it has been idle for its idle timeout at this moment.
+    /// `hide_connection` runs while no use can begin.
+    pub(crate) fn stop_if_idle(&self, hide_connection: impl FnOnce()) -> bool {
         let mut table = self.lock();
         let is_over = self.idle.is_some_and(|idle| table.idle_since.elapsed() >= idle);
-        if !is_over || !table.is_free() {
+        if !is_over || !table.is_unused() {
             return false;
         }
         table.is_asleep = true;
-        take_down();
+        hide_connection();
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, UsageTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
-    fn is_free(&self) -> bool {
-        self.uses == 0 && self.holds == 0
+impl UsageTable {
+    fn is_unused(&self) -> bool {
+        self.uses == 0 && self.passive_uses == 0
     }
 }
 
-impl Drop for Use {
+impl Drop for UsageGuard {
     fn drop(&mut self) {
-        let mut table = self.demand.lock();
-        if self.counts {
+        let mut table = self.on_demand.lock();
+        if self.is_active {
             table.uses -= 1;
             table.idle_since = Instant::now();
         } else {
-            table.holds -= 1;
+            table.passive_uses -= 1;
         }
         drop(table);
-        self.demand.moved.notify_one();
+        self.on_demand.changed.notify_one();
     }
 }

@@ -1,9 +1,8 @@
-//! What an operator wants to know of one upstream, at one moment.
+//! Status report of one upstream at one moment, for operators.
 //!
-//! Promises: a report is cheap to make and holds nothing secret but what a server says in its own words
-//! ([`Report::reason`] and the lines of standard error), which are bounded and without control characters.
-//!
-//! Knows nothing of: who reads it, and how it is shown.
+//! Invariants: a report is cheap to build. It contains nothing secret, apart from texts of the
+//! server itself ([`UpstreamReport::reason`] and the lines of standard error), which are bounded
+//! and free of control characters.
 
 use std::sync::Arc;
 
@@ -11,60 +10,61 @@ use tokio::time::Instant;
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::upstream::{About, Error};
+use crate::upstream::{ConnectionInfo, Error};
 
-/// How one upstream is doing.
+/// Status of one upstream.
 #[derive(Debug, Clone)]
-pub struct Report {
-    /// What it is called.
+pub struct UpstreamReport {
+    /// Configured name.
     pub name: UpstreamName,
-    /// How it is doing, in a word.
+    /// State in one word.
     pub state: State,
-    /// Since when.
+    /// Time of the last state change.
     pub since: Instant,
-    /// Why it is not up, in words fit for the operator; `None` where there is nothing to be told.
+    /// Reason why the upstream is not up, as text for the operator, if there is one.
     pub reason: Option<String>,
-    /// What it said of itself: revision, era, wire, and which connection it is. `None` while it is not connected.
-    pub about: Option<Arc<About>>,
-    /// The process id of its child, if it is one and runs.
+    /// Handshake result: revision, era, transport and number of the connection. `None` while not
+    /// connected.
+    pub about: Option<Arc<ConnectionInfo>>,
+    /// Process id, if the upstream is a running child process.
     pub process: Option<u32>,
-    /// How many attempts to connect have failed in a row.
+    /// Consecutive failed connection attempts.
     pub failures: u32,
-    /// When the next attempt is due, while one is waited for.
+    /// Time of the next attempt, if one is pending.
     pub next_try: Option<Instant>,
-    /// Calls that have a turn.
+    /// Calls in flight.
     pub in_flight: usize,
-    /// Calls that wait for one.
+    /// Calls that wait for a permit.
     pub waiting: usize,
-    /// The last list of each kind that came whole, by [`Kind::index`].
+    /// Last complete list of each kind, by [`Kind::index`].
     pub lists: [Option<LastList>; 4],
-    /// What has happened since Weir started.
-    pub counts: Counts,
+    /// Counters since Weir started.
+    pub counts: UpstreamCounts,
 }
 
-impl Report {
-    /// The last list of a kind that came whole.
+impl UpstreamReport {
+    /// Returns the last complete list of a kind.
     pub fn list(&self, kind: Kind) -> Option<LastList> {
         self.lists[kind.index()]
     }
 }
 
-/// How an upstream is doing, in a word.
+/// State of an upstream in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It has neither connected nor failed yet, or is started after it slept.
+    /// Neither connected nor failed yet, or being started on demand.
     Starting,
-    /// It is not connected, since nobody uses it. A call has it started.
+    /// Stopped because it was idle; a call starts it.
     Asleep,
-    /// It is connected.
+    /// Connected.
     Up,
-    /// It is connected, and left alone for a while, since too many calls in a row failed.
+    /// Connected, but the circuit breaker is open after too many failures in a row.
     Open,
-    /// It was left alone; the next call finds out whether it is back.
+    /// The circuit breaker is half-open: the next call is the probe.
     HalfOpen,
-    /// It is not connected, and tried again.
+    /// Not connected; retried.
     Down,
-    /// It is not connected: it ends again and again soon after it was started.
+    /// Not connected: the process is in a crash loop.
     CrashLoop,
 }
 
@@ -80,7 +80,7 @@ impl State {
         Self::CrashLoop,
     ];
 
-    /// The state as metrics and JSON name it.
+    /// Name of the state in metrics and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// Whether a call that comes now may be sent, if need be after a start.
+    /// Whether a call that arrives now may be sent, if need be after an on-demand start.
     pub fn takes_calls(self) -> bool {
         match self {
             Self::Asleep | Self::Up | Self::HalfOpen => true,
@@ -102,50 +102,50 @@ impl State {
     }
 }
 
-/// The last list of one kind that came whole.
+/// Size of the last complete list of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastList {
-    /// When it came.
+    /// Time of completion.
     pub at: Instant,
-    /// How many items it held.
+    /// Number of items.
     pub items: usize,
-    /// How many bytes their definitions take.
+    /// Total size of the definitions.
     pub bytes: usize,
 }
 
-/// What has happened with an upstream since Weir started. Each only grows.
+/// Counters of an upstream since Weir started. Each only grows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// How often it was started, or connected to, after the first time.
+pub struct UpstreamCounts {
+    /// Number of starts or connection attempts after the first one.
     pub restarts: u64,
-    /// How often it was left alone because too many calls in a row failed.
+    /// Number of times that the circuit breaker opened.
     pub breaker_opens: u64,
-    /// Messages of it that nobody waited for, or that had no place.
+    /// Messages without a receiver, or that exceeded a bound.
     pub dropped: u64,
-    /// Lines on the standard output of its child that are no message.
+    /// Lines on the process's standard output that are not JSON-RPC messages.
     pub junk: u64,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallEnd {
-    /// With a result.
+    /// The server returned a result.
     Result,
-    /// With an error of the server's own.
+    /// The server returned a JSON-RPC error.
     Error,
-    /// Unsent: there is no connection, or the server is left alone.
+    /// Not sent: there is no connection, or the circuit breaker is open.
     Unavailable,
-    /// Unsent: too many others were under way.
+    /// Not sent: too many calls are in flight.
     Busy,
-    /// The connection broke.
-    Broke,
-    /// The server answered with an HTTP status that is no success.
+    /// The connection was lost.
+    ConnectionLost,
+    /// The server responded with an HTTP error status.
     HttpStatus,
-    /// There was no answer in time.
+    /// Timed out.
     TimedOut,
-    /// The answer cannot be passed on: it is too large, or breaks the protocol.
-    Unfit,
-    /// Nobody waited for it any more.
+    /// The response cannot be forwarded: it is too large, or violates the protocol.
+    Unusable,
+    /// Cancelled by the client.
     Cancelled,
 }
 
@@ -156,40 +156,40 @@ impl CallEnd {
         Self::Error,
         Self::Unavailable,
         Self::Busy,
-        Self::Broke,
+        Self::ConnectionLost,
         Self::HttpStatus,
         Self::TimedOut,
-        Self::Unfit,
+        Self::Unusable,
         Self::Cancelled,
     ];
 
-    /// How a call ended of which there is no reply for this reason.
+    /// Outcome of a call that failed with this error.
     pub fn of_failure(error: &Error) -> Self {
         match error {
             Error::Unavailable(_) | Error::NoSuchTask => Self::Unavailable,
             Error::Busy { .. } => Self::Busy,
-            Error::Broke(_) => Self::Broke,
+            Error::ConnectionLost(_) => Self::ConnectionLost,
             Error::HttpStatus { .. } => Self::HttpStatus,
             Error::TimedOut(_) => Self::TimedOut,
             Error::TooLarge(_)
-            | Error::NoRoom
-            | Error::Undeclared(_)
-            | Error::Crowded
-            | Error::Protocol(_) => Self::Unfit,
+            | Error::MemoryExhausted
+            | Error::UndeclaredFeature(_)
+            | Error::TooManyInputRequests
+            | Error::Protocol(_) => Self::Unusable,
         }
     }
 
-    /// The end as metrics and JSON name it.
+    /// Name of the outcome in metrics and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Result => "result",
             Self::Error => "error",
             Self::Unavailable => "unavailable",
             Self::Busy => "busy",
-            Self::Broke => "broke",
+            Self::ConnectionLost => "broke",
             Self::HttpStatus => "http-status",
             Self::TimedOut => "timed-out",
-            Self::Unfit => "unfit",
+            Self::Unusable => "unfit",
             Self::Cancelled => "cancelled",
         }
     }

@@ -1,36 +1,37 @@
-//! Images, sounds and files within a prompt, as the content blocks that the protocol has for them.
+//! Attachments of a prompt: images, audio and files as MCP content blocks.
 //!
-//! They hold no arguments, so a block is rendered once, when the folder is read.
-//! Knows nothing of: where the bytes come from.
+//! They contain no arguments, so a block is rendered once, when the folder is read.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// What a file becomes in a message.
+/// Content block that a file becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum AttachmentKind {
     Image,
     Audio,
     Resource,
 }
 
-/// Renders the bytes of the file at `path` as a content block; `library` names the folder.
+/// Renders the bytes of the file at `path` as a content block; `library` is the name of the folder.
 pub(super) fn render(
-    form: Form,
+    kind: AttachmentKind,
     library: &str,
     path: &str,
     bytes: Vec<u8>,
 ) -> Result<Box<RawValue>, String> {
-    let block = match form {
-        Form::Image => {
-            Block::Image { data: BASE64_STANDARD.encode(&bytes), mime_type: known(path, form)? }
-        }
-        Form::Audio => {
-            Block::Audio { data: BASE64_STANDARD.encode(&bytes), mime_type: known(path, form)? }
-        }
-        Form::Resource => {
+    let block = match kind {
+        AttachmentKind::Image => AttachmentBlock::Image {
+            data: BASE64_STANDARD.encode(&bytes),
+            mime_type: known(path, kind)?,
+        },
+        AttachmentKind::Audio => AttachmentBlock::Audio {
+            data: BASE64_STANDARD.encode(&bytes),
+            mime_type: known(path, kind)?,
+        },
+        AttachmentKind::Resource => {
             let uri = uri(library, path);
             let mime_type = mime_type(path);
             let resource = match String::from_utf8(bytes) {
@@ -43,27 +44,30 @@ pub(super) fn render(
                     blob: BASE64_STANDARD.encode(not_text.as_bytes()),
                 },
             };
-            Block::Resource { resource }
+            AttachmentBlock::Resource { resource }
         }
     };
     to_raw_value(&block).map_err(|error| format!("`{path}`: {error}"))
 }
 
-/// Whether a link to this file is one to a sound.
+/// Whether this path has an audio extension.
 pub(super) fn is_audio(path: &str) -> bool {
     mime_type(path).is_some_and(|mime_type| mime_type.starts_with("audio/"))
 }
 
-fn known(path: &str, form: Form) -> Result<&'static str, String> {
+fn known(path: &str, kind: AttachmentKind) -> Result<&'static str, String> {
     let (family, word) =
-        if form == Form::Image { ("image/", "an image") } else { ("audio/", "a sound") };
-    mime_type(path)
-        .filter(|mime_type| mime_type.starts_with(family))
-        .ok_or_else(|| format!("`{path}` does not have the extension of {word} (embed it with `<!-- embed: … -->` if it is another file)"))
+        if kind == AttachmentKind::Image { ("image/", "an image") } else { ("audio/", "a sound") };
+    mime_type(path).filter(|mime_type| mime_type.starts_with(family)).ok_or_else(|| {
+        format!(
+            "`{path}` does not have the extension of {word} \
+                 (embed it with `<!-- embed: … -->` if it is another file)"
+        )
+    })
 }
 
-/// A URI of its own scheme: one with `file:` would tell clients where the folder lies, and invite
-/// them to look for it on their own disk.
+/// Builds a URI with its own scheme: a `file:` URI would tell clients where the folder is, and
+/// invite them to open it on their own disk.
 fn uri(library: &str, path: &str) -> String {
     let mut uri = String::from("prompt-library://");
     push_encoded(&mut uri, library);
@@ -91,7 +95,7 @@ fn mime_type(path: &str) -> Option<&'static str> {
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Block {
+enum AttachmentBlock {
     Image {
         data: String,
         #[serde(rename = "mimeType")]
@@ -124,7 +128,8 @@ enum Resource {
     },
 }
 
-/// By extension, since that is what the writer chose; what is not here is plain text or plain bytes.
+/// Media types by file extension, which the author chose; other files are plain text or plain
+/// bytes.
 const MIME_TYPES: [(&str, &str); 37] = [
     ("png", "image/png"),
     ("jpg", "image/jpeg"),
@@ -169,27 +174,27 @@ const MIME_TYPES: [(&str, &str); 37] = [
 mod tests {
     use super::*;
 
-    fn check(form: Form, path: &str, bytes: &[u8], expected: Result<&str, &str>) {
-        let rendered = render(form, "team prompts", path, bytes.to_vec());
+    fn check(kind: AttachmentKind, path: &str, bytes: &[u8], expected: Result<&str, &str>) {
+        let rendered = render(kind, "team prompts", path, bytes.to_vec());
         assert_eq!(rendered.as_ref().map(|block| block.get()).map_err(String::as_str), expected);
     }
 
     #[test]
     fn each_form_is_the_content_block_of_the_protocol() {
         check(
-            Form::Image,
+            AttachmentKind::Image,
             "a.PNG",
             b"\x89PNG",
             Ok(r#"{"type":"image","data":"iVBORw==","mimeType":"image/png"}"#),
         );
         check(
-            Form::Audio,
+            AttachmentKind::Audio,
             "a.mp3",
             b"ID3",
             Ok(r#"{"type":"audio","data":"SUQz","mimeType":"audio/mpeg"}"#),
         );
         check(
-            Form::Resource,
+            AttachmentKind::Resource,
             "./docs/a b.md",
             b"# A",
             Ok(
@@ -197,7 +202,7 @@ mod tests {
             ),
         );
         check(
-            Form::Resource,
+            AttachmentKind::Resource,
             "a.bin",
             b"\xff\x00",
             Ok(
@@ -213,10 +218,12 @@ mod tests {
             let row = page.lines().find_map(|line| line.split_once(start)).expect(start).1;
             row.trim_matches([' ', '|']).split(", ").collect::<Vec<_>>()
         };
-        for (form, start) in [(Form::Image, "| image: "), (Form::Audio, "| audio: ")] {
+        for (kind, start) in
+            [(AttachmentKind::Image, "| image: "), (AttachmentKind::Audio, "| audio: ")]
+        {
             for extension in row(start) {
                 let path = format!("a.{extension}");
-                assert!(render(form, "p", &path, Vec::new()).is_ok(), "{path}");
+                assert!(render(kind, "p", &path, Vec::new()).is_ok(), "{path}");
             }
         }
     }
@@ -224,7 +231,7 @@ mod tests {
     #[test]
     fn a_file_that_is_no_image_is_not_sent_as_one() {
         check(
-            Form::Image,
+            AttachmentKind::Image,
             "a.txt",
             b"",
             Err(

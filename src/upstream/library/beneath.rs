@@ -1,10 +1,11 @@
-//! Opening a file beneath a folder that others may change at the same time.
+//! Opening of files beneath a folder that may be changed at the same time.
 //!
-//! Invariants: what is opened lies beneath the folder, also if a part of its path is replaced by a symbolic link while
-//! it is resolved; it is a regular file; and opening it never waits, which a named pipe would do for a writer.
+//! Invariants: the opened file lies beneath the folder, even if a component of its path is replaced
+//! by a symbolic link during resolution; it is a regular file; and opening never blocks, as a named
+//! pipe without a writer would.
 //!
-//! On Linux the kernel resolves the path and checks it in one step (`openat2`, since 5.6). Where that is not possible,
-//! each component is opened by itself, without following a link.
+//! On Linux the kernel resolves and checks the path in one step (`openat2`, since 5.6). Elsewhere
+//! each component is opened separately, without following links.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +15,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Why a file beneath a folder was not opened.
+/// Reason why a file was not opened.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotOpened {
     /// Its path leads out of the folder.
@@ -25,12 +26,12 @@ pub(super) enum NotOpened {
     System(Errno),
 }
 
-/// Opens a regular file by its path within the folder, which must hold names only. `root` is the folder's own path
-/// without links.
+/// Opens a regular file by its path within the folder, which must consist of names only. `root` is
+/// the folder's own path without links.
 pub(super) fn open(folder: &OwnedFd, root: &Path, within: &Path) -> Result<File, NotOpened> {
     let opened = match in_one_step(folder, within) {
-        // XDEV: a link is absolute or leads out, perhaps to come back. NOSYS, PERM: this kernel or its filter has no
-        // `openat2`. AGAIN: something was renamed meanwhile.
+        // XDEV: a link is absolute or leaves the folder, perhaps to return. NOSYS, PERM: this
+        // kernel or its seccomp filter lacks `openat2`. AGAIN: a component was renamed meanwhile.
         Err(Errno::XDEV | Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {
             step_by_step(folder, root, within)?
         }
@@ -56,8 +57,8 @@ fn in_one_step(_folder: &OwnedFd, _within: &Path) -> Result<OwnedFd, Errno> {
     Err(Errno::NOSYS)
 }
 
-/// Resolves the links first, and then opens each component of the result. One that has become a link in between is an
-/// error of this reading.
+/// Resolves the links first, and then opens each component of the result. A component that has
+/// become a link in between is an error of this reading.
 fn step_by_step(folder: &OwnedFd, root: &Path, within: &Path) -> Result<OwnedFd, NotOpened> {
     let real = fs::canonicalize(root.join(within)).map_err(|error| from_io(&error))?;
     let inside = real.strip_prefix(root).map_err(|_| NotOpened::Outside)?;
@@ -70,7 +71,7 @@ fn step_by_step(folder: &OwnedFd, root: &Path, within: &Path) -> Result<OwnedFd,
         let next = retry_on_intr(|| openat(at, name, flags, Mode::empty()));
         opened = Some(next.map_err(from_system)?);
     }
-    // Without a name it is the folder itself.
+    // An empty path is the folder itself.
     opened.ok_or(NotOpened::NotAFile)
 }
 
@@ -144,7 +145,8 @@ mod tests {
             fs::create_dir_all(folder.join("sub")).unwrap();
             fs::write(folder.join("sub/a"), "text").unwrap();
         }
-        // As if it had been exchanged after the links were resolved: below the descriptor there is a link.
+        // Simulates an exchange after the links were resolved: beneath the descriptor there is a
+        // link.
         fs::remove_dir_all(elsewhere.join("sub")).unwrap();
         symlink("../inner/sub", elsewhere.join("sub")).unwrap();
         let folder = OwnedFd::from(File::open(&elsewhere).unwrap());

@@ -1,26 +1,23 @@
-//! A prompt's definition, as it stands in `prompts/list`.
-//!
-//! Rendered once, when the file is read.
-//! Knows nothing of: texts and messages.
+//! Definition of a prompt for `prompts/list`, rendered when the file is read.
 
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::front_matter::{FrontMatter, WrittenArgument};
+use super::front_matter::{ArgumentDeclaration, FrontMatter};
 
 /// Renders the definition of the prompt of this name.
-pub(super) fn define(name: &str, matter: &FrontMatter) -> Bytes {
+pub(super) fn define(name: &str, front: &FrontMatter) -> Bytes {
     let definition = Definition {
         name,
-        title: matter.title.as_deref(),
-        description: matter.description.as_deref(),
-        arguments: matter.arguments.iter().map(define_argument).collect(),
-        meta: matter.version.as_deref().map(|version| Meta { version }),
+        title: front.title.as_deref(),
+        description: front.description.as_deref(),
+        arguments: front.arguments.iter().map(define_argument).collect(),
+        meta: front.version.as_deref().map(|version| Meta { version }),
     };
     Bytes::from(serde_json::to_vec(&definition).expect("strings and booleans are always JSON"))
 }
 
-fn define_argument(argument: &WrittenArgument) -> DefinedArgument<'_> {
+fn define_argument(argument: &ArgumentDeclaration) -> DefinedArgument<'_> {
     DefinedArgument {
         name: &argument.name.value,
         title: argument.title.as_deref(),
@@ -29,9 +26,9 @@ fn define_argument(argument: &WrittenArgument) -> DefinedArgument<'_> {
     }
 }
 
-/// The protocol has no fields for values and defaults, and few clients ask for completions: so the
-/// description tells them to whoever fills in the form.
-fn describe(argument: &WrittenArgument) -> String {
+/// The protocol has no fields for values and defaults, and few clients request completions: so the
+/// description states them for the user who fills in the form.
+fn describe(argument: &ArgumentDeclaration) -> String {
     let mut sentences: Vec<String> =
         argument.description.iter().map(|text| text.trim_end().to_owned()).collect();
     let values = &argument.values.0;
@@ -54,7 +51,7 @@ fn describe(argument: &WrittenArgument) -> String {
     sentences.join(" ")
 }
 
-// === As on the wire ===
+// === JSON ===
 
 #[derive(Serialize)]
 struct Definition<'a> {
@@ -85,5 +82,5 @@ struct Meta<'a> {
     version: &'a str,
 }
 
-/// A form's hint has to stay readable; completions give the rest.
+/// A form's hint has to stay readable; completions offer the rest.
 const MAX_VALUES_NAMED: usize = 20;

@@ -1,53 +1,53 @@
-//! One prompt file: front matter and body put together to a [`Prompt`].
+//! Parser of one prompt file: builds a [`Prompt`] from front matter and body.
 //!
-//! Every mistake that can be found without a client's arguments is found here, all of them at once and
-//! each with its line, so that a prompt that is served can be filled.
-//! Knows nothing of: the folder; the bytes of other files come from a closure.
+//! Every mistake that can be found without a client's arguments is found here, all of them in one
+//! pass and each with its line, so that a served prompt can be filled. The bytes of other files
+//! come from a closure.
 
 use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 use serde_saphyr::Spanned;
 
-use super::attachment::Form;
+use super::attachment::AttachmentKind;
 use super::definition::define;
-use super::front_matter::{self, WrittenArgument, WrittenMessage};
-use super::message_parser::{self, Role, Written};
-use super::prompt::{Argument, Content, Message, Prompt};
-use super::template::{Flaw, MAX_FLAWS, MAX_TAGS, Template, is_name};
+use super::front_matter::{self, ArgumentDeclaration, FrontMatterMessage};
+use super::message_parser::{self, MessageRole, PromptContent};
+use super::prompt::{Argument, Content, Prompt, PromptMessage};
+use super::template::{MAX_MISTAKES, MAX_TAGS, Mistake, Template, is_name};
 
-/// Gives the content block of a file that a prompt names, or says what is wrong with it.
-pub(super) type Attach<'a> = dyn FnMut(Form, &str) -> Result<Box<RawValue>, String> + 'a;
+/// Returns the content block of a file that a prompt names, or an error text.
+pub(super) type Attach<'a> = dyn FnMut(AttachmentKind, &str) -> Result<Box<RawValue>, String> + 'a;
 
-/// Parses a file; `stem` is its name without the extension, for a prompt that does not state its own.
+/// Parses a file. `stem` is the file name without extension, the default name of the prompt.
 pub(super) fn parse(
     stem: &str,
     bytes: &[u8],
     attach: &mut Attach<'_>,
-) -> Result<Prompt, Vec<Flaw>> {
-    let source = text_of(bytes).map_err(|flaw| vec![flaw])?;
-    let (matter, body, body_line) = front_matter::split(&source).map_err(|flaw| vec![flaw])?;
-    let mut flaws = Vec::new();
+) -> Result<Prompt, Vec<Mistake>> {
+    let source = decode(bytes).map_err(|mistake| vec![mistake])?;
+    let (front, body, body_line) = front_matter::split(&source).map_err(|mistake| vec![mistake])?;
+    let mut mistakes = Vec::new();
 
-    let (name, name_line) = match &matter.name {
+    let (name, name_line) = match &front.name {
         Some(name) => (name.value.as_str(), line_of(name)),
         None => (stem, 1),
     };
     if !is_name(name) {
-        flaws.push(Flaw {
+        mistakes.push(Mistake {
             line: name_line,
             what: format!("`{name}` cannot be the name of a prompt: {NAME_RULE}"),
         });
     }
-    check_arguments(&matter.arguments, &mut flaws);
-    let definition = define(name, &matter);
-    if matter.description.as_ref().is_some_and(|text| text.len() > MAX_DESCRIPTION_BYTES) {
-        flaws.push(Flaw {
+    check_arguments(&front.arguments, &mut mistakes);
+    let definition = define(name, &front);
+    if front.description.as_ref().is_some_and(|text| text.len() > MAX_DESCRIPTION_BYTES) {
+        mistakes.push(Mistake {
             line: 1,
             what: format!("the description is larger than {} KiB", MAX_DESCRIPTION_BYTES >> 10),
         });
     } else if definition.len() > MAX_DEFINITION_BYTES {
-        flaws.push(Flaw {
+        mistakes.push(Mistake {
             line: 1,
             what: format!(
                 "the front matter makes a definition larger than {} KiB",
@@ -57,60 +57,60 @@ pub(super) fn parse(
     }
 
     let declared: Vec<&str> =
-        matter.arguments.iter().map(|argument| argument.name.value.as_str()).collect();
+        front.arguments.iter().map(|argument| argument.name.value.as_str()).collect();
     let mut composer = Composer {
         declared: &declared,
         attach,
         attached_bytes: 0,
         tags: MAX_TAGS,
-        flaws: &mut flaws,
+        mistakes: &mut mistakes,
         messages: Vec::new(),
     };
-    let pieces = message_parser::cut(body, body_line, composer.flaws);
-    if matter.messages.len() + pieces.len() > MAX_MESSAGES {
-        composer.flaw(1, format!("there are more than {MAX_MESSAGES} messages"));
+    let pieces = message_parser::parse(body, body_line, composer.mistakes);
+    if front.messages.len() + pieces.len() > MAX_MESSAGES {
+        composer.mistake(1, format!("there are more than {MAX_MESSAGES} messages"));
     } else {
-        matter.messages.iter().for_each(|message| composer.add_written(message));
+        front.messages.iter().for_each(|message| composer.add_front_matter_message(message));
         pieces.into_iter().for_each(|piece| composer.add(piece.role, piece.line, piece.content));
     }
     let messages = composer.messages;
-    if messages.is_empty() && flaws.is_empty() {
-        flaws.push(Flaw { line: 1, what: "there is no text, and so no message".to_owned() });
+    if messages.is_empty() && mistakes.is_empty() {
+        mistakes.push(Mistake { line: 1, what: "there is no text, and so no message".to_owned() });
     }
-    if !flaws.is_empty() {
-        flaws.sort_by_key(|flaw| flaw.line);
-        flaws.truncate(MAX_FLAWS);
-        return Err(flaws);
+    if !mistakes.is_empty() {
+        mistakes.sort_by_key(|mistake| mistake.line);
+        mistakes.truncate(MAX_MISTAKES);
+        return Err(mistakes);
     }
     let name = name.to_owned();
-    let arguments = matter.arguments.into_iter().map(into_argument).collect();
-    Ok(Prompt { name, description: matter.description, definition, arguments, messages })
+    let arguments = front.arguments.into_iter().map(into_argument).collect();
+    Ok(Prompt { name, description: front.description, definition, arguments, messages })
 }
 
-/// The text as its writer sees it: no byte order mark, and a line ends with one character.
-fn text_of(bytes: &[u8]) -> Result<String, Flaw> {
+/// Decodes the text: removes a byte order mark and normalizes line ends.
+fn decode(bytes: &[u8]) -> Result<String, Mistake> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        Flaw { line, what: "this is not UTF-8".to_owned() }
+        Mistake { line, what: "this is not UTF-8".to_owned() }
     })?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n"))
 }
 
-fn check_arguments(arguments: &[WrittenArgument], flaws: &mut Vec<Flaw>) {
+fn check_arguments(arguments: &[ArgumentDeclaration], mistakes: &mut Vec<Mistake>) {
     let mut declared = BTreeSet::new();
     for argument in arguments {
         let (name, line) = (&argument.name.value, line_of(&argument.name));
         if !is_name(name) {
-            flaws.push(Flaw {
+            mistakes.push(Mistake {
                 line,
                 what: format!("`{name}` cannot be the name of an argument: {NAME_RULE}"),
             });
         }
         if !declared.insert(name) {
-            flaws.push(Flaw { line, what: format!("argument `{name}` is declared twice") });
+            mistakes.push(Mistake { line, what: format!("argument `{name}` is declared twice") });
         }
         if argument.required && argument.default.is_some() {
-            flaws.push(Flaw {
+            mistakes.push(Mistake {
                 line,
                 what: format!("argument `{name}` is required, so its default would never be used"),
             });
@@ -118,13 +118,13 @@ fn check_arguments(arguments: &[WrittenArgument], flaws: &mut Vec<Flaw>) {
     }
 }
 
-fn into_argument(written: WrittenArgument) -> Argument {
+fn into_argument(declaration: ArgumentDeclaration) -> Argument {
     Argument {
-        name: written.name.value,
-        required: written.required,
-        // A default without a text is none.
-        default: written.default.filter(|text| !text.is_empty()),
-        values: written.values.0.into_iter().map(|(value, _)| value).collect(),
+        name: declaration.name.value,
+        required: declaration.required,
+        // An empty default counts as none.
+        default: declaration.default.filter(|text| !text.is_empty()),
+        values: declaration.values.0.into_iter().map(|(value, _)| value).collect(),
     }
 }
 
@@ -134,85 +134,94 @@ fn line_of<T>(spanned: &Spanned<T>) -> usize {
 
 // === Composer ===
 
-/// Gathers the messages of one prompt.
+/// Collects the messages of one prompt.
 struct Composer<'a, 'b> {
     declared: &'a [&'a str],
     attach: &'a mut Attach<'b>,
     attached_bytes: usize,
-    /// How many tags its texts may still have.
+    /// Tags that its texts may still contain.
     tags: usize,
-    flaws: &'a mut Vec<Flaw>,
-    messages: Vec<Message>,
+    mistakes: &'a mut Vec<Mistake>,
+    messages: Vec<PromptMessage>,
 }
 
 impl Composer<'_, '_> {
-    fn add_written(&mut self, message: &Spanned<WrittenMessage>) {
+    fn add_front_matter_message(&mut self, message: &Spanned<FrontMatterMessage>) {
         let line = line_of(message);
-        let WrittenMessage { role, text, image, audio, embed } = &message.value;
-        let files = [(Form::Image, image), (Form::Audio, audio), (Form::Resource, embed)];
+        let FrontMatterMessage { role, text, image, audio, embed } = &message.value;
+        let files = [
+            (AttachmentKind::Image, image),
+            (AttachmentKind::Audio, audio),
+            (AttachmentKind::Resource, embed),
+        ];
         let files = files
             .into_iter()
-            .filter_map(|(form, path)| Some(Written::File { form, path: path.as_deref()? }));
-        // A block of YAML ends with a line break that is not meant.
-        let text = text.as_deref().map(|text| Written::Text(text.trim_end()));
+            .filter_map(|(kind, path)| Some(PromptContent::File { kind, path: path.as_deref()? }));
+        // A YAML block ends with a line break that is not part of the text.
+        let text = text.as_deref().map(|text| PromptContent::Text(text.trim_end()));
         let mut contents = text.into_iter().chain(files);
         match (contents.next(), contents.next()) {
             (Some(content), None) => {
-                let before = self.flaws.len();
+                let before = self.mistakes.len();
                 self.add(*role, line, content);
-                // How the YAML folds the lines of a text is not known here: the message's line it is.
-                self.flaws[before..].iter_mut().for_each(|flaw| flaw.line = line);
+                // The YAML parser may have folded the lines of a text, so mistakes get the
+                // message's line.
+                self.mistakes[before..].iter_mut().for_each(|mistake| mistake.line = line);
             }
-            _ => self
-                .flaw(line, "a message has one of `text`, `image`, `audio` and `embed`".to_owned()),
+            _ => self.mistake(
+                line,
+                "a message has one of `text`, `image`, `audio` and `embed`".to_owned(),
+            ),
         }
     }
 
-    fn add(&mut self, role: Role, line: usize, content: Written<'_>) {
+    fn add(&mut self, role: MessageRole, line: usize, content: PromptContent<'_>) {
         let content = match content {
-            Written::Text(text) => {
+            PromptContent::Text(text) => {
                 let (declared, tags) = (self.declared, &mut self.tags);
-                Content::Text(Template::parse(text, line, declared, tags, self.flaws))
+                Content::Text(Template::parse(text, line, declared, tags, self.mistakes))
             }
-            Written::File { form, path } => match (self.attach)(form, path) {
-                Err(what) => return self.flaw(line, what),
+            PromptContent::File { kind, path } => match (self.attach)(kind, path) {
+                Err(what) => return self.mistake(line, what),
                 Ok(block) => {
                     self.attached_bytes += block.get().len();
                     if self.attached_bytes > MAX_ATTACHED_BYTES {
                         let what = format!(
-                            "with `{path}` the prompt's files are larger than {} MiB as they are sent",
+                            "with `{path}` the prompt's files are larger than {} MiB \
+                             as they are sent",
                             MAX_ATTACHED_BYTES >> 20
                         );
-                        return self.flaw(line, what);
+                        return self.mistake(line, what);
                     }
                     Content::Rendered(block)
                 }
             },
         };
-        self.messages.push(Message { role, content });
+        self.messages.push(PromptMessage { role, content });
     }
 
-    fn flaw(&mut self, line: usize, what: String) {
-        self.flaws.push(Flaw { line, what });
+    fn mistake(&mut self, line: usize, what: String) {
+        self.mistakes.push(Mistake { line, what });
     }
 }
 
 const NAME_RULE: &str = "1 to 128 of the letters A-Z and a-z, digits, `_`, `-` and `.`";
 const MAX_MESSAGES: usize = 200;
-/// As in the gateway's limits for any upstream: what is larger would be left out there, without a line.
+/// Same as the gateway's limits for any upstream: a larger item would be left out there, without a
+/// line number.
 const MAX_DESCRIPTION_BYTES: usize = 16 << 10;
 const MAX_DEFINITION_BYTES: usize = 64 << 10;
-/// Half of what an answer may be, so that the texts have the other half.
+/// Half of the maximum response size, which leaves the other half for texts.
 const MAX_ATTACHED_BYTES: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(source: &str) -> Result<Prompt, Vec<Flaw>> {
-        parse("stem", source.as_bytes(), &mut |form, path| match path {
+    fn read(source: &str) -> Result<Prompt, Vec<Mistake>> {
+        parse("stem", source.as_bytes(), &mut |kind, path| match path {
             "none.png" => Err(format!("`{path}`: there is no such file")),
-            _ => Ok(serde_json::value::to_raw_value(&format!("{form:?} {path}")).unwrap()),
+            _ => Ok(serde_json::value::to_raw_value(&format!("{kind:?} {path}")).unwrap()),
         })
     }
 
@@ -220,8 +229,8 @@ mod tests {
         String::from_utf8(read(source).unwrap().definition.to_vec()).unwrap()
     }
 
-    fn flaws(source: &str) -> Vec<(usize, String)> {
-        read(source).unwrap_err().into_iter().map(|flaw| (flaw.line, flaw.what)).collect()
+    fn mistakes(source: &str) -> Vec<(usize, String)> {
+        read(source).unwrap_err().into_iter().map(|mistake| (mistake.line, mistake.what)).collect()
     }
 
     #[test]
@@ -243,23 +252,23 @@ mod tests {
     #[test]
     fn messages_of_the_front_matter_come_before_the_body() {
         let prompt = read("---\nmessages:\n- text: one\n- {role: assistant, image: a.png}\n---\nthree\n![x](b.png)").unwrap();
-        let told: Vec<String> = prompt
+        let shown: Vec<String> = prompt
             .messages
             .iter()
             .map(|message| format!("{:?} {:?}", message.role, message.content))
             .collect();
-        assert_eq!(told.len(), 4);
+        assert_eq!(shown.len(), 4);
         assert!(
-            told[0].contains("one")
-                && told[1].contains("Assistant")
-                && told[1].contains("Image a.png"),
-            "{told:?}"
+            shown[0].contains("one")
+                && shown[1].contains("Assistant")
+                && shown[1].contains("Image a.png"),
+            "{shown:?}"
         );
         assert!(
-            told[2].contains("three")
-                && told[3].contains("User")
-                && told[3].contains("Image b.png"),
-            "{told:?}"
+            shown[2].contains("three")
+                && shown[3].contains("User")
+                && shown[3].contains("Image b.png"),
+            "{shown:?}"
         );
     }
 
@@ -268,7 +277,7 @@ mod tests {
         let source = "---\nname: a b\narguments:\n- name: x\n  required: true\n  default: y\n- name: x\nmessages:\n- text: '{{z}}'\n- role: user\n---\n\
                       {{y}}\n![x](none.png)\n";
         assert_eq!(
-            flaws(source),
+            mistakes(source),
             [
                 (2, format!("`a b` cannot be the name of a prompt: {NAME_RULE}")),
                 (4, "argument `x` is required, so its default would never be used".to_owned()),
@@ -283,18 +292,22 @@ mod tests {
 
     #[test]
     fn a_prompt_without_text_and_a_file_that_is_no_text_are_refused() {
-        assert_eq!(flaws("---\n---\n \n"), [(1, "there is no text, and so no message".to_owned())]);
-        let flaws = parse("stem", b"---\n---\n\n\xff", &mut |_, _| Err(String::new())).unwrap_err();
-        assert_eq!(flaws, [Flaw { line: 4, what: "this is not UTF-8".to_owned() }]);
+        assert_eq!(
+            mistakes("---\n---\n \n"),
+            [(1, "there is no text, and so no message".to_owned())]
+        );
+        let mistakes =
+            parse("stem", b"---\n---\n\n\xff", &mut |_, _| Err(String::new())).unwrap_err();
+        assert_eq!(mistakes, [Mistake { line: 4, what: "this is not UTF-8".to_owned() }]);
     }
 
     #[test]
     fn what_a_prompt_may_hold_is_bounded() {
         let many = format!("---\n---\n{}", "![x](a.png)\n".repeat(MAX_MESSAGES + 1));
-        assert_eq!(flaws(&many), [(1, "there are more than 200 messages".to_owned())]);
+        assert_eq!(mistakes(&many), [(1, "there are more than 200 messages".to_owned())]);
         let long =
             format!("---\ndescription: {}\n---\ntext", "x".repeat(MAX_DESCRIPTION_BYTES + 1));
-        assert_eq!(flaws(&long), [(1, "the description is larger than 16 KiB".to_owned())]);
+        assert_eq!(mistakes(&long), [(1, "the description is larger than 16 KiB".to_owned())]);
     }
 
     #[test]
@@ -303,12 +316,12 @@ mod tests {
         let rest = definition(&titled(1)).len() - 1;
         assert_eq!(definition(&titled(MAX_DEFINITION_BYTES - rest)).len(), 64 << 10);
         let what = "the front matter makes a definition larger than 64 KiB";
-        assert_eq!(flaws(&titled(MAX_DEFINITION_BYTES - rest + 1)), [(1, what.to_owned())]);
+        assert_eq!(mistakes(&titled(MAX_DEFINITION_BYTES - rest + 1)), [(1, what.to_owned())]);
     }
 
     #[test]
     fn the_files_of_a_prompt_are_bounded_as_they_are_sent() {
-        // Four blocks that fill the bound, the quotes of the JSON included.
+        // Four blocks that reach the bound, including the JSON quotes.
         let block = serde_json::value::to_raw_value(&"x".repeat((1 << 20) - 2)).unwrap();
         let read = |count: usize| {
             let source = format!("---\n---\n{}", "![x](a.png)\n".repeat(count));
@@ -316,7 +329,7 @@ mod tests {
         };
         assert_eq!(read(4).unwrap().messages.len(), 4);
         let what = "with `a.png` the prompt's files are larger than 4 MiB as they are sent";
-        assert_eq!(read(5).unwrap_err(), [Flaw { line: 7, what: what.to_owned() }]);
+        assert_eq!(read(5).unwrap_err(), [Mistake { line: 7, what: what.to_owned() }]);
     }
 
     #[test]
@@ -340,12 +353,13 @@ mod tests {
                 let _ = read(&format!("{source}\n---\ntext"));
                 begin.elapsed()
             };
-            // The quickest of some, since other tests run beside this one.
+            // The fastest of several runs, since other tests run in parallel.
             let quickest = |bytes| (0..3).map(|_| took(bytes)).min().unwrap();
-            // What was quadratic is shown at the largest size of a file.
+            // Quadratic time would show at the largest file size.
             let size = if unit == "{{a}}" { 1 << 20 } else { 256 << 10 };
             let (small, large) = (quickest(size / 16), quickest(size));
-            // 16 times as much takes 16 times as long; a step for each pair of bytes would take 256 times.
+            // 16 times the input takes 16 times as long; quadratic time would take 256 times as
+            // long.
             let slack = std::time::Duration::from_millis(100);
             assert!(large < 64 * small + slack, "{unit:?}: {small:?}, then {large:?}");
         }

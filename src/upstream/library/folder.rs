@@ -1,10 +1,9 @@
-//! The folder on the disk: the only place that opens a file.
+//! Prompt folder on disk: the only module that opens its files.
 //!
-//! Promises that no byte comes from outside the folder, whatever a prompt's text, a link in the file
-//! system or a `..` says, and whatever is exchanged in the folder while it is read; that nothing in it
-//! can block the thread that reads; that no file and no folder can be larger than the bounds; and that it
-//! has noted, of every file it was asked for, what to compare to see that the file has changed.
-//! Knows nothing of: what is in the files.
+//! Invariants: no byte comes from outside the folder, whatever a prompt's text, a symbolic link or
+//! a `..` says, and whatever is exchanged in the folder during a reading; nothing in the folder can
+//! block the reading thread; the sizes of files and folder are bounded; and the state of every
+//! requested file is recorded, so that a change can be detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -18,28 +17,28 @@ use rustix::fs::{Dir, Mode, OFlags, open};
 
 use super::beneath::{self, NotOpened};
 
-/// What tells one state of a file from another; `None` where there is no file to be seen.
-type Stamp = Option<(u64, SystemTime)>;
+/// State of a file for change detection; `None` if the file does not exist.
+type FileStamp = Option<(u64, SystemTime)>;
 
-/// The state of each file that a reading asked for, by its path within the folder.
+/// State of each file that a reading requested, by path within the folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamps {
-    prompts: BTreeMap<PathBuf, Stamp>,
-    attachments: BTreeMap<PathBuf, Stamp>,
+    prompts: BTreeMap<PathBuf, FileStamp>,
+    attachments: BTreeMap<PathBuf, FileStamp>,
 }
 
-/// The folder during one reading of it.
+/// Folder during one reading.
 pub(super) struct Folder {
-    /// Files are listed and opened relative to it, so a path that leads elsewhere by now changes nothing.
+    /// Files are listed and opened relative to this descriptor, so a changed path has no effect.
     descriptor: OwnedFd,
-    /// Its path with every link resolved.
+    /// Its path with all links resolved.
     root: PathBuf,
     bytes_left: u64,
     stamps: Stamps,
 }
 
 impl Folder {
-    /// Finds the folder, and resolves the links on the way to it.
+    /// Opens the folder and resolves the links on the way to it.
     pub(super) fn open(dir: &Path) -> io::Result<Folder> {
         let root = fs::canonicalize(dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -47,16 +46,16 @@ impl Folder {
         Ok(Folder { descriptor, root, bytes_left: MAX_FOLDER_BYTES, stamps: Stamps::default() })
     }
 
-    /// The folder's own name, for telling one library's files from another's.
+    /// Name of the folder, which distinguishes the files of two libraries.
     pub(super) fn name(&self) -> String {
         self.root
             .file_name()
             .map_or_else(|| "library".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// The names of the prompt files, in order; one more than the bound if there are more.
+    /// Returns the names of the prompt files, sorted; one more than the bound if there are more.
     ///
-    /// Names with a dot in front are an editor's or a tool's own, `README.md` is for people.
+    /// Names that begin with a dot belong to editors or tools, and `README.md` is for people.
     pub(super) fn prompt_files(&self) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for entry in Dir::read_from(&self.descriptor)? {
@@ -73,17 +72,17 @@ impl Folder {
         Ok(names)
     }
 
-    /// Reads a prompt file. The error says what is wrong, for the writer.
+    /// Reads a prompt file. The error is a text for the author.
     pub(super) fn read_prompt(&mut self, name: &str) -> Result<Vec<u8>, String> {
-        let within = inside(name)?;
-        // The stamp is taken before the bytes: a change in between is seen at the next look.
+        let within = relative_path(name)?;
+        // The stamp is taken before the bytes: the next check finds a change in between.
         self.stamps.prompts.insert(within.clone(), stamp(&self.root.join(&within)));
         self.read(name, &within)
     }
 
     /// Reads a file that a prompt names, by its path within the folder.
     pub(super) fn read_attachment(&mut self, path: &str) -> Result<Vec<u8>, String> {
-        let within = inside(path)?;
+        let within = relative_path(path)?;
         self.stamps.attachments.insert(within.clone(), stamp(&self.root.join(&within)));
         self.read(path, &within)
     }
@@ -111,50 +110,50 @@ impl Folder {
         Ok(bytes)
     }
 
-    /// The state of every file that was asked for in this reading.
+    /// Returns the state of every file that was requested in this reading.
     pub(super) fn into_stamps(self) -> Stamps {
         self.stamps
     }
 }
 
 impl Stamps {
-    /// Whether a reading depends on the content of files of this name.
+    /// Whether a reading depends on the content of a file with this name.
     pub(super) fn concern(&self, name: &OsStr) -> bool {
         name.to_str().is_some_and(is_prompt_file)
             || self.attachments.keys().any(|path| path.file_name() == Some(name))
     }
 }
 
-/// Whether a file of the folder itself is a prompt by its name.
+/// Whether a file in the folder itself is a prompt, by its name.
 fn is_prompt_file(name: &str) -> bool {
     name.ends_with(".md") && !name.starts_with('.') && !name.eq_ignore_ascii_case("readme.md")
 }
 
-/// The state that the folder is in now, as far as a reading that left `last` would notice.
-pub(super) fn look(dir: &Path, last: &Stamps) -> io::Result<Stamps> {
+/// Returns the folder's current state, limited to what a reading with the stamps `last` depends on.
+pub(super) fn current_stamps(dir: &Path, last: &Stamps) -> io::Result<Stamps> {
     let folder = Folder::open(dir)?;
     let listed = folder.prompt_files()?.into_iter().take(MAX_PROMPT_FILES).map(PathBuf::from);
-    let stamped = |path: PathBuf| {
+    let with_stamp = |path: PathBuf| {
         let stamp = stamp(&folder.root.join(&path));
         (path, stamp)
     };
     Ok(Stamps {
-        prompts: listed.map(stamped).collect(),
-        attachments: last.attachments.keys().cloned().map(stamped).collect(),
+        prompts: listed.map(with_stamp).collect(),
+        attachments: last.attachments.keys().cloned().map(with_stamp).collect(),
     })
 }
 
-fn stamp(path: &Path) -> Stamp {
+fn stamp(path: &Path) -> FileStamp {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.len(), metadata.modified().ok()?))
 }
 
-/// The path as one that only goes down; links are for [`Folder::read`] to resolve.
-fn inside(path: &str) -> Result<PathBuf, String> {
+/// Converts a path to one without upward components; [`Folder::read`] resolves links.
+fn relative_path(path: &str) -> Result<PathBuf, String> {
     let mut within = PathBuf::new();
     for component in Path::new(path).components() {
         match component {
-            // A backslash is a separator on Windows only: such a file would be two things.
+            // A backslash is a separator on Windows only: the path would name two different files.
             Component::Normal(name) if !path.contains(['\\', '\0']) => within.push(name),
             Component::CurDir => {}
             _ => return Err(format!("`{path}` is not a path within the folder")),
@@ -169,7 +168,7 @@ fn inside(path: &str) -> Result<PathBuf, String> {
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_FOLDER_BYTES: u64 = 32 << 20;
-/// A list of more prompts than this is no longer read by anybody.
+/// Maximum prompts of a folder: no user reads a longer list.
 pub(super) const MAX_PROMPT_FILES: usize = 1000;
 
 #[cfg(test)]
@@ -208,7 +207,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_link_within_the_folder_is_followed() {
-        // As Kubernetes mounts a ConfigMap: each name is a link through a hidden folder.
+        // A ConfigMap mount in Kubernetes: each name is a link through a hidden folder.
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("..2026")).unwrap();
         fs::write(dir.path().join("..2026/a.md"), "text").unwrap();
@@ -266,19 +265,19 @@ mod tests {
         folder.read_prompt("b.md").unwrap();
         folder.read_attachment("image.png").unwrap_err();
         let last = folder.into_stamps();
-        let look = || look(dir.path(), &last).unwrap();
-        assert_eq!(look(), last);
+        let current_stamps = || current_stamps(dir.path(), &last).unwrap();
+        assert_eq!(current_stamps(), last);
         fs::write(dir.path().join("image.png"), "").unwrap();
-        assert_ne!(look(), last);
+        assert_ne!(current_stamps(), last);
         fs::remove_file(dir.path().join("image.png")).unwrap();
         fs::write(dir.path().join("a.md"), "longer").unwrap();
-        assert_ne!(look(), last);
+        assert_ne!(current_stamps(), last);
         fs::write(dir.path().join("a.md"), "a").unwrap();
         fs::remove_file(dir.path().join("b.md")).unwrap();
-        assert!(!look().prompts.contains_key(Path::new("b.md")));
+        assert!(!current_stamps().prompts.contains_key(Path::new("b.md")));
     }
 
-    /// Exchanges two names within a folder again and again while `read` runs, which is given up after a while.
+    /// Exchanges two names within a folder repeatedly while `read` runs; gives up after a while.
     #[cfg(target_os = "linux")]
     fn while_exchanged(dir: &Path, names: [&str; 2], read: impl FnOnce() + Send + 'static) {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -319,7 +318,7 @@ mod tests {
                 }
                 assert!(texts > 0, "some of the reads met the folder itself");
             });
-            // Whichever of the two is the link now.
+            // Either of the two names may be the link now.
             if fs::remove_file(exchanged.join("link")).is_err() {
                 fs::rename(exchanged.join("link"), exchanged.join("folder")).unwrap();
                 fs::remove_file(exchanged.join("sub")).unwrap();

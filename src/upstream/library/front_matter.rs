@@ -1,9 +1,8 @@
-//! The front matter of a prompt file: YAML between two lines of `---`.
+//! Front matter of a prompt file: YAML between two lines of `---`.
 //!
-//! Read with a small budget and without aliases, anchors and merge keys: nobody needs them here, and
-//! what cannot be written cannot explode. A key that is not known is an error, since it is most often
-//! a known one misspelled.
-//! Knows nothing of: what the keys are good for.
+//! Parsed with a small budget and without aliases, anchors and merge keys: prompts do not need
+//! them, and without them a small file cannot expand. An unknown key is an error, since it is
+//! usually a misspelled one.
 
 use std::fmt;
 
@@ -11,10 +10,10 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 
-use super::message_parser::Role;
-use super::template::Flaw;
+use super::message_parser::MessageRole;
+use super::template::Mistake;
 
-/// The front matter as written.
+/// Parsed front matter.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FrontMatter {
@@ -23,15 +22,15 @@ pub(super) struct FrontMatter {
     pub(super) description: Option<String>,
     pub(super) version: Option<String>,
     #[serde(default)]
-    pub(super) arguments: Vec<WrittenArgument>,
+    pub(super) arguments: Vec<ArgumentDeclaration>,
     #[serde(default)]
-    pub(super) messages: Vec<Spanned<WrittenMessage>>,
+    pub(super) messages: Vec<Spanned<FrontMatterMessage>>,
 }
 
-/// An argument as written.
+/// Declaration of an argument.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WrittenArgument {
+pub(super) struct ArgumentDeclaration {
     pub(super) name: Spanned<String>,
     pub(super) title: Option<String>,
     pub(super) description: Option<String>,
@@ -42,33 +41,34 @@ pub(super) struct WrittenArgument {
     pub(super) values: Values,
 }
 
-/// A message that stands in the front matter; it has exactly one of the four contents.
+/// Message in the front matter; it has exactly one of the four contents.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WrittenMessage {
+pub(super) struct FrontMatterMessage {
     #[serde(default)]
-    pub(super) role: Role,
+    pub(super) role: MessageRole,
     pub(super) text: Option<String>,
     pub(super) image: Option<String>,
     pub(super) audio: Option<String>,
     pub(super) embed: Option<String>,
 }
 
-/// The values offered for an argument: a list, or a mapping from value to what it means.
+/// Values offered for an argument: a list, or a mapping from value to meaning.
 #[derive(Debug, Default)]
 pub(super) struct Values(pub(super) Vec<(String, Option<String>)>);
 
 impl<'de> Deserialize<'de> for Values {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Values, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
+        struct ValuesVisitor;
+        impl<'de> Visitor<'de> for ValuesVisitor {
             type Value = Values;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of values, or a mapping from value to description")
             }
 
-            // The elements are asked for as strings, which keeps `1.10` and `no` as they are written.
+            // Elements are deserialized as strings, which keeps `1.10` and `no` as they are
+            // written.
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Values, A::Error> {
                 let mut values = Vec::new();
                 while let Some(value) = list.next_element()? {
@@ -85,12 +85,12 @@ impl<'de> Deserialize<'de> for Values {
                 Ok(Values(values))
             }
         }
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(ValuesVisitor)
     }
 }
 
-/// A file cut in two: the front matter, and the body with the number of its first line.
-pub(super) fn split(source: &str) -> Result<(FrontMatter, &str, usize), Flaw> {
+/// Splits a file into the front matter and the body with the number of its first line.
+pub(super) fn split(source: &str) -> Result<(FrontMatter, &str, usize), Mistake> {
     let mut at = 0;
     for (index, line) in source.split_inclusive('\n').enumerate() {
         let is_mark = line.trim_end() == "---";
@@ -108,11 +108,11 @@ pub(super) fn split(source: &str) -> Result<(FrontMatter, &str, usize), Flaw> {
     } else {
         "the front matter is never closed by a second line of `---`"
     };
-    Err(Flaw { line: 1, what: what.to_owned() })
+    Err(Mistake { line: 1, what: what.to_owned() })
 }
 
-/// Parses the YAML, with the mark before it, so that the lines it counts are those of the file.
-fn parse(yaml: &str) -> Result<FrontMatter, Flaw> {
+/// Parses the YAML including the mark before it, so that its line numbers are those of the file.
+fn parse(yaml: &str) -> Result<FrontMatter, Mistake> {
     let has_keys = yaml
         .lines()
         .skip(1)
@@ -136,12 +136,12 @@ fn parse(yaml: &str) -> Result<FrontMatter, Flaw> {
     serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
         let location = error.location();
         let line = location.map_or(1, |location| usize::try_from(location.line()).unwrap_or(1));
-        Flaw { line: line.max(1), what: describe(error.without_snippet()) }
+        Mistake { line: line.max(1), what: describe(error.without_snippet()) }
     })
 }
 
-/// The parser's words, without the place, which a flaw states itself, and without advice that is
-/// meant for programmers.
+/// Returns the parser's message without the position, which a [`Mistake`] states itself, and
+/// without advice for programmers.
 fn describe(error: &serde_saphyr::Error) -> String {
     match error {
         serde_saphyr::Error::Budget { .. } => {
@@ -164,9 +164,9 @@ fn describe(error: &serde_saphyr::Error) -> String {
 mod tests {
     use super::*;
 
-    fn flaw(source: &str) -> (usize, String) {
-        let flaw = split(source).unwrap_err();
-        (flaw.line, flaw.what)
+    fn mistake(source: &str) -> (usize, String) {
+        let mistake = split(source).unwrap_err();
+        (mistake.line, mistake.what)
     }
 
     #[test]
@@ -192,15 +192,15 @@ mod tests {
     #[test]
     fn front_matter_that_is_missing_or_open_is_reported() {
         assert_eq!(
-            flaw("text"),
+            mistake("text"),
             (1, "there is no front matter: the first line must be `---`".to_owned())
         );
         assert_eq!(
-            flaw(""),
+            mistake(""),
             (1, "there is no front matter: the first line must be `---`".to_owned())
         );
         assert_eq!(
-            flaw("---\nname: a\n"),
+            mistake("---\nname: a\n"),
             (1, "the front matter is never closed by a second line of `---`".to_owned())
         );
     }
@@ -217,7 +217,7 @@ mod tests {
             ("---\nname: &a x\n---\n", 2, budget),
             ("---\nversion: {a: b}\n---\n", 2, "expected string scalar"),
         ] {
-            assert_eq!(flaw(source), (line, what.to_owned()));
+            assert_eq!(mistake(source), (line, what.to_owned()));
         }
     }
 }

@@ -1,45 +1,53 @@
-//! The part of a prompt file below the front matter, cut into messages.
+//! Parser of a prompt file's body: splits the text below the front matter into messages.
 //!
-//! A message of the protocol has one content, and a writer thinks in one text: so a file named alone on
-//! a line ends the text before it, becomes a message of its own and lets the text go on after it, all in
-//! the same role. Within a fenced code block every line is just text.
-//! Knows nothing of: arguments, the disk.
+//! An MCP message has one content block, whereas authors write one text: so a file that is named
+//! alone on a line ends the text before it, becomes a message of its own, and the text continues
+//! after it, all in the same role. Within a fenced code block every line is text.
 
 use serde::{Deserialize, Serialize};
 
-use super::attachment::{self, Form};
-use super::template::Flaw;
+use super::attachment::{self, AttachmentKind};
+use super::template::Mistake;
 
-/// Who says a message.
+/// Role of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Role {
+pub(super) enum MessageRole {
     #[default]
     User,
     Assistant,
 }
 
-/// The content of one message, as written; `line` is where it begins.
+/// Content of one message; `line` is its first line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece<'a> {
-    pub(super) role: Role,
+pub(super) struct MessageSource<'a> {
+    pub(super) role: MessageRole,
     pub(super) line: usize,
-    pub(super) content: Written<'a>,
+    pub(super) content: PromptContent<'a>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Written<'a> {
+pub(super) enum PromptContent<'a> {
     Text(&'a str),
-    File { form: Form, path: &'a str },
+    File { kind: AttachmentKind, path: &'a str },
 }
 
-/// Cuts a body whose first line is `first_line` of its file.
-pub(super) fn cut<'a>(body: &'a str, first_line: usize, flaws: &mut Vec<Flaw>) -> Vec<Piece<'a>> {
-    let mut cutter =
-        Cutter { body, pieces: Vec::new(), role: Role::User, text: 0, text_line: first_line };
+/// Splits a body whose first line is `first_line` of its file.
+pub(super) fn parse<'a>(
+    body: &'a str,
+    first_line: usize,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<MessageSource<'a>> {
+    let mut parser = BodyParser {
+        body,
+        messages: Vec::new(),
+        role: MessageRole::User,
+        text: 0,
+        text_line: first_line,
+    };
     let mut fence: Option<(&str, usize)> = None;
-    // The line of the role marker that nothing has followed yet.
-    let mut unanswered = None;
+    // Line of a role marker without content so far.
+    let mut pending_role = None;
     let mut at = 0;
     for (index, line) in body.split_inclusive('\n').enumerate() {
         let number = first_line + index;
@@ -58,20 +66,20 @@ pub(super) fn cut<'a>(body: &'a str, first_line: usize, flaws: &mut Vec<Flaw>) -
         let Some(directive) = directive(line) else {
             continue;
         };
-        cutter.end_text(start);
-        (cutter.text, cutter.text_line) = (end, number + 1);
+        parser.end_text(start);
+        (parser.text, parser.text_line) = (end, number + 1);
         match directive {
-            Directive::File { form, path } => {
-                let content = Written::File { form, path };
-                cutter.pieces.push(Piece { role: cutter.role, line: number, content });
+            Directive::File { kind, path } => {
+                let content = PromptContent::File { kind, path };
+                parser.messages.push(MessageSource { role: parser.role, line: number, content });
             }
             Directive::Role(name) => {
-                report_unanswered(&cutter.pieces, unanswered, flaws);
-                unanswered = Some(number);
+                report_empty_role(&parser.messages, pending_role, mistakes);
+                pending_role = Some(number);
                 match name {
-                    "user" => cutter.role = Role::User,
-                    "assistant" => cutter.role = Role::Assistant,
-                    _ => flaws.push(Flaw {
+                    "user" => parser.role = MessageRole::User,
+                    "assistant" => parser.role = MessageRole::Assistant,
+                    _ => mistakes.push(Mistake {
                         line: number,
                         what: format!("role `{name}` is neither `user` nor `assistant`"),
                     }),
@@ -79,44 +87,48 @@ pub(super) fn cut<'a>(body: &'a str, first_line: usize, flaws: &mut Vec<Flaw>) -
             }
         }
     }
-    cutter.end_text(body.len());
-    report_unanswered(&cutter.pieces, unanswered, flaws);
+    parser.end_text(body.len());
+    report_empty_role(&parser.messages, pending_role, mistakes);
     if let Some((_, line)) = fence {
-        flaws.push(Flaw { line, what: "this code fence is never closed".to_owned() });
+        mistakes.push(Mistake { line, what: "this code fence is never closed".to_owned() });
     }
-    cutter.pieces
+    parser.messages
 }
 
-fn report_unanswered(pieces: &[Piece<'_>], marker: Option<usize>, flaws: &mut Vec<Flaw>) {
+fn report_empty_role(
+    messages: &[MessageSource<'_>],
+    marker: Option<usize>,
+    mistakes: &mut Vec<Mistake>,
+) {
     if let Some(line) = marker
-        && pieces.last().is_none_or(|last| last.line < line)
+        && messages.last().is_none_or(|last| last.line < line)
     {
-        flaws.push(Flaw { line, what: "no text follows this role".to_owned() });
+        mistakes.push(Mistake { line, what: "no text follows this role".to_owned() });
     }
 }
 
-struct Cutter<'a> {
+struct BodyParser<'a> {
     body: &'a str,
-    pieces: Vec<Piece<'a>>,
-    role: Role,
-    /// Where the text that is being gathered begins.
+    messages: Vec<MessageSource<'a>>,
+    role: MessageRole,
+    /// Start of the text that is being collected.
     text: usize,
     text_line: usize,
 }
 
-impl Cutter<'_> {
-    /// Ends the text at `end`, without the blank lines around it.
+impl BodyParser<'_> {
+    /// Ends the text at `end` and trims blank lines around it.
     fn end_text(&mut self, end: usize) {
         let text = self.body[self.text..end].trim_end();
         let blank = text.len() - text.trim_start().len();
-        // The first line keeps its indent.
+        // The first line keeps its indentation.
         let start = text[..blank].rfind('\n').map_or(0, |newline| newline + 1);
         if !text.is_empty() {
             let line = self.text_line + text[..start].matches('\n').count();
-            self.pieces.push(Piece {
+            self.messages.push(MessageSource {
                 role: self.role,
                 line,
-                content: Written::Text(&text[start..]),
+                content: PromptContent::Text(&text[start..]),
             });
         }
     }
@@ -126,7 +138,7 @@ impl Cutter<'_> {
 
 enum Directive<'a> {
     Role(&'a str),
-    File { form: Form, path: &'a str },
+    File { kind: AttachmentKind, path: &'a str },
 }
 
 fn directive(line: &str) -> Option<Directive<'_>> {
@@ -135,22 +147,22 @@ fn directive(line: &str) -> Option<Directive<'_>> {
         let (key, value) = comment.split_once(':')?;
         return match key.trim() {
             "role" => Some(Directive::Role(value.trim())),
-            "embed" => Some(Directive::File { form: Form::Resource, path: value.trim() }),
+            "embed" => Some(Directive::File { kind: AttachmentKind::Resource, path: value.trim() }),
             _ => None,
         };
     }
-    let (form, link) = match line.strip_prefix('!') {
-        Some(image) => (Form::Image, image),
-        None => (Form::Audio, line),
+    let (kind, link) = match line.strip_prefix('!') {
+        Some(image) => (AttachmentKind::Image, image),
+        None => (AttachmentKind::Audio, line),
     };
     let (_, path) = link.strip_prefix('[')?.strip_suffix(')')?.split_once("](")?;
-    // An address is for the reader of the text to follow: nothing is ever fetched.
+    // A URL is for the reader of the text: nothing is ever fetched.
     let is_file = !path.contains("](") && !path.contains("://") && !path.starts_with("data:");
-    (is_file && (form == Form::Image || attachment::is_audio(path)))
-        .then_some(Directive::File { form, path })
+    (is_file && (kind == AttachmentKind::Image || attachment::is_audio(path)))
+        .then_some(Directive::File { kind, path })
 }
 
-/// The marks that open a fenced code block, if this line does.
+/// Returns the marks that open a fenced code block, if this line does.
 fn fence_of(line: &str) -> Option<&str> {
     let line = unindented(line)?;
     let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
@@ -166,7 +178,7 @@ fn closes(line: &str, opened: &str) -> bool {
     })
 }
 
-/// The line without the spaces around it; none if it is indented so far that Markdown sees code.
+/// Trims the line; `None` if it is indented so far that Markdown treats it as code.
 fn unindented(line: &str) -> Option<&str> {
     let content = line.trim_start_matches(' ');
     (line.len() - content.len() < 4).then(|| content.trim_end())
@@ -176,23 +188,25 @@ fn unindented(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn check(body: &str, expected: &[(Role, usize, Written<'_>)]) {
-        let mut flaws = Vec::new();
-        let pieces = cut(body, 10, &mut flaws);
-        let pieces: Vec<_> =
-            pieces.into_iter().map(|piece| (piece.role, piece.line, piece.content)).collect();
-        assert_eq!(pieces, expected);
-        assert_eq!(flaws, []);
+    fn check(body: &str, expected: &[(MessageRole, usize, PromptContent<'_>)]) {
+        let mut mistakes = Vec::new();
+        let messages = parse(body, 10, &mut mistakes);
+        let messages: Vec<_> = messages
+            .into_iter()
+            .map(|message| (message.role, message.line, message.content))
+            .collect();
+        assert_eq!(messages, expected);
+        assert_eq!(mistakes, []);
     }
 
-    fn flaws(body: &str) -> Vec<(usize, String)> {
-        let mut flaws = Vec::new();
-        cut(body, 10, &mut flaws);
-        flaws.into_iter().map(|flaw| (flaw.line, flaw.what)).collect()
+    fn mistakes(body: &str) -> Vec<(usize, String)> {
+        let mut mistakes = Vec::new();
+        parse(body, 10, &mut mistakes);
+        mistakes.into_iter().map(|mistake| (mistake.line, mistake.what)).collect()
     }
 
-    use Role::{Assistant, User};
-    use Written::{File, Text};
+    use MessageRole::{Assistant, User};
+    use PromptContent::{File, Text};
 
     #[test]
     fn a_body_without_markers_is_one_message_of_the_user() {
@@ -215,9 +229,9 @@ mod tests {
             "a\n![x](i/p.png)\n[y](s.mp3)\n<!-- embed: t.txt -->\nb ![x](p.png)",
             &[
                 (User, 10, Text("a")),
-                (User, 11, File { form: Form::Image, path: "i/p.png" }),
-                (User, 12, File { form: Form::Audio, path: "s.mp3" }),
-                (User, 13, File { form: Form::Resource, path: "t.txt" }),
+                (User, 11, File { kind: AttachmentKind::Image, path: "i/p.png" }),
+                (User, 12, File { kind: AttachmentKind::Audio, path: "s.mp3" }),
+                (User, 13, File { kind: AttachmentKind::Resource, path: "t.txt" }),
                 (User, 14, Text("b ![x](p.png)")),
             ],
         );
@@ -245,7 +259,7 @@ mod tests {
     #[test]
     fn mistakes_are_reported_with_their_line() {
         assert_eq!(
-            flaws("a\n<!-- role: system -->\n<!-- role: user -->\n"),
+            mistakes("a\n<!-- role: system -->\n<!-- role: user -->\n"),
             [
                 (11, "role `system` is neither `user` nor `assistant`".to_owned()),
                 (11, "no text follows this role".to_owned()),
@@ -253,7 +267,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            flaws("a\n```\n<!-- role: user -->"),
+            mistakes("a\n```\n<!-- role: user -->"),
             [(11, "this code fence is never closed".to_owned())]
         );
     }

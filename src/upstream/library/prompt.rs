@@ -1,8 +1,7 @@
-//! One prompt, ready to be listed, got and completed.
+//! One prompt, ready for `prompts/list`, `prompts/get` and `completion/complete`.
 //!
-//! What does not depend on a client's arguments is rendered when the file is read; an answer is only
-//! put together here.
-//! Knows nothing of: files, front matter, other prompts.
+//! Parts that do not depend on a client's arguments are rendered when the file is read; a response
+//! only combines them.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +9,22 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::Refusal;
-use super::message_parser::Role;
+use super::PromptError;
+use super::message_parser::MessageRole;
 use super::template::Template;
 
-/// A prompt as it was read from its file.
+/// Prompt as read from its file.
 #[derive(Debug)]
 pub(super) struct Prompt {
     pub(super) name: String,
     pub(super) description: Option<String>,
-    /// As it stands in `prompts/list`.
+    /// Definition for `prompts/list`.
     pub(super) definition: Bytes,
     pub(super) arguments: Vec<Argument>,
-    pub(super) messages: Vec<Message>,
+    pub(super) messages: Vec<PromptMessage>,
 }
 
-/// What is needed of an argument to fill and complete it.
+/// Properties of an argument that filling and completion need.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Argument {
     pub(super) name: String,
@@ -34,61 +33,62 @@ pub(super) struct Argument {
     pub(super) values: Vec<String>,
 }
 
-/// One message, before it is filled.
+/// Message before it is filled.
 #[derive(Debug)]
-pub(super) struct Message {
-    pub(super) role: Role,
+pub(super) struct PromptMessage {
+    pub(super) role: MessageRole,
     pub(super) content: Content,
 }
 
 #[derive(Debug)]
 pub(super) enum Content {
     Text(Template),
-    /// An image, a sound or a file, rendered: there is nothing to fill.
+    /// Rendered image, audio or file: there is nothing to fill.
     Rendered(Box<RawValue>),
 }
 
 impl Prompt {
-    /// The `GetPromptResult`.
-    pub(super) fn get(&self, arguments: &BTreeMap<String, String>) -> Result<Bytes, Refusal> {
+    /// Builds the `GetPromptResult`.
+    pub(super) fn get(&self, arguments: &BTreeMap<String, String>) -> Result<Bytes, PromptError> {
         let given = self.given(arguments)?;
         let mut messages = Vec::new();
-        let mut room = MAX_ANSWER_BYTES;
+        let mut remaining = MAX_RESPONSE_BYTES;
         for message in &self.messages {
             let content = match &message.content {
-                Content::Rendered(block) => Block::Rendered(block),
+                Content::Rendered(block) => ContentBlock::Rendered(block),
                 Content::Text(template) => {
                     let mut text = String::new();
-                    template.fill(&given, &mut text, room).map_err(|_| TOO_LARGE)?;
-                    room -= text.len();
-                    // A message that is all section says nothing when the section is left out.
+                    template.fill(&given, &mut text, remaining).map_err(|_| TOO_LARGE)?;
+                    remaining -= text.len();
+                    // A message that consists of a section is empty without it.
                     if text.trim().is_empty() {
                         continue;
                     }
-                    Block::Text { kind: "text", text }
+                    ContentBlock::Text { kind: "text", text }
                 }
             };
             messages.push(RenderedMessage { role: message.role, content });
         }
-        let answer =
+        let response =
             to_bytes(&GetPromptResult { description: self.description.as_deref(), messages });
-        // Escapes can make a text six times as long.
-        if answer.len() > MAX_ANSWER_BYTES { Err(TOO_LARGE) } else { Ok(answer) }
+        // JSON escapes can make a text six times as long.
+        if response.len() > MAX_RESPONSE_BYTES { Err(TOO_LARGE) } else { Ok(response) }
     }
 
-    /// The arguments that have a text. An empty one counts as not given: a client's form has a field
-    /// for each argument, and sends the empty ones too. What is not declared is not looked at.
+    /// Returns the arguments that have a value. An empty one counts as not given: a client's form
+    /// has a field for each argument, and sends the empty ones too. Undeclared arguments are
+    /// ignored.
     fn given<'a>(
         &'a self,
         arguments: &'a BTreeMap<String, String>,
-    ) -> Result<BTreeMap<&'a str, &'a str>, Refusal> {
+    ) -> Result<BTreeMap<&'a str, &'a str>, PromptError> {
         let mut given = BTreeMap::new();
         for argument in &self.arguments {
             let sent = arguments.get(&argument.name).filter(|text| !text.is_empty());
             match sent.or(argument.default.as_ref()) {
                 Some(text) => drop(given.insert(argument.name.as_str(), text.as_str())),
                 None if argument.required => {
-                    return Err(Refusal::MissingArgument { argument: argument.name.clone() });
+                    return Err(PromptError::MissingArgument { argument: argument.name.clone() });
                 }
                 None => {}
             }
@@ -96,12 +96,12 @@ impl Prompt {
         Ok(given)
     }
 
-    /// The `CompleteResult` for one argument: values that begin with the prefix come before those that
-    /// only contain it, each group in the writer's order.
-    pub(super) fn complete(&self, argument: &str, prefix: &str) -> Result<Bytes, Refusal> {
+    /// Builds the `CompleteResult` for one argument: values that begin with the prefix come before
+    /// those that contain it, each group in the author's order.
+    pub(super) fn complete(&self, argument: &str, prefix: &str) -> Result<Bytes, PromptError> {
         let Some(argument) = self.arguments.iter().find(|declared| declared.name == argument)
         else {
-            return Err(Refusal::UnknownArgument {
+            return Err(PromptError::UnknownArgument {
                 prompt: self.name.clone(),
                 argument: argument.to_owned(),
             });
@@ -119,23 +119,23 @@ impl Prompt {
         let total = values.len();
         values.truncate(MAX_COMPLETIONS);
         Ok(to_bytes(&CompleteResult {
-            completion: Completion { values, total, has_more: total > MAX_COMPLETIONS },
+            completion: CompletionValues { values, total, has_more: total > MAX_COMPLETIONS },
         }))
     }
 }
 
-/// Equal when every client would get the same answers.
+/// Prompts are equal if every client would get the same responses.
 impl PartialEq for Prompt {
     fn eq(&self, other: &Prompt) -> bool {
-        // The definition holds the name, the description and what is required.
+        // The definition contains the name, the description and the required arguments.
         self.definition == other.definition
             && self.arguments == other.arguments
             && self.messages == other.messages
     }
 }
 
-impl PartialEq for Message {
-    fn eq(&self, other: &Message) -> bool {
+impl PartialEq for PromptMessage {
+    fn eq(&self, other: &PromptMessage) -> bool {
         let same = match (&self.content, &other.content) {
             (Content::Text(one), Content::Text(another)) => one == another,
             (Content::Rendered(one), Content::Rendered(another)) => one.get() == another.get(),
@@ -145,11 +145,11 @@ impl PartialEq for Message {
     }
 }
 
-fn to_bytes(answer: &impl Serialize) -> Bytes {
-    Bytes::from(serde_json::to_vec(answer).expect("strings, lists and numbers are always JSON"))
+fn to_bytes(response: &impl Serialize) -> Bytes {
+    Bytes::from(serde_json::to_vec(response).expect("strings, lists and numbers are always JSON"))
 }
 
-// === As on the wire ===
+// === JSON ===
 
 #[derive(Serialize)]
 struct GetPromptResult<'a> {
@@ -160,13 +160,13 @@ struct GetPromptResult<'a> {
 
 #[derive(Serialize)]
 struct RenderedMessage<'a> {
-    role: Role,
-    content: Block<'a>,
+    role: MessageRole,
+    content: ContentBlock<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Block<'a> {
+enum ContentBlock<'a> {
     Text {
         #[serde(rename = "type")]
         kind: &'static str,
@@ -177,22 +177,22 @@ enum Block<'a> {
 
 #[derive(Serialize)]
 struct CompleteResult<'a> {
-    completion: Completion<'a>,
+    completion: CompletionValues<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Completion<'a> {
+struct CompletionValues<'a> {
     values: Vec<&'a str>,
     total: usize,
     has_more: bool,
 }
 
-const TOO_LARGE: Refusal = Refusal::TooLarge { limit_bytes: MAX_ANSWER_BYTES };
+const TOO_LARGE: PromptError = PromptError::TooLarge { limit_bytes: MAX_RESPONSE_BYTES };
 
-/// What the gateway takes from any upstream in one message.
-const MAX_ANSWER_BYTES: usize = 8 << 20;
-/// The schema's `maxItems`.
+/// Maximum response size, as for a message of any upstream.
+const MAX_RESPONSE_BYTES: usize = 8 << 20;
+/// `maxItems` of the schema.
 const MAX_COMPLETIONS: usize = 100;
 
 #[cfg(test)]
@@ -210,10 +210,10 @@ mod tests {
         given.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
-    fn get(source: &str, given: &[(&str, &str)]) -> Result<String, Refusal> {
+    fn get(source: &str, given: &[(&str, &str)]) -> Result<String, PromptError> {
         prompt(source)
             .get(&arguments(given))
-            .map(|answer| String::from_utf8(answer.to_vec()).unwrap())
+            .map(|response| String::from_utf8(response.to_vec()).unwrap())
     }
 
     const TWO: &str = "---\ndescription: D\narguments:\n- {name: a, required: true}\n- {name: b, default: dflt}\n- {name: c}\n---\n\
@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn an_argument_is_filled_in_within_a_code_fence_too() {
         let source = "---\ndescription: D\narguments:\n- {name: a}\n---\n```\n{{a}}\n```";
-        let answer = get(source, &[("a", "1")]).unwrap();
-        assert!(answer.contains(r"```\n1\n```"), "{answer}");
+        let response = get(source, &[("a", "1")]).unwrap();
+        assert!(response.contains(r"```\n1\n```"), "{response}");
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
     fn a_missing_argument_is_named() {
         for given in [&[("b", "2")][..], &[("a", "")][..]] {
             let refusal = get(TWO, given).unwrap_err();
-            assert_eq!(refusal, Refusal::MissingArgument { argument: "a".to_owned() });
+            assert_eq!(refusal, PromptError::MissingArgument { argument: "a".to_owned() });
             assert_eq!(refusal.to_string(), "missing required argument `a`");
         }
     }
@@ -271,8 +271,8 @@ mod tests {
         let prompt = prompt(
             "---\narguments:\n- {name: lang, values: [TypeScript, Rust, JavaScript, scheme]}\n- name: free\n---\nx",
         );
-        let answer = prompt.complete("lang", prefix).unwrap();
-        assert_eq!(String::from_utf8_lossy(&answer), format!(r#"{{"completion":{expected}}}"#));
+        let response = prompt.complete("lang", prefix).unwrap();
+        assert_eq!(String::from_utf8_lossy(&response), format!(r#"{{"completion":{expected}}}"#));
     }
 
     #[test]
@@ -296,33 +296,34 @@ mod tests {
             "---\narguments:\n- {{name: a, values: [{}]}}\n- name: b\n---\nx",
             values.join(",")
         ));
-        let answer = String::from_utf8(prompt.complete("a", "v").unwrap().to_vec()).unwrap();
-        assert!(answer.ends_with(r#""v99"],"total":150,"hasMore":true}}"#), "{answer}");
+        let response = String::from_utf8(prompt.complete("a", "v").unwrap().to_vec()).unwrap();
+        assert!(response.ends_with(r#""v99"],"total":150,"hasMore":true}}"#), "{response}");
         assert_eq!(
             &prompt.complete("b", "").unwrap()[..],
             br#"{"completion":{"values":[],"total":0,"hasMore":false}}"#
         );
-        let unknown = Refusal::UnknownArgument { prompt: "p".to_owned(), argument: "z".to_owned() };
+        let unknown =
+            PromptError::UnknownArgument { prompt: "p".to_owned(), argument: "z".to_owned() };
         assert_eq!(prompt.complete("z", ""), Err(unknown));
     }
 
     #[test]
     fn a_text_that_is_not_among_the_values_is_accepted() {
         let source = "---\narguments:\n- {name: lang, values: [Rust, Zig]}\n---\n{{lang}}";
-        let answer = get(source, &[("lang", "COBOL")]).unwrap();
-        assert!(answer.contains(r#""text":"COBOL""#), "{answer}");
+        let response = get(source, &[("lang", "COBOL")]).unwrap();
+        assert!(response.contains(r#""text":"COBOL""#), "{response}");
     }
 
     proptest! {
         #[test]
         fn filling_never_panics_and_every_argument_occurs_verbatim(a in r"(\{\{|\}\}|[#/\\]|a|b|\PC|\n){1,20}", b in ".*", c in ".*") {
-            let answer = get(TWO, &[("a", &a), ("b", &b), ("c", &c)]).unwrap();
+            let response = get(TWO, &[("a", &a), ("b", &b), ("c", &c)]).unwrap();
             let expected = format!("{a} {}", if b.is_empty() { "dflt" } else { &b });
             if !expected.trim().is_empty() {
-                prop_assert!(answer.contains(&serde_json::to_string(&expected).unwrap()), "{answer}");
+                prop_assert!(response.contains(&serde_json::to_string(&expected).unwrap()), "{response}");
             }
             if !c.trim().is_empty() {
-                prop_assert!(answer.contains(&serde_json::to_string(&format!("more {c}\n")).unwrap()), "{answer}");
+                prop_assert!(response.contains(&serde_json::to_string(&format!("more {c}\n")).unwrap()), "{response}");
             }
         }
     }

@@ -1,16 +1,15 @@
-//! The text of a prompt with places for its arguments.
+//! Text template of a prompt with placeholders for its arguments.
 //!
-//! A [`Template`] is parsed once, when the file is read, so that a mistake is the writer's to see and
-//! never the client's. Filling it copies the arguments' texts and looks at none of them: what an
-//! argument says is never expanded again, whatever braces it holds.
+//! A [`Template`] is parsed once, when the file is read, so that a mistake reaches the author and
+//! never the client. Filling copies the argument texts without examining them: an argument is never
+//! expanded, whatever braces it contains.
 //!
-//! The whole language: `{{name}}`, `{{#name}}…{{/name}}` (shown when the argument has a text) and
-//! `\{{` for two literal braces. Parsing takes time in proportion to the text.
-//! Knows nothing of: files, messages, JSON.
+//! The whole language: `{{name}}`, `{{#name}}…{{/name}}` (included if the argument has a text) and
+//! `\{{` for two literal braces. Parsing takes linear time.
 
 use std::collections::BTreeMap;
 
-/// A text cut into what stands fixed and what an argument fills.
+/// Parsed text: fixed parts, arguments and sections.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Template {
     parts: Vec<Part>,
@@ -23,34 +22,34 @@ enum Part {
     Section { argument: String, parts: Vec<Part> },
 }
 
-/// A mistake of the writer, at a line of the file (counted from 1).
+/// Author's mistake, at a line of the file (counted from 1).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Flaw {
+pub(super) struct Mistake {
     pub(super) line: usize,
     pub(super) what: String,
 }
 
-/// The filled text would not fit within the bound.
+/// Error: the filled text would exceed the bound.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
 impl Template {
-    /// Parses a text whose first line is `first_line` of its file, takes its tags from the `tags` that
-    /// the prompt may still have, and notes every mistake in `flaws`. The template is only worth something
+    /// Parses a text whose first line is `first_line` of its file, subtracts its tags from the
+    /// `tags` that the prompt may still have, and records every mistake. The template is valid only
     /// if none was added.
     pub(super) fn parse(
         text: &str,
         first_line: usize,
         declared: &[&str],
         tags: &mut usize,
-        flaws: &mut Vec<Flaw>,
+        mistakes: &mut Vec<Mistake>,
     ) -> Template {
         let (parts, open) = (Vec::new(), Vec::new());
-        Parser { text, first_line, declared, tags, flaws, at: 0, parts, open }.run()
+        Parser { text, first_line, declared, tags, mistakes, at: 0, parts, open }.run()
     }
 
-    /// Appends the filled text to `out`, which may not grow beyond `max` bytes: a short template that
-    /// names one long argument many times must not fill the memory.
+    /// Appends the filled text to `out`, which may not grow beyond `max` bytes: a short template
+    /// that names one long argument many times must not exhaust the memory.
     pub(super) fn fill(
         &self,
         given: &BTreeMap<&str, &str>,
@@ -86,7 +85,7 @@ fn fill_parts(
     Ok(())
 }
 
-/// Whether this can stand between the braces, and so be the name of an argument (or of a prompt).
+/// Whether this is a valid name of an argument (or of a prompt).
 pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= MAX_NAME_BYTES
@@ -102,14 +101,14 @@ struct Parser<'a> {
     first_line: usize,
     declared: &'a [&'a str],
     tags: &'a mut usize,
-    flaws: &'a mut Vec<Flaw>,
+    mistakes: &'a mut Vec<Mistake>,
     at: usize,
     parts: Vec<Part>,
-    /// The sections that are open, outermost first, each with the parts that stood before it.
-    open: Vec<Open>,
+    /// Open sections, outermost first, each with the parts before it.
+    open: Vec<OpenSection>,
 }
 
-struct Open {
+struct OpenSection {
     argument: String,
     at: usize,
     before: Vec<Part>,
@@ -117,14 +116,14 @@ struct Open {
 
 impl Parser<'_> {
     fn run(mut self) -> Template {
-        // Whoever reads no further flaws needs no further parts.
-        while self.flaws.len() < MAX_FLAWS
+        // After the last reported mistake the parts are not needed either.
+        while self.mistakes.len() < MAX_MISTAKES
             && let Some(found) = self.text[self.at..].find(OPEN)
         {
             let braces = self.at + found;
             let literal = &self.text[self.at..braces];
-            // As in a shell: each pair of backslashes is one, and one that is left over takes the
-            // braces their meaning.
+            // As in a shell: each pair of backslashes is one backslash, and an unpaired one makes
+            // the braces literal.
             let backslashes = literal.len() - literal.trim_end_matches('\\').len();
             self.push_text(self.at, braces - backslashes.div_ceil(2));
             self.at = braces + OPEN.len();
@@ -136,7 +135,7 @@ impl Parser<'_> {
         }
         self.push_text(self.at, self.text.len());
         while let Some(open) = self.open.pop() {
-            self.flaw(
+            self.mistake(
                 open.at,
                 format!("`{{{{#{}}}}}` is never closed with `{{{{/{0}}}}}`", open.argument),
             );
@@ -144,17 +143,19 @@ impl Parser<'_> {
         Template { parts: self.parts }
     }
 
-    /// Reads one tag; `self.at` stands behind its opening braces.
+    /// Parses one tag; `self.at` is the position after its opening braces.
     fn tag(&mut self, braces: usize) {
         let Some(tags) = self.tags.checked_sub(1) else {
             self.at = self.text.len();
-            return self.flaw(braces, format!("a prompt has at most {MAX_TAGS} tags of arguments"));
+            return self
+                .mistake(braces, format!("a prompt has at most {MAX_TAGS} tags of arguments"));
         };
         *self.tags = tags;
-        // Only up to the tag's own end: a long line would be read again for each tag in it.
+        // Searched only up to the tag's own end: otherwise a long line would be scanned again for
+        // each tag in it.
         let rest = &self.text[self.at..];
         let Some(length) = rest.find(CLOSE).filter(|length| !rest[..*length].contains('\n')) else {
-            return self.flaw(braces, format!("`{{{{` without `}}}}` on its line; {LITERAL}"));
+            return self.mistake(braces, format!("`{{{{` without `}}}}` on its line; {LITERAL}"));
         };
         let inside = self.text[self.at..self.at + length].trim();
         self.at += length + CLOSE.len();
@@ -165,22 +166,23 @@ impl Parser<'_> {
         if !self.declared.contains(&name) {
             let what = if is_name(name) {
                 format!(
-                    "`{{{{{inside}}}}}`: there is no argument `{name}` in the front matter; {LITERAL}"
+                    "`{{{{{inside}}}}}`: there is no argument `{name}` in the front matter; \
+                     {LITERAL}"
                 )
             } else {
                 let shown: String = inside.chars().take(MAX_NAME_BYTES).collect();
                 format!("`{{{{{shown}}}}}` does not name an argument; {LITERAL}")
             };
-            return self.flaw(braces, what);
+            return self.mistake(braces, what);
         }
         match mark {
             None => self.parts.push(Part::Argument(name.to_owned())),
             Some('#') => {
-                self.swallow_line(braces);
+                self.remove_tag_line(braces);
                 self.open_section(name, braces);
             }
             Some(_) => {
-                self.swallow_line(braces);
+                self.remove_tag_line(braces);
                 self.close_section(name, braces);
             }
         }
@@ -188,10 +190,10 @@ impl Parser<'_> {
 
     fn open_section(&mut self, name: &str, at: usize) {
         if self.open.len() == MAX_DEPTH {
-            self.flaw(at, format!("sections are nested more than {MAX_DEPTH} deep"));
+            self.mistake(at, format!("sections are nested more than {MAX_DEPTH} deep"));
         } else {
             let before = std::mem::take(&mut self.parts);
-            self.open.push(Open { argument: name.to_owned(), at, before });
+            self.open.push(OpenSection { argument: name.to_owned(), at, before });
         }
     }
 
@@ -201,16 +203,16 @@ impl Parser<'_> {
                 let parts = std::mem::replace(&mut self.parts, open.before);
                 self.parts.push(Part::Section { argument: open.argument, parts });
             }
-            None => self.flaw(
+            None => self.mistake(
                 at,
                 format!("`{{{{/{name}}}}}` closes a section that is not the last one opened"),
             ),
         }
     }
 
-    /// A section's tag that has a line to itself takes the line with it, so that leaving the section
-    /// out leaves no hole in the text.
-    fn swallow_line(&mut self, braces: usize) {
+    /// Removes the line of a section tag that is alone on it, so that an omitted section leaves no
+    /// blank line.
+    fn remove_tag_line(&mut self, braces: usize) {
         let before = &self.text[..braces];
         let indent = before.len() - before.trim_end_matches([' ', '\t']).len();
         let rest = &self.text[self.at..];
@@ -235,10 +237,10 @@ impl Parser<'_> {
         }
     }
 
-    fn flaw(&mut self, at: usize, what: String) {
-        if self.flaws.len() < MAX_FLAWS {
+    fn mistake(&mut self, at: usize, what: String) {
+        if self.mistakes.len() < MAX_MISTAKES {
             let line = self.first_line + self.text[..at].matches('\n').count();
-            self.flaws.push(Flaw { line, what });
+            self.mistakes.push(Mistake { line, what });
         }
     }
 }
@@ -247,14 +249,16 @@ const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
 const LITERAL: &str = "write `\\{{` for two literal braces";
 
-/// What the protocol's limits give a name.
+/// Maximum length of a name, as in the gateway's limits.
 const MAX_NAME_BYTES: usize = 128;
-/// The tags of one prompt. Each becomes a part that is kept, and takes several times the bytes of its text.
+/// Maximum tags of one prompt. Each becomes a part in memory, which takes several times the bytes
+/// of its text.
 pub(super) const MAX_TAGS: usize = 1000;
-/// Sections within sections; filling recurses this deep at most.
+/// Maximum nesting of sections; filling recurses at most this deep.
 const MAX_DEPTH: usize = 8;
-/// Enough for a writer to see what is wrong, and a bound on counting lines for a file full of braces.
-pub(super) const MAX_FLAWS: usize = 20;
+/// Maximum reported mistakes: enough for an author, and a bound on counting lines in a file full of
+/// braces.
+pub(super) const MAX_MISTAKES: usize = 20;
 
 #[cfg(test)]
 mod tests {
@@ -263,10 +267,10 @@ mod tests {
 
     const DECLARED: [&str; 2] = ["code", "focus"];
 
-    fn parse(text: &str) -> Result<Template, Vec<Flaw>> {
-        let mut flaws = Vec::new();
-        let template = Template::parse(text, 1, &DECLARED, &mut MAX_TAGS.clone(), &mut flaws);
-        if flaws.is_empty() { Ok(template) } else { Err(flaws) }
+    fn parse(text: &str) -> Result<Template, Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        let template = Template::parse(text, 1, &DECLARED, &mut MAX_TAGS.clone(), &mut mistakes);
+        if mistakes.is_empty() { Ok(template) } else { Err(mistakes) }
     }
 
     fn fill(text: &str, given: &[(&str, &str)]) -> String {
@@ -276,8 +280,8 @@ mod tests {
         out
     }
 
-    fn flaws(text: &str) -> Vec<(usize, String)> {
-        parse(text).unwrap_err().into_iter().map(|flaw| (flaw.line, flaw.what)).collect()
+    fn mistakes(text: &str) -> Vec<(usize, String)> {
+        parse(text).unwrap_err().into_iter().map(|mistake| (mistake.line, mistake.what)).collect()
     }
 
     #[test]
@@ -331,11 +335,11 @@ mod tests {
 
     #[test]
     fn every_mistake_is_reported_with_its_line() {
-        let found = flaws("{{code}}\n{{nobody}} {{ a b }}\n{{code\n}}\n{{/focus}}\n{{#focus}}");
+        let found = mistakes("{{code}}\n{{unknown}} {{ a b }}\n{{code\n}}\n{{/focus}}\n{{#focus}}");
         let lines: Vec<usize> = found.iter().map(|(line, _)| *line).collect();
         assert_eq!(lines, [2, 2, 3, 5, 6]);
         assert!(
-            found[0].1.starts_with("`{{nobody}}`: there is no argument `nobody`"),
+            found[0].1.starts_with("`{{unknown}}`: there is no argument `unknown`"),
             "{}",
             found[0].1
         );
@@ -359,7 +363,10 @@ mod tests {
     fn the_tags_of_a_prompt_are_bounded() {
         assert!(parse(&"{{code}}".repeat(MAX_TAGS)).is_ok());
         let too_many = format!("{}\n{{{{code}}}}{{{{code}}}}", "{{code}}".repeat(MAX_TAGS));
-        assert_eq!(flaws(&too_many), [(2, "a prompt has at most 1000 tags of arguments".into())]);
+        assert_eq!(
+            mistakes(&too_many),
+            [(2, "a prompt has at most 1000 tags of arguments".into())]
+        );
     }
 
     #[test]
@@ -367,7 +374,7 @@ mod tests {
         let nested =
             |depth: usize| format!("{}x{}", "{{#code}}".repeat(depth), "{{/code}}".repeat(depth));
         assert_eq!(fill(&nested(8), &[("code", "y")]), "x");
-        assert_eq!(flaws(&nested(9))[0], (1, "sections are nested more than 8 deep".to_owned()));
+        assert_eq!(mistakes(&nested(9))[0], (1, "sections are nested more than 8 deep".to_owned()));
     }
 
     proptest! {

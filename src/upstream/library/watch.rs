@@ -1,9 +1,8 @@
-//! Noticing that the folder has changed.
+//! Change detection for the prompt folder.
 //!
-//! The kernel's events say only *that* something happened; what it was is found by reading the folder
-//! again. Looking every two seconds finds what the kernel does not tell: changes in network folders, in
-//! sub-folders, and in a folder that was put in the place of the one that is watched.
-//! Knows nothing of: what is in the files.
+//! Kernel events say only *that* something happened; the folder is read again to find out what. A
+//! check every two seconds finds changes without an event: in network folders, in sub-folders, and
+//! in a folder that replaced the watched one.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Library;
 use super::folder;
-use super::loaded::Shelf;
+use super::loaded::LoadedPrompts;
 use crate::folder_watch::FolderWatch;
 
-/// Keeps a library as its folder is.
-pub(super) struct Watch {
+/// Task that keeps a library in step with its folder.
+pub(super) struct FolderWatcher {
     library: Library,
-    /// Moved by the kernel's events: no payload, so a burst is one change.
+    /// Changed by kernel events: no payload, so a burst counts as one change.
     events: watch::Sender<()>,
     kernel: Option<FolderWatch>,
     has_vanished: bool,
@@ -30,119 +29,130 @@ pub(super) struct Watch {
 
 enum Event {
     Stop,
-    /// The kernel says that something happened.
-    Told,
-    /// It is time to look.
-    Look,
+    /// Kernel event.
+    Kernel,
+    /// Time for a periodic check.
+    PeriodicCheck,
 }
 
-/// What a round on the disk gave.
-struct Round {
-    /// A new reading, if there was reason for one.
-    shelf: Option<Shelf>,
-    /// Another watcher, if the one at hand is none or has missed something.
+/// Result of one check of the disk.
+struct CheckResult {
+    /// New reading, if one was needed.
+    loaded: Option<LoadedPrompts>,
+    /// New kernel watcher, if there was none or it has missed a change.
     kernel: Option<FolderWatch>,
 }
 
-impl Watch {
-    pub(super) fn new(library: Library) -> Watch {
+impl FolderWatcher {
+    pub(super) fn new(library: Library) -> FolderWatcher {
         let (events, _) = watch::channel(());
-        Watch { library, events, kernel: None, has_vanished: false }
+        FolderWatcher { library, events, kernel: None, has_vanished: false }
     }
 
-    /// Ends only when `stop` fires, and then at once, even while the disk hangs.
+    /// Runs until `stop` fires, and then ends at once, even while the disk hangs.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut told = self.events.subscribe();
-        let mut look = interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut kernel_events = self.events.subscribe();
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
-                // Cannot be closed: `self.events` is its sender.
-                _ = told.changed() => Event::Told,
-                _ = look.tick() => Event::Look,
+                // The channel cannot be closed: `self.events` is its sender.
+                _ = kernel_events.changed() => Event::Kernel,
+                _ = ticks.tick() => Event::PeriodicCheck,
             };
-            let round = async {
+            let check = async {
                 match event {
                     Event::Stop => None,
-                    Event::Told => {
-                        sleep(BURST).await;
-                        // What happens from here on, while the folder is read, is another change.
-                        told.mark_unchanged();
-                        Some(self.round(true).await)
+                    Event::Kernel => {
+                        sleep(DEBOUNCE).await;
+                        // A change from here on, while the folder is read, is a new one.
+                        kernel_events.mark_unchanged();
+                        Some(self.check(true).await)
                     }
-                    Event::Look => Some(self.round(false).await),
+                    Event::PeriodicCheck => Some(self.check(false).await),
                 }
             };
-            let round = tokio::select! {
+            let check = tokio::select! {
                 biased;
                 () = stop.cancelled() => None,
-                round = round => round,
+                check = check => check,
             };
-            match round {
+            match check {
                 None => return,
-                Some(Ok(round)) => self.take(round),
-                Some(Err(bug)) => tracing::error!(%bug, "reading the prompt folder broke off"),
+                Some(Ok(check)) => self.take(check),
+                Some(Err(bug)) => {
+                    tracing::error!(%bug, "reading the prompt folder failed unexpectedly")
+                }
             }
         }
     }
 
-    /// One round on the disk. Without the kernel's word the folder is read only if the files' lengths
-    /// and times show a change; then the kernel has missed it, and is asked anew.
-    async fn round(&self, told: bool) -> Result<io::Result<Round>, JoinError> {
+    /// Checks the disk once. Without a kernel event the folder is read only if lengths or times of
+    /// files show a change; then the kernel watcher has missed it and is replaced.
+    async fn check(&self, has_event: bool) -> Result<io::Result<CheckResult>, JoinError> {
         let (library, events) = (self.library.clone(), self.events.clone());
-        let deaf = self.kernel.is_none();
+        let is_unwatched = self.kernel.is_none();
         spawn_blocking(move || {
-            let (dir, last) = (&library.inner.dir, library.shelf());
-            // Listening begins before looking, so that no change falls in between.
-            let kernel = if deaf { listen(&library, events.clone()) } else { None };
-            // What was changed before the kernel was listening may look the same: clocks of files are coarse.
-            if !told && kernel.is_none() && folder::look(dir, last.stamps())? == *last.stamps() {
-                return Ok(Round { shelf: None, kernel });
+            let (dir, last) = (&library.inner.dir, library.loaded());
+            // The watcher starts before the check, so that no change falls in between.
+            let kernel =
+                if is_unwatched { start_kernel_watch(&library, events.clone()) } else { None };
+            // A change before the watcher started may leave the same stamps: file timestamps are
+            // coarse.
+            if !has_event
+                && kernel.is_none()
+                && folder::current_stamps(dir, last.stamps())? == *last.stamps()
+            {
+                return Ok(CheckResult { loaded: None, kernel });
             }
-            let kernel = if told || deaf { kernel } else { listen(&library, events) };
-            Ok(Round { shelf: Some(Shelf::read(dir, Some(&last))?), kernel })
+            let kernel = if has_event || is_unwatched {
+                kernel
+            } else {
+                start_kernel_watch(&library, events)
+            };
+            Ok(CheckResult { loaded: Some(LoadedPrompts::read(dir, Some(&last))?), kernel })
         })
         .await
     }
 
-    fn take(&mut self, round: io::Result<Round>) {
+    fn take(&mut self, check: io::Result<CheckResult>) {
         let dir = self.library.inner.dir.display();
-        match round {
-            Ok(round) => {
+        match check {
+            Ok(check) => {
                 if std::mem::take(&mut self.has_vanished) {
-                    tracing::info!(%dir, "the prompt folder is back");
+                    tracing::info!(%dir, "prompt folder readable again");
                 }
-                if let Some(kernel) = round.kernel {
+                if let Some(kernel) = check.kernel {
                     self.kernel = Some(kernel);
                 }
-                if let Some(shelf) = round.shelf {
-                    self.library.publish(shelf);
+                if let Some(loaded) = check.loaded {
+                    self.library.publish(loaded);
                 }
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.has_vanished, true) {
-                    tracing::warn!(%dir, %error, "the prompt folder cannot be read; keeping its last prompts");
+                    tracing::warn!(%dir, %error, "prompt folder unreadable, last prompts kept");
                 }
-                // It watches a folder that is gone; the one that comes will need another.
+                // The watcher belongs to a folder that is gone; a new folder needs a new watcher.
                 self.kernel = None;
             }
         }
     }
 }
 
-/// Has the kernel give notice of changes in the folder itself.
-fn listen(library: &Library, events: watch::Sender<()>) -> Option<FolderWatch> {
+/// Starts a kernel watcher for the folder itself.
+fn start_kernel_watch(library: &Library, events: watch::Sender<()>) -> Option<FolderWatch> {
     let dir = library.inner.dir.clone();
     let library = library.clone();
-    let is_asked_about = move |name: &OsStr| library.shelf().stamps().concern(name);
-    FolderWatch::start([&*dir], is_asked_about, events)
+    let is_relevant = move |name: &OsStr| library.loaded().stamps().concern(name);
+    FolderWatch::start([&*dir], is_relevant, events)
 }
 
 /// Editors write a file in several steps, and a checkout writes many files.
-const BURST: Duration = Duration::from_millis(100);
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const DEBOUNCE: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -151,8 +161,8 @@ mod tests {
 
     use super::*;
 
-    /// A folder of prompts on the real disk, watched with the real clock.
-    struct Watched {
+    /// Prompt folder on the real disk, watched with the real clock.
+    struct WatchedFolder {
         dir: tempfile::TempDir,
         library: Library,
         changes: watch::Receiver<u64>,
@@ -160,8 +170,8 @@ mod tests {
         task: tokio::task::JoinHandle<()>,
     }
 
-    impl Watched {
-        fn start(files: &[(&str, &str)]) -> Watched {
+    impl WatchedFolder {
+        fn start(files: &[(&str, &str)]) -> WatchedFolder {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir(dir.path().join("prompts")).unwrap();
             for (name, text) in files {
@@ -170,7 +180,7 @@ mod tests {
             let library = Library::open(&dir.path().join("prompts")).unwrap();
             let (changes, stop) = (library.changes(), CancellationToken::new());
             let task = tokio::spawn(library.clone().watch(stop.clone()));
-            Watched { dir, library, changes, stop, task }
+            WatchedFolder { dir, library, changes, stop, task }
         }
 
         fn path(&self, name: &str) -> std::path::PathBuf {
@@ -185,7 +195,8 @@ mod tests {
             )
         }
 
-        /// Waits until the answer for `a` holds this text: by the changes alone.
+        /// Waits until the response for `a` contains this text, driven by change notifications
+        /// only.
         async fn becomes(&mut self, text: &str) {
             let deadline = Duration::from_secs(30);
             while !self.text("a").contains(text) {
@@ -201,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_is_written_anew_is_read_anew() {
-        let mut watched = Watched::start(&[("a.md", "---\n---\none")]);
+        let mut watched = WatchedFolder::start(&[("a.md", "---\n---\none")]);
         fs::write(watched.path("a.md"), "---\n---\ntwo").unwrap();
         watched.becomes("two").await;
         watched.end().await;
@@ -209,7 +220,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_is_saved_by_renaming_is_read_anew() {
-        let mut watched = Watched::start(&[("a.md", "---\n---\none")]);
+        let mut watched = WatchedFolder::start(&[("a.md", "---\n---\none")]);
         fs::write(watched.path(".a.md.tmp"), "---\n---\ntwo").unwrap();
         fs::rename(watched.path(".a.md.tmp"), watched.path("a.md")).unwrap();
         watched.becomes("two").await;
@@ -218,7 +229,7 @@ mod tests {
 
     #[tokio::test]
     async fn files_come_and_go() {
-        let mut watched = Watched::start(&[]);
+        let mut watched = WatchedFolder::start(&[]);
         fs::write(watched.path("a.md"), "---\n---\none").unwrap();
         watched.becomes("one").await;
         fs::remove_file(watched.path("a.md")).unwrap();
@@ -228,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_in_a_sub_folder_is_found_by_looking() {
-        let mut watched = Watched::start(&[("a.md", "---\n---\n<!-- embed: sub/b.txt -->")]);
+        let mut watched = WatchedFolder::start(&[("a.md", "---\n---\n<!-- embed: sub/b.txt -->")]);
         fs::create_dir(watched.path("sub")).unwrap();
         fs::write(watched.path("sub/b.txt"), "one").unwrap();
         watched.becomes("one").await;
@@ -239,7 +250,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_turns_bad_keeps_its_last_good_version_and_the_rest_goes_on() {
-        let mut watched = Watched::start(&[("a.md", "---\n---\none"), ("b.md", "---\n---\nbee")]);
+        let mut watched =
+            WatchedFolder::start(&[("a.md", "---\n---\none"), ("b.md", "---\n---\nbee")]);
         fs::write(watched.path("b.md"), "---\nname: [").unwrap();
         fs::write(watched.path("a.md"), "---\n---\ntwo").unwrap();
         watched.becomes("two").await;
@@ -252,10 +264,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_folder_that_vanishes_keeps_its_prompts_and_may_come_back() {
-        let mut watched = Watched::start(&[("a.md", "---\n---\none")]);
+        let mut watched = WatchedFolder::start(&[("a.md", "---\n---\none")]);
         fs::rename(watched.dir.path().join("prompts"), watched.dir.path().join("away")).unwrap();
-        let round = Watch::new(watched.library.clone()).round(true).await.unwrap();
-        assert!(round.is_err());
+        let check = FolderWatcher::new(watched.library.clone()).check(true).await.unwrap();
+        assert!(check.is_err());
         assert!(watched.text("a").contains("one"));
         fs::create_dir(watched.dir.path().join("new")).unwrap();
         fs::write(watched.dir.path().join("new/a.md"), "---\n---\ntwo").unwrap();
@@ -271,15 +283,15 @@ mod tests {
         fs::write(dir.path().join("used.txt"), "text").unwrap();
         fs::write(dir.path().join("weir.log"), "").unwrap();
         let library = Library::open(dir.path()).unwrap();
-        let (events, told) = watch::channel(());
-        let _kernel = listen(&library, events).unwrap();
+        let (events, kernel_events) = watch::channel(());
+        let _kernel = start_kernel_watch(&library, events).unwrap();
         fs::write(dir.path().join("used.txt"), "more").unwrap();
         let begin = std::time::Instant::now();
-        while !told.has_changed().unwrap() {
+        while !kernel_events.has_changed().unwrap() {
             assert!(begin.elapsed() < Duration::from_secs(30), "there is a notice of `used.txt`");
             std::thread::yield_now();
         }
-        let concern = |name: &str| library.shelf().stamps().concern(name.as_ref());
+        let concern = |name: &str| library.loaded().stamps().concern(name.as_ref());
         assert_eq!(["a.md", "used.txt", "weir.log"].map(concern), [true, true, false]);
     }
 }

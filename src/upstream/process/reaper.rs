@@ -1,94 +1,114 @@
-//! The process between Weir and a child: Weir's own binary once more, which stays as long as the child does.
+//! Reaper: the process between Weir and a child process. It is Weir's own binary, and lives as long
+//! as the child.
 //!
-//! What a child has started ends with it, also what has left its process group and lost its parent: on Linux such
-//! processes are handed to the keeper, as their nearest ancestor that asked for them. So whose they are is never a
-//! guess, and nobody else's are touched. It waits for what it was handed, so that nothing of it stays in the table of
-//! processes, and ends as the child has ended, so that whoever waits for it learns how.
+//! Descendants of a child end with it, also those that left its process group and lost their
+//! parent: on Linux such orphans are adopted by the reaper, their nearest ancestor that registered
+//! as a child subreaper. So their origin is certain, and no other process is touched. The reaper
+//! waits for adopted processes, so that no zombies remain, and ends as the child has ended, so that
+//! Weir learns how.
 //!
-//! Promises: within [`SWEEP`] of the child's end nothing that it has started is left, as far as signals and
-//! `/proc` reach. The same if Weir ends, however it ends. A request to leave (SIGTERM) is handed on to the child's process
-//! group; [`END_ALL`] ends everything at once. What Weir itself does not end of (SIGHUP, SIGUSR1 …) does not end a keeper either.
-//!
-//! Knows nothing of: what is started. It has one thread, opens nothing, and holds no pipe of the child's.
+//! Invariants: within [`SWEEP_TIMEOUT`] of the child's end no descendant is left, as far as signals
+//! and `/proc` reach; the same if Weir ends, however it ends. SIGTERM is passed on to the child's
+//! process group; [`END_ALL`] kills everything at once. Signals that do not end Weir (SIGHUP,
+//! SIGUSR1 …) do not end a reaper either. It has one thread, opens nothing, and has none of the
+//! child's pipes open.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal as Heard};
+use nix::sys::signal::{SigSet, Signal as PendingSignal};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, getppid,
     kill_process, kill_process_group, set_child_subreaper, set_parent_process_death_signal,
     setrlimit, wait, waitid, waitpid,
 };
 
-use crate::upstream::process::shim::{self, UNSTARTED};
+use crate::upstream::process::{
+    EXIT_NOT_STARTED, SELF_EXE, SHIM_MARK, close_descriptors_from, with_process_group,
+};
 
-/// Tells the keeper to end the child and all that it has started, now. Not a signal that operators send to all processes of
-/// a name: a keeper bears the name of Weir's binary.
+/// Signal that makes the reaper kill the child and its descendants. Not a signal that operators
+/// send to all processes of a name: a reaper has the name of Weir's binary.
 pub(crate) const END_ALL: Signal = Signal::VTALARM;
 
-/// How long what a child has started may take to be gone: what the kernel holds on to is left to it.
-const SWEEP: Duration = Duration::from_secs(1);
-/// The pause between two looks at who is still there.
-const LOOK: Duration = Duration::from_millis(2);
+/// Time within which the descendants of an ended child are killed; a process that the kernel keeps
+/// longer is left to it.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause between two scans for remaining processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Starts the program as a child and keeps it until its end, which is then the keeper's own.
-pub(crate) fn keep(parent: Option<Pid>, program: OsString, arguments: Vec<OsString>) -> ExitCode {
-    let heard = signals();
-    // From here on they wait to be asked for; none can be missed.
-    let asked = heard.thread_block().is_ok()
+/// Starts the program as a child and serves as its reaper until its end. Ends as the child has
+/// ended.
+pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsString>) -> ExitCode {
+    let signal_set = signals();
+    // From here on signals stay pending until they are read; none can be missed.
+    let is_set_up = signal_set.thread_block().is_ok()
         && set_parent_process_death_signal(Some(END_ALL)).is_ok()
-        // On an old kernel this fails, and what lost its parent goes elsewhere.
+        // On an old kernel this fails, and orphans are adopted elsewhere.
         && set_child_subreaper(Some(getpid())).is_ok();
-    // The kernel says nothing of a parent that was gone before it was asked.
-    if !asked || getppid() != parent {
+    // The kernel does not signal the death of a parent that was gone before the request.
+    if !is_set_up || getppid() != parent {
         return ExitCode::FAILURE;
     }
-    shim::close_the_rest(3);
-    let mut command = Command::new(shim::SELF);
-    command.arg(shim::MARK).arg(std::process::id().to_string()).arg(program).args(arguments);
-    let child = match shim::leads_a_group(&mut command).spawn() {
+    close_descriptors_from(3);
+    let mut command = Command::new(SELF_EXE);
+    command.arg(SHIM_MARK).arg(std::process::id().to_string()).arg(program).args(arguments);
+    let child = match with_process_group(&mut command).spawn() {
         Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
         Err(error) => {
             eprintln!("weir: the program cannot be started: {error}");
-            return ExitCode::from(UNSTARTED);
+            return ExitCode::from(EXIT_NOT_STARTED);
         }
     };
     let Some(child) = child else { return ExitCode::FAILURE };
-    // Else nobody would notice that the child has closed its own.
-    shim::close_the_rest(0);
+    // Otherwise the end of the child's own pipes would go unnoticed.
+    close_descriptors_from(0);
     let status = loop {
-        match heard.wait() {
-            Ok(Heard::SIGCHLD) => {
-                // Not waited for yet, so its number is still its group's.
+        match signal_set.wait() {
+            Ok(PendingSignal::SIGCHLD) => {
+                // The child has not been waited for, so its process id still belongs to its group.
                 if has_ended(child) {
                     break end_all(child);
                 }
-                // What it had started, and left to us.
+                // An adopted orphan.
                 for process in children().into_iter().filter(|it| *it != child) {
                     let _ = waitpid(Some(process), WaitOptions::NOHANG);
                 }
             }
-            Ok(Heard::SIGVTALRM) => break end_all(child),
-            Ok(Heard::SIGTERM | Heard::SIGINT) => _ = kill_process_group(child, Signal::TERM),
+            Ok(PendingSignal::SIGVTALRM) => break end_all(child),
+            Ok(PendingSignal::SIGTERM | PendingSignal::SIGINT) => {
+                _ = kill_process_group(child, Signal::TERM)
+            }
             Ok(_) | Err(_) => {}
         }
     };
     end_like(status)
 }
 
-/// What a keeper listens to; everything else ends it, or is ignored, as usual.
+/// Signals that a reaper reads; all others end it or are ignored, as usual.
 fn signals() -> SigSet {
-    let with_effect = [Heard::SIGCHLD, Heard::SIGVTALRM, Heard::SIGTERM, Heard::SIGINT];
-    // Sent to all processes of this name, these mean Weir: reload, stop, reopen files, hand over.
-    let without = [Heard::SIGHUP, Heard::SIGQUIT, Heard::SIGUSR1, Heard::SIGUSR2, Heard::SIGALRM];
+    let with_effect = [
+        PendingSignal::SIGCHLD,
+        PendingSignal::SIGVTALRM,
+        PendingSignal::SIGTERM,
+        PendingSignal::SIGINT,
+    ];
+    // If sent to all processes of this name, these are meant for Weir: reload, stop, reopen files,
+    // upgrade.
+    let without = [
+        PendingSignal::SIGHUP,
+        PendingSignal::SIGQUIT,
+        PendingSignal::SIGUSR1,
+        PendingSignal::SIGUSR2,
+        PendingSignal::SIGALRM,
+    ];
     with_effect.into_iter().chain(without).collect()
 }
 
-/// Hears the usual signals again: what a keeper becomes, or starts, inherits what it has put off.
-pub(crate) fn hear_again() {
+/// Unblocks the signals: the process that a reaper becomes, or starts, inherits the blocked set.
+pub(crate) fn unblock_signals() {
     let _ = signals().thread_unblock();
 }
 
@@ -97,12 +117,12 @@ fn has_ended(child: Pid) -> bool {
     matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)))
 }
 
-/// Ends the child, if it runs, and all that it has started; tells how the child has ended.
+/// Kills the child, if it runs, and its descendants; returns how the child has ended.
 fn end_all(child: Pid) -> Option<WaitStatus> {
     let _ = kill_process_group(child, Signal::KILL);
-    let (mut status, until) = (None, Instant::now() + SWEEP);
+    let (mut status, until) = (None, Instant::now() + SWEEP_TIMEOUT);
     loop {
-        // Those of a process that ends become ours in turn.
+        // The children of an ended process are adopted in turn.
         for process in children() {
             let _ = kill_process(process, Signal::KILL);
         }
@@ -112,20 +132,20 @@ fn end_all(child: Pid) -> Option<WaitStatus> {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(rustix::io::Errno::INTR) => {}
-                // There is nobody left.
+                // No child is left.
                 Err(_) => return status,
             }
         }
         if Instant::now() > until {
             return status;
         }
-        // Nobody wakes it: it is the pause alone.
-        park_timeout(LOOK);
+        // Nothing unparks the thread: this is a plain pause.
+        park_timeout(POLL_INTERVAL);
     }
 }
 
-/// The processes whose parent this one is. They are not waited for by anybody else, so none of these numbers can be
-/// another's by now.
+/// Returns the child processes of this process. Only this process waits for them, so none of these
+/// ids can have been reused.
 fn children() -> Vec<Pid> {
     let process = std::process::id();
     let text = std::fs::read_to_string(format!("/proc/self/task/{process}/children"));
@@ -140,15 +160,16 @@ fn end_like(status: Option<WaitStatus>) -> ExitCode {
         return ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX));
     }
     let Some(number) = status.terminating_signal() else { return ExitCode::FAILURE };
-    hear_again();
-    // If there was anything to be kept for who debugs it, the child has left it.
+    unblock_signals();
+    // The child has already left a core dump, if there is to be one.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     if let Some(signal) = Signal::from_named_raw(number) {
-        // Twice: the first one of some kinds is taken by Rust's own handler, which then lets go of them.
+        // Twice: Rust's own handler takes the first one of some signals, and then uninstalls
+        // itself.
         for _ in 0..2 {
             let _ = kill_process(getpid(), signal);
         }
     }
-    // As shells say it.
+    // Exit code as in shells.
     ExitCode::from(u8::try_from(128 + number).unwrap_or(u8::MAX))
 }

@@ -1,13 +1,13 @@
-//! The step between Weir and a child's program: Weir's own binary, started once more, which becomes the program.
+//! Exec shim: Weir's own binary, started once more, which replaces itself with the program of a
+//! child process.
 //!
-//! What has to be so in the child cannot be said from outside of it. On the way the shim asks the kernel to end the
-//! child when its keeper (`keeper.rs`) ends, however it ends, and closes what Weir itself was started with and is nobody
-//! else's. Where the keeper is to be started, it becomes that instead.
+//! Some properties of a process can only be set from inside. The shim asks the kernel to end the
+//! child when its reaper (`reaper.rs`) ends, however that happens, and closes inherited descriptors
+//! that belong to Weir only. Started as the reaper, it becomes the reaper instead.
 //!
-//! Promises: nothing else is done here, and nothing is left of it: the program has the shim's process, pipes,
-//! environment and folder. If it cannot be started, standard error says why, and the exit code is [`UNSTARTED`].
-//!
-//! Knows nothing of: what is started.
+//! Invariants: the shim does nothing else and leaves nothing behind: the program has the shim's
+//! process, pipes, environment and working directory. If the program cannot be started, standard
+//! error states the reason, and the exit code is `EXIT_NOT_STARTED`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -17,75 +17,50 @@ use rustix::process::{Pid, getppid};
 
 #[cfg(target_os = "linux")]
 use crate::upstream::process::reaper;
+use crate::upstream::process::{EXIT_NOT_STARTED, REAPER_MARK, SHIM_MARK, close_descriptors_from};
 
-/// What the shim is started with; then come the number of its parent, the program and its arguments.
-pub(crate) const MARK: &str = "__become";
-
-/// The same for a keeper.
-pub(crate) const KEEP: &str = "__keep";
-
-/// Where the program of a process is found on Linux, even if its file has been replaced since.
-pub(crate) const SELF: &str = "/proc/self/exe";
-
-/// The exit code if the program cannot be started, as shells have it.
-pub(crate) const UNSTARTED: u8 = 127;
-
-/// Becomes the program that the arguments name, if these are the shim's; `None` for all others. It has to be the
-/// first thing that the process does: what is open by then was inherited, and is closed.
+/// Becomes the program that the arguments name, if they are the shim's; `None` for all others. Has
+/// to be the first call of the process: every descriptor that is open by then was inherited, and is
+/// closed.
 pub fn run() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let mark = arguments.next()?;
-    if mark != *MARK && mark != *KEEP {
+    if mark != *SHIM_MARK && mark != *REAPER_MARK {
         return None;
     }
     let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw);
     let program = arguments.next()?;
     #[cfg(target_os = "linux")]
-    if mark == *KEEP {
-        return Some(reaper::keep(parent, program, arguments.collect()));
+    if mark == *REAPER_MARK {
+        return Some(reaper::run(parent, program, arguments.collect()));
     }
-    Some(become_it(parent, program, arguments))
+    Some(exec_program(parent, program, arguments))
 }
 
-fn become_it(
+fn exec_program(
     parent: Option<Pid>,
     program: OsString,
     arguments: impl Iterator<Item = OsString>,
 ) -> ExitCode {
     end_with_parent();
-    // The kernel says nothing of a parent that was gone before it was asked.
+    // The kernel does not signal the death of a parent that was gone before the request.
     if getppid() != parent {
         return ExitCode::FAILURE;
     }
-    close_the_rest(3);
+    close_descriptors_from(3);
     #[cfg(target_os = "linux")]
-    reaper::hear_again();
+    reaper::unblock_signals();
     let error = Command::new(&program).args(arguments).exec();
     eprintln!("weir: the program cannot be started: {error}");
-    ExitCode::from(UNSTARTED)
+    ExitCode::from(EXIT_NOT_STARTED)
 }
 
 #[cfg(target_os = "linux")]
 fn end_with_parent() {
     use rustix::process::{Signal, set_parent_process_death_signal};
-    // An error means an old kernel; then the child has to notice that its standard input has ended.
+    // An error means an old kernel; then the child has to notice the end of its standard input.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
 }
 
 #[cfg(not(target_os = "linux"))]
 fn end_with_parent() {}
-
-/// Has what a command starts lead a process group of its own.
-pub(crate) fn leads_a_group(command: &mut Command) -> &mut Command {
-    command.process_group(0)
-}
-
-/// Closes every descriptor from this one on; the first three are the pipes.
-pub(crate) fn close_the_rest(first: i32) {
-    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    // All of them first: the folder that is read is one of them.
-    let open: Vec<i32> = open.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect();
-    for number in open.into_iter().filter(|number| *number >= first) {
-        let _ = nix::unistd::close(number);
-    }
-}

@@ -1,9 +1,7 @@
-//! The one thread from which children are started.
+//! Spawner thread: the one thread from which child processes are started.
 //!
-//! The kernel ends a child with the *thread* that has started it, and the threads of a runtime come and go. This one
-//! lives as long as the program does.
-//!
-//! Knows nothing of: what is started, and what a child needs.
+//! On Linux the kernel ends a child with the *thread* that has started it (parent-death signal),
+//! and the threads of a runtime come and go. This thread lives as long as the program.
 
 use std::io;
 use std::sync::OnceLock;
@@ -13,37 +11,39 @@ use std::thread;
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 
-/// How many may wait for the thread; more wait for a place. To start a child takes a millisecond or so.
-const WAITING: usize = 64;
+/// Queue of start requests; when it is full, further requests wait. A start takes about a
+/// millisecond.
+const MAX_QUEUED: usize = 64;
 
-/// A child to be started.
-struct Order {
+/// Request to start a child process.
+struct SpawnRequest {
     command: Command,
-    /// Hears of the child's end.
+    /// Runtime that is notified of the child's end.
     runtime: Handle,
     done: SyncSender<io::Result<Child>>,
 }
 
-/// Starts a child that lives no longer than the program. Waits for that, as starting one does anyway.
+/// Starts a child process that lives no longer than the program. Blocks until it is started, as
+/// starting a process does anyway.
 pub(crate) fn spawn(command: Command) -> io::Result<Child> {
-    static ORDERS: OnceLock<Result<SyncSender<Order>, String>> = OnceLock::new();
-    let orders = ORDERS.get_or_init(|| {
-        let (sender, orders) = sync_channel(WAITING);
-        let started = thread::Builder::new().name("children".into()).spawn(|| run(orders));
+    static REQUESTS: OnceLock<Result<SyncSender<SpawnRequest>, String>> = OnceLock::new();
+    let requests = REQUESTS.get_or_init(|| {
+        let (sender, requests) = sync_channel(MAX_QUEUED);
+        let started = thread::Builder::new().name("children".into()).spawn(|| run(requests));
         started.map(|_| sender).map_err(|error| error.to_string())
     });
-    let orders = orders.as_ref().map_err(|error| io::Error::other(error.clone()))?;
+    let requests = requests.as_ref().map_err(|error| io::Error::other(error.clone()))?;
     let (done, started) = sync_channel(1);
-    let gone = |_| io::Error::other("the thread that starts children is gone");
-    let order = Order { command, runtime: Handle::current(), done };
-    orders.send(order).map_err(|_| gone(()))?;
+    let gone = |_| io::Error::other("the thread that starts child processes has ended");
+    let request = SpawnRequest { command, runtime: Handle::current(), done };
+    requests.send(request).map_err(|_| gone(()))?;
     started.recv().map_err(|_| gone(()))?
 }
 
-fn run(orders: Receiver<Order>) {
-    for Order { mut command, runtime, done } in orders {
+fn run(requests: Receiver<SpawnRequest>) {
+    for SpawnRequest { mut command, runtime, done } in requests {
         let _entered = runtime.enter();
-        // Whoever waits for it cannot have gone: it waits without being dropped.
+        // The receiver still exists: it blocks without being dropped.
         let _ = done.send(command.spawn());
     }
 }

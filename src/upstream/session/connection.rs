@@ -1,7 +1,7 @@
-//! A connection that is open: a wire and the dialect that is spoken over it.
+//! Open connection to an upstream: a transport and the era's dialect over it.
 //!
-//! The era was chosen once, when the connection was opened; here the two dialects meet for the last
-//! time, in one `match` per function.
+//! The era was determined when the connection was opened; this is the last place where both
+//! dialects occur, in one `match` per function.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,455 +12,429 @@ use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::cpu_bound;
-use crate::json::Object;
 use crate::jsonrpc;
-use crate::mcp::call::{Call, Method, Outcome, Reply};
-use crate::mcp::capabilities::Capabilities;
+use crate::mcp::call::{Method, ResponseOutcome, UpstreamRequest, UpstreamResponse};
 use crate::mcp::code;
-use crate::mcp::kind::{Kind, Topic};
-use crate::mcp::log_level::Level;
-use crate::mcp::revision::{Era, Revision};
+use crate::mcp::kind::Kind;
+use crate::mcp::log_level::LogLevel;
+use crate::mcp::revision::Era;
 use crate::mcp::task::TaskScope;
-use crate::upstream::input_requests::Questions;
-use crate::upstream::library_upstream::Prompts;
-use crate::upstream::message::{Answer, Failure, Outgoing, Sent, Wire};
-use crate::upstream::session::pagination::Walk;
+use crate::upstream::input_requests::InputRequests;
+use crate::upstream::message::error_code;
+use crate::upstream::message::{OutboundRequest, SentFlag, TransportError, TransportResponse};
+use crate::upstream::session::handshake::HandshakeInfo;
+use crate::upstream::session::library::LibraryConnection;
+use crate::upstream::session::pagination::ListPager;
 use crate::upstream::session::{input_retry, legacy, modern};
-use crate::upstream::subscriptions::Interest;
-use crate::upstream::transport::dispatcher::Ear;
-use crate::upstream::{About, Listing, MAX_INSTRUCTIONS_BYTES, Settings};
+use crate::upstream::subscriptions::SubscriptionRegistry;
+use crate::upstream::transport::Transport;
+use crate::upstream::transport::dispatcher::Dispatcher;
+use crate::upstream::{ConnectionInfo, Listing, Settings};
 
-/// What a server said of itself when the connection was opened.
-#[derive(Debug)]
-pub(crate) struct Introduction {
-    pub(crate) revision: Revision,
-    /// Which topics it declares.
-    pub(crate) topics: [bool; 3],
-    /// Of which topics it tells changes.
-    pub(crate) tells: [bool; 3],
-    pub(crate) capabilities: Capabilities,
-    pub(crate) instructions: Option<Arc<str>>,
-}
-
-impl Introduction {
-    /// Reads what a server answers to the opening request, as far as it means the same in both eras.
-    pub(crate) fn read(revision: Revision, result: &Object) -> Self {
-        let declared = result.get_object("capabilities").unwrap_or_default();
-        let of_topic = |topic: Topic| declared.get_object(topic.capability());
-        let tells = |topic: Topic| {
-            of_topic(topic).is_some_and(|about| about.get("listChanged") == Some("true"))
-        };
-        let mut capabilities = Capabilities::read(&declared);
-        // 2024-11-05 has `completion/complete` but no capability for it.
-        capabilities.completions |= revision == Revision::V2024_11_05;
-        // The eras know tasks of different shapes: the newer one's mean nothing from a legacy server.
-        if revision.era() == Era::Legacy {
-            capabilities = capabilities.without_tasks();
-        }
-        Self {
-            revision,
-            topics: Topic::ALL.map(|topic| of_topic(topic).is_some()),
-            tells: Topic::ALL.map(tells),
-            capabilities,
-            instructions: result.get_string("instructions").and_then(|text| kept(&text)),
-        }
-    }
-}
-
-/// What is kept of a server's instructions: their beginning, and how much that is. `None` if they say
-/// nothing.
-fn kept(text: &str) -> Option<Arc<str>> {
-    let text = text.trim();
-    if text.len() <= MAX_INSTRUCTIONS_BYTES {
-        return (!text.is_empty()).then(|| text.into());
-    }
-    let mut end = MAX_INSTRUCTIONS_BYTES;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    Some(format!("{}\n\n[cut here: {end} of {} bytes]", &text[..end], text.len()).into())
-}
-
-/// What the answer to an opening request means.
-#[derive(Debug)]
-pub(crate) enum Opening {
-    /// The connection is open.
-    Introduced(Introduction),
-    /// The server speaks the other era.
-    AnotherEra,
-    /// The server refused, and names what it was spoken to in among what it speaks; in words.
-    Retry(String),
-    /// The server speaks this era and will not have us; in words.
-    Refused(String),
-}
-
-/// How the server is spoken to.
+/// Dialect of the connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Dialect {
-    Legacy(legacy::Dialect),
-    Modern(modern::Dialect),
+    Legacy(legacy::LegacyDialect),
+    Modern(modern::ModernDialect),
 }
 
-// === Connection ===
+// === UpstreamConnection ===
 
-/// What calls go over. Cheap to clone.
+/// Destination of calls. Cheap to clone.
 #[derive(Clone)]
-pub(crate) enum Connection {
-    /// To a server.
-    Wired(Arc<Wired>),
-    /// To the prompt library, which is in the house.
-    Library(Prompts),
+pub(crate) enum UpstreamConnection {
+    /// Session with a server.
+    Session(Arc<McpSession>),
+    /// The built-in prompt library.
+    Library(LibraryConnection),
 }
 
-impl Connection {
-    /// What the other side said of itself.
-    pub(crate) fn about(&self) -> &Arc<About> {
+impl UpstreamConnection {
+    /// Information about the server.
+    pub(crate) fn about(&self) -> &Arc<ConnectionInfo> {
         match self {
-            Self::Wired(wired) => &wired.about,
-            Self::Library(prompts) => prompts.about(),
+            Self::Session(session) => &session.about,
+            Self::Library(library) => library.about(),
         }
     }
 
-    /// Where the tasks are known that begin here; `None` where none can.
+    /// Scope of the task ids of this connection; `None` where no tasks exist.
     pub(crate) fn task_scope(&self) -> Option<TaskScope> {
         match self {
-            Self::Wired(wired) => Some(wired.scope),
+            Self::Session(session) => Some(session.scope),
             Self::Library(_) => None,
         }
     }
 
-    /// Sends a call, once; a tool's once more if it was refused unexecuted because its headers are not
-    /// what the server wants (any more), and a new list of its tools says otherwise.
+    /// Sends a call, once. A tool call is sent once more if the server refused it unexecuted
+    /// because of its headers, and a new list of its tools requires other ones.
     ///
-    /// What the server asks on the way goes to `questions`, and the answers from there to the server; `sent` knows
-    /// whether any of it has been written.
+    /// Input requests of the server go to `input_requests`, and the responses from there to the
+    /// server; `sent` records whether any request of the call has been written.
     pub(crate) async fn call(
         &self,
-        call: &Call,
-        questions: &Questions,
-        sent: &Sent,
+        call: &UpstreamRequest,
+        input_requests: &InputRequests,
+        sent: &SentFlag,
         settings: &Settings,
-    ) -> Result<Reply, Failure> {
-        let wired = match self {
-            Self::Wired(wired) => wired,
-            Self::Library(prompts) => return Ok(prompts.call(call)),
+    ) -> Result<UpstreamResponse, TransportError> {
+        let session = match self {
+            Self::Session(session) => session,
+            Self::Library(library) => return Ok(library.call(call)),
         };
-        if call.scope.is_some_and(|scope| scope != wired.scope) {
-            return Err(Failure::NoSuchTask);
+        if call.scope.is_some_and(|scope| scope != session.scope) {
+            return Err(TransportError::NoSuchTask);
         }
-        if wired.about.era() == Era::Legacy || !modern::reads(call) {
-            return self.send(wired, call, questions, sent, settings).await;
+        if session.about.era() == Era::Legacy || !modern::reads_input_requests(call) {
+            return self.send(session, call, input_requests, sent, settings).await;
         }
-        let send = |call| async move { self.send(wired, &call, questions, sent, settings).await };
-        // Boxed, as is all here that few calls need: the future of every call would have room for it, and is moved.
-        Box::pin(input_retry::run(call, questions, send)).await
+        let send =
+            |call| async move { self.send(session, &call, input_requests, sent, settings).await };
+        // Boxed, like everything here that few calls need: otherwise it would enlarge the future of
+        // every call, which is moved.
+        Box::pin(input_retry::send_with_retries(call, input_requests, send)).await
     }
 
     async fn send(
         &self,
-        wired: &Wired,
-        call: &Call,
-        questions: &Questions,
-        sent: &Sent,
+        session: &McpSession,
+        call: &UpstreamRequest,
+        input_requests: &InputRequests,
+        sent: &SentFlag,
         settings: &Settings,
-    ) -> Result<Reply, Failure> {
-        let request = wired.dress(call, questions, sent);
+    ) -> Result<UpstreamResponse, TransportError> {
+        let request = session.build_request(call, input_requests, sent);
         let headers = (call.method == Method::CallTool).then(|| request.headers.clone());
-        let answer = wired.ask_logging(call, request).await?;
+        let response = session.send_with_log_level(call, request).await?;
         let is_mismatch = matches!(
-            &answer.outcome,
-            Outcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
+            &response.outcome,
+            ResponseOutcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
         );
         let Some(headers) = headers.filter(|_| is_mismatch) else {
-            return Ok(wired.reply(answer));
+            return Ok(session.upstream_response(response));
         };
         Box::pin(self.list(Kind::Tool, settings)).await?;
-        let request = wired.dress(call, questions, sent);
+        let request = session.build_request(call, input_requests, sent);
         if request.headers == headers {
-            return Ok(wired.reply(answer));
+            return Ok(session.upstream_response(response));
         }
-        Ok(wired.reply(wired.ask_logging(call, request).await?))
+        Ok(session.upstream_response(session.send_with_log_level(call, request).await?))
     }
 
-    /// Lists a kind that the other side declares, through all pages.
-    pub(crate) async fn list(&self, kind: Kind, settings: &Settings) -> Result<Listing, Failure> {
+    /// Lists a kind that the server declares, through all pages.
+    pub(crate) async fn list(
+        &self,
+        kind: Kind,
+        settings: &Settings,
+    ) -> Result<Listing, TransportError> {
         match self {
-            Self::Wired(connection) => {
+            Self::Session(connection) => {
                 let (name, limits) = (&settings.name, &settings.limits);
                 let time = settings.timeouts.list;
-                let mut listing = Walk { name, connection, kind, limits, time }.run().await?;
+                let read_page = |cursor: Option<Bytes>| async move {
+                    connection.page(kind, cursor.as_ref()).await
+                };
+                let pager = ListPager { name, read_page, kind, limits, time };
+                let mut listing = pager.run().await?;
                 cpu_bound::run(listing.items.len(), || match &connection.dialect {
                     Dialect::Modern(dialect) if kind == Kind::Tool => {
-                        dialect.learn(&mut listing.items, &connection.wire);
+                        dialect.index_tools(&mut listing.items, &connection.transport);
                     }
-                    // Spec 2025-11-25, tasks, tool-level negotiation: who declares none has none.
+                    // Spec 2025-11-25, tasks, tool-level negotiation: a server that declares no
+                    // task support for tools has none.
                     Dialect::Legacy(dialect)
                         if kind == Kind::Tool && connection.about.capabilities.tasks.tools_call =>
                     {
-                        dialect.learn(&mut listing.items);
+                        dialect.index_tools(&mut listing.items);
                     }
                     Dialect::Legacy(_) | Dialect::Modern(_) => {}
                 });
                 Ok(listing)
             }
-            Self::Library(prompts) => Ok(prompts.list(&settings.name)),
+            Self::Library(library) => Ok(library.list(&settings.name)),
         }
     }
 }
 
-// === Wired ===
+// === McpSession ===
 
-/// An open connection to a server.
-pub(crate) struct Wired {
-    pub(crate) about: Arc<About>,
-    wire: Wire,
+/// MCP session with a server.
+pub(crate) struct McpSession {
+    pub(crate) about: Arc<ConnectionInfo>,
+    transport: Transport,
     dialect: Dialect,
-    ear: Arc<Ear>,
-    /// Where the tasks are known that begin here.
+    dispatcher: Arc<Dispatcher>,
+    /// Scope of the task ids of this session.
     pub(crate) scope: TaskScope,
-    /// Of which topics the server tells changes.
-    pub(crate) tells: [bool; 3],
-    /// Fires when the connection is over.
-    life: CancellationToken,
+    /// Topics whose changes the server announces.
+    pub(crate) list_changed: [bool; 3],
+    /// Fires when the session is over.
+    stop: CancellationToken,
 }
 
-impl Wired {
-    /// Begins the conversation after the opening request was answered with `introduction`.
-    pub(crate) async fn begin(
+impl McpSession {
+    /// Starts the session after the handshake.
+    pub(crate) async fn start(
         epoch: u64,
-        wire: Wire,
-        ear: Arc<Ear>,
-        introduction: Introduction,
+        transport: Transport,
+        dispatcher: Arc<Dispatcher>,
+        handshake_info: HandshakeInfo,
         headers: &HeaderMap,
         settings: &Settings,
-    ) -> Result<Self, Failure> {
-        let tells_whose = wire.tells_whose() || ear.is_alone();
-        let dialect = match introduction.revision.era() {
-            Era::Legacy => {
-                Dialect::Legacy(legacy::Dialect::new(&introduction, headers, tells_whose)?)
-            }
-            Era::Modern => {
-                Dialect::Modern(modern::Dialect::new(&introduction, headers, tells_whose))
-            }
+    ) -> Result<Self, TransportError> {
+        let correlates_messages = transport.correlates_messages() || dispatcher.is_exclusive();
+        let dialect = match handshake_info.revision.era() {
+            Era::Legacy => Dialect::Legacy(legacy::LegacyDialect::new(
+                &handshake_info,
+                headers,
+                correlates_messages,
+            )?),
+            Era::Modern => Dialect::Modern(modern::ModernDialect::new(
+                &handshake_info,
+                headers,
+                correlates_messages,
+            )),
         };
-        let keeps_sessions = match &dialect {
+        let has_session = match &dialect {
             Dialect::Legacy(dialect) => dialect.has_session(),
             Dialect::Modern(_) => false,
         };
-        // A server over HTTP that keeps no sessions keeps its tasks over our connections; that it was started anew
-        // cannot be seen. All other connections are one process or one session.
-        let scope = match &wire {
-            Wire::Http(_) if !keeps_sessions => TaskScope::of_server(&settings.fingerprint()),
-            Wire::Http(_) | Wire::Stdio(_) | Wire::Sse(_) => TaskScope::unique(),
+        // An HTTP server without sessions keeps its tasks across connections; that it was restarted
+        // cannot be seen. Every other connection is one process or one session.
+        let scope = match &transport {
+            Transport::Http(_) if !has_session => TaskScope::of_server(&settings.fingerprint()),
+            Transport::Http(_) | Transport::Stdio(_) | Transport::Sse(_) => TaskScope::unique(),
         };
-        let _ = ear.scope.set(scope);
+        let _ = dispatcher.scope.set(scope);
         match &dialect {
-            Dialect::Legacy(dialect) => dialect.begin(&wire, &ear).await?,
-            Dialect::Modern(dialect) => dialect.begin(&wire, &ear).await?,
+            Dialect::Legacy(dialect) => dialect.complete_handshake(&transport, &dispatcher).await?,
+            Dialect::Modern(dialect) => dialect.complete_handshake(&transport, &dispatcher).await?,
         }
-        let about = About {
+        let about = ConnectionInfo {
             epoch,
-            revision: introduction.revision,
-            wire: wire.name(),
-            topics: introduction.topics,
-            capabilities: introduction.capabilities,
-            instructions: introduction.instructions,
+            revision: handshake_info.revision,
+            transport: transport.name(),
+            topics: handshake_info.topics,
+            capabilities: handshake_info.capabilities,
+            instructions: handshake_info.instructions,
         };
-        let life = CancellationToken::new();
-        let (about, tells) = (Arc::new(about), introduction.tells);
-        Ok(Self { about, wire, dialect, ear, scope, tells, life })
+        let stop = CancellationToken::new();
+        let (about, list_changed) = (Arc::new(about), handshake_info.list_changed);
+        Ok(Self { about, transport, dialect, dispatcher, scope, list_changed, stop })
     }
 
-    /// Whether a task goes on that began here, as far as the server tells.
+    /// Whether a task that was started here is still running, as far as the server reports.
     pub(crate) fn has_tasks(&self) -> bool {
-        self.ear.has_tasks()
+        self.dispatcher.has_tasks()
     }
 
-    /// Dresses a call as this server wants it.
-    fn dress(&self, call: &Call, questions: &Questions, sent: &Sent) -> Outgoing {
-        let dressed = match &self.dialect {
-            Dialect::Legacy(dialect) => {
-                Outgoing { questions: Some(questions.clone()), ..dialect.dress(call, &self.wire) }
-            }
-            Dialect::Modern(dialect) => dialect.dress(call, &self.wire),
+    /// Builds the request of a call in the era of this server.
+    fn build_request(
+        &self,
+        call: &UpstreamRequest,
+        input_requests: &InputRequests,
+        sent: &SentFlag,
+    ) -> OutboundRequest {
+        let request = match &self.dialect {
+            Dialect::Legacy(dialect) => OutboundRequest {
+                input_requests: Some(input_requests.clone()),
+                ..dialect.build_request(call, &self.transport)
+            },
+            Dialect::Modern(dialect) => dialect.build_request(call, &self.transport),
         };
-        Outgoing { sent: sent.next(), ..dressed }
+        OutboundRequest { sent: sent.for_next_request(), ..request }
     }
 
-    fn reply(&self, answer: Answer) -> Reply {
-        Reply { era: self.about.era(), scope: Some(self.scope), outcome: answer.outcome }
+    fn upstream_response(&self, response: TransportResponse) -> UpstreamResponse {
+        UpstreamResponse {
+            era: self.about.era(),
+            scope: Some(self.scope),
+            outcome: response.outcome,
+        }
     }
 
-    /// Asks for one page of a list. `cursor` is JSON text.
+    /// Requests one page of a list. `cursor` is JSON text.
     pub(crate) async fn page(
         &self,
         kind: Kind,
         cursor: Option<&Bytes>,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<ResponseOutcome, TransportError> {
         let request = match &self.dialect {
-            Dialect::Legacy(dialect) => dialect.dress_list(kind, cursor, &self.wire),
-            Dialect::Modern(dialect) => dialect.dress_list(kind, cursor, &self.wire),
+            Dialect::Legacy(dialect) => dialect.build_list_request(kind, cursor, &self.transport),
+            Dialect::Modern(dialect) => dialect.build_list_request(kind, cursor, &self.transport),
         };
-        Ok(self.ask(request).await?.outcome)
+        Ok(self.send_request(request).await?.outcome)
     }
 
-    async fn ask(&self, request: Outgoing) -> Result<Answer, Failure> {
+    async fn send_request(
+        &self,
+        request: OutboundRequest,
+    ) -> Result<TransportResponse, TransportError> {
         let sent = request.sent.clone();
-        let came = match request.questions.clone() {
-            Some(questions) => Box::pin(self.converse(request, questions)).await,
-            None => self.wire.exchange(request).await,
+        let result = match request.input_requests.clone() {
+            Some(input_requests) => {
+                Box::pin(self.exchange_with_input(request, input_requests)).await
+            }
+            None => self.transport.exchange(request).await,
         };
-        if let Err(Failure::Refused { status, error: Some(_), .. }) = &came
+        if let Err(TransportError::HttpStatus { status, error: Some(_), .. }) = &result
             && matches!(status.as_u16(), 401 | 403)
         {
-            // The error goes to the client as it came; that credentials are missing is for the operator.
-            tracing::warn!(upstream = %self.ear.name, %status, "the server refused a request");
+            // The client gets the error unchanged; the log tells the operator that credentials are
+            // missing.
+            tracing::warn!(upstream = %self.dispatcher.name, %status, "upstream refused a request");
         }
-        let read = match &self.dialect {
-            Dialect::Legacy(dialect) => dialect.read(came),
-            Dialect::Modern(dialect) => dialect.read(came),
+        let interpreted = match &self.dialect {
+            Dialect::Legacy(dialect) => dialect.interpret(result),
+            Dialect::Modern(dialect) => dialect.interpret(result),
         };
-        if let Err(Failure::Stale(_)) = &read {
-            sent.take_back();
+        if let Err(TransportError::SessionLost(_)) = &interpreted {
+            sent.mark_unsent();
         }
-        read
+        interpreted
     }
 
-    /// Asks what a call asks, and lets the server log as its caller wants it meanwhile.
-    async fn ask_logging(&self, call: &Call, request: Outgoing) -> Result<Answer, Failure> {
-        let (logs, answer) = (call.caller.notes.logs(), self.ask(request));
+    /// Sends the request of a call, while the server logs at the level that its caller wants.
+    async fn send_with_log_level(
+        &self,
+        call: &UpstreamRequest,
+        request: OutboundRequest,
+    ) -> Result<TransportResponse, TransportError> {
+        let (logs, response) = (call.caller.notifications.logs(), self.send_request(request));
         match &self.dialect {
-            Dialect::Legacy(legacy::Dialect { levels: Some(levels), .. }) => {
-                levels.beside(logs, |level| Box::pin(self.set_level(level)), Box::pin(answer)).await
+            Dialect::Legacy(legacy::LegacyDialect { log_level: Some(log_level), .. }) => {
+                log_level
+                    .run_with(logs, |level| Box::pin(self.set_level(level)), Box::pin(response))
+                    .await
             }
-            // Where there are no sessions each request says it.
-            Dialect::Legacy(_) | Dialect::Modern(_) => answer.await,
+            // In the modern era each request carries its log level.
+            Dialect::Legacy(_) | Dialect::Modern(_) => response.await,
         }
     }
 
-    async fn set_level(&self, level: Level) {
+    async fn set_level(&self, level: LogLevel) {
         let Dialect::Legacy(dialect) = &self.dialect else { return };
-        let answer = self.ask(dialect.dress_level(level)).await;
-        tracing::debug!(level = level.as_str(), ?answer, "asked for log messages");
+        let response = self.send_request(dialect.build_level_request(level)).await;
+        tracing::debug!(level = level.as_str(), ?response, "upstream log level requested");
     }
 
-    /// Sends a request whose server may ask something before it answers, and sends it the answers.
-    async fn converse(&self, request: Outgoing, questions: Questions) -> Result<Answer, Failure> {
+    /// Sends a request whose server may send input requests before it responds, and sends it the
+    /// responses.
+    async fn exchange_with_input(
+        &self,
+        request: OutboundRequest,
+        input_requests: InputRequests,
+    ) -> Result<TransportResponse, TransportError> {
         let headers = request.headers.clone();
-        questions.begin();
-        // Dropped behind the exchange: first the request is cancelled, then its questions are refused.
-        let unanswered = Unanswered { wire: &self.wire, headers: &headers, questions };
-        let answers = async {
+        input_requests.reopen();
+        // Dropped after the exchange: first the request is cancelled, then its input requests are
+        // refused.
+        let open_requests =
+            RejectOnDrop { transport: &self.transport, headers: &headers, input_requests };
+        let forward_responses = async {
             loop {
-                let given = unanswered.questions.answered().await;
-                let Some(message) = given.write() else { continue };
-                if let Err(failure) = self.wire.notify(message, &headers).await {
+                let submitted = open_requests.input_requests.next_response().await;
+                let Some(message) = submitted.write() else { continue };
+                if let Err(failure) = self.transport.notify(message, &headers).await {
                     let reason = failure.into_reason();
-                    break Failure::Broke(format!("an answer did not reach it: {reason}"));
+                    break TransportError::ConnectionLost(format!(
+                        "the response to its input request was not delivered: {reason}"
+                    ));
                 }
             }
         };
-        let answer = tokio::select! {
+        let response = tokio::select! {
             biased;
-            answer = self.wire.exchange(request) => answer?,
-            failure = answers => return Err(failure),
+            response = self.transport.exchange(request) => response?,
+            failure = forward_responses => return Err(failure),
         };
-        // Who has answered waits for nothing any more.
-        unanswered.questions.close();
-        Ok(answer)
+        // A server that has responded needs no further input.
+        open_requests.input_requests.close();
+        Ok(response)
     }
 
-    /// Hears of changes until the connection is over, and subscribes to what is of `interest`. Returns why
-    /// it must be opened again, if it must.
-    pub(crate) async fn listen(self: Arc<Self>, interest: &Arc<Interest>) -> Option<String> {
-        let (wire, ear) = (self.wire.clone(), Arc::clone(&self.ear));
+    /// Receives list changes until the session is over, and subscribes to the resources of
+    /// `registry`. Returns the reason why the connection must be opened again, if it must.
+    pub(crate) async fn listen(
+        self: Arc<Self>,
+        registry: &Arc<SubscriptionRegistry>,
+    ) -> Option<String> {
+        let (transport, dispatcher) = (self.transport.clone(), Arc::clone(&self.dispatcher));
         let listen = async {
             match &self.dialect {
-                Dialect::Legacy(dialect) => dialect.listen(wire, ear, self.tells).await,
-                Dialect::Modern(dialect) => dialect.listen(wire, ear, self.tells).await,
+                Dialect::Legacy(dialect) => {
+                    dialect.listen(transport, dispatcher, self.list_changed).await
+                }
+                Dialect::Modern(dialect) => {
+                    dialect.listen(transport, dispatcher, self.list_changed).await
+                }
             }
         };
-        let wire = self.wire.clone();
-        let follow = async {
+        let transport = self.transport.clone();
+        let sync_subscriptions = async {
             match &self.dialect {
                 _ if !self.about.capabilities.subscribe => std::future::pending().await,
-                Dialect::Legacy(dialect) => dialect.follow(wire, interest).await,
-                Dialect::Modern(dialect) => dialect.follow(wire, interest).await,
+                Dialect::Legacy(dialect) => dialect.sync_subscriptions(transport, registry).await,
+                Dialect::Modern(dialect) => dialect.sync_subscriptions(transport, registry).await,
             }
         };
-        let wire = self.wire.clone();
-        let follow_tasks = async {
+        let transport = self.transport.clone();
+        let sync_task_subscriptions = async {
             match &self.dialect {
                 Dialect::Modern(dialect) if self.about.capabilities.has_tasks() => {
-                    dialect.follow_tasks(wire, interest.tasks()).await
+                    dialect.sync_task_subscriptions(transport, registry.task_registry()).await
                 }
-                // A server of the legacy era tells the owners by itself.
+                // A legacy server sends task status notifications without a subscription.
                 Dialect::Legacy(_) | Dialect::Modern(_) => std::future::pending().await,
             }
         };
-        let follow = async { select(pin!(follow), pin!(follow_tasks)).await.factor_first().0 };
+        let sync_subscriptions = async {
+            select(pin!(sync_subscriptions), pin!(sync_task_subscriptions)).await.factor_first().0
+        };
         let both = async {
-            match select(pin!(listen), pin!(follow)).await {
-                Either::Left((None, follow)) => Some(follow.await),
+            match select(pin!(listen), pin!(sync_subscriptions)).await {
+                Either::Left((None, sync_subscriptions)) => Some(sync_subscriptions.await),
                 Either::Left((reason, _)) => reason,
                 Either::Right((reason, _)) => Some(reason),
             }
         };
-        self.life.run_until_cancelled(both).await.flatten()
+        self.stop.run_until_cancelled(both).await.flatten()
     }
 
-    /// Waits until the connection has ended by itself and tells why. Cancel-safe.
+    /// Waits until the connection has ended by itself and returns the reason. Cancel-safe.
     pub(crate) async fn ended(&self) -> String {
-        self.wire.ended().await
+        self.transport.ended().await
     }
 
-    /// Ends the conversation and the connection; returns when that is done.
+    /// Ends the session and the connection; returns when that is done.
     pub(crate) async fn close(&self) {
         match &self.dialect {
-            Dialect::Legacy(dialect) => dialect.end(&self.wire).await,
-            Dialect::Modern(dialect) => dialect.end(&self.wire).await,
+            Dialect::Legacy(dialect) => dialect.end(&self.transport).await,
+            Dialect::Modern(dialect) => dialect.end(&self.transport).await,
         }
         self.abandon().await;
     }
 
-    /// Ends a connection whose other side does not listen any more.
+    /// Ends a connection whose server does not respond any more.
     pub(crate) async fn abandon(&self) {
-        self.life.cancel();
-        self.wire.close().await;
+        self.stop.cancel();
+        self.transport.close().await;
     }
 }
 
-/// The questions of a request. Dropping it refuses those that are open: nobody will answer them.
-struct Unanswered<'a> {
-    wire: &'a Wire,
+/// Input requests of a call. Dropping it refuses the open ones, since they will get no response.
+struct RejectOnDrop<'a> {
+    transport: &'a Transport,
     headers: &'a HeaderMap,
-    questions: Questions,
+    input_requests: InputRequests,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for RejectOnDrop<'_> {
     fn drop(&mut self) {
-        let error = jsonrpc::Error::new(
-            jsonrpc::code::INTERNAL_ERROR,
-            "nobody waits for the call any more",
-        );
+        let error = jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, "the call has ended");
         let error = error.to_bytes();
         let refuse = |id| jsonrpc::write_error(Some(&id), &error);
-        let refusals: Vec<_> = self.questions.close().into_iter().map(refuse).collect();
-        self.wire.send_back(refusals, self.headers);
-    }
-}
-
-/// The code of a JSON-RPC error object.
-pub(crate) fn error_code(error: &Bytes) -> Option<i64> {
-    let error = Object::parse(error.clone()).ok()?;
-    error.get("code")?.parse().ok()
-}
-
-/// The text of a JSON-RPC error object, bounded and without control characters.
-pub(crate) fn error_text(error: &Bytes) -> String {
-    let object = Object::parse(error.clone()).unwrap_or_default();
-    match object.get_string("message") {
-        Some(message) => crate::upstream::transport::child::quote(&message, 200),
-        None => "an error without a message".into(),
+        let refusals: Vec<_> = self.input_requests.close().into_iter().map(refuse).collect();
+        self.transport.send_replies(refusals, self.headers);
     }
 }

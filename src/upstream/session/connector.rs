@@ -1,9 +1,7 @@
-//! Opens connections to one upstream: the one that is kept, and further ones beside it.
+//! Connector of one upstream: opens its main connection and additional ones.
 //!
-//! Promises: dropping a half-open connection ends it, its child included; each attempt takes no longer
-//! than the upstream may take to start.
-//!
-//! Knows nothing of: when a connection is wanted, and what becomes of it.
+//! Invariants: dropping a half-open connection ends it, with its child process; each attempt is
+//! limited by the upstream's startup timeout.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,269 +13,293 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mcp::revision::Era;
-use crate::memory_budget::Budget;
-use crate::upstream::connect::{Command, Dial};
-use crate::upstream::health::health_state::Vitals;
-use crate::upstream::message::{Failure, Wire};
-use crate::upstream::session::connection::Wired;
-use crate::upstream::session::negotiation::{self, Closed};
-use crate::upstream::subscriptions::Interest;
-use crate::upstream::transport::dispatcher::{Callers, Ear};
-use crate::upstream::transport::http_client::Courier;
-use crate::upstream::transport::http_pool::Pool;
+use crate::memory_budget::MemoryBudget;
+use crate::upstream::connect::{ChildCommand, Connect};
+use crate::upstream::health::health_state::UpstreamHealth;
+use crate::upstream::message::TransportError;
+use crate::upstream::session::connection::McpSession;
+use crate::upstream::session::negotiation::{self, NegotiationError};
+use crate::upstream::subscriptions::SubscriptionRegistry;
+use crate::upstream::transport::Transport;
+use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher};
+use crate::upstream::transport::http_client::HttpClient;
+use crate::upstream::transport::http_pool::HttpPool;
 use crate::upstream::transport::{stdio, streamable_http};
-use crate::upstream::{Changes, Settings, Source, Transport};
+use crate::upstream::{HttpTransport, ListChangeCounts, Settings, UpstreamSource};
 
-/// What all connections to one upstream are opened with.
-pub(crate) struct Opener {
+/// Opens connections to one upstream.
+pub(crate) struct Connector {
     settings: Arc<Settings>,
-    dial: Arc<dyn Dial>,
-    vitals: Arc<Vitals>,
-    /// What messages count against that are not small.
-    budget: Budget,
+    io: Arc<dyn Connect>,
+    health: Arc<UpstreamHealth>,
+    /// Memory budget of larger messages.
+    budget: MemoryBudget,
     tasks: TaskTracker,
-    /// To a server on the network, once there was something to be sent.
-    pool: OnceLock<Pool>,
-    /// Closes the pool's connections; fires after the last conversation has ended properly.
+    /// Connections to a network server, created with the first one.
+    pool: OnceLock<HttpPool>,
+    /// Closes the pool's connections; fires after the last session has ended properly.
     pool_stop: CancellationToken,
 }
 
-/// Which connection is wanted.
-pub(crate) struct Wanted {
-    /// Its number.
+/// Parameters of a connection to open.
+pub(crate) struct ConnectRequest {
+    /// Number of the connection.
     pub(crate) epoch: u64,
-    /// What is known of the server by now.
-    pub(crate) found: Option<Found>,
-    /// The capabilities that a client declared, for a server of the legacy era; `None` for the connection
-    /// that is kept.
+    /// Protocol detected so far.
+    pub(crate) detected: Option<DetectedProtocol>,
+    /// Capabilities that a client declared, for a legacy server; `None` for the main connection.
     pub(crate) declared: Option<Bytes>,
-    /// Whose calls are made on it.
-    pub(crate) callers: Callers,
-    /// Where news of changes go.
-    pub(crate) changes: watch::Sender<Changes>,
-    /// Who wants to hear of which resources.
-    pub(crate) interest: Arc<Interest>,
+    /// Clients whose calls are made on it.
+    pub(crate) clients: ConnectionClients,
+    /// Receives list changes.
+    pub(crate) changes: watch::Sender<ListChangeCounts>,
+    /// Subscriptions of the clients.
+    pub(crate) registry: Arc<SubscriptionRegistry>,
 }
 
 /// An open connection.
-pub(crate) struct Opened {
-    pub(crate) connection: Arc<Wired>,
-    pub(crate) ear: Arc<Ear>,
-    pub(crate) found: Found,
+pub(crate) struct Connected {
+    pub(crate) connection: Arc<McpSession>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) detected: DetectedProtocol,
 }
 
-/// What a server speaks.
+/// Transport and era that a server was found to speak.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Found {
-    /// A child or Streamable HTTP in this era.
-    Streamable(Era),
-    /// The HTTP+SSE pair.
-    Pair,
+pub(crate) enum DetectedProtocol {
+    /// stdio or Streamable HTTP, in this era.
+    StdioOrHttp(Era),
+    /// The deprecated HTTP+SSE transport.
+    HttpSse,
 }
 
-/// Why a connection could not be opened.
-pub(crate) struct Failed {
+/// Failed attempt to open a connection.
+pub(crate) struct ConnectError {
     pub(crate) reason: String,
-    /// Whether it is evidence against what is known of the server.
+    /// Whether the failure contradicts the protocol detected so far.
     pub(crate) contradicts: bool,
-    /// Whether its child has ended.
+    /// Whether the child process has ended.
     pub(crate) has_ended: bool,
-    /// What is left of the attempt.
-    pub(crate) wire: Option<Wire>,
+    /// Transport of the attempt, which is still to be closed.
+    pub(crate) transport: Option<Transport>,
 }
 
-impl Opener {
+impl Connector {
     pub(crate) fn new(
         settings: Arc<Settings>,
-        dial: Arc<dyn Dial>,
-        vitals: Arc<Vitals>,
-        budget: Budget,
+        io: Arc<dyn Connect>,
+        health: Arc<UpstreamHealth>,
+        budget: MemoryBudget,
         tasks: TaskTracker,
     ) -> Self {
         let pool_stop = CancellationToken::new();
-        Self { settings, dial, vitals, budget, tasks, pool: OnceLock::new(), pool_stop }
+        Self { settings, io, health, budget, tasks, pool: OnceLock::new(), pool_stop }
     }
 
-    /// Opens a connection. Dropping the future ends what has been begun.
-    pub(crate) async fn open(&self, wanted: &Wanted) -> Result<Opened, Failed> {
+    /// Opens a connection. Dropping the future ends the attempt.
+    pub(crate) async fn open(&self, request: &ConnectRequest) -> Result<Connected, ConnectError> {
         let deadline = Instant::now() + self.settings.timeouts.startup;
         match &self.settings.source {
-            Source::Library { .. } => unreachable!("nobody connects to the library"),
-            Source::Process(command) => self.open_process(command, wanted, deadline).await,
-            Source::Http { url, headers, transport } => {
-                let courier = self.courier(url, headers);
-                self.open_http(courier, *transport, wanted, deadline).await
+            UpstreamSource::Library { .. } => unreachable!("the library needs no connection"),
+            UpstreamSource::Process(command) => self.open_process(command, request, deadline).await,
+            UpstreamSource::Http { url, headers, transport } => {
+                let http_client = self.http_client(url, headers);
+                self.open_http(http_client, *transport, request, deadline).await
             }
         }
     }
 
-    /// Closes the connections that outlive conversations.
+    /// Closes the connections that outlive sessions.
     pub(crate) fn close(&self) {
         self.pool_stop.cancel();
     }
 
-    /// Starts the child and finds out its era. One that ends upon the first question is started once
-    /// more for the handshake: some legacy servers do.
+    /// Starts the child and detects its era. A child that ends after `server/discover` is started
+    /// once more for `initialize`: some legacy servers end there.
     async fn open_process(
         &self,
-        command: &Command,
-        wanted: &Wanted,
+        command: &ChildCommand,
+        request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Opened, Failed> {
-        let known = wanted.found.and_then(Found::era);
+    ) -> Result<Connected, ConnectError> {
+        let known = request.detected.and_then(DetectedProtocol::era);
         let mut era = self.settings.era.or(known);
         loop {
-            let child = self.dial.spawn(command).map_err(|error| Failed {
+            let child = self.io.spawn(command).map_err(|error| ConnectError {
                 reason: format!("it cannot be started: {error}"),
                 contradicts: false,
                 has_ended: false,
-                wire: None,
+                transport: None,
             })?;
-            let ear = self.ear(wanted);
-            let (hears, settings) = (Arc::clone(&ear), &self.settings);
-            let stdio = stdio::Wire::start(child, hears, settings, &self.budget, &self.tasks);
-            if wanted.declared.is_none() {
+            let dispatcher = self.new_dispatcher(request);
+            let (for_stdio, settings) = (Arc::clone(&dispatcher), &self.settings);
+            let stdio =
+                stdio::StdioTransport::start(child, for_stdio, settings, &self.budget, &self.tasks);
+            if request.declared.is_none() {
                 let (process, tail) = stdio.child();
-                self.vitals.child_started(process, tail);
+                self.health.process_started(process, tail);
             }
-            let wire = Wire::Stdio(stdio.clone());
-            match self.begin(&wire, &ear, era, wanted, deadline).await {
+            let transport = Transport::Stdio(stdio.clone());
+            match self.open_session(&transport, &dispatcher, era, request, deadline).await {
                 Ok(connection) => {
-                    let found = Found::Streamable(connection.about.era());
-                    return Ok(Opened { connection, ear, found });
+                    let detected = DetectedProtocol::StdioOrHttp(connection.about.era());
+                    return Ok(Connected { connection, dispatcher, detected });
                 }
-                Err(Closed::Ended(_)) if era.is_none() => {
-                    wire.close().await;
+                Err(NegotiationError::Ended(_)) if era.is_none() => {
+                    transport.close().await;
                     era = Some(Era::Legacy);
                 }
-                Err(closed) => {
-                    let junk = stdio.junk().map(|junk| format!("; {junk}")).unwrap_or_default();
-                    let reason = closed.into_reason() + &junk;
+                Err(error) => {
+                    let invalid_output =
+                        stdio.invalid_output().map(|text| format!("; {text}")).unwrap_or_default();
+                    let reason = error.into_reason() + &invalid_output;
                     let has_ended = stdio.has_ended();
-                    return Err(Failed { reason, contradicts: false, has_ended, wire: Some(wire) });
+                    return Err(ConnectError {
+                        reason,
+                        contradicts: false,
+                        has_ended,
+                        transport: Some(transport),
+                    });
                 }
             }
         }
     }
 
-    /// Opens a connection to a server on the network, over the transport that is configured or
-    /// remembered. Where it is neither, Streamable HTTP goes first and the older pair after it.
+    /// Opens a connection to a network server, over the transport that is configured or remembered.
+    /// If neither is set, Streamable HTTP is tried first and HTTP+SSE after it.
     async fn open_http(
         &self,
-        courier: Courier,
-        transport: Option<Transport>,
-        wanted: &Wanted,
+        http_client: HttpClient,
+        configured: Option<HttpTransport>,
+        request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Opened, Failed> {
-        let ear = self.ear(wanted);
-        let known = transport.or(match wanted.found {
-            Some(Found::Pair) => Some(Transport::Sse),
+    ) -> Result<Connected, ConnectError> {
+        let dispatcher = self.new_dispatcher(request);
+        let known = configured.or(match request.detected {
+            Some(DetectedProtocol::HttpSse) => Some(HttpTransport::Sse),
             _ => None,
         });
-        let opened = if known == Some(Transport::Sse) {
-            self.open_pair(&courier, &ear, None, wanted, deadline).await
+        let opened = if known == Some(HttpTransport::Sse) {
+            self.open_http_sse(&http_client, &dispatcher, None, request, deadline).await
         } else {
-            let wire = Wire::Http(streamable_http::Wire::new(courier.clone(), Arc::clone(&ear)));
-            let era = self.settings.era.or(wanted.found.and_then(Found::era));
-            match self.begin(&wire, &ear, era, wanted, deadline).await {
+            let transport = Transport::Http(streamable_http::StreamableHttpTransport::new(
+                http_client.clone(),
+                Arc::clone(&dispatcher),
+            ));
+            let era = self.settings.era.or(request.detected.and_then(DetectedProtocol::era));
+            match self.open_session(&transport, &dispatcher, era, request, deadline).await {
                 Ok(connection) => {
-                    let found = Found::Streamable(connection.about.era());
-                    Ok((connection, found))
+                    let detected = DetectedProtocol::StdioOrHttp(connection.about.era());
+                    Ok((connection, detected))
                 }
-                Err(Closed::NotStreamable(tried)) if transport.is_none() => {
-                    self.open_pair(&courier, &ear, Some(&tried), wanted, deadline).await
+                Err(NegotiationError::NotStreamable(tried)) if configured.is_none() => {
+                    self.open_http_sse(&http_client, &dispatcher, Some(&tried), request, deadline)
+                        .await
                 }
-                Err(closed) => Err(closed),
+                Err(error) => Err(error),
             }
         };
         match opened {
-            Ok((connection, found)) => Ok(Opened { connection, ear, found }),
-            Err(closed) => {
-                let contradicts =
-                    matches!(closed, Closed::AnotherEra(_) | Closed::NotStreamable(_));
-                let reason = closed.into_reason();
-                Err(Failed { reason, contradicts, has_ended: false, wire: None })
+            Ok((connection, detected)) => Ok(Connected { connection, dispatcher, detected }),
+            Err(error) => {
+                let contradicts = matches!(
+                    error,
+                    NegotiationError::AnotherEra(_) | NegotiationError::NotStreamable(_)
+                );
+                let reason = error.into_reason();
+                Err(ConnectError { reason, contradicts, has_ended: false, transport: None })
             }
         }
     }
 
-    /// Opens the HTTP+SSE pair, after `tried` if anything was.
-    async fn open_pair(
+    /// Opens the HTTP+SSE transport. `tried` describes the failure of Streamable HTTP, if that was
+    /// tried.
+    async fn open_http_sse(
         &self,
-        courier: &Courier,
-        ear: &Arc<Ear>,
+        http_client: &HttpClient,
+        dispatcher: &Arc<Dispatcher>,
         tried: Option<&str>,
-        wanted: &Wanted,
+        request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<(Arc<Wired>, Found), Closed> {
-        let opening = timeout_at(deadline, negotiation::open_pair(courier, ear, tried)).await;
-        let wire = opening.map_err(|_| self.late())??;
-        match self.begin(&wire, ear, Some(Era::Legacy), wanted, deadline).await {
-            Ok(connection) => Ok((connection, Found::Pair)),
-            Err(closed) => {
-                wire.close().await;
-                Err(closed)
+    ) -> Result<(Arc<McpSession>, DetectedProtocol), NegotiationError> {
+        let opening =
+            timeout_at(deadline, negotiation::open_http_sse(http_client, dispatcher, tried)).await;
+        let transport = opening.map_err(|_| self.startup_timeout())??;
+        match self.open_session(&transport, dispatcher, Some(Era::Legacy), request, deadline).await
+        {
+            Ok(connection) => Ok((connection, DetectedProtocol::HttpSse)),
+            Err(error) => {
+                transport.close().await;
+                Err(error)
             }
         }
     }
 
-    /// Opens the conversation over a wire.
-    async fn begin(
+    /// Opens the session over a transport.
+    async fn open_session(
         &self,
-        wire: &Wire,
-        ear: &Arc<Ear>,
+        transport: &Transport,
+        dispatcher: &Arc<Dispatcher>,
         era: Option<Era>,
-        wanted: &Wanted,
+        request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Arc<Wired>, Closed> {
+    ) -> Result<Arc<McpSession>, NegotiationError> {
         let opening = async {
-            let declared = match &wanted.declared {
+            let declared = match &request.declared {
                 Some(declared) => declared.clone(),
-                None => self.settings.declared(!matches!(wire, Wire::Http(_))),
+                None => self.settings.declared(!matches!(transport, Transport::Http(_))),
             };
-            let opened = negotiation::open(wire, era, &declared).await?;
-            let (wire, ear) = (wire.clone(), Arc::clone(ear));
-            let (introduction, headers) = (opened.introduction, &opened.headers);
+            let negotiated = negotiation::open(transport, era, &declared).await?;
+            let (transport, dispatcher) = (transport.clone(), Arc::clone(dispatcher));
+            let (handshake_info, headers) = (negotiated.handshake_info, &negotiated.headers);
             let settings = &self.settings;
-            let begun =
-                Wired::begin(wanted.epoch, wire, ear, introduction, headers, settings).await;
-            let begun = begun.map(Arc::new);
-            begun.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
+            let session = McpSession::start(
+                request.epoch,
+                transport,
+                dispatcher,
+                handshake_info,
+                headers,
+                settings,
+            )
+            .await;
+            let session = session.map(Arc::new);
+            session
+                .map_err(|failure| NegotiationError::Refused(TransportError::into_reason(failure)))
         };
-        timeout_at(deadline, opening).await.map_err(|_| self.late())?
+        timeout_at(deadline, opening).await.map_err(|_| self.startup_timeout())?
     }
 
-    /// The way to the server, over connections that outlive a conversation.
-    fn courier(&self, url: &Uri, headers: &HeaderMap) -> Courier {
+    /// Returns the HTTP client for the server, whose connections outlive a session.
+    fn http_client(&self, url: &Uri, headers: &HeaderMap) -> HttpClient {
         let pool = self.pool.get_or_init(|| {
-            let (dial, stop) = (Arc::clone(&self.dial), self.pool_stop.clone());
-            let connect = self.settings.timeouts.connect;
-            // A call that has its turn finds a connection, however many go on at a time.
-            let most = self.settings.limits.concurrency;
-            Pool::new(dial, url.clone(), most, connect, self.tasks.clone(), stop)
+            let (io, stop) = (Arc::clone(&self.io), self.pool_stop.clone());
+            let connect_timeout = self.settings.timeouts.connect;
+            // With this limit each call that has a concurrency permit finds a pooled connection.
+            let max_idle = self.settings.limits.concurrency;
+            HttpPool::new(io, url.clone(), max_idle, connect_timeout, self.tasks.clone(), stop)
         });
         let (limit, budget) = (self.settings.limits.max_message, self.budget.clone());
         let (pool, tasks) = (pool.clone(), self.tasks.clone());
-        Courier::new(pool, url.clone(), headers.clone(), limit, budget, tasks)
+        HttpClient::new(pool, url.clone(), headers.clone(), limit, budget, tasks)
     }
 
-    fn ear(&self, wanted: &Wanted) -> Arc<Ear> {
-        let (name, changes) = (self.settings.name.clone(), wanted.changes.clone());
-        let vitals = Arc::clone(&self.vitals);
-        Ear::new(name, changes, Arc::clone(&wanted.interest), wanted.callers, vitals)
+    fn new_dispatcher(&self, request: &ConnectRequest) -> Arc<Dispatcher> {
+        let (name, changes) = (self.settings.name.clone(), request.changes.clone());
+        let health = Arc::clone(&self.health);
+        Dispatcher::new(name, changes, Arc::clone(&request.registry), request.clients, health)
     }
 
-    fn late(&self) -> Closed {
+    fn startup_timeout(&self) -> NegotiationError {
         let startup = self.settings.timeouts.startup;
-        Closed::Refused(format!("it was not ready within {startup:?}"))
+        NegotiationError::Refused(format!("it was not ready within {startup:?}"))
     }
 }
 
-impl Found {
+impl DetectedProtocol {
     fn era(self) -> Option<Era> {
         match self {
-            Self::Streamable(era) => Some(era),
-            Self::Pair => None,
+            Self::StdioOrHttp(era) => Some(era),
+            Self::HttpSse => None,
         }
     }
 }

@@ -1,10 +1,8 @@
-//! A call to a modern server whose client cannot answer in a retry of its own: Weir asks, and sends the call
-//! once more with the answers.
+//! Retries of a call to a modern server whose client cannot retry itself: Weir sends the input
+//! requests to the client, and the call once more with the responses.
 //!
-//! Promises: the state goes back byte for byte; nothing but what the client declared is asked; the rounds are
-//! bounded.
-//!
-//! Knows nothing of: how a call is sent, and how the client is asked.
+//! Invariants: `requestState` is returned byte for byte; only input requests for features that the
+//! client declared are sent to it; the number of retries is bounded.
 
 use std::time::Duration;
 
@@ -12,40 +10,40 @@ use bytes::Bytes;
 
 use crate::json::Object;
 use crate::jsonrpc;
-use crate::mcp::call::{Body, Call, Method, Outcome, Reply};
+use crate::mcp::call::{Method, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse};
 use crate::mcp::input_request::{
-    INPUT_REQUESTS, INPUT_RESPONSES, Question, REQUEST_STATE, Subject,
+    INPUT_REQUESTS, INPUT_RESPONSES, InputKind, InputRequest, REQUEST_STATE,
 };
 use crate::mcp::revision::Era;
-use crate::upstream::input_requests::{Given, MAX_OPEN, Questions, Unasked};
-use crate::upstream::message::Failure;
+use crate::upstream::input_requests::{InputRejected, InputRequests, MAX_OPEN, SubmittedResponse};
+use crate::upstream::message::TransportError;
 
-/// How many times a call is sent once more.
-const MAX_ROUNDS: usize = 8;
+/// Maximum number of retries of a call.
+const MAX_RETRIES: usize = 8;
 
-/// Pauses before a call is sent once more that asked for nothing but that.
+/// Pauses before a call is retried whose server requested nothing but the retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The members of `params` that belong to a retry.
+/// Members of `params` that belong to a retry.
 pub(crate) const RETRY_MEMBERS: [&str; 2] = [INPUT_RESPONSES, REQUEST_STATE];
 
-/// What a server needs before it can go on.
+/// Input that a server needs before it can continue.
 #[derive(Debug)]
-struct Needed {
-    questions: Vec<Question>,
-    /// Goes back as it came; `None` where none came.
+struct InputNeeded {
+    input_requests: Vec<InputRequest>,
+    /// Returned unchanged; `None` where the server sent none.
     state: Option<Bytes>,
 }
 
-/// Sends a call until it is answered with anything but questions.
-pub(crate) async fn run<F>(
-    call: &Call,
-    questions: &Questions,
-    send: impl Fn(Call) -> F,
-) -> Result<Reply, Failure>
+/// Sends a call until the response is anything but `input_required`.
+pub(crate) async fn send_with_retries<F>(
+    call: &UpstreamRequest,
+    input_requests: &InputRequests,
+    send: impl Fn(UpstreamRequest) -> F,
+) -> Result<UpstreamResponse, TransportError>
 where
-    F: Future<Output = Result<Reply, Failure>>,
+    F: Future<Output = Result<UpstreamResponse, TransportError>>,
 {
     let mut first = call.clone();
     for member in RETRY_MEMBERS {
@@ -54,86 +52,94 @@ where
     let mut next = first.clone();
     let mut pause = FIRST_PAUSE;
     for round in 0.. {
-        let reply = send(next).await.map_err(|failure| match failure {
-            // To begin again would run its first part once more, and ask its user again.
-            Failure::Stale(reason) if round > 0 => Failure::Broke(reason),
+        let response = send(next).await.map_err(|failure| match failure {
+            // A call that starts anew would execute its first part once more, and ask its user
+            // again.
+            TransportError::SessionLost(reason) if round > 0 => {
+                TransportError::ConnectionLost(reason)
+            }
             failure => failure,
         })?;
-        let Some(needed) = read(&reply).map_err(Failure::Protocol)? else { return Ok(reply) };
+        let Some(needed) = input_needed(&response).map_err(TransportError::Protocol)? else {
+            return Ok(response);
+        };
         // spec 2026-07-28, multi round-trip requests: MUST NOT on any other request.
         if call.method == Method::Complete {
-            return Err(Failure::Protocol("it wants input for a completion".into()));
+            return Err(TransportError::Protocol("it requests input for a completion".into()));
         }
-        if round == MAX_ROUNDS {
+        if round == MAX_RETRIES {
             break;
         }
         next = first.clone();
-        call.caller.notes.begin_round();
+        call.caller.notifications.begin_request();
         if let Some(state) = needed.state {
             next.params.set(REQUEST_STATE, state);
         }
-        if needed.questions.is_empty() {
+        if needed.input_requests.is_empty() {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             continue;
         }
-        questions.put_all(needed.questions).map_err(|unasked| match unasked {
-            Unasked::Undeclared(lacking) => Failure::Undeclared(lacking),
-            Unasked::NoRoom => Failure::Crowded,
+        input_requests.add_all(needed.input_requests).map_err(|rejected| match rejected {
+            InputRejected::Undeclared(missing) => TransportError::UndeclaredFeature(missing),
+            InputRejected::BudgetExceeded => TransportError::TooManyInputRequests,
         })?;
         let mut responses = Object::new();
-        for given in questions.all_answered().await {
-            match response(&given) {
-                Ok(response) => responses.set(String::from(&*given.key), response),
+        for submitted in input_requests.all_responses().await {
+            match retry_response(&submitted) {
+                Ok(response) => responses.set(String::from(&*submitted.key), response),
                 Err(error) => {
-                    let outcome = Outcome::Error(error);
-                    return Ok(Reply { era: Era::Legacy, scope: None, outcome });
+                    let outcome = ResponseOutcome::Error(error);
+                    return Ok(UpstreamResponse { era: Era::Legacy, scope: None, outcome });
                 }
             }
         }
         next.params.set(INPUT_RESPONSES, responses.to_bytes());
     }
-    Err(Failure::Protocol(format!("it still wants input after {MAX_ROUNDS} rounds")))
+    Err(TransportError::Protocol(format!("it still requests input after {MAX_RETRIES} retries")))
 }
 
-/// Reads what a reply asks for, if it does.
-fn read(reply: &Reply) -> Result<Option<Needed>, String> {
-    // What cannot be read is for whoever hands it on.
-    let Outcome::Result(Body::Read(result)) = &reply.outcome else { return Ok(None) };
+/// Reads the input requests of a response, if it has any.
+fn input_needed(response: &UpstreamResponse) -> Result<Option<InputNeeded>, String> {
+    // A response that was not parsed is passed on unchanged.
+    let ResponseOutcome::Result(Payload::Parsed(result)) = &response.outcome else {
+        return Ok(None);
+    };
     if result.get_string("resultType").as_deref() != Some("input_required") {
         return Ok(None);
     }
     let state = result.get_bytes(REQUEST_STATE);
     if state.as_ref().is_some_and(|state| !state.starts_with(b"\"")) {
-        return Err("its `requestState` is no string".into());
+        return Err("its `requestState` is not a string".into());
     }
-    let questions = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
+    let input_requests = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
         (Some(requests), _) => requests
             .keys()
-            .map(|key| Question::read(&requests, key))
+            .map(|key| InputRequest::read(&requests, key))
             .collect::<Option<Vec<_>>>()
-            .ok_or("it wants input that no client knows")?,
-        (None, true) => return Err("its `inputRequests` is no object".into()),
+            .ok_or("it requests input of an unknown kind")?,
+        (None, true) => return Err("its `inputRequests` is not an object".into()),
         (None, false) => Vec::new(),
     };
-    if questions.len() > MAX_OPEN {
-        return Err(format!("it asks more than {MAX_OPEN} questions at once"));
+    if input_requests.len() > MAX_OPEN {
+        return Err(format!("it sends more than {MAX_OPEN} input requests at once"));
     }
     // spec, server requirements: at least one of the two.
-    if questions.is_empty() && state.is_none() {
-        return Err("it wants input and does not say which".into());
+    if input_requests.is_empty() && state.is_none() {
+        return Err("it requires input without an input request or a state".into());
     }
-    Ok(Some(Needed { questions, state }))
+    Ok(Some(InputNeeded { input_requests, state }))
 }
 
-/// What stands for an answer in a retry, which holds results only; `Err` is an error that ends the call.
-fn response(given: &Given) -> Result<Bytes, Bytes> {
-    match (&given.outcome, given.subject) {
-        (jsonrpc::Outcome::Result(result), _) => Ok(result.clone()),
-        // A user who cannot be asked has not decided.
-        (jsonrpc::Outcome::Error(_), Subject::Elicitation) => {
+/// Converts the client's response for a retry, which can carry results only; `Err` is an error
+/// object that ends the call.
+fn retry_response(submitted: &SubmittedResponse) -> Result<Bytes, Bytes> {
+    match (&submitted.outcome, submitted.kind) {
+        (jsonrpc::ResponsePayload::Result(result), _) => Ok(result.clone()),
+        // A user who could not be asked has not decided.
+        (jsonrpc::ResponsePayload::Error(_), InputKind::Elicitation) => {
             Ok(Bytes::from_static(b"{\"action\":\"cancel\"}"))
         }
-        (jsonrpc::Outcome::Error(error), _) => Err(error.clone()),
+        (jsonrpc::ResponsePayload::Error(error), _) => Err(error.clone()),
     }
 }

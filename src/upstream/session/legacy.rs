@@ -1,9 +1,7 @@
-//! The legacy dialect, as a client speaks it: `initialize`, sessions, and a stream for changes.
+//! Client side of the legacy era: `initialize`, sessions, and a stream for list changes.
 //!
-//! Mirrors `modern.rs`: the same functions in the same order. A dialect dresses what goes out and reads
-//! what comes back; it holds no connection.
-//!
-//! Knows nothing of: the house, and how the bytes travel.
+//! Mirrors `modern.rs`: equal functions in the same order. A dialect builds requests and interprets
+//! responses; it owns no connection.
 
 mod subscriptions;
 
@@ -16,151 +14,170 @@ use tokio::time::Instant;
 
 use crate::json::{self, Object};
 use crate::jsonrpc;
-use crate::mcp::call::{Call, Method, Outcome};
+use crate::mcp::call::{Method, ResponseOutcome, UpstreamRequest};
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
-use crate::mcp::log_level::Level;
+use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskOwner;
-use crate::upstream::message::{Answer, Cancel, Failure, Outgoing, Wire};
-use crate::upstream::session::connection::{Introduction, Opening, error_text};
+use crate::upstream::message::error_text;
+use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
 use crate::upstream::session::input_retry::RETRY_MEMBERS;
-use crate::upstream::session::log_level::Levels;
+use crate::upstream::session::log_level::SharedLogLevel;
 use crate::upstream::task_owners::TaskClaim;
-use crate::upstream::transport::dispatcher::{self, Ear};
+use crate::upstream::transport::Transport;
+use crate::upstream::transport::dispatcher::{Dispatcher, LISTEN_AGAIN, next_pause};
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// The longest session id that is taken.
+/// Longest session id that is accepted.
 const MAX_SESSION_BYTES: usize = 4 * 1024;
 
-/// Why a connection whose session the server has forgotten must be opened again.
-const SESSION_OVER: &str = "its session has ended";
+/// Reason to reconnect when the server does not know the session any more.
+const SESSION_LOST: &str = "its session has ended";
 
-/// What was agreed on in the handshake.
+/// Protocol state negotiated by `initialize`.
 #[derive(Debug, Clone)]
-pub(crate) struct Dialect {
+pub(crate) struct LegacyDialect {
     revision: Revision,
     session: Option<HeaderValue>,
-    /// What the server is asked to log; none where nobody could be told.
-    pub(crate) levels: Option<Arc<Levels>>,
+    /// Log level of the server; `None` where its log messages could not be attributed to a client.
+    pub(crate) log_level: Option<Arc<SharedLogLevel>>,
 }
 
-/// The request that opens a connection and declares these capabilities.
-pub(crate) fn opening(declared: &Bytes) -> Outgoing {
+/// Builds the `initialize` request, which declares these capabilities.
+pub(crate) fn opening_request(declared: &Bytes) -> OutboundRequest {
     let mut params = Object::new();
     params.set("protocolVersion", json::quote(Revision::NEWEST_LEGACY.as_str()));
     params.set("capabilities", declared.clone());
     params.set("clientInfo", crate::upstream::client_info());
     // spec 2025-11-25, cancellation: `initialize` MUST NOT be cancelled.
-    Outgoing { resume: true, ..Outgoing::new("initialize", params, HeaderMap::new()) }
+    OutboundRequest { resume: true, ..OutboundRequest::new("initialize", params, HeaderMap::new()) }
 }
 
-/// Reads the answer to the opening request.
-pub(crate) fn introduce(outcome: &jsonrpc::Outcome) -> Opening {
+/// Parses the response to `initialize`.
+pub(crate) fn parse_handshake(outcome: &jsonrpc::ResponsePayload) -> HandshakeOutcome {
     let result = match outcome {
-        jsonrpc::Outcome::Result(result) => result.clone(),
-        jsonrpc::Outcome::Error(error) => {
-            return Opening::Refused(format!("it refuses `initialize`: {}", error_text(error)));
+        jsonrpc::ResponsePayload::Result(result) => result.clone(),
+        jsonrpc::ResponsePayload::Error(error) => {
+            return HandshakeOutcome::Refused(format!(
+                "it refuses `initialize`: {}",
+                error_text(error)
+            ));
         }
     };
     let Ok(result) = Object::parse(result) else {
-        return Opening::Refused("it answers `initialize` with something else".into());
+        return HandshakeOutcome::Refused("its response to `initialize` is not an object".into());
     };
     let version = result.get_string("protocolVersion").unwrap_or_default();
     let known = version.parse::<Revision>().ok().filter(|known| known.era() == Era::Legacy);
     let Some(revision) = known else {
-        let version = crate::upstream::transport::child::quote(&version, 40);
+        let version = crate::upstream::quote::quote(&version, 40);
         let text = format!("it answers `initialize` with the unknown revision \"{version}\"");
-        return Opening::Refused(text);
+        return HandshakeOutcome::Refused(text);
     };
-    Opening::Introduced(Introduction::read(revision, &result))
+    HandshakeOutcome::Accepted(HandshakeInfo::read(revision, &result))
 }
 
-impl Dialect {
-    /// The dialect after the opening request was answered, unless the session has too long an id: without it every
-    /// request would be refused.
+impl LegacyDialect {
+    /// Creates the dialect from the response to `initialize`. Fails if the session id is too long:
+    /// without it the server would refuse every request.
     pub(crate) fn new(
-        introduction: &Introduction,
+        handshake_info: &HandshakeInfo,
         headers: &HeaderMap,
-        tells_whose: bool,
-    ) -> Result<Self, Failure> {
-        let mut session = headers.get(SESSION).cloned();
+        correlates_messages: bool,
+    ) -> Result<Self, TransportError> {
+        let mut session = headers.get(SESSION_HEADER).cloned();
         if let Some(id) = &mut session {
             if id.len() > MAX_SESSION_BYTES {
-                let text = format!("its session's id has more than {MAX_SESSION_BYTES} bytes");
-                return Err(Failure::Protocol(text));
+                let text = format!("its session id has more than {MAX_SESSION_BYTES} bytes");
+                return Err(TransportError::Protocol(text));
             }
             id.set_sensitive(true);
         }
-        let levels = (introduction.capabilities.logging && tells_whose).then(Arc::default);
-        Ok(Self { revision: introduction.revision, session, levels })
+        let log_level =
+            (handshake_info.capabilities.logging && correlates_messages).then(Arc::default);
+        Ok(Self { revision: handshake_info.revision, session, log_level })
     }
 
-    /// Whether the server keeps a session, which ends with the connection.
+    /// Whether the server has a session, which ends with the connection.
     pub(crate) fn has_session(&self) -> bool {
         self.session.is_some()
     }
 
-    /// What is left to do before the first request.
-    pub(crate) async fn begin(&self, wire: &Wire, ear: &Ear) -> Result<(), Failure> {
-        ear.tune(self.revision);
-        if let Wire::Sse(wire) = wire {
-            wire.agree(self.headers());
+    /// Completes the handshake: sends `notifications/initialized`.
+    pub(crate) async fn complete_handshake(
+        &self,
+        transport: &Transport,
+        dispatcher: &Dispatcher,
+    ) -> Result<(), TransportError> {
+        dispatcher.set_revision(self.revision);
+        if let Transport::Sse(transport) = transport {
+            transport.set_reply_headers(self.headers());
         }
         let message = jsonrpc::write_notification("notifications/initialized", b"{}");
-        wire.notify(message, &self.headers()).await
+        transport.notify(message, &self.headers()).await
     }
 
-    /// Dresses a call.
-    pub(crate) fn dress(&self, call: &Call, _wire: &Wire) -> Outgoing {
+    /// Builds the request of a call.
+    pub(crate) fn build_request(
+        &self,
+        call: &UpstreamRequest,
+        _transport: &Transport,
+    ) -> OutboundRequest {
         let caller = &call.caller;
         let mut params = call.params.clone();
         for member in RETRY_MEMBERS {
             params.take(member);
         }
-        // Older revisions do not know it and the newer one has taken it out: it is to be ignored (spec
+        // Only 2025-11-25 knows this member; under other revisions it is to be ignored (spec
         // 2025-11-25, tasks, behavior requirements; SEP-2663, backward compatibility).
         if caller.revision != Revision::V2025_11_25 {
             params.take("task");
         }
-        // Spec 2025-11-25, tasks: what names a task in its reply.
-        let begins_one = call.method == Method::CallTool && params.has("task");
-        let asked = matches!(call.method, Method::GetTask | Method::CancelTask);
-        let names = caller.notes.names().filter(|_| begins_one || asked);
-        let claim = |names| TaskClaim {
-            owner: TaskOwner::new(Arc::clone(names), &caller.client.tasks),
-            asked: asked.then(|| call.subject.clone()),
+        // Spec 2025-11-25, tasks: the requests whose responses name a task.
+        let begins_task = call.method == Method::CallTool && params.has("task");
+        let about_task = matches!(call.method, Method::GetTask | Method::CancelTask);
+        let task_ids = caller.notifications.task_ids().filter(|_| begins_task || about_task);
+        let claim = |task_ids| TaskClaim {
+            owner: TaskOwner::new(Arc::clone(task_ids), &caller.client.tasks),
+            task_id: about_task.then(|| call.subject.clone()),
         };
-        Outgoing {
-            tasks: names.map(claim),
-            notes: caller.notes.given_to(self.levels.is_some()),
-            cancel: Cancel::Notify,
+        OutboundRequest {
+            task_claim: task_ids.map(claim),
+            notifications: caller.notifications.with_logs_enabled(self.log_level.is_some()),
+            cancel: CancelMode::Notify,
             resume: true,
-            // What names a task has to be read.
-            stream: caller.revision.era() == Era::Legacy
-                && !call.method.is_about_a_task()
-                && !begins_one,
-            ..Outgoing::new(call.method.as_str(), params, self.headers())
+            // A response that names a task has to be read: the response about a task, one that
+            // begins a task, or one that is related to the task that the call names. Any other task
+            // that a result names gives access to nothing.
+            stream: caller.revision.era() == Era::Legacy && call.scope.is_none() && !begins_task,
+            ..OutboundRequest::new(call.method.as_str(), params, self.headers())
         }
     }
 
-    /// Dresses the request for a page of a list. `cursor` is JSON text.
-    pub(crate) fn dress_list(&self, kind: Kind, cursor: Option<&Bytes>, _wire: &Wire) -> Outgoing {
+    /// Builds the request for a page of a list. `cursor` is JSON text.
+    pub(crate) fn build_list_request(
+        &self,
+        kind: Kind,
+        cursor: Option<&Bytes>,
+        _transport: &Transport,
+    ) -> OutboundRequest {
         let mut params = Object::new();
         if let Some(cursor) = cursor {
             params.set("cursor", cursor.clone());
         }
-        Outgoing {
-            cancel: Cancel::Notify,
+        OutboundRequest {
+            cancel: CancelMode::Notify,
             resume: true,
-            ..Outgoing::new(kind.list_method(), params, self.headers())
+            ..OutboundRequest::new(kind.list_method(), params, self.headers())
         }
     }
 
-    /// Learns from a list of tools which of them can be called as tasks only.
-    pub(crate) fn learn(&self, tools: &mut [Item]) {
+    /// Marks the tools of a list that can be called as tasks only.
+    pub(crate) fn index_tools(&self, tools: &mut [Item]) {
         for tool in tools {
             let execution = tool.definition.get_object("execution");
             let support = execution.as_ref().and_then(|it| it.get_string("taskSupport"));
@@ -168,115 +185,120 @@ impl Dialect {
         }
     }
 
-    /// Asks for log messages from this level on.
-    pub(crate) fn dress_level(&self, level: Level) -> Outgoing {
+    /// Builds the request for log messages from `level` on.
+    pub(crate) fn build_level_request(&self, level: LogLevel) -> OutboundRequest {
         let mut params = Object::new();
         params.set("level", json::quote(level.as_str()));
-        Outgoing {
-            cancel: Cancel::Notify,
-            ..Outgoing::new("logging/setLevel", params, self.headers())
+        OutboundRequest {
+            cancel: CancelMode::Notify,
+            ..OutboundRequest::new("logging/setLevel", params, self.headers())
         }
     }
 
-    /// Reads what came of a request.
-    pub(crate) fn read(&self, came: Result<Answer, Failure>) -> Result<Answer, Failure> {
-        match came {
+    /// Interprets the result of a request.
+    pub(crate) fn interpret(
+        &self,
+        result: Result<TransportResponse, TransportError>,
+    ) -> Result<TransportResponse, TransportError> {
+        match result {
             // spec 2025-11-25, transports, session management: 404 to a request with a session id
             // means that the session is over. The request was refused unexecuted.
-            Err(Failure::Refused { status, .. })
+            Err(TransportError::HttpStatus { status, .. })
                 if status.as_u16() == 404 && self.session.is_some() =>
             {
-                Err(Failure::Stale(SESSION_OVER.into()))
+                Err(TransportError::SessionLost(SESSION_LOST.into()))
             }
-            // Servers built on early SDK examples say 400 for it, and those that have a single session
-            // say so once they have been started again. An error that names the request is an answer to
-            // it, whatever its words: only one from before the request was read is about the session.
-            Err(Failure::Refused { status, error: Some(error), names_it: false, .. })
-                if status.as_u16() == 400 && self.session.is_some() && is_about_session(&error) =>
-            {
-                Err(Failure::Stale(SESSION_OVER.into()))
+            // Servers built on early SDK examples send 400 for it, and those with a single session
+            // do so after a restart. An error that names the request's id is the response to it,
+            // whatever its text: only an error from before the request was read is about the
+            // session.
+            Err(TransportError::HttpStatus {
+                status,
+                error: Some(error),
+                names_request: false,
+                ..
+            }) if status.as_u16() == 400 && self.session.is_some() && is_about_session(&error) => {
+                Err(TransportError::SessionLost(SESSION_LOST.into()))
             }
-            Err(Failure::Refused { error: Some(error), .. }) => {
-                Ok(Answer { outcome: Outcome::Error(error), headers: HeaderMap::new() })
-            }
-            came => came,
+            Err(TransportError::HttpStatus { error: Some(error), .. }) => Ok(TransportResponse {
+                outcome: ResponseOutcome::Error(error),
+                headers: HeaderMap::new(),
+            }),
+            result => result,
         }
     }
 
-    /// Hears of changes until the connection is over. Over stdio and HTTP+SSE there is nothing to be
-    /// asked for: what the server has to say stands between its answers.
+    /// Receives list changes until the connection is over. stdio and HTTP+SSE need no request for
+    /// that: the server's notifications arrive between its responses.
     ///
-    /// Returns why the connection must be opened again, if it must.
+    /// Returns the reason why the connection must be opened again, if it must.
     pub(crate) async fn listen(
         &self,
-        wire: Wire,
-        ear: Arc<Ear>,
+        transport: Transport,
+        dispatcher: Arc<Dispatcher>,
         _topics: [bool; 3],
     ) -> Option<String> {
-        let Wire::Http(wire) = wire else {
-            ear.listening();
+        let Transport::Http(transport) = transport else {
+            dispatcher.on_listen_acknowledged();
             return None;
         };
-        let (mut pause, mut last_id, mut heard_before) = (dispatcher::LISTEN_AGAIN, None, false);
+        let (mut pause, mut last_id, mut had_stream) = (LISTEN_AGAIN, None, false);
         loop {
             let since = Instant::now();
             let mut retry = None;
-            match wire.listen(&self.headers(), last_id.as_deref()).await {
+            match transport.listen(&self.headers(), last_id.as_deref()).await {
                 Ok(mut events) => {
-                    if std::mem::replace(&mut heard_before, true) {
-                        ear.missed_updates();
+                    if std::mem::replace(&mut had_stream, true) {
+                        dispatcher.missed_updates();
                     }
-                    ear.listening();
-                    while let Ok(Some(heard)) = wire.next(&mut events, None).await {
-                        wire.send_back(heard.replies, &self.headers());
+                    dispatcher.on_listen_acknowledged();
+                    while let Ok(Some(dispatched)) = transport.next_event(&mut events, None).await {
+                        transport.send_replies(dispatched.replies, &self.headers());
                     }
                     last_id = events.last_id().or(last_id);
                     retry = events.retry();
                 }
-                // Once there was a stream, 404 is about the session. Before that, it is how some
-                // servers say that they have none.
-                Err(Failure::Refused { status, .. }) if status.is_client_error() => {
+                // After a stream was open, 404 means that the session is over. Before that, some
+                // servers send it because they have no stream.
+                Err(TransportError::HttpStatus { status, .. }) if status.is_client_error() => {
                     let session_over = status.as_u16() == 404 && self.session.is_some();
-                    if heard_before && session_over {
-                        return Some(SESSION_OVER.into());
+                    if had_stream && session_over {
+                        return Some(SESSION_LOST.into());
                     }
-                    // It may not know (any more) where we left off: begin anew.
-                    let begins_anew = last_id.take().is_some();
-                    if !begins_anew && !matches!(status.as_u16(), 408 | 429) {
-                        tracing::debug!(%status, "no stream for changes");
-                        ear.listening();
+                    // The server may not know the last event id (any more), so the stream starts
+                    // anew.
+                    let had_last_id = last_id.take().is_some();
+                    if !had_last_id && !matches!(status.as_u16(), 408 | 429) {
+                        tracing::debug!(%status, "stream for list changes refused");
+                        dispatcher.on_listen_acknowledged();
                         return None;
                     }
                 }
-                Err(failure) => tracing::debug!(?failure, "no stream for changes for now"),
+                Err(failure) => tracing::debug!(?failure, "stream for list changes failed"),
             }
-            pause = dispatcher::next_pause(pause, since);
-            // spec 2025-11-25, transports: the client MUST respect `retry`. Waiting longer does, and a
-            // server whose streams end at once may not keep us busy.
-            let least = if since.elapsed() < dispatcher::LISTEN_AGAIN {
-                pause
-            } else {
-                dispatcher::LISTEN_AGAIN / 4
-            };
-            tokio::time::sleep(retry.unwrap_or(pause).max(least)).await;
+            pause = next_pause(pause, since);
+            // spec 2025-11-25, transports: the client MUST respect `retry`. A longer pause does,
+            // and a server whose streams end at once must not keep Weir busy.
+            let min_pause = if since.elapsed() < LISTEN_AGAIN { pause } else { LISTEN_AGAIN / 4 };
+            tokio::time::sleep(retry.unwrap_or(pause).max(min_pause)).await;
         }
     }
 
-    /// Ends the conversation.
-    pub(crate) async fn end(&self, wire: &Wire) {
-        if let (Wire::Http(wire), Some(_)) = (wire, &self.session) {
-            wire.delete(&self.headers()).await;
+    /// Ends the session.
+    pub(crate) async fn end(&self, transport: &Transport) {
+        if let (Transport::Http(transport), Some(_)) = (transport, &self.session) {
+            transport.delete(&self.headers()).await;
         }
     }
 
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         if let Some(session) = &self.session {
-            headers.insert(SESSION, session.clone());
+            headers.insert(SESSION_HEADER, session.clone());
         }
-        // The header came with 2025-06-18; 2025-03-26 is what its absence means.
+        // The header was introduced in 2025-06-18; its absence means 2025-03-26.
         if self.revision >= Revision::V2025_06_18 {
-            headers.insert(VERSION, HeaderValue::from_static(self.revision.as_str()));
+            headers.insert(VERSION_HEADER, HeaderValue::from_static(self.revision.as_str()));
         }
         headers
     }

@@ -1,10 +1,9 @@
-//! What a legacy server is asked to log, where all callers share one connection and it has one level.
+//! Log level of a legacy server whose callers all share one connection.
 //!
-//! Promises: the server is asked for the least severe level that any caller wants, before a call that
-//! wants it goes out; for nothing while no caller has said what it wants. A level that nobody wants any
-//! more is asked for a little longer, so that callers that come and go do not turn it up and down.
-//!
-//! Knows nothing of: who hears what; each call's notes let through what its caller wants.
+//! Invariants: the server is set to the least severe level that any caller wants, before a call
+//! that wants it is sent; no level is requested while no caller has chosen one. A level that no
+//! caller wants any more stays set for a while, so that short calls do not switch it up and down.
+//! Each call's notification sink filters the messages by its own caller's level.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,53 +11,54 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use crate::mcp::log_level::{Level, Wanted};
+use crate::mcp::log_level::{LogLevel, LogLevelSetting};
 
-/// How long a level counts as wanted behind the last call that did.
+/// Time for which a level counts as wanted after the last call that wanted it.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// How long calls wait for the server to answer that it has changed its level.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which calls wait for the server to confirm a new level.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The level of one connection.
+/// Log level of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Levels {
-    demand: Mutex<Demand>,
-    /// What was asked for last. Locked while it is being asked for.
-    asked: tokio::sync::Mutex<Option<Level>>,
+pub(crate) struct SharedLogLevel {
+    wanted_levels: Mutex<WantedLevels>,
+    /// Level that was last requested. Locked while a request is in flight.
+    requested: tokio::sync::Mutex<Option<LogLevel>>,
 }
 
-/// By level.
+/// Number of calls per level, and the time until which each level still counts as wanted.
 #[derive(Debug, Default)]
-struct Demand {
+struct WantedLevels {
     calls: [usize; 8],
     until: [Option<Instant>; 8],
 }
 
-/// What one call wants, while it runs.
-struct Want<'a> {
-    levels: &'a Levels,
-    level: Level,
+/// Level that one call wants, while it runs.
+struct LevelUse<'a> {
+    log_level: &'a SharedLogLevel,
+    level: LogLevel,
 }
 
-impl Levels {
-    /// Does `work` with the server's level as its caller wants it, also when that changes meanwhile.
-    pub(crate) async fn beside<T, F: Future<Output = ()>>(
+impl SharedLogLevel {
+    /// Runs `work` while the server's level is what its caller wants, also when that changes
+    /// meanwhile.
+    pub(crate) async fn run_with<T, F: Future<Output = ()>>(
         &self,
-        wanted: &Wanted,
-        ask: impl Fn(Level) -> F,
+        wanted: &LogLevelSetting,
+        set_level: impl Fn(LogLevel) -> F,
         work: impl Future<Output = T>,
     ) -> T {
-        let mut news = wanted.follow();
-        let Some(level) = wanted.least() else { return work.await };
-        let mut want = self.want(level);
-        self.suit(wanted, &ask).await;
+        let mut changes = wanted.subscribe();
+        let Some(level) = wanted.minimum() else { return work.await };
+        let mut level_use = self.count(level);
+        self.request_least(wanted, &set_level).await;
         let follow = async {
             loop {
-                let level = news.next().await;
-                // The old one lingers, the new one is there before anything is asked.
-                want = self.want(level);
-                self.suit(wanted, &ask).await;
+                let level = changes.next().await;
+                // The old level lingers, and the new one is counted before the request is sent.
+                level_use = self.count(level);
+                self.request_least(wanted, &set_level).await;
             }
         };
         tokio::select! {
@@ -68,47 +68,51 @@ impl Levels {
         }
     }
 
-    fn want(&self, level: Level) -> Want<'_> {
-        self.demand().calls[level.index()] += 1;
-        Want { levels: self, level }
+    fn count(&self, level: LogLevel) -> LevelUse<'_> {
+        self.wanted_levels().calls[level.index()] += 1;
+        LevelUse { log_level: self, level }
     }
 
-    /// Asks for the least level that is wanted, if that is another than before.
-    async fn suit<F: Future<Output = ()>>(&self, wanted: &Wanted, ask: &impl Fn(Level) -> F) {
-        let mut asked = self.asked.lock().await;
-        // Until somebody has said something it is the server's to decide.
-        if asked.is_none() && !wanted.is_said() {
+    /// Requests the least severe level that is wanted, if it has changed.
+    async fn request_least<F: Future<Output = ()>>(
+        &self,
+        wanted: &LogLevelSetting,
+        set_level: &impl Fn(LogLevel) -> F,
+    ) {
+        let mut requested = self.requested.lock().await;
+        // Until a caller has chosen a level the server decides.
+        if requested.is_none() && !wanted.is_explicit() {
             return;
         }
-        let least = self.demand().least(Instant::now());
-        if least.is_some() && *asked != least {
+        let least = self.wanted_levels().least(Instant::now());
+        if least.is_some() && *requested != least {
             if let Some(level) = least {
-                // A server that refuses or is slow is not asked again and again.
-                let _ = timeout(PATIENCE, ask(level)).await;
+                // A server that refuses or is slow does not get the same request again and again.
+                let _ = timeout(CONFIRM_TIMEOUT, set_level(level)).await;
             }
-            *asked = least;
+            *requested = least;
         }
     }
 
-    fn demand(&self) -> MutexGuard<'_, Demand> {
-        self.demand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wanted_levels(&self) -> MutexGuard<'_, WantedLevels> {
+        self.wanted_levels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Demand {
-    fn least(&self, now: Instant) -> Option<Level> {
-        Level::ALL.into_iter().find(|level| {
+impl WantedLevels {
+    fn least(&self, now: Instant) -> Option<LogLevel> {
+        LogLevel::ALL.into_iter().find(|level| {
             let at = level.index();
             self.calls[at] > 0 || self.until[at].is_some_and(|until| until > now)
         })
     }
 }
 
-impl Drop for Want<'_> {
+impl Drop for LevelUse<'_> {
     fn drop(&mut self) {
-        let mut demand = self.levels.demand();
-        demand.calls[self.level.index()] -= 1;
-        demand.until[self.level.index()] = Some(Instant::now() + LINGER);
+        let mut wanted_levels = self.log_level.wanted_levels();
+        wanted_levels.calls[self.level.index()] -= 1;
+        wanted_levels.until[self.level.index()] = Some(Instant::now() + LINGER);
     }
 }
 
@@ -118,67 +122,73 @@ mod tests {
     use std::cell::RefCell;
     use std::future::{pending, ready};
 
-    /// Asks with a call's level while it runs.
-    async fn call(levels: &Levels, wanted: &Wanted, asked: &RefCell<Vec<Level>>) {
-        let ask = |level| {
-            asked.borrow_mut().push(level);
+    /// Runs a call with the level `wanted`.
+    async fn call(
+        log_level: &SharedLogLevel,
+        wanted: &LogLevelSetting,
+        requested: &RefCell<Vec<LogLevel>>,
+    ) {
+        let set_level = |level| {
+            requested.borrow_mut().push(level);
             ready(())
         };
-        levels.beside(wanted, ask, ready(())).await;
+        log_level.run_with(wanted, set_level, ready(())).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_least_severe_level_is_asked_for_and_only_when_it_changes() {
-        let (levels, asked) = (Levels::default(), RefCell::default());
-        call(&levels, &Wanted::nothing(), &asked).await;
-        call(&levels, &Wanted::undecided(), &asked).await;
-        assert_eq!(*asked.borrow(), []);
+        let (log_level, requested) = (SharedLogLevel::default(), RefCell::default());
+        call(&log_level, &LogLevelSetting::disabled(), &requested).await;
+        call(&log_level, &LogLevelSetting::unset(), &requested).await;
+        assert_eq!(*requested.borrow(), []);
         tokio::time::advance(LINGER).await;
-        for level in [Level::Error, Level::Error, Level::Debug, Level::Alert, Level::Error] {
-            call(&levels, &Wanted::from(level), &asked).await;
+        for level in
+            [LogLevel::Error, LogLevel::Error, LogLevel::Debug, LogLevel::Alert, LogLevel::Error]
+        {
+            call(&log_level, &LogLevelSetting::at_least(level), &requested).await;
         }
-        assert_eq!(*asked.borrow(), [Level::Error, Level::Debug]);
+        assert_eq!(*requested.borrow(), [LogLevel::Error, LogLevel::Debug]);
         tokio::time::advance(LINGER).await;
-        call(&levels, &Wanted::undecided(), &asked).await;
+        call(&log_level, &LogLevelSetting::unset(), &requested).await;
         tokio::time::advance(LINGER).await;
-        call(&levels, &Wanted::from(Level::Alert), &asked).await;
-        let all = [Level::Error, Level::Debug, Level::Info, Level::Alert];
-        assert_eq!(*asked.borrow(), all);
+        call(&log_level, &LogLevelSetting::at_least(LogLevel::Alert), &requested).await;
+        let all = [LogLevel::Error, LogLevel::Debug, LogLevel::Info, LogLevel::Alert];
+        assert_eq!(*requested.borrow(), all);
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_has_said_nothing_keeps_what_it_had() {
-        let (levels, asked) = (Levels::default(), RefCell::default());
-        call(&levels, &Wanted::undecided(), &asked).await;
-        call(&levels, &Wanted::from(Level::Emergency), &asked).await;
-        assert_eq!(*asked.borrow(), [Level::Info]);
+        let (log_level, requested) = (SharedLogLevel::default(), RefCell::default());
+        call(&log_level, &LogLevelSetting::unset(), &requested).await;
+        call(&log_level, &LogLevelSetting::at_least(LogLevel::Emergency), &requested).await;
+        assert_eq!(*requested.borrow(), [LogLevel::Info]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_runs_follows_its_client_and_counts_for_as_long_as_it_runs() {
-        let (levels, asked) = (Levels::default(), RefCell::new(Vec::new()));
-        let wanted = Wanted::undecided();
-        let ask = |level| {
-            asked.borrow_mut().push(level);
+        let (log_level, requested) = (SharedLogLevel::default(), RefCell::new(Vec::new()));
+        let wanted = LogLevelSetting::unset();
+        let set_level = |level| {
+            requested.borrow_mut().push(level);
             ready(())
         };
         let work = async {
             tokio::task::yield_now().await;
-            wanted.decide(Level::Debug);
+            wanted.set(LogLevel::Debug);
             tokio::time::sleep(3 * LINGER).await;
-            call(&levels, &Wanted::from(Level::Error), &asked).await;
+            call(&log_level, &LogLevelSetting::at_least(LogLevel::Error), &requested).await;
         };
-        levels.beside(&wanted, ask, work).await;
-        assert_eq!(*asked.borrow(), [Level::Debug]);
+        log_level.run_with(&wanted, set_level, work).await;
+        assert_eq!(*requested.borrow(), [LogLevel::Debug]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_never_answers_holds_nobody_up_for_long() {
-        let (levels, start) = (Levels::default(), Instant::now());
-        let wanted = Wanted::from(Level::Error);
-        levels.beside(&wanted, |_| pending(), ready(())).await;
-        assert_eq!(start.elapsed(), PATIENCE);
-        levels.beside(&wanted, |_| pending(), ready(())).await;
-        assert_eq!(start.elapsed(), PATIENCE);
+        let (log_level, start) = (SharedLogLevel::default(), Instant::now());
+        let wanted = LogLevelSetting::at_least(LogLevel::Error);
+        log_level.run_with(&wanted, |_| pending(), ready(())).await;
+        assert_eq!(start.elapsed(), CONFIRM_TIMEOUT);
+        log_level.run_with(&wanted, |_| pending(), ready(())).await;
+        assert_eq!(start.elapsed(), CONFIRM_TIMEOUT);
     }
 }

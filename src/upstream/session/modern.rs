@@ -1,9 +1,7 @@
-//! The modern dialect, as a client speaks it: each request carries its own context.
+//! Client side of the modern era: each request carries its own context.
 //!
-//! Mirrors `legacy.rs`: the same functions in the same order. A dialect dresses what goes out and reads
-//! what comes back; it holds no connection.
-//!
-//! Knows nothing of: the house, and how the bytes travel.
+//! Mirrors `legacy.rs`: equal functions in the same order. A dialect builds requests and interprets
+//! responses; it owns no connection.
 
 mod subscriptions;
 
@@ -15,55 +13,69 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
-use crate::json::{self, Object};
+use crate::json::{self, Object, WatchedMember};
 use crate::jsonrpc;
-use crate::mcp::call::{Call, Caller, Method, Outcome};
+use crate::mcp::call::{CallContext, Method, ResponseOutcome, UpstreamRequest};
 use crate::mcp::definition::item::Item;
-use crate::mcp::definition::param_headers::{Mirror, header_value};
+use crate::mcp::definition::param_headers::{ParamHeaders, header_value};
 use crate::mcp::input_request::INPUT_REQUESTS;
-use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::kind::{Kind, ListTopic};
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::TASK_ID;
 use crate::mcp::{capabilities, code, meta};
-use crate::upstream::message::{Answer, Cancel, Failure, Outgoing, Wire};
-use crate::upstream::session::connection::{Introduction, Opening, error_code, error_text};
-use crate::upstream::transport::dispatcher::{self, Ear};
+use crate::upstream::message::error_code;
+use crate::upstream::message::error_text;
+use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
+use crate::upstream::transport::Transport;
+use crate::upstream::transport::dispatcher::{Dispatcher, LISTEN_AGAIN, next_pause};
 
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
+const NAME_HEADER: HeaderName = HeaderName::from_static("mcp-name");
 
-/// The revision that is spoken, and as JSON.
+/// Revision of the requests, and its JSON text.
 const REVISION: Revision = Revision::V2026_07_28;
-const QUOTED: &str = "\"2026-07-28\"";
-/// Room for the headers of a request.
+const REVISION_JSON: &str = "\"2026-07-28\"";
+/// Members of a result that have to be read: input requests are compared with the features that the
+/// client declared, and a task that begins gets a handle. `resultType` is matched as well, since it
+/// stands before the large members of a task.
+const BUFFERED: &[WatchedMember] = &[
+    WatchedMember { name: INPUT_REQUESTS, value: None },
+    WatchedMember { name: TASK_ID, value: None },
+    WatchedMember { name: "resultType", value: Some("task") },
+];
+
+/// Capacity for the headers of a request.
 const USUAL_HEADERS: usize = 4;
 
-/// Nothing has to be agreed on: there is no handshake. Cheap to clone.
+/// Protocol state of a connection; this era has no handshake. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Dialect {
-    /// Which arguments of which tools are repeated in headers, as of the last list.
-    mirrors: Arc<Mutex<HashMap<Box<str>, Mirror>>>,
-    /// Whether the server logs, and a message tells which call it is about.
-    logs: bool,
+pub(crate) struct ModernDialect {
+    /// Arguments of tools that are repeated in headers, as of the last list.
+    tool_headers: Arc<Mutex<HashMap<Box<str>, ParamHeaders>>>,
+    /// Whether the server sends log messages, and each names the call that it belongs to.
+    sends_logs: bool,
 }
 
-/// The request that opens a connection.
-pub(crate) fn opening() -> Outgoing {
-    dressed("server/discover", Object::new(), None)
+/// Builds the `server/discover` request.
+pub(crate) fn opening_request() -> OutboundRequest {
+    request_with_context("server/discover", Object::new(), None)
 }
 
-/// Reads the answer to the opening request.
-pub(crate) fn introduce(outcome: &jsonrpc::Outcome) -> Opening {
+/// Parses the response to `server/discover`.
+pub(crate) fn parse_handshake(outcome: &jsonrpc::ResponsePayload) -> HandshakeOutcome {
     match outcome {
-        jsonrpc::Outcome::Result(result) => {
+        jsonrpc::ResponsePayload::Result(result) => {
             let result = Object::parse(result.clone()).unwrap_or_default();
             let Some(versions) = result.get_bytes("supportedVersions").and_then(revisions) else {
-                return Opening::AnotherEra;
+                return HandshakeOutcome::AnotherEra;
             };
-            choose(&versions)
-                .unwrap_or_else(|| Opening::Introduced(Introduction::read(REVISION, &result)))
+            choose(&versions).unwrap_or_else(|| {
+                HandshakeOutcome::Accepted(HandshakeInfo::read(REVISION, &result))
+            })
         }
-        jsonrpc::Outcome::Error(error) => {
+        jsonrpc::ResponsePayload::Error(error) => {
             let refused = || format!("it refuses `server/discover`: {}", error_text(error));
             match error_code(error) {
                 // spec 2026-07-28, versioning: use one of the versions that it supports.
@@ -73,147 +85,176 @@ pub(crate) fn introduce(outcome: &jsonrpc::Outcome) -> Opening {
                     let versions =
                         data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
                     let choice = choose(&versions.unwrap_or_default());
-                    choice.unwrap_or_else(|| Opening::Retry(refused()))
+                    choice.unwrap_or_else(|| HandshakeOutcome::Retry(refused()))
                 }
                 Some(code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY) => {
-                    Opening::Refused(refused())
+                    HandshakeOutcome::Refused(refused())
                 }
-                _ => Opening::AnotherEra,
+                _ => HandshakeOutcome::AnotherEra,
             }
         }
     }
 }
 
-/// The revisions known here among those that a server names; `None` if it names none at all.
+/// Returns the known revisions among those that a server lists; `None` if the list is invalid.
 fn revisions(list: Bytes) -> Option<Vec<Revision>> {
     let known = |version: &Bytes| {
         json::decode_string(std::str::from_utf8(version).ok()?)?.parse::<Revision>().ok()
     };
-    Some(json::elements_again(&list)?.filter_map(|version| known(&version)).collect())
+    Some(json::trusted_elements(&list)?.filter_map(|version| known(&version)).collect())
 }
 
-/// What to do about a server that supports these revisions; `None` if one of them is spoken here.
-fn choose(supported: &[Revision]) -> Option<Opening> {
+/// Decides about a server that supports these revisions; `None` if Weir's revision is one of them.
+fn choose(supported: &[Revision]) -> Option<HandshakeOutcome> {
     if supported.contains(&REVISION) {
         return None;
     }
     if supported.is_empty() {
-        return Some(Opening::Refused(format!("it is modern but does not speak {REVISION}")));
+        return Some(HandshakeOutcome::Refused(format!(
+            "it is modern but does not speak {REVISION}"
+        )));
     }
-    // All that is left has a handshake, so that is what it asks for.
-    Some(Opening::AnotherEra)
+    // All other revisions have a handshake, so the server expects that.
+    Some(HandshakeOutcome::AnotherEra)
 }
 
-impl Dialect {
-    /// The dialect after the opening request was answered.
+impl ModernDialect {
+    /// Creates the dialect from the response to `server/discover`.
     pub(crate) fn new(
-        introduction: &Introduction,
+        handshake_info: &HandshakeInfo,
         _headers: &HeaderMap,
-        tells_whose: bool,
+        correlates_messages: bool,
     ) -> Self {
-        Self { mirrors: Arc::default(), logs: introduction.capabilities.logging && tells_whose }
+        Self {
+            tool_headers: Arc::default(),
+            sends_logs: handshake_info.capabilities.logging && correlates_messages,
+        }
     }
 
-    /// What is left to do before the first request.
-    pub(crate) async fn begin(&self, _wire: &Wire, ear: &Ear) -> Result<(), Failure> {
-        ear.tune(REVISION);
+    /// Completes the opening of the connection.
+    pub(crate) async fn complete_handshake(
+        &self,
+        _transport: &Transport,
+        dispatcher: &Dispatcher,
+    ) -> Result<(), TransportError> {
+        dispatcher.set_revision(REVISION);
         Ok(())
     }
 
-    /// Dresses a call.
-    pub(crate) fn dress(&self, call: &Call, wire: &Wire) -> Outgoing {
+    /// Builds the request of a call.
+    pub(crate) fn build_request(
+        &self,
+        call: &UpstreamRequest,
+        transport: &Transport,
+    ) -> OutboundRequest {
         let caller = &call.caller;
         let mut params = call.params.clone();
         // Spec 2026-07-28, logging: without a level there MUST NOT be messages.
-        if let Some(level) = caller.notes.logs().least().filter(|_| self.logs) {
+        if let Some(level) = caller.notifications.logs().minimum().filter(|_| self.sends_logs) {
             let mut context = params.get_object("_meta").unwrap_or_default();
             context.set(meta::LOG_LEVEL, json::quote(level.as_str()));
             params.set("_meta", context.to_bytes());
         }
-        let mut request =
-            named(dressed(call.method.as_str(), params, Some(caller)), call.method.header_member());
-        // spec 2026-07-28, Streamable HTTP, custom headers: who does not recognize one MUST forward it.
+        let mut request = with_name_header(
+            request_with_context(call.method.as_str(), params, Some(caller)),
+            call.method.header_member(),
+        );
+        // spec 2026-07-28, Streamable HTTP, custom headers: an intermediary that does not recognize
+        // one MUST forward it.
         if let Some(headers) = &caller.param_headers {
             request.headers.extend(headers.clone());
         }
         if call.method == Method::CallTool
-            && let Some(mirror) = self.mirrors().get(&call.subject)
+            && let Some(param_headers) = self.tool_headers().get(&call.subject)
         {
-            repeat(mirror, &call.params, &mut request.headers);
+            set_param_headers(param_headers, &call.params, &mut request.headers);
         }
-        Outgoing {
-            notes: caller.notes.given_to(self.logs),
-            cancel: cancel_on(wire),
-            // What Weir has to read is not handed on while it arrives.
-            stream: !reads(call) && !call.method.is_about_a_task(),
-            // What is asked for has to be compared with what the client declared.
-            unless: Some(INPUT_REQUESTS),
+        OutboundRequest {
+            notifications: caller.notifications.with_logs_enabled(self.sends_logs),
+            cancel: cancel_mode(transport),
+            // A response that Weir has to read is not streamed.
+            stream: !reads_input_requests(call) && !call.method.is_task_method(),
+            buffer_if_member: BUFFERED,
             ..request
         }
     }
 
-    /// Dresses the request for a page of a list. `cursor` is JSON text.
-    pub(crate) fn dress_list(&self, kind: Kind, cursor: Option<&Bytes>, wire: &Wire) -> Outgoing {
+    /// Builds the request for a page of a list. `cursor` is JSON text.
+    pub(crate) fn build_list_request(
+        &self,
+        kind: Kind,
+        cursor: Option<&Bytes>,
+        transport: &Transport,
+    ) -> OutboundRequest {
         let mut params = Object::new();
         if let Some(cursor) = cursor {
             params.set("cursor", cursor.clone());
         }
-        Outgoing { cancel: cancel_on(wire), ..dressed(kind.list_method(), params, None) }
+        OutboundRequest {
+            cancel: cancel_mode(transport),
+            ..request_with_context(kind.list_method(), params, None)
+        }
     }
 
-    /// Learns from a list of tools which arguments go into headers. A tool that asks for it in a way that
-    /// is not allowed cannot be called as it wants: no client is to see it. Other wires have no headers,
-    /// and need not look (spec 2026-07-28, Streamable HTTP, schema extension).
-    pub(crate) fn learn(&self, tools: &mut [Item], wire: &Wire) {
-        if !matches!(wire, Wire::Http(_)) {
+    /// Reads from a list of tools which arguments are repeated in headers. A tool with an invalid
+    /// annotation cannot be called as it requires, so it is marked and no client sees it. Other
+    /// transports have no headers, and need not look (spec 2026-07-28, Streamable HTTP, schema
+    /// extension).
+    pub(crate) fn index_tools(&self, tools: &mut [Item], transport: &Transport) {
+        if !matches!(transport, Transport::Http(_)) {
             return;
         }
-        let mut mirrors = HashMap::new();
+        let mut tool_headers = HashMap::new();
         for tool in tools {
-            match Mirror::read(&tool.definition) {
+            match ParamHeaders::read(&tool.definition) {
                 Ok(None) => {}
-                Ok(Some(mirror)) => _ = mirrors.insert(tool.key.clone(), mirror),
-                Err(bad) => tool.flaw = Some(bad.into()),
+                Ok(Some(param_headers)) => _ = tool_headers.insert(tool.key.clone(), param_headers),
+                Err(bad) => tool.defect = Some(bad.into()),
             }
         }
-        *self.mirrors() = mirrors;
+        *self.tool_headers() = tool_headers;
     }
 
-    fn mirrors(&self) -> MutexGuard<'_, HashMap<Box<str>, Mirror>> {
-        self.mirrors.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tool_headers(&self) -> MutexGuard<'_, HashMap<Box<str>, ParamHeaders>> {
+        self.tool_headers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what came of a request.
-    pub(crate) fn read(&self, came: Result<Answer, Failure>) -> Result<Answer, Failure> {
-        let answer = match came {
-            Err(Failure::Refused { error: Some(error), .. }) => {
-                Answer { outcome: Outcome::Error(error), headers: HeaderMap::new() }
-            }
-            came => came?,
+    /// Interprets the result of a request.
+    pub(crate) fn interpret(
+        &self,
+        result: Result<TransportResponse, TransportError>,
+    ) -> Result<TransportResponse, TransportError> {
+        let response = match result {
+            Err(TransportError::HttpStatus { error: Some(error), .. }) => TransportResponse {
+                outcome: ResponseOutcome::Error(error),
+                headers: HeaderMap::new(),
+            },
+            result => result?,
         };
-        // spec 2026-07-28, versioning: the server does not implement the revision of this request, so
-        // it has not executed it.
+        // spec 2026-07-28, versioning: the server does not implement the revision of this request,
+        // so it has not executed it.
         let unsupported = Some(code::UNSUPPORTED_PROTOCOL_VERSION);
-        match &answer.outcome {
-            Outcome::Error(error) if error_code(error) == unsupported => {
-                Err(Failure::Stale(format!("it does not speak {REVISION} any more")))
+        match &response.outcome {
+            ResponseOutcome::Error(error) if error_code(error) == unsupported => {
+                Err(TransportError::SessionLost(format!("it does not speak {REVISION} any more")))
             }
-            _ => Ok(answer),
+            _ => Ok(response),
         }
     }
 
-    /// Hears of changes until the connection is over.
+    /// Receives list changes until the connection is over.
     ///
-    /// Returns why the connection must be opened again, if it must.
+    /// Returns the reason why the connection must be opened again, if it must.
     pub(crate) async fn listen(
         &self,
-        wire: Wire,
-        ear: Arc<Ear>,
+        transport: Transport,
+        dispatcher: Arc<Dispatcher>,
         topics: [bool; 3],
     ) -> Option<String> {
-        let wanted: Vec<Topic> = Topic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
+        let wanted: Vec<ListTopic> =
+            ListTopic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
         if wanted.is_empty() {
-            ear.listening();
+            dispatcher.on_listen_acknowledged();
             return None;
         }
         let mut filter = Object::new();
@@ -222,88 +263,98 @@ impl Dialect {
         }
         let mut params = Object::new();
         params.set("notifications", filter.to_bytes());
-        let mut pause = dispatcher::LISTEN_AGAIN;
+        let mut pause = LISTEN_AGAIN;
         loop {
             let since = Instant::now();
-            let request = Outgoing {
-                cancel: cancel_on(&wire),
+            let request = OutboundRequest {
+                cancel: cancel_mode(&transport),
                 listen: true,
-                ..dressed("subscriptions/listen", params.clone(), None)
+                ..request_with_context("subscriptions/listen", params.clone(), None)
             };
-            // The acknowledgment and the news that follow it are the ear's business.
-            match self.read(wire.exchange(request).await) {
-                Ok(Answer { outcome: Outcome::Error(error), .. }) => {
-                    tracing::debug!(error = error_text(&error), "no news of changes");
+            // The dispatcher handles the acknowledgment and the notifications that follow it.
+            match self.interpret(transport.exchange(request).await) {
+                Ok(TransportResponse { outcome: ResponseOutcome::Error(error), .. }) => {
+                    tracing::debug!(
+                        error = error_text(&error),
+                        "subscription to list changes refused"
+                    );
                     if error_code(&error) == Some(jsonrpc::code::METHOD_NOT_FOUND) {
-                        ear.listening();
+                        dispatcher.on_listen_acknowledged();
                         return None;
                     }
                 }
-                Ok(_) => tracing::debug!("the subscription has ended"),
-                Err(Failure::Stale(reason)) => return Some(reason),
-                Err(failure) => tracing::debug!(?failure, "the subscription broke"),
+                Ok(_) => tracing::debug!("subscription to list changes ended"),
+                Err(TransportError::SessionLost(reason)) => return Some(reason),
+                Err(failure) => tracing::debug!(?failure, "subscription to list changes failed"),
             }
-            pause = dispatcher::next_pause(pause, since);
+            pause = next_pause(pause, since);
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Ends the conversation.
-    pub(crate) async fn end(&self, _wire: &Wire) {}
+    /// Ends the session; this era has none.
+    pub(crate) async fn end(&self, _transport: &Transport) {}
 }
 
-/// How a request is cancelled on this wire (spec 2026-07-28, cancellation).
-fn cancel_on(wire: &Wire) -> Cancel {
-    match wire {
-        // The pair is of the legacy era; were it not, all requests would share one stream, as here.
-        Wire::Stdio(_) | Wire::Sse(_) => Cancel::Notify,
-        Wire::Http(_) => Cancel::HangUp,
+/// Returns how a request is cancelled on this transport (spec 2026-07-28, cancellation).
+fn cancel_mode(transport: &Transport) -> CancelMode {
+    match transport {
+        // HTTP+SSE belongs to the legacy era; otherwise its requests would share one stream, as
+        // over stdio.
+        Transport::Stdio(_) | Transport::Sse(_) => CancelMode::Notify,
+        Transport::Http(_) => CancelMode::CloseStream,
     }
 }
 
-/// A request with its context, in the body and repeated in the headers. `None` is Weir itself.
-fn dressed(method: &'static str, params: Object, caller: Option<&Caller>) -> Outgoing {
+/// Builds a request with its context, in the body and repeated in the headers. A `caller` of `None`
+/// is Weir itself.
+fn request_with_context(
+    method: &'static str,
+    params: Object,
+    caller: Option<&CallContext>,
+) -> OutboundRequest {
     let info = caller.and_then(|caller| caller.info.clone());
     let capabilities = caller.map_or(Bytes::from_static(capabilities::OWN.as_bytes()), declared);
-    dressed_declaring(method, params, info, capabilities)
+    request_declaring(method, params, info, capabilities)
 }
 
-/// The same for who declares these capabilities.
-fn dressed_declaring(
+/// Builds a request with its context, which declares these capabilities.
+fn request_declaring(
     method: &'static str,
     mut params: Object,
     info: Option<Bytes>,
     capabilities: Bytes,
-) -> Outgoing {
+) -> OutboundRequest {
     let mut context = params.get_object("_meta").unwrap_or_default();
-    context.set(meta::PROTOCOL_VERSION, QUOTED);
+    context.set(meta::PROTOCOL_VERSION, REVISION_JSON);
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(crate::upstream::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);
     params.set("_meta", context.to_bytes());
 
     let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
-    headers.insert(VERSION, HeaderValue::from_static(REVISION.as_str()));
-    headers.insert(METHOD, HeaderValue::from_static(method));
-    Outgoing::new(method, params, headers)
+    headers.insert(VERSION_HEADER, HeaderValue::from_static(REVISION.as_str()));
+    headers.insert(METHOD_HEADER, HeaderValue::from_static(method));
+    OutboundRequest::new(method, params, headers)
 }
 
-/// Whether Weir looks for questions in the answer to a call: a modern client finds them itself, where they
-/// may be.
-pub(crate) fn reads(call: &Call) -> bool {
+/// Whether Weir looks for input requests in the response to a call: a modern client reads them
+/// itself, on the methods that may have them.
+pub(crate) fn reads_input_requests(call: &UpstreamRequest) -> bool {
     call.caller.revision.era() == Era::Legacy || call.method == Method::Complete
 }
 
-/// What a caller declares in the words of this era: its own, or those for what its session declared.
-fn declared(caller: &Caller) -> Bytes {
+/// Returns the capabilities of a caller in the form of this era: its own, or the equivalent of
+/// those that its session declared.
+fn declared(caller: &CallContext) -> Bytes {
     match caller.revision.era() {
         Era::Modern => caller.capabilities.clone(),
         Era::Legacy => crate::upstream::declared_in(REVISION, caller),
     }
 }
 
-/// Makes the headers repeat these parameters' arguments, and nothing that is not among them.
-fn repeat(mirror: &Mirror, params: &Object, headers: &mut HeaderMap) {
-    for (name, value) in mirror.values(params) {
+/// Sets the headers to the arguments of these parameters, and removes those without an argument.
+fn set_param_headers(param_headers: &ParamHeaders, params: &Object, headers: &mut HeaderMap) {
+    for (name, value) in param_headers.values(params) {
         match value.and_then(|value| value.to_header()) {
             Some(header) => _ = headers.insert(name, header),
             None => _ = headers.remove(name),
@@ -312,11 +363,11 @@ fn repeat(mirror: &Mirror, params: &Object, headers: &mut HeaderMap) {
 }
 
 /// Repeats the request's subject in its header, from the message that is sent.
-fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
+fn with_name_header(mut request: OutboundRequest, member: Option<&str>) -> OutboundRequest {
     let subject = member.and_then(|member| request.params.get_string(member));
     if let Some(subject) = subject {
         let value = header_value(&subject);
-        request.headers.insert(NAME, value);
+        request.headers.insert(NAME_HEADER, value);
     }
     request
 }
@@ -327,24 +378,24 @@ mod tests {
 
     #[test]
     fn the_revision_is_the_same_as_text_and_as_json() {
-        assert_eq!(json::quote(REVISION.as_str()), QUOTED);
+        assert_eq!(json::quote(REVISION.as_str()), REVISION_JSON);
     }
 
     #[test]
     fn the_revisions_that_a_server_names_decide() {
-        let opening = |supported: &str| {
+        let parse = |supported: &str| {
             let error =
                 format!(r#"{{"code":-32022,"message":"m","data":{{"supported":{supported}}}}}"#);
-            introduce(&jsonrpc::Outcome::Error(error.into()))
+            parse_handshake(&jsonrpc::ResponsePayload::Error(error.into()))
         };
         for handshake in [r#"["2025-11-25","2025-06-18"]"#, r#"["2025-03-26","2027-01-01"]"#] {
-            assert!(matches!(opening(handshake), Opening::AnotherEra), "{handshake}");
+            assert!(matches!(parse(handshake), HandshakeOutcome::AnotherEra), "{handshake}");
         }
         for refused in ["[]", r#"["2027-01-01"]"#, "7"] {
-            assert!(matches!(opening(refused), Opening::Refused(_)), "{refused}");
+            assert!(matches!(parse(refused), HandshakeOutcome::Refused(_)), "{refused}");
         }
         for mutual in [r#"["2026-07-28"]"#, r#"["2025-11-25","2026-07-28"]"#] {
-            assert!(matches!(opening(mutual), Opening::Retry(_)), "{mutual}");
+            assert!(matches!(parse(mutual), HandshakeOutcome::Retry(_)), "{mutual}");
         }
     }
 }

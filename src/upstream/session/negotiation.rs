@@ -1,12 +1,10 @@
-//! Finds out which era a server speaks, and over which transport, by opening the connection.
+//! Version negotiation: detects the era of a server, and its transport, by opening the connection.
 //!
-//! `server/discover` goes first. Only an answer decides: a discover result or an error that only modern
-//! servers give means modern, any other answer means legacy. An outage, missing credentials or a busy
-//! server decide nothing. Over stdio silence has to be told from slowness: after [`SILENCE`] the
-//! handshake is tried too, and whichever is answered first wins. Over HTTP a handshake that is refused
-//! with 400, 404 or 405 leads on to the older HTTP+SSE pair.
-//!
-//! Knows nothing of: when a server is asked, and how often.
+//! `server/discover` goes first. Only a response decides: a discover result, or an error that only
+//! modern servers send, means modern; any other response means legacy. An outage, missing
+//! credentials or a busy server decide nothing. Over stdio a silent server and a slow one look
+//! alike: after [`SILENCE`] `initialize` is sent as well, and the first response wins. Over HTTP an
+//! `initialize` that is refused with 400, 404 or 405 leads on to the older HTTP+SSE transport.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,44 +14,47 @@ use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
 use crate::jsonrpc;
-use crate::mcp::call::{Body, Outcome};
+use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::mcp::code;
 use crate::mcp::revision::Era;
-use crate::upstream::message::{Answer, Failure, Outgoing, Wire};
-use crate::upstream::session::connection::{Introduction, Opening, error_code};
+use crate::upstream::message::error_code;
+use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
 use crate::upstream::session::{legacy, modern};
-use crate::upstream::transport::dispatcher::Ear;
-use crate::upstream::transport::http_client::Courier;
+use crate::upstream::transport::Transport;
+use crate::upstream::transport::dispatcher::Dispatcher;
+use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_sse;
 
-/// How long a child may say nothing before the handshake is tried.
+/// Time without a response after which `initialize` is sent to a child, too.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// An answered opening request.
+/// Result of a successful negotiation.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) introduction: Introduction,
-    /// The HTTP headers of the answer.
+pub(crate) struct Negotiated {
+    pub(crate) handshake_info: HandshakeInfo,
+    /// HTTP headers of the response.
     pub(crate) headers: HeaderMap,
 }
 
-/// Why the connection is not open.
+/// Reason why a connection could not be opened.
 #[derive(Debug)]
-pub(crate) enum Closed {
-    /// The connection ended upon the first question, so the era is open.
+pub(crate) enum NegotiationError {
+    /// The connection ended after the first request, so the era is unknown.
     Ended(String),
-    /// The server answers, but not in the era that was asked for, or not over this transport.
+    /// The server responds, but not in the era that was tried, or not over this transport.
     AnotherEra(String),
-    /// No Streamable HTTP is served at this URL; the HTTP+SSE pair may be.
+    /// The server has no Streamable HTTP at this URL; it may have HTTP+SSE.
     NotStreamable(String),
-    /// It refused what it says that it speaks, and has not been asked again; in words.
+    /// The server refused a revision that it lists as supported, and `server/discover` was not
+    /// retried yet.
     Retry(String),
-    /// Nothing is decided, or the server will not have us; in words.
+    /// Nothing is decided, or the server refuses the connection.
     Refused(String),
 }
 
-impl Closed {
-    /// The reason in words.
+impl NegotiationError {
+    /// Returns the reason as text.
     pub(crate) fn into_reason(self) -> String {
         match self {
             Self::Ended(reason)
@@ -65,185 +66,210 @@ impl Closed {
     }
 }
 
-/// Opens the connection in this era, or in the one that the server turns out to speak.
-/// A handshake declares `declared`.
+/// Opens the connection in `era`, or in the one that the server turns out to speak. `initialize`
+/// declares the capabilities `declared`.
 pub(crate) async fn open(
-    wire: &Wire,
+    transport: &Transport,
     era: Option<Era>,
     declared: &Bytes,
-) -> Result<Opened, Closed> {
-    match (era, wire) {
-        (Some(Era::Modern), _) => discover(wire).await,
-        (Some(Era::Legacy), _) => initialize(wire, declared).await,
-        (None, Wire::Stdio(_)) => over_stdio(wire, declared).await,
-        (None, Wire::Http(_)) => match discover(wire).await {
-            Err(Closed::AnotherEra(_)) => initialize(wire, declared).await,
-            opened => opened,
+) -> Result<Negotiated, NegotiationError> {
+    match (era, transport) {
+        (Some(Era::Modern), _) => discover(transport).await,
+        (Some(Era::Legacy), _) => initialize(transport, declared).await,
+        (None, Transport::Stdio(_)) => negotiate_stdio(transport, declared).await,
+        (None, Transport::Http(_)) => match discover(transport).await {
+            Err(NegotiationError::AnotherEra(_)) => initialize(transport, declared).await,
+            result => result,
         },
-        // Nothing but the legacy era was ever spoken over it.
-        (None, Wire::Sse(_)) => initialize(wire, declared).await,
+        // This transport belongs to the legacy era only.
+        (None, Transport::Sse(_)) => initialize(transport, declared).await,
     }
 }
 
-/// Opens the HTTP+SSE pair, after `tried` has shown that nothing else is served, if anything was tried.
-pub(crate) async fn open_pair(
-    courier: &Courier,
-    ear: &Arc<Ear>,
+/// Opens the HTTP+SSE transport. `tried` describes the failure of Streamable HTTP, if that was
+/// tried.
+pub(crate) async fn open_http_sse(
+    http_client: &HttpClient,
+    dispatcher: &Arc<Dispatcher>,
     tried: Option<&str>,
-) -> Result<Wire, Closed> {
-    let (said, is_answer) = match http_sse::Wire::open(courier, Arc::clone(ear)).await {
-        Ok(wire) => return Ok(Wire::Sse(wire)),
-        Err(Failure::Refused { status, .. }) => {
-            let redirects = if status.is_redirection() { ", which is not followed" } else { "" };
-            (format!("it answers GET with HTTP {status}{redirects}"), !decides_nothing(status))
-        }
-        Err(Failure::Protocol(text)) => (format!("upon GET {text}"), true),
-        Err(failure) => (failure.into_reason(), false),
-    };
-    let said = match (tried, is_answer) {
-        (None, true) => format!("{said}: no HTTP+SSE is served here"),
-        (None, false) => said,
+) -> Result<Transport, NegotiationError> {
+    let (reason, is_response) =
+        match http_sse::HttpSseTransport::open(http_client, Arc::clone(dispatcher)).await {
+            Ok(transport) => return Ok(Transport::Sse(transport)),
+            Err(TransportError::HttpStatus { status, .. }) => {
+                let redirects =
+                    if status.is_redirection() { ", which is not followed" } else { "" };
+                (format!("it answers GET with HTTP {status}{redirects}"), !is_inconclusive(status))
+            }
+            Err(TransportError::Protocol(text)) => (format!("upon GET {text}"), true),
+            Err(failure) => (failure.into_reason(), false),
+        };
+    let reason = match (tried, is_response) {
+        (None, true) => format!("{reason}: no HTTP+SSE is served here"),
+        (None, false) => reason,
         (Some(tried), true) => {
-            format!("{tried}, and {said}: neither Streamable HTTP nor HTTP+SSE is served here")
+            format!("{tried}, and {reason}: neither Streamable HTTP nor HTTP+SSE is served here")
         }
-        (Some(tried), false) => format!("{tried}, and {said}"),
+        (Some(tried), false) => format!("{tried}, and {reason}"),
     };
-    Err(if is_answer { Closed::AnotherEra(said) } else { Closed::Refused(said) })
+    Err(if is_response {
+        NegotiationError::AnotherEra(reason)
+    } else {
+        NegotiationError::Refused(reason)
+    })
 }
 
-/// Whether a status says only that the server will not or cannot answer now.
-fn decides_nothing(status: StatusCode) -> bool {
+/// Whether a status only means that the server will not or cannot respond now.
+fn is_inconclusive(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 408 | 429) || !status.is_client_error()
 }
 
-/// Asks in both eras if need be. A late answer in the modern era still wins over a handshake that is
-/// not answered yet, or that was refused: a modern server may be slow to start.
-async fn over_stdio(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
-    let mut question = pin!(discover(wire));
-    match tokio::time::timeout(SILENCE, &mut question).await {
-        Ok(Err(Closed::AnotherEra(_))) => return initialize(wire, declared).await,
-        Ok(opened) => return opened,
+/// Tries both eras if necessary. A late response to `server/discover` still wins over an
+/// `initialize` that has no response yet, or that was refused: a modern server may be slow to
+/// start.
+async fn negotiate_stdio(
+    transport: &Transport,
+    declared: &Bytes,
+) -> Result<Negotiated, NegotiationError> {
+    let mut discovery = pin!(discover(transport));
+    match tokio::time::timeout(SILENCE, &mut discovery).await {
+        Ok(Err(NegotiationError::AnotherEra(_))) => return initialize(transport, declared).await,
+        Ok(result) => return result,
         Err(_) => {}
     }
-    let mut handshake = pin!(initialize(wire, declared));
+    let mut initialization = pin!(initialize(transport, declared));
     tokio::select! {
         biased;
-        answer = &mut question => match answer {
-            Err(Closed::AnotherEra(_)) => handshake.await,
-            opened => opened,
+        response = &mut discovery => match response {
+            Err(NegotiationError::AnotherEra(_)) => initialization.await,
+            result => result,
         },
-        opened = &mut handshake => match opened {
-            Ok(opened) => Ok(opened),
-            Err(refused) => match question.await {
-                Err(Closed::AnotherEra(_)) => Err(refused),
-                opened => opened,
+        result = &mut initialization => match result {
+            Ok(result) => Ok(result),
+            Err(refused) => match discovery.await {
+                Err(NegotiationError::AnotherEra(_)) => Err(refused),
+                result => result,
             },
         },
     }
 }
 
-/// Asks once more if the server refuses the revision and names it (spec 2026-07-28, versioning: the client
-/// SHOULD select one of the supported versions and retry).
-async fn discover(wire: &Wire) -> Result<Opened, Closed> {
-    let ask = || ask(wire, modern::opening, modern::introduce);
-    match ask().await {
-        Err(Closed::Retry(_)) => ask().await,
-        opened => opened,
+/// Retries once if the server refuses the revision and lists it as supported (spec 2026-07-28,
+/// versioning: the client SHOULD select one of the supported versions and retry).
+async fn discover(transport: &Transport) -> Result<Negotiated, NegotiationError> {
+    let discover_once =
+        || send_opening(transport, modern::opening_request, modern::parse_handshake);
+    match discover_once().await {
+        Err(NegotiationError::Retry(_)) => discover_once().await,
+        result => result,
     }
 }
 
-async fn initialize(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
-    ask(wire, || legacy::opening(declared), legacy::introduce).await
+async fn initialize(
+    transport: &Transport,
+    declared: &Bytes,
+) -> Result<Negotiated, NegotiationError> {
+    send_opening(transport, || legacy::opening_request(declared), legacy::parse_handshake).await
 }
 
-async fn ask(
-    wire: &Wire,
-    request: impl Fn() -> Outgoing,
-    introduce: fn(&jsonrpc::Outcome) -> Opening,
-) -> Result<Opened, Closed> {
-    let asked = request();
-    let method = asked.method;
-    let mut answer = wire.exchange(asked).await;
-    // Who refuses what it has not read to the end may break the connection, and its answer with it.
-    if let (Err(Failure::Broke(_)), Wire::Http(_)) = (&answer, wire) {
-        answer = wire.exchange(request()).await;
+async fn send_opening(
+    transport: &Transport,
+    request: impl Fn() -> OutboundRequest,
+    parse_handshake: fn(&jsonrpc::ResponsePayload) -> HandshakeOutcome,
+) -> Result<Negotiated, NegotiationError> {
+    let first_request = request();
+    let method = first_request.method;
+    let mut response = transport.exchange(first_request).await;
+    // A server that refuses a request before it has read it may break the connection, and lose its
+    // response with it.
+    if let (Err(TransportError::ConnectionLost(_)), Transport::Http(_)) = (&response, transport) {
+        response = transport.exchange(request()).await;
     }
-    let (opening, headers) = match answer {
-        Ok(Answer { outcome: Outcome::Result(Body::Read(result)), headers }) => {
-            (introduce(&jsonrpc::Outcome::Result(result.to_bytes())), headers)
+    let (outcome, headers) = match response {
+        Ok(TransportResponse {
+            outcome: ResponseOutcome::Result(Payload::Parsed(result)),
+            headers,
+        }) => (parse_handshake(&jsonrpc::ResponsePayload::Result(result.to_bytes())), headers),
+        Ok(TransportResponse {
+            outcome: ResponseOutcome::Result(Payload::Complete(result)),
+            headers,
+        }) => (parse_handshake(&jsonrpc::ResponsePayload::Result(result)), headers),
+        Ok(TransportResponse { outcome: ResponseOutcome::Error(error), headers }) => {
+            (parse_handshake(&jsonrpc::ResponsePayload::Error(error)), headers)
         }
-        Ok(Answer { outcome: Outcome::Result(Body::Whole(result)), headers }) => {
-            (introduce(&jsonrpc::Outcome::Result(result)), headers)
+        Ok(TransportResponse {
+            outcome: ResponseOutcome::Result(Payload::Streaming(_)), ..
+        }) => {
+            return Err(NegotiationError::Refused(format!(
+                "its response to `{method}` is too large"
+            )));
         }
-        Ok(Answer { outcome: Outcome::Error(error), headers }) => {
-            (introduce(&jsonrpc::Outcome::Error(error)), headers)
-        }
-        Ok(Answer { outcome: Outcome::Result(Body::Arriving(_)), .. }) => {
-            return Err(Closed::Refused(format!("its answer to `{method}` is too large")));
-        }
-        Err(Failure::Refused { status, error, .. }) => {
-            let closed = refused(method, status, error, introduce);
-            return Err(match (closed, wire) {
-                // Over another wire there is nothing else to be tried.
-                (Closed::NotStreamable(text), Wire::Stdio(_) | Wire::Sse(_)) => {
-                    Closed::Refused(text)
-                }
-                (closed, _) => closed,
+        Err(TransportError::HttpStatus { status, error, .. }) => {
+            let error = status_error(method, status, error, parse_handshake);
+            return Err(match (error, transport) {
+                // Other transports have no alternative to try.
+                (
+                    NegotiationError::NotStreamable(text),
+                    Transport::Stdio(_) | Transport::Sse(_),
+                ) => NegotiationError::Refused(text),
+                (error, _) => error,
             });
         }
-        // A server that answers with something else has answered, and not in this era.
-        Err(Failure::Protocol(text)) => {
-            return Err(Closed::AnotherEra(format!("`{method}`: {text}")));
+        // A server that sends an unexpected response has responded, and not in this era.
+        Err(TransportError::Protocol(text)) => {
+            return Err(NegotiationError::AnotherEra(format!("`{method}`: {text}")));
         }
-        Err(failure @ (Failure::Unsent(_) | Failure::Broke(_))) => {
-            return Err(Closed::Ended(failure.into_reason()));
+        Err(failure @ (TransportError::NotSent(_) | TransportError::ConnectionLost(_))) => {
+            return Err(NegotiationError::Ended(failure.into_reason()));
         }
-        Err(failure) => return Err(Closed::Refused(failure.into_reason())),
+        Err(failure) => return Err(NegotiationError::Refused(failure.into_reason())),
     };
-    match opening {
-        Opening::Introduced(introduction) => Ok(Opened { introduction, headers }),
-        Opening::AnotherEra => Err(Closed::AnotherEra(format!("it does not know `{method}`"))),
-        Opening::Retry(text) => Err(Closed::Retry(text)),
-        Opening::Refused(text) => Err(Closed::Refused(text)),
+    match outcome {
+        HandshakeOutcome::Accepted(handshake_info) => Ok(Negotiated { handshake_info, headers }),
+        HandshakeOutcome::AnotherEra => {
+            Err(NegotiationError::AnotherEra(format!("it does not know `{method}`")))
+        }
+        HandshakeOutcome::Retry(text) => Err(NegotiationError::Retry(text)),
+        HandshakeOutcome::Refused(text) => Err(NegotiationError::Refused(text)),
     }
 }
 
-/// What an HTTP status that is no success means for an opening request.
-fn refused(
+/// Interprets an HTTP error status of an opening request.
+fn status_error(
     method: &str,
     status: StatusCode,
     error: Option<Bytes>,
-    introduce: fn(&jsonrpc::Outcome) -> Opening,
-) -> Closed {
-    let is_modern = error.as_ref().is_some_and(says_only_a_modern_server);
-    let said = error.map(|error| introduce(&jsonrpc::Outcome::Error(error)));
-    if let Some(Opening::Retry(text)) = said {
-        return Closed::Retry(text);
+    parse_handshake: fn(&jsonrpc::ResponsePayload) -> HandshakeOutcome,
+) -> NegotiationError {
+    let is_modern = error.as_ref().is_some_and(is_modern_only_error);
+    let outcome = error.map(|error| parse_handshake(&jsonrpc::ResponsePayload::Error(error)));
+    if let Some(HandshakeOutcome::Retry(text)) = outcome {
+        return NegotiationError::Retry(text);
     }
     let mut text = format!("it answers `{method}` with HTTP {status}");
-    if let Some(Opening::Refused(said)) = said {
-        // What only a modern server says decides under any status.
+    if let Some(HandshakeOutcome::Refused(reason)) = outcome {
+        // An error that only modern servers send decides under any status.
         if method != "initialize" {
-            return Closed::Refused(said);
+            return NegotiationError::Refused(reason);
         }
-        text = format!("{said} (HTTP {status})");
+        text = format!("{reason} (HTTP {status})");
     }
     if status.is_redirection() {
-        return Closed::Refused(format!("{text}, and redirects are not followed"));
+        return NegotiationError::Refused(format!("{text}, and redirects are not followed"));
     }
-    if decides_nothing(status) {
-        return Closed::Refused(text);
+    if is_inconclusive(status) {
+        return NegotiationError::Refused(text);
     }
     // spec 2026-07-28, transports, HTTP+SSE: these three, unless the error is a modern server's.
     let is_absent = matches!(status.as_u16(), 400 | 404 | 405) && !is_modern;
     if is_absent && method == "initialize" {
-        return Closed::NotStreamable(text);
+        return NegotiationError::NotStreamable(text);
     }
-    Closed::AnotherEra(text)
+    NegotiationError::AnotherEra(text)
 }
 
-/// Whether only a server of the modern era gives this error.
-fn says_only_a_modern_server(error: &Bytes) -> bool {
+/// Whether only a modern server sends this error.
+fn is_modern_only_error(error: &Bytes) -> bool {
     let modern = [
         code::HEADER_MISMATCH,
         code::MISSING_CLIENT_CAPABILITY,

@@ -1,15 +1,15 @@
-//! The connections to an upstream beside the one that its supervisor keeps.
+//! Additional sessions with an upstream, beside the supervisor's main connection.
 //!
-//! A server of the legacy era decides when a conversation is opened what it may ask its client. So calls
-//! go over a conversation that was opened with what their client declared: over Streamable HTTP clients
-//! that declared the same share one; where each client has its own connection it is opened for it, and
-//! ends with it. All are opened when they are first needed.
+//! In the legacy era a server learns its client's capabilities when the session is opened.
+//! Therefore calls use a session that was opened with the capabilities of their client: over
+//! Streamable HTTP clients with equal capabilities share one; where each client has its own
+//! connection the session is opened for that client, and ends with it. Sessions are opened when
+//! they are first needed.
 //!
-//! Promises: there is a bounded number of them, in all and for one principal; what nobody has used for a while
-//! is closed; several calls that need the same one open it once. Whoever stops waiting for it ends the attempt.
-//! What cannot be opened, or does not live, is tried again after growing pauses, in which calls fail at once.
-//!
-//! Knows nothing of: what is called.
+//! Invariants: their number is bounded, in all and for one principal; idle ones are closed;
+//! concurrent calls that need the same session open it once, and a call that stops waiting ends the
+//! attempt. A session that cannot be opened, or does not last, is tried again after growing pauses,
+//! in which calls fail at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,251 +23,256 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::promptly;
-use crate::mcp::call::{Body, Caller, Outcome, Owner, Reply};
+use crate::mcp::call::{CallContext, Payload, QuotaOwner, ResponseOutcome, UpstreamResponse};
 use crate::mcp::revision::Era;
-use crate::upstream::health::keyed_backoff::Pauses;
-use crate::upstream::session::connection::{Connection, Wired};
-use crate::upstream::session::connector::{Found, Opener, Wanted};
-use crate::upstream::subscriptions::Interest;
-use crate::upstream::transport::dispatcher::Callers;
-use crate::upstream::{Changes, Error, Settings, Sharing, Upstream, declared};
+use crate::upstream::health::keyed_backoff::KeyedBackoff;
+use crate::upstream::session::connection::{McpSession, UpstreamConnection};
+use crate::upstream::session::connector::{ConnectRequest, Connector, DetectedProtocol};
+use crate::upstream::subscriptions::SubscriptionRegistry;
+use crate::upstream::transport::dispatcher::ConnectionClients;
+use crate::upstream::{Error, ListChangeCounts, Settings, Sharing, declared_capabilities};
 
-/// How many connections are held beside the first one.
-const MAX_LINKS: usize = 64;
-/// How many of them one client may have taken.
-const PER_CLIENT: usize = 16;
-/// How long a connection that clients share is held for nobody.
+/// Maximum number of additional sessions.
+const MAX_ADDITIONAL_SESSIONS: usize = 64;
+/// Maximum number of sessions per client.
+const MAX_SESSIONS_PER_CLIENT: usize = 16;
+/// Idle timeout of a shared session.
 const SHARED_IDLE: Duration = Duration::from_mins(15);
-/// How long a client's own connection is held while it is silent; its session ends no sooner.
+/// Idle timeout of a client's own session; the client's downstream session ends no sooner.
 const OWN_IDLE: Duration = Duration::from_mins(30);
-/// How long a server that refused a further conversation is not asked for one.
-const REFUSED: Duration = Duration::from_mins(1);
-/// A client's own connection that lived this long was a good one.
-const STEADY: Duration = Duration::from_secs(30);
+/// Time for which a server that refused a further session gets no request for one.
+const REFUSAL_PAUSE: Duration = Duration::from_mins(1);
+/// A client's own session that lasted this long resets the back-off.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// The table of them.
-pub(crate) struct Links {
+/// Pool of the additional sessions of one upstream.
+pub(crate) struct SessionPool {
     settings: Arc<Settings>,
-    opener: Arc<Opener>,
-    table: Mutex<HashMap<Key, Arc<Slot>>>,
-    /// Which of the clients' own do not live, and (without a client) what cannot be opened for any.
-    pauses: Pauses<Key>,
-    keepers: TaskTracker,
+    connector: Arc<Connector>,
+    table: Mutex<HashMap<SessionKey, Arc<SessionSlot>>>,
+    /// Back-off of clients' own sessions that do not last, and (without a client) of those that
+    /// cannot be opened for any client.
+    backoff: KeyedBackoff<SessionKey>,
+    supervisors: TaskTracker,
     stop: CancellationToken,
-    /// Where news of changes go. Some servers tell them only on the stream of the call that made them.
-    changes: watch::Sender<Changes>,
+    /// Receives list changes. Some servers send them only on the stream of the call that caused
+    /// them.
+    changes: watch::Sender<ListChangeCounts>,
 }
 
-/// Which calls share a connection.
+/// Key of a session: calls with equal keys share it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    /// `None`: any client that declared the same.
+struct SessionKey {
+    /// `None`: any client that declared the same capabilities.
     client: Option<Arc<str>>,
     declared: Bytes,
 }
 
-/// A place for one connection, and who uses it.
-struct Slot {
-    /// Who has taken the place.
+/// Slot of one session, and its use.
+struct SessionSlot {
+    /// Principal that the slot counts against.
     owner: Arc<str>,
-    usage: Mutex<Usage>,
-    link: tokio::sync::Mutex<Option<Link>>,
-    /// Fires when its place is wanted for another.
+    usage: Mutex<SlotUsage>,
+    session: tokio::sync::Mutex<Option<PooledSession>>,
+    /// Fires when the slot is needed for another session.
     evicted: CancellationToken,
 }
 
-struct Usage {
-    leases: usize,
-    /// How many of its connections have not ended yet.
+struct SlotUsage {
+    uses: usize,
+    /// Number of its connections that have not ended yet.
     connections: usize,
     idle_since: Instant,
-    refused: Option<Refused>,
+    refused: Option<SessionRefusal>,
 }
 
-/// When a further conversation was refused, and beside which.
+/// Time at which a further session was refused, and the epoch of the main connection then.
 #[derive(Clone, Copy)]
-struct Refused {
+struct SessionRefusal {
     at: Instant,
     epoch: u64,
 }
 
-/// An open connection.
+/// Open session of a slot.
 #[derive(Clone)]
-struct Link {
-    connection: Arc<Wired>,
-    /// Fires when a call has found that it does not work any more.
-    spoiled: CancellationToken,
+struct PooledSession {
+    connection: Arc<McpSession>,
+    /// Fires when a call has found that the session does not work any more.
+    broken: CancellationToken,
 }
 
-/// The right to use a connection, which is not closed for idleness until it is dropped.
-pub(crate) struct Lease {
-    pub(crate) connection: Arc<Wired>,
-    spoiled: CancellationToken,
-    _used: Used,
+/// Lease of a session, which is not closed for idleness until the lease is dropped.
+pub(crate) struct SessionLease {
+    pub(crate) connection: Arc<McpSession>,
+    broken: CancellationToken,
+    _slot_guard: SlotGuard,
 }
 
-/// A use of a slot. The last one of a slot that holds nothing takes it off the table.
-struct Used {
-    links: Arc<Links>,
-    key: Key,
-    slot: Arc<Slot>,
+/// Counts one use of a slot. When the last one of an empty slot is dropped, the slot leaves the
+/// table.
+struct SlotGuard {
+    pool: Arc<SessionPool>,
+    key: SessionKey,
+    slot: Arc<SessionSlot>,
 }
 
-impl Links {
+impl SessionPool {
     pub(crate) fn new(
         settings: Arc<Settings>,
-        opener: Arc<Opener>,
-        changes: watch::Sender<Changes>,
+        connector: Arc<Connector>,
+        changes: watch::Sender<ListChangeCounts>,
     ) -> Arc<Self> {
-        let (keepers, stop) = (TaskTracker::new(), CancellationToken::new());
-        let (table, pauses) = (Mutex::default(), Pauses::new(settings.retry));
-        Arc::new(Self { settings, opener, table, pauses, keepers, stop, changes })
+        let (supervisors, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (table, backoff) = (Mutex::default(), KeyedBackoff::new(settings.retry));
+        Arc::new(Self { settings, connector, table, backoff, supervisors, stop, changes })
     }
 
-    /// The connection for this caller; `None` where `main`, the supervisor's, is the one.
+    /// Returns the session for this caller; `None` where `main`, the supervisor's connection, is to
+    /// be used.
     pub(crate) async fn lease(
         self: &Arc<Self>,
-        main: &Wired,
-        caller: &Caller,
-    ) -> Result<Option<Lease>, Error> {
+        main: &McpSession,
+        caller: &CallContext,
+    ) -> Result<Option<SessionLease>, Error> {
         let Some(key) = self.key(main, caller) else { return Ok(None) };
-        let own = key.client.is_some();
-        // Whoever waits for the end waits for what is opened here, too.
-        let _tracked = self.keepers.token();
-        let used = match self.take(&key, &caller.client.owner) {
-            Some(used) => used,
-            None if own => return Err(Error::Busy { retry_after: Duration::from_secs(1) }),
+        let is_own = key.client.is_some();
+        // `close` also waits for a session that is being opened here.
+        let _tracked = self.supervisors.token();
+        let slot_guard = match self.acquire_slot(&key, &caller.client.owner) {
+            Some(slot_guard) => slot_guard,
+            None if is_own => return Err(Error::Busy { retry_after: Duration::from_secs(1) }),
             None => return Ok(None),
         };
-        let slot = Arc::clone(&used.slot);
-        let mut place = slot.link.lock().await;
-        if let Some(link) = &*place
-            && !link.spoiled.is_cancelled()
+        let slot = Arc::clone(&slot_guard.slot);
+        let mut current = slot.session.lock().await;
+        if let Some(session) = &*current
+            && !session.broken.is_cancelled()
         {
-            return Ok(Some(Lease::new(link, used)));
+            return Ok(Some(SessionLease::new(session, slot_guard)));
         }
-        // A server that cannot be opened is so for all that declare the same; a life that is short may be its
-        // client's doing.
-        let of_any = Key { client: None, declared: key.declared.clone() };
-        if own {
-            let may = self.pauses.check(&of_any).and_then(|()| self.pauses.check(&key));
-            may.map_err(Error::Unavailable)?;
+        // If a session cannot be opened, that holds for all clients with equal capabilities; if it
+        // does not last, its client may be the cause.
+        let shared_key = SessionKey { client: None, declared: key.declared.clone() };
+        if is_own {
+            let allowed = self.backoff.check(&shared_key).and_then(|()| self.backoff.check(&key));
+            allowed.map_err(Error::Unavailable)?;
         }
         let epoch = main.about.epoch;
         let refused = slot.usage().refused;
-        if refused.is_some_and(|it| it.epoch == epoch && it.at.elapsed() < REFUSED) {
+        if refused.is_some_and(|it| it.epoch == epoch && it.at.elapsed() < REFUSAL_PAUSE) {
             return Ok(None);
         }
-        // Rare and large: it would be part of every call's future.
-        let callers = match (own, caller.client.is_several) {
-            (false, _) => Callers::Many,
-            (true, false) => Callers::One,
-            (true, true) => Callers::Alike,
+        // Boxed, because it is rare and large and would be part of every call's future.
+        let clients = match (is_own, caller.client.is_shared) {
+            (false, _) => ConnectionClients::Many,
+            (true, false) => ConnectionClients::Single,
+            (true, true) => ConnectionClients::SamePrincipal,
         };
-        match Box::pin(self.open(main, &key, callers)).await {
+        match Box::pin(self.open(main, &key, clients)).await {
             Ok(connection) => {
-                let link = Link { connection, spoiled: CancellationToken::new() };
+                let session = PooledSession { connection, broken: CancellationToken::new() };
                 {
                     let mut usage = slot.usage();
                     usage.connections += 1;
                     usage.refused = None;
                 }
-                *place = Some(link.clone());
-                drop(place);
-                self.pauses.worked(&of_any);
-                let gone = match own {
+                *current = Some(session.clone());
+                drop(current);
+                self.backoff.succeeded(&shared_key);
+                let client_gone = match is_own {
                     true => caller.client.gone.clone(),
                     false => CancellationToken::new(),
                 };
-                let lease = Lease::new(&link, used);
-                self.keepers.spawn(Arc::clone(self).keep(key, slot, link, gone));
+                let lease = SessionLease::new(&session, slot_guard);
+                self.supervisors.spawn(Arc::clone(self).supervise(key, slot, session, client_gone));
                 Ok(Some(lease))
             }
-            Err(reason) if own => {
-                self.pauses.failed(&of_any, &reason);
+            Err(reason) if is_own => {
+                self.backoff.failed(&shared_key, &reason);
                 Err(Error::Unavailable(reason))
             }
             Err(reason) => {
-                // Some servers have one conversation in all: then calls go over that one.
+                // Some servers support a single session only: then calls use that one.
                 let upstream = &self.settings.name;
-                tracing::debug!(%upstream, reason, "no further conversation");
-                slot.usage().refused = Some(Refused { at: Instant::now(), epoch });
+                tracing::debug!(%upstream, reason, "additional session refused");
+                slot.usage().refused = Some(SessionRefusal { at: Instant::now(), epoch });
                 Ok(None)
             }
         }
     }
 
-    /// Closes all of them, and waits for that.
+    /// Closes all sessions, and waits for that.
     pub(crate) async fn close(&self) {
         self.stop.cancel();
-        self.keepers.close();
-        self.keepers.wait().await;
+        self.supervisors.close();
+        self.supervisors.wait().await;
     }
 
-    fn key(&self, main: &Wired, caller: &Caller) -> Option<Key> {
+    fn key(&self, main: &McpSession, caller: &CallContext) -> Option<SessionKey> {
         let is_legacy = main.about.era() == Era::Legacy;
-        let over_http = main.about.wire == "http";
+        let over_http = main.about.transport == "http";
         let client = match &self.settings.sharing {
             Sharing::Shared if is_legacy && over_http => None,
-            // One stream for all cannot say whom it asks, and a request of the newer era carries what it
-            // needs: there is nothing to be gained from another connection.
+            // A shared stream cannot name the client of a server request, and a modern request
+            // carries its client's capabilities: another connection would gain nothing.
             Sharing::Shared => return None,
-            // Requests over HTTP stand alone in the newer era: no connection is anybody's. And a single
-            // client has a child of that era to itself.
+            // Modern requests over HTTP are independent, so no connection belongs to a client. And
+            // a single client has a modern child process to itself.
             Sharing::Client | Sharing::Sole(_) if over_http && !is_legacy => return None,
             Sharing::Sole(_) if !is_legacy => return None,
             Sharing::Client | Sharing::Sole(_) => Some(Arc::clone(caller.client.id())),
         };
-        let of_main = self.settings.declared(!over_http);
-        // A request of the newer era says itself what its client can do.
-        let declared = if is_legacy { declared(caller) } else { of_main.clone() };
-        let is_mains = declared == of_main;
+        let main_declared = self.settings.declared(!over_http);
+        // A modern request itself declares its client's capabilities.
+        let declared =
+            if is_legacy { declared_capabilities(caller) } else { main_declared.clone() };
+        let equals_main = declared == main_declared;
         let shares_main = !matches!(self.settings.sharing, Sharing::Client);
-        (!is_mains || !shares_main).then_some(Key { client, declared })
+        (!equals_main || !shares_main).then_some(SessionKey { client, declared })
     }
 
-    /// Begins to use the slot of this key; `None` if there are too many that are in use.
-    fn take(self: &Arc<Self>, key: &Key, owner: &Owner) -> Option<Used> {
+    /// Acquires the slot of this key; `None` if the limit is reached and all slots are in use.
+    fn acquire_slot(self: &Arc<Self>, key: &SessionKey, owner: &QuotaOwner) -> Option<SlotGuard> {
         let mut table = self.table();
-        let begin = |slot: Arc<Slot>| {
-            // Under the table's lock: nobody takes it for idle in between.
-            slot.usage().leases += 1;
-            Used { links: Arc::clone(self), key: key.clone(), slot }
+        let begin_use = |slot: Arc<SessionSlot>| {
+            // Counted under the table's lock, so that the slot is not evicted as idle in between.
+            slot.usage().uses += 1;
+            SlotGuard { pool: Arc::clone(self), key: key.clone(), slot }
         };
         if let Some(slot) = table.get(key) {
-            return Some(begin(Arc::clone(slot)));
+            return Some(begin_use(Arc::clone(slot)));
         }
-        let own = table.values().filter(|slot| slot.owner == owner.name).count();
-        if own >= PER_CLIENT * owner.clients {
-            Self::make_room(&mut table, |slot| slot.owner == owner.name)?;
-        } else if table.len() >= MAX_LINKS {
-            Self::make_room(&mut table, |_| true)?;
+        let owned = table.values().filter(|slot| slot.owner == owner.name).count();
+        if owned >= MAX_SESSIONS_PER_CLIENT * owner.clients {
+            Self::evict_idle(&mut table, |slot| slot.owner == owner.name)?;
+        } else if table.len() >= MAX_ADDITIONAL_SESSIONS {
+            Self::evict_idle(&mut table, |_| true)?;
         }
-        let slot = Arc::new(Slot {
+        let slot = Arc::new(SessionSlot {
             owner: Arc::clone(&owner.name),
-            usage: Mutex::new(Usage {
-                leases: 0,
+            usage: Mutex::new(SlotUsage {
+                uses: 0,
                 connections: 0,
                 idle_since: Instant::now(),
                 refused: None,
             }),
-            link: tokio::sync::Mutex::new(None),
+            session: tokio::sync::Mutex::new(None),
             evicted: self.stop.child_token(),
         });
         table.insert(key.clone(), Arc::clone(&slot));
-        Some(begin(slot))
+        Some(begin_use(slot))
     }
 
-    /// Takes the slot off the table that has been idle for longest among these; `None` if all are in use.
-    fn make_room(
-        table: &mut HashMap<Key, Arc<Slot>>,
-        may_go: impl Fn(&Slot) -> bool,
+    /// Evicts the slot that has been idle for longest among these; `None` if all are in use.
+    fn evict_idle(
+        table: &mut HashMap<SessionKey, Arc<SessionSlot>>,
+        may_evict: impl Fn(&SessionSlot) -> bool,
     ) -> Option<()> {
         let idle = table.iter().filter_map(|(key, slot)| {
             let usage = slot.usage();
-            // One that only remembers a refusal goes first.
+            // A slot that only records a refusal is evicted first.
             let rank = (usage.connections > 0, usage.idle_since);
-            (usage.leases == 0 && may_go(slot)).then_some((rank, key))
+            (usage.uses == 0 && may_evict(slot)).then_some((rank, key))
         });
         let longest_idle = idle.min_by_key(|(rank, _)| *rank).map(|(_, key)| key.clone())?;
         if let Some(slot) = table.remove(&longest_idle) {
@@ -276,33 +281,42 @@ impl Links {
         Some(())
     }
 
-    /// Takes a slot off the table.
-    fn remove(table: &mut HashMap<Key, Arc<Slot>>, key: &Key, slot: &Arc<Slot>) {
+    /// Removes a slot from the table.
+    fn remove(
+        table: &mut HashMap<SessionKey, Arc<SessionSlot>>,
+        key: &SessionKey,
+        slot: &Arc<SessionSlot>,
+    ) {
         if table.get(key).is_some_and(|other| Arc::ptr_eq(other, slot)) {
             table.remove(key);
         }
     }
 
-    async fn open(&self, main: &Wired, key: &Key, callers: Callers) -> Result<Arc<Wired>, String> {
-        let found = match main.about.wire {
-            "http+sse" => Found::Pair,
-            _ => Found::Streamable(main.about.era()),
+    async fn open(
+        &self,
+        main: &McpSession,
+        key: &SessionKey,
+        clients: ConnectionClients,
+    ) -> Result<Arc<McpSession>, String> {
+        let detected = match main.about.transport {
+            "http+sse" => DetectedProtocol::HttpSse,
+            _ => DetectedProtocol::StdioOrHttp(main.about.era()),
         };
-        let wanted = Wanted {
+        let request = ConnectRequest {
             epoch: main.about.epoch,
-            found: Some(found),
+            detected: Some(detected),
             declared: Some(key.declared.clone()),
-            callers,
+            clients,
             changes: self.changes.clone(),
-            // Which resources have changed is told on the main connection, which subscribes to them.
-            interest: Interest::new(self.settings.name.clone()),
+            // Resource updates arrive on the main connection, which subscribes to them.
+            registry: SubscriptionRegistry::new(self.settings.name.clone()),
         };
-        let opening = self.stop.run_until_cancelled(self.opener.open(&wanted)).await;
+        let opening = self.stop.run_until_cancelled(self.connector.open(&request)).await;
         match opening {
             Some(Ok(opened)) => Ok(opened.connection),
             Some(Err(failed)) => {
-                if let Some(wire) = failed.wire {
-                    wire.close().await;
+                if let Some(transport) = failed.transport {
+                    transport.close().await;
                 }
                 Err(failed.reason)
             }
@@ -310,40 +324,48 @@ impl Links {
         }
     }
 
-    /// Holds a connection until it has ended, or is not wanted any more, and closes it.
-    async fn keep(self: Arc<Self>, key: Key, slot: Arc<Slot>, link: Link, gone: CancellationToken) {
+    /// Supervises a session until it has ended, or is not needed any more, and closes it.
+    async fn supervise(
+        self: Arc<Self>,
+        key: SessionKey,
+        slot: Arc<SessionSlot>,
+        session: PooledSession,
+        client_gone: CancellationToken,
+    ) {
         let limit = if key.client.is_some() { OWN_IDLE } else { SHARED_IDLE };
-        // A server may ask on the session's own stream, and would wait for ever where nobody opened it.
-        let nobody = Interest::new(self.settings.name.clone());
-        let mut listening = Box::pin(Arc::clone(&link.connection).listen(&nobody));
-        let (mut listened, opened) = (None, Instant::now());
+        // A server may send requests on the session's standalone stream, and would wait for ever if
+        // that were not open.
+        let no_subscribers = SubscriptionRegistry::new(self.settings.name.clone());
+        let mut listen = Box::pin(Arc::clone(&session.connection).listen(&no_subscribers));
+        let (mut listen_end, opened) = (None, Instant::now());
         let mut idle_after = opened;
         let is_over = loop {
-            if let Some(Some(_)) = listened {
+            if let Some(Some(_)) = listen_end {
                 break true;
             }
             let idle_until = slot.usage().idle_since.max(idle_after) + limit;
             tokio::select! {
                 biased;
                 () = slot.evicted.cancelled() => break false,
-                () = gone.cancelled() => break false,
-                () = link.spoiled.cancelled() => break true,
-                reason = link.connection.ended() => {
-                    if opened.elapsed() < STEADY {
-                        self.pauses.failed(&key, &reason);
+                () = client_gone.cancelled() => break false,
+                () = session.broken.cancelled() => break true,
+                reason = session.connection.ended() => {
+                    if opened.elapsed() < STABLE_AFTER {
+                        self.backoff.failed(&key, &reason);
                     } else {
-                        self.pauses.worked(&key);
+                        self.backoff.succeeded(&key);
                     }
                     break true;
                 }
-                over = &mut listening, if listened.is_none() => listened = Some(over),
+                over = &mut listen, if listen_end.is_none() => listen_end = Some(over),
                 () = promptly(tokio::time::sleep_until(idle_until)) => {
                     let mut table = self.table();
                     let mut usage = slot.usage();
-                    if usage.leases > 0 {
+                    if usage.uses > 0 {
                         usage.idle_since = Instant::now();
-                    } else if link.connection.has_tasks() {
-                        // They end with it: its place may be taken by others, but it is not idle.
+                    } else if session.connection.has_tasks() {
+                        // Its tasks end with it, so it does not count as idle; it may still be
+                        // evicted for another session.
                         idle_after = Instant::now();
                     } else if usage.idle_since.elapsed() >= limit {
                         drop(usage);
@@ -353,87 +375,102 @@ impl Links {
                 }
             }
         };
-        link.spoiled.cancel();
+        session.broken.cancel();
         {
             let mut table = self.table();
             let mut usage = slot.usage();
             usage.connections -= 1;
-            let is_empty = usage.connections == 0 && usage.leases == 0;
+            let is_empty = usage.connections == 0 && usage.uses == 0;
             drop(usage);
-            // A client that is gone does not come back; the others find their slot, and open another.
+            // A disconnected client does not return; other clients find their slot, and open
+            // another session.
             if is_empty || !is_over {
                 Self::remove(&mut table, &key, &slot);
             }
         }
         match is_over {
-            true => link.connection.abandon().await,
-            false => link.connection.close().await,
+            true => session.connection.abandon().await,
+            false => session.connection.close().await,
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<Key, Arc<Slot>>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<SessionSlot>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Slot {
-    fn usage(&self) -> MutexGuard<'_, Usage> {
+impl SessionSlot {
+    fn usage(&self) -> MutexGuard<'_, SlotUsage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lease {
-    fn new(link: &Link, used: Used) -> Self {
-        let Link { connection, spoiled } = link.clone();
-        Self { connection, spoiled, _used: used }
+impl SessionLease {
+    fn new(session: &PooledSession, slot_guard: SlotGuard) -> Self {
+        let PooledSession { connection, broken } = session.clone();
+        Self { connection, broken, _slot_guard: slot_guard }
     }
 
-    /// The connection does not work any more: whoever comes next opens another.
-    pub(crate) fn spoil(&self) {
-        self.spoiled.cancel();
+    /// Marks the session as broken: the next call opens another one.
+    pub(crate) fn invalidate(&self) {
+        self.broken.cancel();
     }
 }
 
-impl Drop for Used {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
-        let mut table = self.links.table();
+        let mut table = self.pool.table();
         let mut usage = self.slot.usage();
-        usage.leases -= 1;
+        usage.uses -= 1;
         usage.idle_since = Instant::now();
-        let is_empty = usage.leases == 0 && usage.connections == 0 && usage.refused.is_none();
+        let is_empty = usage.uses == 0 && usage.connections == 0 && usage.refused.is_none();
         drop(usage);
         if is_empty {
-            Links::remove(&mut table, &self.key, &self.slot);
+            SessionPool::remove(&mut table, &self.key, &self.slot);
         }
     }
 }
 
-/// Which connection a call goes over.
-pub(crate) enum Route {
-    /// The one that the supervisor keeps.
-    Main(Connection),
-    /// One beside it.
-    Beside(Lease),
+/// Connection that a call uses.
+pub(crate) enum SessionChoice {
+    /// The supervisor's main connection.
+    Main(UpstreamConnection),
+    /// An additional session.
+    Additional(SessionLease),
 }
 
-impl Route {
-    pub(crate) fn connection(&self) -> Connection {
+impl SessionChoice {
+    pub(crate) fn connection(&self) -> UpstreamConnection {
         match self {
             Self::Main(connection) => connection.clone(),
-            Self::Beside(lease) => Connection::Wired(Arc::clone(&lease.connection)),
+            Self::Additional(lease) => UpstreamConnection::Session(Arc::clone(&lease.connection)),
         }
     }
 
-    /// The reply; the connection, and with it the upstream, is in use until it has arrived.
-    pub(crate) fn outlast(self, upstream: &Upstream, reply: Reply) -> Reply {
-        let Reply { era, scope, outcome: Outcome::Result(Body::Arriving(pieces)) } = reply else {
+    /// Returns the response. The connection, and with it the upstream, stays in use until the body
+    /// has ended.
+    pub(crate) fn hold_until_body_ends(
+        self,
+        upstream: impl Send + 'static,
+        reply: UpstreamResponse,
+    ) -> UpstreamResponse {
+        let UpstreamResponse {
+            era,
+            scope,
+            outcome: ResponseOutcome::Result(Payload::Streaming(pieces)),
+        } = reply
+        else {
             return reply;
         };
-        let in_use = (self, upstream.clone());
-        let held = pieces.map(move |piece| {
+        let in_use = (self, upstream);
+        let pieces = pieces.map(move |piece| {
             let _in_use = &in_use;
             piece
         });
-        Reply { era, scope, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
+        UpstreamResponse {
+            era,
+            scope,
+            outcome: ResponseOutcome::Result(Payload::Streaming(pieces.boxed())),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Calls: what is sent, what comes back, and how they end otherwise.
+//! Calls: requests, responses and failures.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,22 +8,23 @@ use tokio::time::Instant;
 
 use super::pair::{Pair, pair};
 use crate::json::Object;
-use crate::mcp::call::{Body, Call, Outcome};
-use crate::mcp::call_notifications::Notes;
-use crate::mcp::definition::item::Flaw;
-use crate::mcp::definition::param_headers::BadMark;
-use crate::mcp::input_request::Abilities;
+use crate::mcp::call::{Payload, ResponseOutcome, UpstreamRequest};
+use crate::mcp::call_notifications::NotificationSink;
+use crate::mcp::definition::item::ItemDefect;
+use crate::mcp::definition::param_headers::InvalidHeaderAnnotation;
+use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::testing::{
-    Events, Exchange, Over, Peer, World, call, payload, replied, settings, unlimited,
+    Events, Exchange, Peer, TestTransport, World, call, expect_response, payload, settings,
+    unlimited,
 };
 use crate::upstream::{Error, Settings, Sharing};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
 
-/// A server in one of the combinations of era and wire that there are, and the call that it got.
+/// Server in one combination of era and transport, and the call that it received.
 pub(super) enum Server {
     Stdio(Box<Peer>, Value),
     Http(Events, Value),
@@ -37,7 +38,7 @@ impl Server {
         }
     }
 
-    /// The next message from Weir, which is accepted.
+    /// Reads the next message from Weir and accepts it.
     pub(super) async fn read(&mut self, world: &mut World) -> Value {
         match self {
             Self::Stdio(peer, _) => peer.read().await,
@@ -72,7 +73,7 @@ impl Server {
         self.send(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
     }
 
-    /// Checks that the call was cancelled the way that wire and era want it.
+    /// Checks that the call was cancelled as transport and era require.
     pub(super) async fn expect_cancelled(self, world: &mut World, era: Era) {
         let id = self.request()["id"].clone();
         let cancelled = match self {
@@ -96,40 +97,46 @@ impl Server {
     }
 }
 
-/// Does `check` in every combination, with a call under way.
+/// Runs `check` in every combination, with a call in flight.
 pub(super) async fn in_all_cells(
     wanted: bool,
-    check: impl AsyncFn(&mut World, Server, Running, crate::mcp::call_notifications::NoteStream, Era),
+    check: impl AsyncFn(
+        &mut World,
+        Server,
+        RunningCall,
+        crate::mcp::call_notifications::NotificationStream,
+        Era,
+    ),
 ) {
     for (era, over) in [
-        (Era::Legacy, Over::Stdio),
-        (Era::Legacy, Over::Http),
-        (Era::Legacy, Over::Sse),
-        (Era::Modern, Over::Stdio),
-        (Era::Modern, Over::Http),
+        (Era::Legacy, TestTransport::Stdio),
+        (Era::Legacy, TestTransport::Http),
+        (Era::Legacy, TestTransport::Sse),
+        (Era::Modern, TestTransport::Stdio),
+        (Era::Modern, TestTransport::Http),
     ] {
-        let (notes, stream) = Notes::channel();
-        let mut asked = call(LEGACY);
+        let (notes, stream) = NotificationSink::channel();
+        let mut sent = call(LEGACY);
         if wanted {
-            asked.caller.notes = notes;
+            sent.caller.notifications = notes;
         }
         let (mut world, running, server) = match over {
-            Over::Stdio => {
+            TestTransport::Stdio => {
                 let (world, mut peer) = World::stdio(era).await;
-                let running = Running::start(&world, asked);
+                let running = RunningCall::start(&world, sent);
                 let request = peer.read().await;
                 (world, running, Server::Stdio(Box::new(peer), request))
             }
-            Over::Http => {
+            TestTransport::Http => {
                 let mut world = World::http(era).await;
-                let running = Running::start(&world, asked);
+                let running = RunningCall::start(&world, sent);
                 let request = world.post().await;
                 let body = request.body.clone();
                 (world, running, Server::Http(request.events(), body))
             }
-            Over::Sse => {
+            TestTransport::Sse => {
                 let (mut world, pair) = pair().await;
-                let running = Running::start(&world, asked);
+                let running = RunningCall::start(&world, sent);
                 let request = pair.read(&mut world).await;
                 (world, running, Server::Sse(pair, request))
             }
@@ -139,11 +146,11 @@ pub(super) async fn in_all_cells(
     }
 }
 
-/// A call that runs beside the test.
-pub(super) struct Running(pub(super) tokio::task::JoinHandle<Result<String, Error>>);
+/// Call that runs in a separate task.
+pub(super) struct RunningCall(pub(super) tokio::task::JoinHandle<Result<String, Error>>);
 
-impl Running {
-    pub(super) fn start(world: &World, call: Box<Call>) -> Self {
+impl RunningCall {
+    pub(super) fn start(world: &World, call: Box<UpstreamRequest>) -> Self {
         let upstream = world.upstream.clone();
         Self(world.tasks.spawn(async move { Ok(payload(upstream.call(call).await?).await) }))
     }
@@ -246,11 +253,11 @@ async fn a_cancel_that_breaks_with_its_connection_is_told_once_more() {
 #[tokio::test(start_paused = true)]
 async fn a_modern_server_gets_the_callers_context_in_body_and_headers() {
     let mut world = World::http(Era::Modern).await;
-    let mut asked = call(MODERN);
-    asked.params.set("name", "\"t\u{e4}\"");
-    asked.caller.info = Some(r#"{"name":"ide"}"#.into());
-    asked.caller.capabilities = r#"{"sampling":{}}"#.into();
-    let running = Running::start(&world, asked);
+    let mut sent = call(MODERN);
+    sent.params.set("name", "\"t\u{e4}\"");
+    sent.caller.info = Some(r#"{"name":"ide"}"#.into());
+    sent.caller.capabilities = r#"{"sampling":{}}"#.into();
+    let running = RunningCall::start(&world, sent);
     let request = world.post().await;
     assert_eq!(request.uri, "/mcp?x=1");
     assert_eq!(request.headers["host"], "upstream.test");
@@ -268,11 +275,11 @@ async fn a_modern_server_gets_the_callers_context_in_body_and_headers() {
     request.answer(json!({}));
     running.end().await.expect("a reply");
 
-    // What a legacy client can be asked is said in the words of this era.
-    let mut asked = call(LEGACY);
-    asked.caller.abilities = Abilities { sampling: true, ..Abilities::default() };
-    asked.caller.capabilities = "{}".into();
-    let running = Running::start(&world, asked);
+    // The features of a legacy client are expressed in the terms of this era.
+    let mut sent = call(LEGACY);
+    sent.caller.features = ClientFeatures { sampling: true, ..ClientFeatures::default() };
+    sent.caller.capabilities = "{}".into();
+    let running = RunningCall::start(&world, sent);
     let request = world.post().await;
     let declared = "io.modelcontextprotocol/clientCapabilities";
     assert_eq!(request.body["params"]["_meta"][declared], json!({ "sampling": {} }));
@@ -284,7 +291,7 @@ async fn a_modern_server_gets_the_callers_context_in_body_and_headers() {
 #[tokio::test(start_paused = true)]
 async fn a_legacy_server_gets_its_session_and_revision_and_nothing_else() {
     let mut world = World::http(Era::Legacy).await;
-    let running = Running::start(&world, call(MODERN));
+    let running = RunningCall::start(&world, call(MODERN));
     let request = world.post().await;
     assert_eq!(request.headers["mcp-session-id"], "s1");
     assert_eq!(request.headers["mcp-protocol-version"], "2025-11-25");
@@ -299,7 +306,7 @@ async fn a_legacy_server_gets_its_session_and_revision_and_nothing_else() {
 async fn an_error_is_a_reply_under_any_status() {
     for (era, status) in [(Era::Legacy, 200), (Era::Legacy, 400), (Era::Modern, 404)] {
         let mut world = World::http(era).await;
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         world.post().await.refuse(status, -32601);
         let text = running.end().await.expect("a reply");
         assert!(text.starts_with(r#"{"code":-32601,"#), "{text}");
@@ -325,7 +332,7 @@ async fn a_status_without_an_error_says_whether_the_call_may_have_run() {
         (202, "nonsense"),
     ] {
         let mut world = World::http(Era::Modern).await;
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         world.post().await.status(status);
         assert_eq!(kind(running.end().await.expect_err("no reply")), expected, "{status}");
         world.finish().await;
@@ -335,23 +342,24 @@ async fn a_status_without_an_error_says_whether_the_call_may_have_run() {
 #[tokio::test(start_paused = true)]
 async fn a_call_of_which_a_part_was_sent_is_not_said_to_have_been_left_undone() {
     let mut world = World::http(Era::Modern).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = world.post().await;
-    // Executed up to here, and to be sent once more: but there is no way any more.
+    // The call was executed up to here and would be sent once more, but the server cannot be
+    // reached.
     let result = json!({ "resultType": "input_required", "requestState": "s" });
     let answer = json!({ "jsonrpc": "2.0", "id": request.id(), "result": result });
-    world.dial.refuses.store(true, Ordering::Relaxed);
+    world.connector.refuses.store(true, Ordering::Relaxed);
     let response = hyper::Response::builder().header("content-type", "application/json");
     request.reply(response.header("connection", "close"), answer.to_string());
     let error = running.end().await.expect_err("no way");
-    assert!(matches!(error, Error::Broke(_)), "{error}");
+    assert!(matches!(error, Error::ConnectionLost(_)), "{error}");
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_session_is_opened_again_and_the_call_sent_once_more() {
     let mut world = World::http(Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     world.post().await.status(404);
     world.initialize("s2").await;
     let again = world.post().await;
@@ -366,7 +374,7 @@ async fn a_lost_session_is_opened_again_and_the_call_sent_once_more() {
 async fn a_server_that_says_400_of_a_lost_session_is_opened_again() {
     for message in ["Bad Request: No valid session ID provided", "Server not initialized"] {
         let mut world = World::http(Era::Legacy).await;
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         let error = json!({ "code": -32000, "message": message });
         let refusal = json!({ "jsonrpc": "2.0", "id": null, "error": error });
         world.post().await.json(400, refusal);
@@ -380,7 +388,7 @@ async fn a_server_that_says_400_of_a_lost_session_is_opened_again() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_speaks_of_sessions_is_no_reason_to_call_again() {
     let mut world = World::http(Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = world.post().await;
     let error = json!({ "code": -32000, "message": "the browser session crashed" });
     let answer = json!({ "jsonrpc": "2.0", "id": request.id(), "error": error });
@@ -394,7 +402,7 @@ async fn an_answer_that_speaks_of_sessions_is_no_reason_to_call_again() {
 #[tokio::test(start_paused = true)]
 async fn a_call_is_sent_a_second_time_at_most() {
     let mut world = World::http(Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     world.post().await.status(404);
     world.initialize("s2").await;
     world.post().await.status(404);
@@ -406,10 +414,10 @@ async fn a_call_is_sent_a_second_time_at_most() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_no_longer_speaks_the_revision_is_asked_again() {
     let (mut world, mut peer) = World::stdio(Era::Modern).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = peer.read().await;
     peer.refuse(&request, -32022).await;
-    // The child is replaced; the new one speaks the older era.
+    // The child is replaced; the new one speaks the legacy era.
     while peer.try_read().await.is_some() {}
     peer.exit("exited with code 0");
     let mut peer = world.child().await;
@@ -423,7 +431,7 @@ async fn a_server_that_no_longer_speaks_the_revision_is_asked_again() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_stream_is_taken_up_where_it_ended() {
     let mut world = World::http(Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = world.post().await;
     let id = request.id();
     let events = request.events();
@@ -432,7 +440,7 @@ async fn a_lost_stream_is_taken_up_where_it_ended() {
     drop(events);
     let again = loop {
         let again = world.request().await;
-        // The stream for changes is refused, as before.
+        // The GET stream is refused, as before.
         if again.headers.contains_key("last-event-id") {
             break again;
         }
@@ -451,12 +459,12 @@ async fn a_lost_stream_is_taken_up_where_it_ended() {
 async fn a_stream_without_event_ids_that_ends_is_broken() {
     for (era, first) in [(Era::Legacy, ""), (Era::Modern, "id: e1\ndata:\n\n")] {
         let mut world = World::http(era).await;
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         let events = world.post().await.events();
         events.raw(first);
         drop(events);
         let error = running.end().await.expect_err("no answer");
-        assert!(matches!(error, Error::Broke(_)), "{error}");
+        assert!(matches!(error, Error::ConnectionLost(_)), "{error}");
         world.finish().await;
     }
 }
@@ -464,7 +472,7 @@ async fn a_stream_without_event_ids_that_ends_is_broken() {
 #[tokio::test(start_paused = true)]
 async fn a_servers_own_requests_are_answered_on_its_session() {
     let mut world = World::http(Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = world.post().await;
     let id = request.id();
     let events = request.events();
@@ -481,7 +489,7 @@ async fn a_servers_own_requests_are_answered_on_its_session() {
 #[tokio::test(start_paused = true)]
 async fn a_last_line_without_a_line_end_is_read_when_the_process_ends() {
     let (world, mut peer) = World::stdio(Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = peer.read().await;
     peer.begin(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": {} }).to_string()).await;
     peer.exit("exited with code 0");
@@ -492,13 +500,13 @@ async fn a_last_line_without_a_line_end_is_read_when_the_process_ends() {
 #[tokio::test(start_paused = true)]
 async fn a_message_over_the_limit_ends_its_call_and_no_other() {
     let (world, mut peer) = World::stdio(Era::Legacy).await;
-    let large = Running::start(&world, call(LEGACY));
+    let large = RunningCall::start(&world, call(LEGACY));
     let first = peer.read().await;
-    let small = Running::start(&world, call(LEGACY));
+    let small = RunningCall::start(&world, call(LEGACY));
     let second = peer.read().await;
     let result = "x".repeat(2 * 1024 * 1024);
     let (id, other) = (&first["id"], &second["id"]);
-    // A notification is nobody's answer, whatever it holds.
+    // A notification is no response, whatever it contains.
     peer.write(&format!(
         r#"{{"jsonrpc":"2.0","params":{{"id":{other},"x":"{result}"}},"method":"x"}}"#
     ))
@@ -510,14 +518,15 @@ async fn a_message_over_the_limit_ends_its_call_and_no_other() {
     world.finish().await;
 
     let mut world = World::http(Era::Legacy).await;
-    let running = Running::start(&world, call(MODERN));
+    let running = RunningCall::start(&world, call(MODERN));
     world.post().await.answer(json!(result));
     assert!(matches!(running.end().await, Err(Error::TooLarge(_))));
     world.finish().await;
 }
 
-/// A call whose reply is begun with `head` and more than can be held, if the caller is of this revision.
-async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Body, Events) {
+/// Call whose response begins with `head` and is larger than the buffer limit, for a caller of this
+/// revision.
+async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Payload, Events) {
     let upstream = world.upstream.clone();
     let running = world.tasks.spawn(async move { upstream.call(call(caller)).await });
     let request = world.post().await;
@@ -525,9 +534,9 @@ async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Body, Eve
     let events = request.pieces();
     events.raw(head + &"x".repeat(100_000));
     let reply = running.await.expect("no panic").expect("a reply");
-    match replied(reply).outcome {
-        Outcome::Result(body) => (body, events),
-        Outcome::Error(error) => panic!("{error:?}"),
+    match expect_response(reply).outcome {
+        ResponseOutcome::Result(body) => (body, events),
+        ResponseOutcome::Error(error) => panic!("{error:?}"),
     }
 }
 
@@ -536,7 +545,7 @@ async fn a_large_result_is_handed_on_while_it_arrives() {
     let mut world = World::http(Era::Modern).await;
     let (body, events) =
         arriving(&mut world, MODERN, r#"{"jsonrpc":"2.0","id":ID,"result":{"text":""#).await;
-    assert!(matches!(body, Body::Arriving(_)));
+    assert!(matches!(body, Payload::Streaming(_)));
     events.raw("yy\"},\n\"mo");
     events.raw("re\":1}\n");
     drop(events);
@@ -582,14 +591,14 @@ async fn a_body_that_stops_arriving_is_broken() {
 async fn f11_a_body_that_drips_ends_its_call_as_a_broken_one() {
     for is_stream in [false, true] {
         let mut world = World::http(Era::Modern).await;
-        let running = Running::start(&world, call(MODERN));
+        let running = RunningCall::start(&world, call(MODERN));
         let request = world.post().await;
         let text = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"text":""#, request.id());
         let (events, text) = match is_stream {
             true => (request.events(), format!("data: {text}")),
             false => (request.pieces(), text),
         };
-        // Ten bytes a second, from half a minute on: until something has come there is no pace.
+        // Ten bytes a second, after half a minute: before the first bytes there is no minimum rate.
         let drip = world.tasks.spawn(async move {
             tokio::time::sleep(Duration::from_secs(20)).await;
             events.raw(text);
@@ -606,7 +615,10 @@ async fn f11_a_body_that_drips_ends_its_call_as_a_broken_one() {
         });
         let start = Instant::now();
         let error = running.end().await.expect_err("it is broken");
-        assert!(matches!(&error, Error::Broke(reason) if reason.contains("1 KiB")), "{error}");
+        assert!(
+            matches!(&error, Error::ConnectionLost(reason) if reason.contains("1 KiB")),
+            "{error}"
+        );
         assert_eq!(start.elapsed().as_secs(), 50);
         drip.await.expect("the connection is closed");
         world.finish().await;
@@ -615,13 +627,13 @@ async fn f11_a_body_that_drips_ends_its_call_as_a_broken_one() {
 
 #[tokio::test(start_paused = true)]
 async fn f11_who_thinks_says_how_far_it_is_or_is_slow_but_not_too_slow_is_waited_for() {
-    let mut settings = settings(Over::Http);
+    let mut settings = settings(TestTransport::Http);
     settings.timeouts.call = Duration::from_secs(3_600);
     settings.timeouts.call_max = Duration::from_secs(7_200);
     let mut world = World::opened_http(settings, Era::Modern).await;
-    // White space, comments, progress in pieces, a place to come back to: minutes apart.
+    // White space, comments, progress in pieces, an event id: minutes apart.
     for before in ["\n", ": still there\n\n", ": half a ", "id: 7\n", PROGRESS] {
-        let running = Running::start(&world, call(MODERN));
+        let running = RunningCall::start(&world, call(MODERN));
         let request = world.post().await;
         let id = request.id();
         let events = match before {
@@ -640,9 +652,9 @@ async fn f11_who_thinks_says_how_far_it_is_or_is_slow_but_not_too_slow_is_waited
         drop(events);
         assert_eq!(running.end().await.expect("a reply"), "{}", "{before:?}");
     }
-    // 2 KiB a second for ten minutes, handed on or read whole.
+    // 2 KiB a second for ten minutes, streamed or buffered.
     for caller in [MODERN, LEGACY] {
-        let running = Running::start(&world, call(caller));
+        let running = RunningCall::start(&world, call(caller));
         let request = world.post().await;
         let id = request.id();
         let events = request.pieces();
@@ -659,13 +671,13 @@ async fn f11_who_thinks_says_how_far_it_is_or_is_slow_but_not_too_slow_is_waited
     world.finish().await;
 }
 
-/// Progress that nobody asked for, which says nothing.
+/// Unrequested progress without content.
 const PROGRESS: &str = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1,\"progress\":1}}\n\n";
 
 #[tokio::test(start_paused = true)]
 async fn a_large_reply_to_a_client_of_the_other_era_is_whole() {
     let mut world = World::http(Era::Modern).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let text = "x".repeat(200_000);
     world.post().await.answer(json!({ "x": text }));
     assert_eq!(running.end().await.expect("a reply").len(), 200_008);
@@ -674,13 +686,13 @@ async fn a_large_reply_to_a_client_of_the_other_era_is_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn batches_are_read_where_the_revision_has_them() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     let discover = peer.read().await;
     peer.refuse(&discover, -32601).await;
     peer.initialize("2025-03-26").await;
     world.up().await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let id = peer.read().await["id"].clone();
     let changed = "notifications/prompts/list_changed";
     peer.send(json!([
@@ -696,18 +708,18 @@ async fn batches_are_read_where_the_revision_has_them() {
 #[tokio::test(start_paused = true)]
 async fn calls_beyond_the_limit_wait_a_second_and_no_longer() {
     let (world, mut peer) = World::stdio(Era::Modern).await;
-    let first: Vec<_> = (0..4).map(|_| Running::start(&world, call(LEGACY))).collect();
+    let first: Vec<_> = (0..4).map(|_| RunningCall::start(&world, call(LEGACY))).collect();
     let request = peer.read().await;
     for _ in 1..4 {
         peer.read().await;
     }
     let start = Instant::now();
-    let fifth = Running::start(&world, call(LEGACY));
+    let fifth = RunningCall::start(&world, call(LEGACY));
     let error = fifth.end().await.expect_err("busy");
     assert!(matches!(error, Error::Busy { .. }), "{error}");
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 
-    let sixth = Running::start(&world, call(LEGACY));
+    let sixth = RunningCall::start(&world, call(LEGACY));
     peer.answer(&request, json!({})).await;
     let request = peer.read().await;
     peer.answer(&request, json!({ "its": "turn" })).await;
@@ -720,19 +732,20 @@ async fn calls_beyond_the_limit_wait_a_second_and_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn f28_behind_sixty_four_that_are_not_read_a_call_is_refused_after_a_second() {
-    let mut settings = settings(Over::Stdio);
+    let mut settings = settings(TestTransport::Stdio);
     settings.limits.concurrency = 400;
     let (world, _peer) = World::opened(settings, Era::Modern).await;
     // None of them fits into the pipe.
     let large = || {
         let text = format!(r#"{{"name":"t","arguments":{{"a":"{}"}}}}"#, "x".repeat(100_000));
         let params = Object::parse(bytes::Bytes::from(text)).expect("params");
-        Box::new(Call { params, ..*call(LEGACY) })
+        Box::new(UpstreamRequest { params, ..*call(LEGACY) })
     };
-    let waiting: Vec<_> = (0..64).map(|_| Running::start(&world, large())).collect();
+    let waiting: Vec<_> = (0..64).map(|_| RunningCall::start(&world, large())).collect();
     let start = Instant::now();
-    let error = Running::start(&world, large()).end().await.expect_err("nobody reads");
-    assert_eq!(error.to_string(), "not connected: it does not read what it is sent");
+    let error =
+        RunningCall::start(&world, large()).end().await.expect_err("the child does not read");
+    assert_eq!(error.to_string(), "not connected: the server does not read its standard input");
     assert_eq!(start.elapsed(), Duration::from_secs(1));
     for running in waiting {
         running.0.abort();
@@ -740,7 +753,7 @@ async fn f28_behind_sixty_four_that_are_not_read_a_call_is_refused_after_a_secon
     world.finish().await;
 }
 
-/// Answers a list of tools whose tool `t` repeats its argument in this header.
+/// Responds with a list of tools; the tool `t` repeats its argument in this header.
 fn tools(request: Exchange, header: &str) {
     assert_eq!(request.body["method"], "tools/list");
     let marked = |header: &str| {
@@ -760,19 +773,23 @@ async fn a_modern_server_gets_marked_arguments_in_headers_of_the_newest_list() {
     let listed = world.tasks.spawn(async move { upstream.list(Kind::Tool).await });
     tools(world.post().await, "Old");
     let listing = listed.await.expect("no panic").expect("a list");
-    let flaws: Vec<_> = listing.items.iter().map(|item| item.flaw).collect();
-    assert_eq!(flaws, [None, Some(Flaw::Mark(BadMark::NoName))]);
+    let flaws: Vec<_> = listing.items.iter().map(|item| item.defect).collect();
+    assert_eq!(
+        flaws,
+        [None, Some(ItemDefect::HeaderAnnotation(InvalidHeaderAnnotation::InvalidName))]
+    );
 
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = world.post().await;
     assert_eq!(request.headers["mcp-param-old"], "1");
-    // Refused unexecuted: listed again, and sent once more as the new list wants it.
+    // Rejected unexecuted: the tools are listed again, and the call is sent once more as the new
+    // list requires.
     request.refuse(400, -32020);
     tools(world.post().await, "New");
     let request = world.post().await;
     assert_eq!(request.headers["mcp-param-new"], "1");
     assert!(!request.headers.contains_key("mcp-param-old"));
-    // Refused again, with nothing new to be learnt: that is the reply.
+    // Rejected again without a changed list: that is the response.
     request.refuse(400, -32020);
     let text = running.end().await.expect("a reply");
     assert!(text.starts_with(r#"{"code":-32020,"#), "{text}");
@@ -782,7 +799,7 @@ async fn a_modern_server_gets_marked_arguments_in_headers_of_the_newest_list() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_before_any_response_closes_its_connection() {
     let mut world = World::http(Era::Modern).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let mut request = world.post().await;
     running.0.abort();
     request.abandoned().await;
@@ -791,38 +808,39 @@ async fn a_call_that_is_dropped_before_any_response_closes_its_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_never_sent_is_not_cancelled_and_has_not_run() {
-    for over in [Over::Http, Over::Sse] {
+    for over in [TestTransport::Http, TestTransport::Sse] {
         let (mut world, _pair) = match over {
-            Over::Sse => {
+            TestTransport::Sse => {
                 let (world, pair) = pair().await;
                 (world, Some(pair))
             }
             _ => (World::http(Era::Legacy).await, None),
         };
-        // Longer than a connection idles.
+        // Longer than the idle timeout of a connection.
         tokio::time::sleep(Duration::from_secs(10)).await;
-        world.dial.stalls.store(true, Ordering::Relaxed);
-        let given_up = Running::start(&world, call(LEGACY));
+        world.connector.stalls.store(true, Ordering::Relaxed);
+        let given_up = RunningCall::start(&world, call(LEGACY));
         tokio::time::sleep(Duration::from_secs(1)).await;
         given_up.0.abort();
-        let error = Running::start(&world, call(LEGACY)).end().await.expect_err("nothing was sent");
-        assert_eq!(error.to_string(), "not connected: there was no way to send it within 60 s");
-        world.dial.stalls.store(false, Ordering::Relaxed);
-        assert!(world.is_quiet().await, "the server is told nothing");
+        let error =
+            RunningCall::start(&world, call(LEGACY)).end().await.expect_err("nothing was sent");
+        assert_eq!(error.to_string(), "not connected: the request could not be sent within 60 s");
+        world.connector.stalls.store(false, Ordering::Relaxed);
+        assert!(world.is_quiet().await, "the server receives nothing");
         world.finish().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_own_connection_takes_too_long_was_not_sent() {
-    let mut settings = Settings { sharing: Sharing::Client, ..settings(Over::Stdio) };
+    let mut settings = Settings { sharing: Sharing::Client, ..settings(TestTransport::Stdio) };
     settings.timeouts.call = Duration::from_secs(5);
     let (mut world, _main) = World::opened(settings, Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let mut child = world.child().await;
     assert_eq!(child.read().await["method"], "initialize");
     let error = running.end().await.expect_err("nothing was sent");
-    assert_eq!(error.to_string(), "not connected: there was no way to send it within 5 s");
+    assert_eq!(error.to_string(), "not connected: the request could not be sent within 5 s");
     assert_eq!(child.try_read().await, None, "its input ends");
     child.exit("is done");
     world.finish().await;

@@ -1,28 +1,28 @@
-//! How an upstream is doing: what is reported of it, when it is left alone, and when it is given up for a while.
+//! Health of an upstream: status reports, the circuit breaker and crash loops.
 
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::calls::Running;
+use super::calls::RunningCall;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::health::status_report::{CallEnd, State};
-use crate::upstream::testing::{Over, Peer, World, call, settings};
-use crate::upstream::{Error, Report, Settings, Source};
+use crate::upstream::testing::{Peer, TestTransport, World, call, settings};
+use crate::upstream::{Error, Settings, UpstreamReport, UpstreamSource};
 
 const MODERN: Revision = Revision::V2026_07_28;
 
-/// Sends a call over HTTP whose server answers with this status.
-async fn call_refused(world: &mut World, status: u16) -> Error {
-    let running = Running::start(world, call(MODERN));
+/// Sends a call over HTTP whose server responds with this status.
+async fn call_with_status(world: &mut World, status: u16) -> Error {
+    let running = RunningCall::start(world, call(MODERN));
     world.post().await.status(status);
     running.end().await.expect_err("no reply")
 }
 
-/// Waits until the report is as it should be.
-async fn until(world: &World, is_so: impl Fn(&Report) -> bool) -> Report {
+/// Waits until the report matches.
+async fn wait_for_report(world: &World, is_so: impl Fn(&UpstreamReport) -> bool) -> UpstreamReport {
     loop {
         let report = world.upstream.report();
         if is_so(&report) {
@@ -32,56 +32,57 @@ async fn until(world: &World, is_so: impl Fn(&Report) -> bool) -> Report {
     }
 }
 
-/// How many calls ended in this way.
-fn ended(world: &World, how: CallEnd) -> u64 {
-    let ends = world.upstream.calls().ends().filter(|(_, end, _)| *end == how);
+/// Number of calls with this outcome.
+fn outcome_count(world: &World, how: CallEnd) -> u64 {
+    let ends = world.upstream.call_metrics().ends().filter(|(_, end, _)| *end == how);
     ends.map(|(.., count)| count).sum()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_report_tells_what_an_operator_wants_to_know() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let report = world.upstream.report();
     assert_eq!((report.state, report.about.is_none()), (State::Starting, true));
     let mut peer = world.child().await;
-    peer.complain("ready\u{1b}[0m").await;
+    peer.write_stderr("ready\u{1b}[0m").await;
     peer.open(Era::Modern).await;
     world.up().await;
     let report = world.upstream.report();
     assert_eq!((report.name.as_str(), report.state, report.reason), ("hub", State::Up, None));
-    assert_eq!(report.about.expect("it is up").wire, "stdio");
+    assert_eq!(report.about.expect("it is up").transport, "stdio");
 
     let list = world.tasks.spawn({
         let upstream = world.upstream.clone();
         async move { upstream.list(Kind::Tool).await }
     });
-    let asked = peer.read().await;
-    peer.answer(&asked, json!({ "tools": [{ "name": "t" }] })).await;
+    let request = peer.read().await;
+    peer.answer(&request, json!({ "tools": [{ "name": "t" }] })).await;
     list.await.expect("no panic").expect("a list");
     let listed = world.upstream.report().list(Kind::Tool).expect("it was listed");
     assert_eq!((listed.items, listed.bytes), (1, r#"{"name":"t"}"#.len()));
     assert_eq!(world.upstream.report().list(Kind::Prompt), None);
 
-    let running = Running::start(&world, call(MODERN));
-    let asked = peer.read().await;
+    let running = RunningCall::start(&world, call(MODERN));
+    let request = peer.read().await;
     assert_eq!(world.upstream.report().in_flight, 1);
-    peer.answer(&asked, json!({ "content": [] })).await;
+    peer.answer(&request, json!({ "content": [] })).await;
     running.end().await.expect("a reply");
-    let running = Running::start(&world, call(MODERN));
-    let asked = peer.read().await;
-    peer.refuse(&asked, -32602).await;
+    let running = RunningCall::start(&world, call(MODERN));
+    let request = peer.read().await;
+    peer.refuse(&request, -32602).await;
     running.end().await.expect("an error is a reply");
-    let running = Running::start(&world, call(MODERN));
+    let running = RunningCall::start(&world, call(MODERN));
     peer.read().await;
     running.0.abort();
     peer.write("no message").await;
     peer.send(json!({ "jsonrpc": "2.0", "id": 9_999, "result": {} })).await;
-    let report = until(&world, |report| report.counts.dropped > 0).await;
+    let report = wait_for_report(&world, |report| report.counts.dropped > 0).await;
     let counts = report.counts;
-    let ends = [CallEnd::Result, CallEnd::Error, CallEnd::Cancelled].map(|end| ended(&world, end));
+    let ends =
+        [CallEnd::Result, CallEnd::Error, CallEnd::Cancelled].map(|end| outcome_count(&world, end));
     assert_eq!((ends, counts.junk, report.in_flight), ([1, 1, 1], 1, 0));
 
-    assert_eq!(world.upstream.last_words(10), [r"ready\u{1b}[0m"]);
+    assert_eq!(world.upstream.stderr_tail(10), [r"ready\u{1b}[0m"]);
     peer.exit("exited with code 3");
     world.down().await;
     let report = world.upstream.report();
@@ -98,7 +99,7 @@ async fn a_report_tells_what_an_operator_wants_to_know() {
 
 #[tokio::test(start_paused = true)]
 async fn f20_a_child_that_ends_again_and_again_is_a_crash_loop_until_it_lives() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut last = None;
     let mut pauses = Vec::new();
     for end in 1..=7 {
@@ -113,7 +114,7 @@ async fn f20_a_child_that_ends_again_and_again_is_a_crash_loop_until_it_lives() 
         assert_eq!(world.upstream.report().state, expected, "{end}");
     }
     assert_eq!(pauses, [250, 500, 1_000, 2_000, 30_000, 30_000]);
-    // It lives, but not for long enough.
+    // The child lives, but not for long enough.
     for (lives, state, pause) in [(59, State::CrashLoop, 30_000), (60, State::Down, 250)] {
         let mut peer = world.child().await;
         peer.open(Era::Modern).await;
@@ -131,11 +132,11 @@ async fn f20_a_child_that_ends_again_and_again_is_a_crash_loop_until_it_lives() 
 
 #[tokio::test(start_paused = true)]
 async fn f20_a_child_that_ends_before_it_is_open_is_a_crash_loop_too() {
-    let settings = Settings { era: Some(Era::Modern), ..settings(Over::Stdio) };
+    let settings = Settings { era: Some(Era::Modern), ..settings(TestTransport::Stdio) };
     let mut world = World::start(settings);
     for end in 1..=5 {
         world.child().await.exit("exited with code 127");
-        until(&world, |report| report.failures == end).await;
+        wait_for_report(&world, |report| report.failures == end).await;
     }
     assert_eq!(world.upstream.report().state, State::CrashLoop);
     assert_eq!(world.upstream.report().counts.restarts, 4);
@@ -146,16 +147,16 @@ async fn f20_a_child_that_ends_before_it_is_open_is_a_crash_loop_too() {
 async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one_call() {
     let mut world = World::http(Era::Modern).await;
     for status in [500, 502, 503, 504] {
-        call_refused(&mut world, status).await;
+        call_with_status(&mut world, status).await;
     }
-    // What a client did wrong, and what the server says in its own words, shows that it is there.
-    call_refused(&mut world, 400).await;
+    // A client's mistake, and a JSON-RPC error of the server, show that the server works.
+    call_with_status(&mut world, 400).await;
     assert_eq!(world.upstream.report().state, State::Up);
     for _ in 0..4 {
-        call_refused(&mut world, 500).await;
+        call_with_status(&mut world, 500).await;
     }
     assert_eq!(world.upstream.report().state, State::Up);
-    call_refused(&mut world, 500).await;
+    call_with_status(&mut world, 500).await;
     let report = world.upstream.report();
     assert_eq!((report.state, report.counts.breaker_opens), (State::Open, 1));
     let began = Instant::now();
@@ -169,14 +170,14 @@ async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one
     assert_eq!((due - report.since).as_secs(), 5);
     tokio::time::sleep_until(due).await;
     assert_eq!(world.upstream.report().state, State::HalfOpen);
-    let probe = Running::start(&world, call(MODERN));
-    let asked = world.post().await;
+    let probe = RunningCall::start(&world, call(MODERN));
+    let request = world.post().await;
     for _ in 0..10 {
         let error = world.upstream.call(call(MODERN)).await.expect_err("one probe at a time");
         assert!(matches!(error, Error::Unavailable(_)), "{error}");
     }
     assert!(world.is_quiet().await);
-    asked.answer(json!({ "content": [] }));
+    request.answer(json!({ "content": [] }));
     probe.end().await.expect("a reply");
     assert_eq!(world.upstream.report().state, State::Up);
     world.finish().await;
@@ -186,25 +187,25 @@ async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one
 async fn f04_a_server_that_answers_nothing_is_left_alone_and_a_probe_that_is_given_up_decides_nothing()
  {
     let mut world = World::http(Era::Modern).await;
-    let mut asked = Vec::new();
-    let calls: Vec<_> = (0..4).map(|_| Running::start(&world, call(MODERN))).collect();
+    let mut request = Vec::new();
+    let calls: Vec<_> = (0..4).map(|_| RunningCall::start(&world, call(MODERN))).collect();
     for _ in 0..4 {
-        asked.push(world.post().await);
+        request.push(world.post().await);
     }
     for running in calls {
         assert!(matches!(running.end().await, Err(Error::TimedOut(_))));
     }
-    let running = Running::start(&world, call(MODERN));
-    asked.push(world.post().await);
+    let running = RunningCall::start(&world, call(MODERN));
+    request.push(world.post().await);
     assert!(matches!(running.end().await, Err(Error::TimedOut(_))));
     let due = world.upstream.report().next_try.expect("it is left alone");
     tokio::time::sleep_until(due).await;
-    let probe = Running::start(&world, call(MODERN));
-    asked.push(world.post().await);
+    let probe = RunningCall::start(&world, call(MODERN));
+    request.push(world.post().await);
     probe.0.abort();
-    let report = until(&world, |_| ended(&world, CallEnd::Cancelled) > 0).await;
+    let report = wait_for_report(&world, |_| outcome_count(&world, CallEnd::Cancelled) > 0).await;
     assert_eq!(report.state, State::HalfOpen);
-    let probe = Running::start(&world, call(MODERN));
+    let probe = RunningCall::start(&world, call(MODERN));
     world.post().await.answer(json!({ "content": [] }));
     probe.end().await.expect("a reply");
     assert_eq!(world.upstream.report().state, State::Up);
@@ -213,24 +214,24 @@ async fn f04_a_server_that_answers_nothing_is_left_alone_and_a_probe_that_is_giv
 
 #[tokio::test(start_paused = true)]
 async fn f08_retry_after_is_told_to_its_caller_and_leaves_the_server_to_all_others() {
-    let told = |seconds| Some(Duration::from_secs(seconds));
+    let retry_after = |seconds| Some(Duration::from_secs(seconds));
     for (status, after, expected) in [
-        (503, "0", told(0)),
-        (503, "7", told(7)),
-        (429, "1", told(1)),
-        (429, "99999999", told(24 * 60 * 60)),
+        (503, "0", retry_after(0)),
+        (503, "7", retry_after(7)),
+        (429, "1", retry_after(1)),
+        (429, "99999999", retry_after(24 * 60 * 60)),
         (503, "soon", None),
     ] {
         let mut world = World::http(Era::Modern).await;
         for count in 1..=5 {
-            let running = Running::start(&world, call(MODERN));
+            let running = RunningCall::start(&world, call(MODERN));
             let request = world.post().await;
             let response = hyper::Response::builder().status(status).header("retry-after", after);
             request.reply(response, String::new());
             let error = running.end().await.expect_err("no reply");
             let Error::HttpStatus { retry_after, .. } = error else { panic!("{error}") };
             assert_eq!(retry_after, expected, "{status} {after}");
-            // By the breaker's own rule, after five in a row, and for no longer than that says.
+            // By the breaker's own rule, after five in a row, and for its own open period.
             let report = world.upstream.report();
             let rest = report.next_try.map(|due| (due - report.since).as_secs());
             assert_eq!(rest, (count == 5).then_some(5), "{status} {after}");
@@ -243,46 +244,46 @@ async fn f08_retry_after_is_told_to_its_caller_and_leaves_the_server_to_all_othe
 async fn who_is_refused_for_its_credentials_is_no_failing_server() {
     let mut world = World::http(Era::Modern).await;
     for status in [401, 403].repeat(5) {
-        let error = call_refused(&mut world, status).await;
+        let error = call_with_status(&mut world, status).await;
         let is_status = matches!(&error, Error::HttpStatus { status: it, .. } if *it == status);
         assert!(is_status, "{error}");
     }
     assert_eq!(world.upstream.report().state, State::Up);
-    assert_eq!(ended(&world, CallEnd::HttpStatus), 10);
+    assert_eq!(outcome_count(&world, CallEnd::HttpStatus), 10);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_child_that_ends_under_many_calls_is_not_left_alone_for_each_of_them() {
-    let mut settings = settings(Over::Stdio);
+    let mut settings = settings(TestTransport::Stdio);
     settings.limits.concurrency = 16;
     let (mut world, mut peer) = World::opened(settings, Era::Modern).await;
-    let calls: Vec<_> = (0..16).map(|_| Running::start(&world, call(MODERN))).collect();
+    let calls: Vec<_> = (0..16).map(|_| RunningCall::start(&world, call(MODERN))).collect();
     for _ in 0..16 {
         peer.read().await;
     }
     peer.exit("was killed by signal 9");
     for running in calls {
-        assert!(matches!(running.end().await, Err(Error::Broke(_))));
+        assert!(matches!(running.end().await, Err(Error::ConnectionLost(_))));
     }
     let mut peer = world.child().await;
     peer.open(Era::Modern).await;
     world.up().await;
-    let running = Running::start(&world, call(MODERN));
-    let asked = peer.read().await;
-    peer.answer(&asked, json!({ "content": [] })).await;
+    let running = RunningCall::start(&world, call(MODERN));
+    let request = peer.read().await;
+    peer.answer(&request, json!({ "content": [] })).await;
     running.end().await.expect("a reply");
     assert_eq!(world.upstream.report().counts.breaker_opens, 0);
     world.finish().await;
 }
 
-/// A child that is up, and what it wrote then ended it.
-async fn ended_for(write: impl AsyncFn(&mut Peer)) -> String {
-    let (world, mut peer) = World::opened(settings(Over::Stdio), Era::Modern).await;
+/// Reason for the end of a child that was connected and then wrote something.
+async fn end_reason(write: impl AsyncFn(&mut Peer)) -> String {
+    let (world, mut peer) = World::opened(settings(TestTransport::Stdio), Era::Modern).await;
     write(&mut peer).await;
     let reason = world.down().await;
     world.finish().await;
-    // It did not leave by itself.
+    // The child did not end by itself.
     assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
     reason
 }
@@ -294,31 +295,31 @@ async fn f29_f31_f36_a_child_that_nobody_can_make_sense_of_is_started_again() {
             peer.write("INFO all is well").await;
         }
     };
-    let too_much = |what: &str| format!("it sent too much of no use: more than {what}");
+    let too_much = |what: &str| format!("it sent too much junk: more than {what}");
     let lines = too_much("1000 lines or events that are no messages in 10 s");
-    assert_eq!(ended_for(junk).await, lines);
+    assert_eq!(end_reason(junk).await, lines);
     let empty = async |peer: &mut Peer| peer.write(&"\n".repeat(1_000)).await;
     let lines = too_much("1000 empty lines or comments in 10 s");
-    assert_eq!(ended_for(empty).await, lines);
+    assert_eq!(end_reason(empty).await, lines);
     let unasked = async |peer: &mut Peer| {
         for id in 0..=100 {
             peer.send(json!({ "jsonrpc": "2.0", "id": 1_000_000 + id, "result": {} })).await;
         }
     };
-    let responses = too_much("100 responses to what was never asked in 10 s");
-    assert_eq!(ended_for(unasked).await, responses);
+    let responses = too_much("100 responses to unknown requests in 10 s");
+    assert_eq!(end_reason(unasked).await, responses);
     let oversized = async |peer: &mut Peer| {
         for _ in 0..3 {
             peer.write(&"x".repeat(1024 * 1024 + 1)).await;
         }
     };
     let messages = too_much("2 messages over the limit in 60 s");
-    assert_eq!(ended_for(oversized).await, messages);
+    assert_eq!(end_reason(oversized).await, messages);
 }
 
 #[tokio::test(start_paused = true)]
 async fn f29_what_is_within_bounds_is_skipped_and_counted() {
-    let (world, mut peer) = World::opened(settings(Over::Stdio), Era::Modern).await;
+    let (world, mut peer) = World::opened(settings(TestTransport::Stdio), Era::Modern).await;
     for _ in 0..3 {
         for _ in 0..900 {
             peer.write("INFO all is well").await;
@@ -326,11 +327,11 @@ async fn f29_what_is_within_bounds_is_skipped_and_counted() {
         for _ in 0..2 {
             peer.write(&"x".repeat(1024 * 1024 + 1)).await;
         }
-        // Late and doubled answers were asked for.
-        let running = Running::start(&world, call(MODERN));
-        let asked = peer.read().await;
+        // Late and duplicate responses belong to requests of Weir.
+        let running = RunningCall::start(&world, call(MODERN));
+        let request = peer.read().await;
         for _ in 0..200 {
-            peer.answer(&asked, json!({ "content": [] })).await;
+            peer.answer(&request, json!({ "content": [] })).await;
         }
         running.end().await.expect("a reply");
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -343,14 +344,14 @@ async fn f29_what_is_within_bounds_is_skipped_and_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn f29_a_child_that_says_nothing_but_nonsense_is_no_server_and_its_first_line_tells() {
-    let settings = Settings { era: Some(Era::Modern), ..settings(Over::Stdio) };
+    let settings = Settings { era: Some(Era::Modern), ..settings(TestTransport::Stdio) };
     let mut world = World::start(settings);
     let mut peer = world.child().await;
     for _ in 0..20 {
         peer.write(&format!("usage: server [--stdio]{}", " ".repeat(4_000))).await;
     }
     let reason = world.down().await;
-    assert!(reason.contains("its standard output begins with what is no message"), "{reason}");
+    assert!(reason.contains("its standard output does not begin with a message"), "{reason}");
     assert!(reason.contains("usage: server [--stdio]"), "{reason}");
     world.finish().await;
 }
@@ -358,13 +359,15 @@ async fn f29_a_child_that_says_nothing_but_nonsense_is_no_server_and_its_first_l
 #[test]
 fn what_is_kept_on_disk_is_for_the_same_server_and_the_same_account() {
     let process = |value: &str| {
-        let mut settings = settings(Over::Stdio);
-        let Source::Process(command) = &mut settings.source else { unreachable!() };
+        let mut settings = settings(TestTransport::Stdio);
+        let UpstreamSource::Process(command) = &mut settings.source else { unreachable!() };
         command.env.push(("TOKEN".into(), value.to_owned().into()));
         settings.fingerprint()
     };
     let (one, other) = (process("a-secret"), process("another"));
     assert_eq!(one, process("a-secret"));
     assert!(one != other && !one.contains("a-secret") && one.len() == 64);
-    assert!(settings(Over::Http).fingerprint() != settings(Over::Sse).fingerprint());
+    assert!(
+        settings(TestTransport::Http).fingerprint() != settings(TestTransport::Sse).fingerprint()
+    );
 }

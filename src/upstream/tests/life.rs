@@ -1,4 +1,4 @@
-//! How a connection lives, ends, and comes again.
+//! Lifetime of connections: start, loss and reconnect.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::testing::{Over, World, call, payload, settings};
-use crate::upstream::{Error, Status};
+use crate::upstream::testing::{TestTransport, World, call, payload, settings};
+use crate::upstream::{ConnectionStatus, Error};
 
 fn epoch(world: &World) -> u64 {
     match &*world.upstream.status().borrow() {
-        Status::Up(about) => about.epoch,
+        ConnectionStatus::Up(about) => about.epoch,
         other => panic!("{other:?}"),
     }
 }
@@ -27,7 +27,7 @@ async fn a_child_that_ends_ends_its_calls_and_comes_again() {
     peer.read().await;
     peer.exit("was killed by signal 11");
     let error = calling.await.expect("no panic").expect_err("broken");
-    assert!(matches!(&error, Error::Broke(why) if why.contains("signal 11")), "{error}");
+    assert!(matches!(&error, Error::ConnectionLost(why) if why.contains("signal 11")), "{error}");
     assert_eq!(world.down().await, "the process was killed by signal 11");
     let error = world.upstream.call(call(Revision::V2025_11_25)).await.expect_err("down");
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
@@ -43,7 +43,7 @@ async fn a_child_that_ends_ends_its_calls_and_comes_again() {
 
 #[tokio::test(start_paused = true)]
 async fn pauses_grow_until_a_connection_was_a_good_one() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut last = None;
     let mut pauses = Vec::new();
     for _ in 0..4 {
@@ -71,14 +71,14 @@ async fn pauses_grow_until_a_connection_was_a_good_one() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_finds_no_way_takes_the_upstream_down() {
     let mut world = World::http(Era::Legacy).await;
-    world.dial.refuses.store(true, Ordering::Relaxed);
-    // The connections that are pooled from the opening have idled for too long.
+    world.connector.refuses.store(true, Ordering::Relaxed);
+    // The pooled connections of the handshake have been idle for too long.
     tokio::time::sleep(Duration::from_secs(10)).await;
     let error = world.upstream.call(call(Revision::V2025_11_25)).await.expect_err("no way");
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert_eq!(world.down().await, "refused");
-    world.dial.refuses.store(false, Ordering::Relaxed);
-    // Its era is remembered.
+    world.connector.refuses.store(false, Ordering::Relaxed);
+    // The detected era is reused.
     world.initialize("s2").await;
     world.up().await;
     assert_eq!(epoch(&world), 2);
@@ -88,7 +88,7 @@ async fn a_call_that_finds_no_way_takes_the_upstream_down() {
 #[tokio::test(start_paused = true)]
 async fn connections_are_used_again_while_they_are_fresh() {
     let mut world = World::http(Era::Modern).await;
-    let before = world.dial.connections.load(Ordering::Relaxed);
+    let before = world.connector.connections.load(Ordering::Relaxed);
     for (pause, connections) in [(1, before), (3, before), (5, before + 1), (1, before + 1)] {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let upstream = world.upstream.clone();
@@ -97,7 +97,7 @@ async fn connections_are_used_again_while_they_are_fresh() {
         world.post().await.answer(json!({}));
         let reply = calling.await.expect("no panic").expect("a reply");
         assert_eq!(payload(reply).await, "{}");
-        assert_eq!(world.dial.connections.load(Ordering::Relaxed), connections, "{pause}");
+        assert_eq!(world.connector.connections.load(Ordering::Relaxed), connections, "{pause}");
     }
     world.finish().await;
 }
@@ -116,14 +116,14 @@ async fn a_peers_own_idle_time_is_kept_to() {
             .header("keep-alive", keep_alive);
         request.reply(response, body.to_string());
         calling.await.expect("no panic").expect("a reply");
-        let before = world.dial.connections.load(Ordering::Relaxed);
+        let before = world.connector.connections.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let upstream = world.upstream.clone();
         let calling =
             world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
         world.post().await.answer(json!({}));
         calling.await.expect("no panic").expect("a reply");
-        let used = world.dial.connections.load(Ordering::Relaxed);
+        let used = world.connector.connections.load(Ordering::Relaxed);
         assert_eq!(used == before, reused, "{keep_alive}");
     }
     world.finish().await;
@@ -151,7 +151,7 @@ async fn a_child_that_leaves_when_its_input_closes_is_not_asked_twice() {
     peer.exit("exited with code 0");
     let signals = std::sync::Arc::clone(&peer.signals);
     world.finish().await;
-    // The last one is for what it may have left behind.
+    // The last signal is for descendants.
     assert_eq!(*signals.lock().expect("no panic"), ["kill"]);
     assert!(start.elapsed() < Duration::from_secs(2));
 }
@@ -167,32 +167,32 @@ async fn a_child_that_stays_is_asked_and_then_not_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_child_has_as_long_to_leave_as_is_written() {
-    let mut settings = settings(Over::Stdio);
+    let mut settings = settings(TestTransport::Stdio);
     settings.timeouts.stop = Duration::from_secs(20);
     settings.timeouts.terminate = Duration::from_millis(500);
     let (world, peer) = World::opened(settings, Era::Legacy).await;
     let signals = peer.signals.clone();
     let start = Instant::now();
-    let asked = async {
+    let yields = async {
         while signals.lock().expect("no panic").is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         start.elapsed().as_secs()
     };
-    let ((), asked) = tokio::join!(world.finish(), asked);
-    assert_eq!((asked, start.elapsed()), (20, Duration::from_millis(20_500)));
+    let ((), yields) = tokio::join!(world.finish(), yields);
+    assert_eq!((yields, start.elapsed()), (20, Duration::from_millis(20_500)));
     assert_eq!(*signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn stopping_in_the_middle_of_the_opening_leaves_nothing() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     peer.read().await;
     world.finish().await;
     assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
 
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     let _unanswered = world.post().await;
     world.finish().await;
 }
@@ -202,8 +202,8 @@ async fn the_prompt_library_is_an_upstream() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = "---\ndescription: Greets.\narguments:\n- {name: who, required: true}\n---\nHello {{who}}\n";
     std::fs::write(dir.path().join("hello.md"), file).expect("a file");
-    let mut settings = settings(Over::Stdio);
-    settings.source = crate::upstream::Source::Library { dir: dir.path().to_owned() };
+    let mut settings = settings(TestTransport::Stdio);
+    settings.source = crate::upstream::UpstreamSource::Library { dir: dir.path().to_owned() };
     let world = World::start(settings);
     world.up().await;
     let listing = world.upstream.list(Kind::Prompt).await.expect("a list");

@@ -1,4 +1,5 @@
-//! Which connection a call goes over: the kept one, one that clients with the same capabilities share, or its client's own.
+//! Choice of the session for a call: the main connection, a session shared by clients with the same
+//! capabilities, or the client's own.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,60 +8,62 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::mcp::call::{Call, Caller, Client, Owner};
-use crate::mcp::input_request::{Abilities, Answered};
-use crate::mcp::kind::Topic;
+use crate::mcp::call::{CallContext, ClientHandle, QuotaOwner, UpstreamRequest};
+use crate::mcp::input_request::{ClientFeatures, InputResponse};
+use crate::mcp::kind::ListTopic;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::testing::{Exchange, Over, Peer, World, call, initialized, payload, settings};
-use crate::upstream::{Called, Error, Settings, Sharing};
+use crate::upstream::testing::{
+    Exchange, Peer, TestTransport, World, call, initialized, payload, settings,
+};
+use crate::upstream::{CallOutcome, Error, Settings, Sharing};
 
 type Going = JoinHandle<Result<String, Error>>;
 
-/// A client that declares roots, and nothing else that can be asked.
-fn roots() -> Caller {
-    Caller {
-        abilities: Abilities { roots: true, ..Abilities::default() },
+/// Client that declares roots only.
+fn roots() -> CallContext {
+    CallContext {
+        features: ClientFeatures { roots: true, ..ClientFeatures::default() },
         capabilities: r#"{"roots":{}}"#.into(),
-        ..Caller::plain(Revision::NEWEST_LEGACY)
+        ..CallContext::plain(Revision::NEWEST_LEGACY)
     }
 }
 
-/// A client that declares nothing.
-fn plain() -> Caller {
-    Caller::plain(Revision::NEWEST_LEGACY)
+/// Client that declares nothing.
+fn plain() -> CallContext {
+    CallContext::plain(Revision::NEWEST_LEGACY)
 }
 
-/// A client of its own.
-fn known(id: &str, caller: Caller) -> Caller {
-    Caller { client: Client::new(id, CancellationToken::new()), ..caller }
+/// Client with its own identity.
+fn client(id: &str, caller: CallContext) -> CallContext {
+    CallContext { client: ClientHandle::new(id, CancellationToken::new()), ..caller }
 }
 
-fn of(caller: Caller) -> Box<Call> {
-    Box::new(Call { caller, ..*call(Revision::NEWEST_LEGACY) })
+fn call_of(caller: CallContext) -> Box<UpstreamRequest> {
+    Box::new(UpstreamRequest { caller, ..*call(Revision::NEWEST_LEGACY) })
 }
 
-/// Begins a call.
-fn start(world: &World, caller: Caller) -> Going {
+/// Starts a call.
+fn start(world: &World, caller: CallContext) -> Going {
     let upstream = world.upstream.clone();
-    tokio::spawn(async move { Ok(payload(upstream.call(of(caller)).await?).await) })
+    tokio::spawn(async move { Ok(payload(upstream.call(call_of(caller)).await?).await) })
 }
 
 async fn end(going: Going) -> Result<String, Error> {
     going.await.expect("no panic")
 }
 
-async fn settle() {
+async fn wait_until_settled() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-fn per_client(over: Over) -> Settings {
+fn per_client(over: TestTransport) -> Settings {
     Settings { sharing: Sharing::Client, ..settings(over) }
 }
 
 // === Shared, over Streamable HTTP ===
 
-/// Takes the handshake of a further session and returns what it declares.
-async fn opens(world: &mut World, session: &str) -> Value {
+/// Accepts the handshake of another session and returns its declared capabilities.
+async fn accept_session(world: &mut World, session: &str) -> Value {
     let initialize = world.post().await;
     assert_eq!(initialize.body["method"], "initialize", "{}", initialize.body);
     let declared = initialize.body["params"]["capabilities"].clone();
@@ -76,20 +79,20 @@ async fn opens(world: &mut World, session: &str) -> Value {
     declared
 }
 
-/// The next call, which must come under this `Mcp-Session-Id`.
-async fn called(world: &mut World, session: &str) -> Exchange {
+/// Expects the next call, with this `Mcp-Session-Id`.
+async fn expect_call(world: &mut World, session: &str) -> Exchange {
     let request = world.post().await;
     assert_eq!(request.body["method"], "tools/call", "{}", request.body);
     assert_eq!(request.headers["mcp-session-id"], session);
     request
 }
 
-async fn answered(world: &mut World, session: &str) {
-    called(world, session).await.answer(json!({ "in": session }));
+async fn respond_to_call(world: &mut World, session: &str) {
+    expect_call(world, session).await.answer(json!({ "in": session }));
 }
 
-/// That the next request is a DELETE of this `Mcp-Session-Id`.
-async fn ends(world: &mut World, session: &str) {
+/// Expects a DELETE of this `Mcp-Session-Id`.
+async fn expect_delete(world: &mut World, session: &str) {
     let request = world.post().await;
     assert_eq!(request.method, hyper::Method::DELETE);
     assert_eq!(request.headers["mcp-session-id"], session);
@@ -100,19 +103,19 @@ async fn ends(world: &mut World, session: &str) {
 async fn clients_that_declared_the_same_share_a_session_and_others_have_another() {
     let mut world = World::http(Era::Legacy).await;
     let going = start(&world, roots());
-    assert_eq!(opens(&mut world, "s2").await, json!({ "roots": {} }));
-    answered(&mut world, "s2").await;
+    assert_eq!(accept_session(&mut world, "s2").await, json!({ "roots": {} }));
+    respond_to_call(&mut world, "s2").await;
     assert_eq!(end(going).await.expect("a reply"), r#"{"in":"s2"}"#);
-    let going = start(&world, known("another", roots()));
-    answered(&mut world, "s2").await;
+    let going = start(&world, client("another", roots()));
+    respond_to_call(&mut world, "s2").await;
     end(going).await.expect("a reply");
     let going = start(&world, plain());
-    assert_eq!(opens(&mut world, "s3").await, json!({}));
-    answered(&mut world, "s3").await;
+    assert_eq!(accept_session(&mut world, "s3").await, json!({}));
+    respond_to_call(&mut world, "s3").await;
     end(going).await.expect("a reply");
-    // What the kept session declares is not declared again.
+    // Capabilities of the main session need no additional session.
     let going = start(&world, call(Revision::NEWEST).caller);
-    answered(&mut world, "s1").await;
+    respond_to_call(&mut world, "s1").await;
     end(going).await.expect("a reply");
     assert!(world.is_quiet().await);
     let stopping = tokio::spawn(world.stop.clone().cancelled_owned());
@@ -134,10 +137,10 @@ async fn clients_that_declared_the_same_share_a_session_and_others_have_another(
 async fn two_calls_at_once_open_one_session() {
     let mut world = World::http(Era::Legacy).await;
     let both = [start(&world, roots()), start(&world, roots())];
-    settle().await;
-    opens(&mut world, "s2").await;
-    answered(&mut world, "s2").await;
-    answered(&mut world, "s2").await;
+    wait_until_settled().await;
+    accept_session(&mut world, "s2").await;
+    respond_to_call(&mut world, "s2").await;
+    respond_to_call(&mut world, "s2").await;
     for going in both {
         assert_eq!(end(going).await.expect("a reply"), r#"{"in":"s2"}"#);
     }
@@ -152,10 +155,10 @@ async fn a_server_of_one_session_is_called_over_the_kept_one_and_asked_again_aft
         let refused = world.post().await;
         assert_eq!(refused.body["method"], "initialize");
         refused.status(400);
-        answered(&mut world, "s1").await;
+        respond_to_call(&mut world, "s1").await;
         end(going).await.expect("a reply");
         let going = start(&world, roots());
-        answered(&mut world, "s1").await;
+        respond_to_call(&mut world, "s1").await;
         end(going).await.expect("a reply");
         tokio::time::sleep(Duration::from_secs(61)).await;
     }
@@ -166,20 +169,20 @@ async fn a_server_of_one_session_is_called_over_the_kept_one_and_asked_again_aft
 async fn a_session_that_is_over_is_opened_again_and_the_call_sent_once_more_once() {
     let mut world = World::http(Era::Legacy).await;
     let going = start(&world, roots());
-    opens(&mut world, "s2").await;
-    answered(&mut world, "s2").await;
+    accept_session(&mut world, "s2").await;
+    respond_to_call(&mut world, "s2").await;
     end(going).await.expect("a reply");
     let going = start(&world, roots());
-    called(&mut world, "s2").await.status(404);
-    opens(&mut world, "s3").await;
-    answered(&mut world, "s3").await;
+    expect_call(&mut world, "s2").await.status(404);
+    accept_session(&mut world, "s3").await;
+    respond_to_call(&mut world, "s3").await;
     assert_eq!(end(going).await.expect("a reply"), r#"{"in":"s3"}"#);
     let going = start(&world, roots());
-    called(&mut world, "s3").await.status(404);
-    opens(&mut world, "s4").await;
-    called(&mut world, "s4").await.status(404);
+    expect_call(&mut world, "s3").await.status(404);
+    accept_session(&mut world, "s4").await;
+    expect_call(&mut world, "s4").await.status(404);
     end(going).await.expect_err("it was sent twice");
-    assert!(world.is_quiet().await, "the kept session is not blamed");
+    assert!(world.is_quiet().await, "no fault of the main session is reported");
     world.finish().await;
 }
 
@@ -187,20 +190,20 @@ async fn a_session_that_is_over_is_opened_again_and_the_call_sent_once_more_once
 async fn a_session_is_closed_when_nobody_used_it_for_a_while_and_not_before() {
     let mut world = World::http(Era::Legacy).await;
     let going = start(&world, roots());
-    opens(&mut world, "s2").await;
-    let long = called(&mut world, "s2").await;
+    accept_session(&mut world, "s2").await;
+    let long = expect_call(&mut world, "s2").await;
     let events = long.events();
-    // In use: time passes only as far as a call may last.
+    // The session is in use: time advances only as far as a call may last.
     tokio::time::sleep(Duration::from_secs(50)).await;
     drop(events);
     let _ = end(going).await;
     tokio::time::sleep(Duration::from_mins(14)).await;
     assert!(world.is_quiet().await);
     tokio::time::sleep(Duration::from_mins(2)).await;
-    ends(&mut world, "s2").await;
+    expect_delete(&mut world, "s2").await;
     let going = start(&world, roots());
-    opens(&mut world, "s3").await;
-    answered(&mut world, "s3").await;
+    accept_session(&mut world, "s3").await;
+    respond_to_call(&mut world, "s3").await;
     end(going).await.expect("a reply");
     world.finish().await;
 }
@@ -208,21 +211,21 @@ async fn a_session_is_closed_when_nobody_used_it_for_a_while_and_not_before() {
 #[tokio::test(start_paused = true)]
 async fn the_sixty_fifth_set_of_capabilities_takes_the_place_of_the_longest_idle() {
     let mut world = World::http(Era::Legacy).await;
-    let set = |number: usize| Caller {
+    let set = |number: usize| CallContext {
         capabilities: format!(r#"{{"extensions":{{"x/{number}":{{}}}}}}"#).into(),
-        ..known(&number.to_string(), plain())
+        ..client(&number.to_string(), plain())
     };
     for number in 0..64 {
         let going = start(&world, set(number));
         let session = format!("x{number}");
-        opens(&mut world, &session).await;
-        answered(&mut world, &session).await;
+        accept_session(&mut world, &session).await;
+        respond_to_call(&mut world, &session).await;
         end(going).await.expect("a reply");
-        settle().await;
+        wait_until_settled().await;
     }
-    // The first is in use, so it is the second that goes.
+    // The first is in use, so the second one is closed.
     let busy = start(&world, set(0));
-    let held = called(&mut world, "x0").await;
+    let first_call = expect_call(&mut world, "x0").await;
     let going = start(&world, set(64));
     let mut calls = 0;
     let mut ended = Vec::new();
@@ -247,7 +250,7 @@ async fn the_sixty_fifth_set_of_capabilities_takes_the_place_of_the_longest_idle
     }
     end(going).await.expect("a reply");
     assert_eq!(ended, ["x1"]);
-    held.answer(json!({ "held": 1 }));
+    first_call.answer(json!({ "held": 1 }));
     assert_eq!(end(busy).await.expect("a reply"), r#"{"held":1}"#);
     world.finish().await;
 }
@@ -258,8 +261,8 @@ async fn news_of_changes_are_heard_on_a_calls_own_stream_in_a_further_session() 
     let changes = world.upstream.changes();
     let before = changes.borrow().0;
     let going = start(&world, roots());
-    opens(&mut world, "s2").await;
-    let request = called(&mut world, "s2").await;
+    accept_session(&mut world, "s2").await;
+    let request = expect_call(&mut world, "s2").await;
     let id = request.id();
     let events = request.events();
     let method = "notifications/tools/list_changed";
@@ -267,14 +270,14 @@ async fn news_of_changes_are_heard_on_a_calls_own_stream_in_a_further_session() 
     events.send(json!({ "jsonrpc": "2.0", "id": id, "result": {} }));
     end(going).await.expect("a reply");
     let after = changes.borrow().0;
-    assert_eq!(after[Topic::Tools.index()], before[Topic::Tools.index()] + 1);
+    assert_eq!(after[ListTopic::Tools.index()], before[ListTopic::Tools.index()] + 1);
     world.finish().await;
 }
 
 // === A connection for each client ===
 
-/// The child that is started for a client.
-async fn own_child(world: &mut World) -> (Peer, Value) {
+/// Expects the child process of a client.
+async fn accept_child(world: &mut World) -> (Peer, Value) {
     let mut child = world.child().await;
     let initialize = child.read().await;
     assert_eq!(initialize["method"], "initialize");
@@ -283,7 +286,7 @@ async fn own_child(world: &mut World) -> (Peer, Value) {
     (child, initialize["params"]["capabilities"].clone())
 }
 
-async fn answered_by(child: &mut Peer, by: &str) {
+async fn respond_from(child: &mut Peer, by: &str) {
     let request = child.read().await;
     assert_eq!(request["method"], "tools/call");
     child.answer(&request, json!({ "by": by })).await;
@@ -291,61 +294,61 @@ async fn answered_by(child: &mut Peer, by: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn each_client_has_a_child_that_ends_with_it() {
-    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
-    let (ann, bob) = (known("ann", roots()), known("bob", roots()));
+    let (mut world, _main) = World::opened(per_client(TestTransport::Stdio), Era::Legacy).await;
+    let (ann, bob) = (client("ann", roots()), client("bob", roots()));
     let going = start(&world, ann.clone());
-    let (mut anns, declared) = own_child(&mut world).await;
+    let (mut anns, declared) = accept_child(&mut world).await;
     assert_eq!(declared, json!({ "roots": {} }));
-    answered_by(&mut anns, "ann's").await;
+    respond_from(&mut anns, "ann's").await;
     assert_eq!(end(going).await.expect("a reply"), r#"{"by":"ann's"}"#);
     let going = start(&world, bob.clone());
-    let (mut bobs, _) = own_child(&mut world).await;
-    answered_by(&mut bobs, "bob's").await;
+    let (mut bobs, _) = accept_child(&mut world).await;
+    respond_from(&mut bobs, "bob's").await;
     end(going).await.expect("a reply");
-    // And again: nothing is started.
+    // A second attempt starts nothing either.
     let going = start(&world, ann.clone());
-    answered_by(&mut anns, "ann's").await;
+    respond_from(&mut anns, "ann's").await;
     end(going).await.expect("a reply");
     ann.client.gone.cancel();
     assert_eq!(anns.try_read().await, None, "its input ends");
     anns.exit("is done");
     let going = start(&world, bob);
-    answered_by(&mut bobs, "bob's").await;
+    respond_from(&mut bobs, "bob's").await;
     end(going).await.expect("a reply");
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_child_that_died_is_started_again_by_a_call_after_a_pause() {
-    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
-    let ann = known("ann", plain());
+    let (mut world, _main) = World::opened(per_client(TestTransport::Stdio), Era::Legacy).await;
+    let ann = client("ann", plain());
     let going = start(&world, ann.clone());
-    let (mut child, _) = own_child(&mut world).await;
+    let (mut child, _) = accept_child(&mut world).await;
     assert_eq!(child.read().await["method"], "tools/call");
     child.exit("crashed");
     let error = end(going).await.expect_err("it may have run");
-    assert!(matches!(error, Error::Broke(_)), "{error:?}");
-    settle().await;
+    assert!(matches!(error, Error::ConnectionLost(_)), "{error:?}");
+    wait_until_settled().await;
     let error = end(start(&world, ann.clone())).await.expect_err("it rests");
     assert!(matches!(&error, Error::Unavailable(why) if why.contains("crashed")), "{error:?}");
-    // Another client's lives.
-    let going = start(&world, known("bob", plain()));
-    let (mut bobs, _) = own_child(&mut world).await;
-    answered_by(&mut bobs, "bob's").await;
+    // Another client's child lives.
+    let going = start(&world, client("bob", plain()));
+    let (mut bobs, _) = accept_child(&mut world).await;
+    respond_from(&mut bobs, "bob's").await;
     end(going).await.expect("a reply");
     tokio::time::sleep(Duration::from_millis(250)).await;
     let going = start(&world, ann);
-    let (mut child, _) = own_child(&mut world).await;
-    answered_by(&mut child, "the next").await;
+    let (mut child, _) = accept_child(&mut world).await;
+    respond_from(&mut child, "the next").await;
     assert_eq!(end(going).await.expect("a reply"), r#"{"by":"the next"}"#);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_started_is_tried_after_growing_pauses() {
-    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
+    let (mut world, _main) = World::opened(per_client(TestTransport::Stdio), Era::Legacy).await;
     for pause in [250, 500] {
-        let going = start(&world, known("ann", plain()));
+        let going = start(&world, client("ann", plain()));
         let mut child = world.child().await;
         assert_eq!(child.read().await["method"], "initialize");
         child.exit("is broken");
@@ -353,54 +356,54 @@ async fn what_cannot_be_started_is_tried_after_growing_pauses() {
         assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
         // Neither for this client nor for another.
         tokio::time::sleep(Duration::from_millis(pause - 10)).await;
-        for client in ["ann", "bob"] {
-            let again = end(start(&world, known(client, plain()))).await.expect_err("it rests");
+        for id in ["ann", "bob"] {
+            let again = end(start(&world, client(id, plain()))).await.expect_err("it rests");
             assert_eq!(again.to_string(), error.to_string());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let going = start(&world, known("bob", plain()));
-    let (mut child, _) = own_child(&mut world).await;
-    answered_by(&mut child, "bob's").await;
+    let going = start(&world, client("bob", plain()));
+    let (mut child, _) = accept_child(&mut world).await;
+    respond_from(&mut child, "bob's").await;
     end(going).await.expect("a reply");
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_principal_cannot_take_the_places_of_all() {
-    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
-    let of = |owner: &str, clients: usize, number: usize| {
-        let caller = known(&format!("{owner}-{number}"), plain());
-        let owner = Owner { name: owner.into(), clients };
-        Caller { client: caller.client.clone().owned_by(owner), ..caller }
+    let (mut world, _main) = World::opened(per_client(TestTransport::Stdio), Era::Legacy).await;
+    let call_from = |owner: &str, clients: usize, number: usize| {
+        let caller = client(&format!("{owner}-{number}"), plain());
+        let owner = QuotaOwner { name: owner.into(), clients };
+        CallContext { client: caller.client.clone().owned_by(owner), ..caller }
     };
     let mut children = Vec::new();
     for number in 0..16 {
-        let going = start(&world, of("ann", 1, number));
-        let (mut child, _) = own_child(&mut world).await;
-        answered_by(&mut child, "ann's").await;
+        let going = start(&world, call_from("ann", 1, number));
+        let (mut child, _) = accept_child(&mut world).await;
+        respond_from(&mut child, "ann's").await;
         end(going).await.expect("a reply");
         children.push(child);
-        settle().await;
+        wait_until_settled().await;
     }
-    // One more takes the place of her own that was idle for longest.
-    let going = start(&world, of("bob", 1, 0));
-    let (mut bobs, _) = own_child(&mut world).await;
-    answered_by(&mut bobs, "bob's").await;
+    // One more replaces this client's own session that was idle for longest.
+    let going = start(&world, call_from("bob", 1, 0));
+    let (mut bobs, _) = accept_child(&mut world).await;
+    respond_from(&mut bobs, "bob's").await;
     end(going).await.expect("a reply");
-    let going = start(&world, of("ann", 1, 16));
-    let (mut child, _) = own_child(&mut world).await;
-    answered_by(&mut child, "ann's").await;
+    let going = start(&world, call_from("ann", 1, 16));
+    let (mut child, _) = accept_child(&mut world).await;
+    respond_from(&mut child, "ann's").await;
     end(going).await.expect("a reply");
     assert_eq!(children[0].try_read().await, None, "its input ends");
     children[0].exit("is done");
-    let going = start(&world, of("bob", 1, 0));
-    answered_by(&mut bobs, "bob's").await;
+    let going = start(&world, call_from("bob", 1, 0));
+    respond_from(&mut bobs, "bob's").await;
     end(going).await.expect("a reply");
-    // Who stands for several has as many times as much.
-    let going = start(&world, of("ann", 2, 17));
-    let (mut child, _) = own_child(&mut world).await;
-    answered_by(&mut child, "ann's").await;
+    // An owner of several clients has a proportionally larger quota.
+    let going = start(&world, call_from("ann", 2, 17));
+    let (mut child, _) = accept_child(&mut world).await;
+    respond_from(&mut child, "ann's").await;
     end(going).await.expect("a reply");
     assert!(world.is_quiet().await);
     world.finish().await;
@@ -408,8 +411,8 @@ async fn one_principal_cannot_take_the_places_of_all() {
 
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_while_it_is_opened_leaves_nothing_behind() {
-    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
-    let ann = known("ann", plain());
+    let (mut world, _main) = World::opened(per_client(TestTransport::Stdio), Era::Legacy).await;
+    let ann = client("ann", plain());
     let going = start(&world, ann.clone());
     let mut child = world.child().await;
     assert_eq!(child.read().await["method"], "initialize");
@@ -417,16 +420,17 @@ async fn who_gives_up_while_it_is_opened_leaves_nothing_behind() {
     assert_eq!(child.try_read().await, None, "its input ends");
     child.exit("is done");
     let going = start(&world, ann);
-    let (mut child, _) = own_child(&mut world).await;
-    answered_by(&mut child, "the next").await;
+    let (mut child, _) = accept_child(&mut world).await;
+    respond_from(&mut child, "the next").await;
     end(going).await.expect("a reply");
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_child_is_its_clients_own_whatever_each_request_declares() {
-    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Modern).await;
-    let modern = |caller: Caller| Caller { revision: Revision::NEWEST, ..known("ann", caller) };
+    let (mut world, _main) = World::opened(per_client(TestTransport::Stdio), Era::Modern).await;
+    let modern =
+        |caller: CallContext| CallContext { revision: Revision::NEWEST, ..client("ann", caller) };
     let going = start(&world, modern(roots()));
     let mut child = world.child().await;
     child.open(Era::Modern).await;
@@ -444,19 +448,19 @@ async fn a_modern_child_is_its_clients_own_whatever_each_request_declares() {
 
 #[tokio::test(start_paused = true)]
 async fn without_the_kept_connection_there_are_no_calls() {
-    let (mut world, mut main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
-    let ann = known("ann", plain());
+    let (mut world, mut main) = World::opened(per_client(TestTransport::Stdio), Era::Legacy).await;
+    let ann = client("ann", plain());
     let going = start(&world, ann.clone());
-    let (mut child, _) = own_child(&mut world).await;
-    answered_by(&mut child, "ann's").await;
+    let (mut child, _) = accept_child(&mut world).await;
+    respond_from(&mut child, "ann's").await;
     end(going).await.expect("a reply");
-    world.dial.refuses.store(true, Ordering::Relaxed);
+    world.connector.refuses.store(true, Ordering::Relaxed);
     main.exit("crashed");
     world.down().await;
     let error = end(start(&world, ann)).await.expect_err("it is down");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     let closing = tokio::spawn(async move {
-        assert_eq!(child.try_read().await, None, "its input ends with the house");
+        assert_eq!(child.try_read().await, None, "its input ends with the gateway");
         child.exit("is done");
     });
     world.finish().await;
@@ -465,24 +469,25 @@ async fn without_the_kept_connection_there_are_no_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_its_client_keeps_the_connection_in_use() {
-    let mut settings = settings(Over::Http);
+    let mut settings = settings(TestTransport::Http);
     settings.timeouts.call_max = Duration::from_hours(1);
     let mut world = World::opened_http(settings, Era::Legacy).await;
     let upstream = world.upstream.clone();
-    let going = tokio::spawn(async move { upstream.call(of(roots())).await });
-    opens(&mut world, "s2").await;
-    let request = called(&mut world, "s2").await;
+    let going = tokio::spawn(async move { upstream.call(call_of(roots())).await });
+    accept_session(&mut world, "s2").await;
+    let request = expect_call(&mut world, "s2").await;
     let id = request.id();
     let events = request.events();
     events.send(json!({ "jsonrpc": "2.0", "id": "q", "method": "roots/list" }));
-    let Called::Asks(asks) = going.await.expect("no panic").expect("a question") else {
+    let CallOutcome::InputRequired(suspended) = going.await.expect("no panic").expect("a question")
+    else {
         panic!("it replied")
     };
     tokio::time::sleep(Duration::from_mins(40)).await;
     assert!(world.is_quiet().await, "the session lives");
-    let key = asks.questions()[0].key.clone();
-    let outcome = crate::jsonrpc::Outcome::Result(r#"{"roots":[]}"#.into());
-    let answering = tokio::spawn(asks.answer(vec![Answered { key, outcome }], roots()));
+    let key = suspended.input_requests()[0].key.clone();
+    let outcome = crate::jsonrpc::ResponsePayload::Result(r#"{"roots":[]}"#.into());
+    let answering = tokio::spawn(suspended.resume(vec![InputResponse { key, outcome }], roots()));
     let answer = world.post().await;
     assert_eq!(answer.body, json!({ "jsonrpc": "2.0", "id": "q", "result": { "roots": [] } }));
     assert_eq!(answer.headers["mcp-session-id"], "s2");

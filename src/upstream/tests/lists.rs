@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::Era;
-use crate::upstream::testing::{Over, Peer, World, discovered, settings};
+use crate::upstream::testing::{Peer, TestTransport, World, discovered, settings};
 use crate::upstream::{Error, Listing};
 
 type Listed = tokio::task::JoinHandle<Result<Listing, Error>>;
@@ -45,7 +45,7 @@ async fn all_pages_are_read_and_cursors_go_back_as_they_came() {
     peer.answer(&first, result).await;
     let second = peer.read().await;
     assert_eq!(second["params"]["cursor"], "");
-    // A name that comes twice counts once, and what is no item is left out.
+    // A duplicate name counts once, and an invalid item is left out.
     let mut result = page(&["b", "c"], Some("\u{e4} \"/"));
     result["prompts"].as_array_mut().expect("a list").extend([json!(7), json!({})]);
     peer.answer(&second, result).await;
@@ -105,22 +105,22 @@ async fn a_list_that_is_refused_is_an_error() {
 #[tokio::test(start_paused = true)]
 async fn an_endless_list_without_anything_new_ends_after_three_pages() {
     let (world, mut peer, listed) = listing(Kind::Prompt).await;
-    let mut asked = 0;
+    let mut requests = 0;
     for names in [&["a"][..], &["a"], &["b"], &["a"], &["b"], &[]] {
         let request = peer.read().await;
         peer.answer(&request, page(names, Some("same"))).await;
-        asked += 1;
+        requests += 1;
     }
     let listing = end(listed).await.expect("a list");
-    assert_eq!((keys(&listing), asked), (vec!["a", "b"], 6));
+    assert_eq!((keys(&listing), requests), (vec!["a", "b"], 6));
     assert_eq!(listing.truncated.as_deref(), Some("3 pages without a new item"));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_always_has_more_ends_by_its_limits() {
-    let endless = async |change: fn(&mut crate::upstream::Limits)| {
-        let mut settings = settings(Over::Stdio);
+    let endless = async |change: fn(&mut crate::upstream::UpstreamLimits)| {
+        let mut settings = settings(TestTransport::Stdio);
         change(&mut settings.limits);
         let mut world = World::start(settings);
         let mut peer = world.child().await;
@@ -143,13 +143,13 @@ async fn a_list_that_always_has_more_ends_by_its_limits() {
     };
     assert_eq!(endless(|limits| limits.max_pages = 7).await, (7, "7 pages".into()));
     assert_eq!(endless(|limits| limits.max_items = 5).await, (5, "5 items".into()));
-    // The page that exceeds it is the last.
+    // The page that exceeds the bound is the last one read.
     assert_eq!(endless(|limits| limits.max_list = 400).await, (7, "400 bytes".into()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_of_exactly_as_many_items_as_allowed_is_whole() {
-    let mut settings = settings(Over::Stdio);
+    let mut settings = settings(TestTransport::Stdio);
     settings.limits.max_items = 2;
     for (names, truncated) in [(&["a", "b"][..], None), (&["a", "b", "c"], Some("2 items"))] {
         let mut world = World::start(settings.clone());
@@ -200,8 +200,8 @@ async fn a_refused_cursor_begins_the_walk_anew_once() {
     world.finish().await;
 }
 
-/// A modern server that tells of changes.
-fn telling() -> Value {
+/// Modern server with `listChanged`.
+fn discovered_with_list_changed() -> Value {
     let mut result = discovered();
     result["capabilities"]["prompts"] = json!({ "listChanged": true });
     result
@@ -216,10 +216,10 @@ fn acknowledged(id: &Value) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_server_is_listened_to_and_again_when_the_subscription_ends() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     let discover = peer.read().await;
-    peer.answer(&discover, telling()).await;
+    peer.answer(&discover, discovered_with_list_changed()).await;
     let listen = peer.read().await;
     assert_eq!(listen["method"], "subscriptions/listen");
     assert_eq!(listen["params"]["notifications"], json!({ "promptsListChanged": true }));
@@ -241,7 +241,7 @@ async fn a_modern_server_is_listened_to_and_again_when_the_subscription_ends() {
     let again = peer.read().await;
     assert_eq!(again["method"], "subscriptions/listen");
     assert_ne!(again["id"], listen["id"]);
-    // What changed in between went unheard.
+    // Changes in between were missed.
     peer.send(acknowledged(&again["id"])).await;
     changes.changed().await.expect("alive");
     world.finish().await;
@@ -249,8 +249,8 @@ async fn a_modern_server_is_listened_to_and_again_when_the_subscription_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_server_is_listened_to_over_http() {
-    let mut world = World::start(settings(Over::Http));
-    world.post().await.answer(telling());
+    let mut world = World::start(settings(TestTransport::Http));
+    world.post().await.answer(discovered_with_list_changed());
     let listen = world.post().await;
     assert_eq!(listen.headers["mcp-method"], "subscriptions/listen");
     let id = listen.body["id"].clone();
@@ -260,7 +260,7 @@ async fn a_modern_server_is_listened_to_over_http() {
     let mut changes = world.upstream.changes();
     events.send(json!({ "jsonrpc": "2.0", "method": "notifications/prompts/list_changed" }));
     changes.changed().await.expect("alive");
-    // A proper end, and a new beginning.
+    // An orderly end of the stream, and a new stream.
     events.send(json!({ "jsonrpc": "2.0", "id": id, "result": { "resultType": "complete" } }));
     drop(events);
     assert_eq!(world.post().await.body["method"], "subscriptions/listen");
@@ -269,7 +269,7 @@ async fn a_modern_server_is_listened_to_over_http() {
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_server_is_heard_on_its_stream_which_is_opened_again() {
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     let discover = world.request().await;
     discover.status(400);
     world.initialize("s1").await;
@@ -291,7 +291,7 @@ async fn a_legacy_server_is_heard_on_its_stream_which_is_opened_again() {
     let again = world.request().await;
     assert_eq!(start.elapsed(), Duration::from_secs(3));
     assert_eq!(again.headers["last-event-id"], "7");
-    // Once there was a stream, 404 is about the session.
+    // Once there was a stream, 404 means a lost session.
     again.status(404);
     world.initialize("s2").await;
     world.finish().await;

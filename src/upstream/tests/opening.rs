@@ -1,4 +1,4 @@
-//! How a server's era is found.
+//! Detection of a server's era.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::mcp::kind::Topic;
+use crate::mcp::kind::ListTopic;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::Status;
-use crate::upstream::testing::{Over, World, discovered, initialized, settings};
+use crate::upstream::ConnectionStatus;
+use crate::upstream::testing::{TestTransport, World, discovered, initialized, settings};
 
 fn revision(world: &World) -> Revision {
     match &*world.upstream.status().borrow() {
-        Status::Up(about) => about.revision,
+        ConnectionStatus::Up(about) => about.revision,
         other => panic!("{other:?}"),
     }
 }
@@ -21,7 +21,7 @@ fn revision(world: &World) -> Revision {
 #[tokio::test(start_paused = true)]
 async fn over_stdio_any_other_error_means_legacy() {
     for code in [-32601, -32602, -32600, -32000] {
-        let mut world = World::start(settings(Over::Stdio));
+        let mut world = World::start(settings(TestTransport::Stdio));
         let mut peer = world.child().await;
         let discover = peer.read().await;
         assert_eq!(
@@ -39,7 +39,7 @@ async fn over_stdio_any_other_error_means_legacy() {
 #[tokio::test(start_paused = true)]
 async fn a_modern_error_never_leads_to_a_handshake() {
     for code in [-32020, -32021, -32022] {
-        let mut world = World::start(settings(Over::Stdio));
+        let mut world = World::start(settings(TestTransport::Stdio));
         let mut peer = world.child().await;
         let discover = peer.read().await;
         peer.refuse(&discover, code).await;
@@ -49,10 +49,10 @@ async fn a_modern_error_never_leads_to_a_handshake() {
         peer.exit("exited with code 0");
         world.finish().await;
 
-        let mut world = World::start(settings(Over::Http));
+        let mut world = World::start(settings(TestTransport::Http));
         world.post().await.refuse(400, code);
         world.down().await;
-        // Asked again, and in the same way.
+        // The same detection runs again.
         assert_eq!(world.post().await.body["method"], "server/discover");
         world.finish().await;
     }
@@ -63,7 +63,7 @@ async fn a_server_that_refuses_what_it_speaks_is_asked_once_more() {
     let error = json!({ "code": -32022, "message": "no", "data": { "supported": ["2026-07-28"] } });
     for relents in [true, false] {
         let start = Instant::now();
-        let mut world = World::start(settings(Over::Http));
+        let mut world = World::start(settings(TestTransport::Http));
         for _ in 0..if relents { 1 } else { 2 } {
             let discover = world.post().await;
             assert_eq!(discover.body["method"], "server/discover");
@@ -83,7 +83,7 @@ async fn a_server_that_refuses_what_it_speaks_is_asked_once_more() {
         assert_eq!(start.elapsed(), Duration::ZERO);
         world.finish().await;
 
-        let mut world = World::start(settings(Over::Stdio));
+        let mut world = World::start(settings(TestTransport::Stdio));
         let mut peer = world.child().await;
         for _ in 0..if relents { 1 } else { 2 } {
             let id = peer.read().await["id"].clone();
@@ -107,16 +107,16 @@ async fn a_server_that_refuses_what_it_speaks_is_asked_once_more() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_breaks_with_its_connection_is_asked_for_once_more() {
     let start = Instant::now();
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     world.post().await.hang_up();
     world.post().await.refuse(400, -32601);
     world.post().await.hang_up();
     world.initialize("s").await;
     world.up().await;
-    assert_eq!(start.elapsed(), Duration::ZERO, "nobody has waited for the next attempt");
+    assert_eq!(start.elapsed(), Duration::ZERO, "there was no wait for the next attempt");
     world.finish().await;
 
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     world.post().await.hang_up();
     world.post().await.hang_up();
     world.down().await;
@@ -126,7 +126,7 @@ async fn an_answer_that_breaks_with_its_connection_is_asked_for_once_more() {
 #[tokio::test(start_paused = true)]
 async fn a_session_with_too_long_an_id_is_refused_with_the_reason() {
     for (bytes, is_taken) in [(4 * 1024, true), (4 * 1024 + 1, false)] {
-        let mut world = World::start(settings(Over::Http));
+        let mut world = World::start(settings(TestTransport::Http));
         world.post().await.refuse(400, -32601);
         let session = "s".repeat(bytes);
         if is_taken {
@@ -139,7 +139,7 @@ async fn a_session_with_too_long_an_id_is_refused_with_the_reason() {
                 .header("content-type", "application/json")
                 .header("mcp-session-id", session);
             initialize.reply(response, body.to_string());
-            assert_eq!(world.down().await, "its session's id has more than 4096 bytes");
+            assert_eq!(world.down().await, "its session id has more than 4096 bytes");
         }
         world.finish().await;
     }
@@ -147,7 +147,7 @@ async fn a_session_with_too_long_an_id_is_refused_with_the_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_supported_versions_have_a_handshake_gets_one() {
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     let discover = world.post().await;
     let error = json!({ "code": -32022, "message": "no", "data": { "supported": ["2025-06-18"] } });
     let id = discover.id();
@@ -160,7 +160,7 @@ async fn a_server_whose_supported_versions_have_a_handshake_gets_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_child_gets_the_handshake_after_three_seconds() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     peer.read().await;
     let start = Instant::now();
@@ -173,9 +173,9 @@ async fn a_silent_child_gets_the_handshake_after_three_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_discover_result_still_wins() {
-    // Whether the handshake was refused or is not answered yet.
+    // With the handshake rejected or still pending.
     for refuses in [true, false] {
-        let mut world = World::start(settings(Over::Stdio));
+        let mut world = World::start(settings(TestTransport::Stdio));
         let mut peer = world.child().await;
         let discover = peer.read().await;
         let initialize = peer.read().await;
@@ -192,7 +192,7 @@ async fn a_late_discover_result_still_wins() {
 
 #[tokio::test(start_paused = true)]
 async fn a_child_that_exits_upon_the_question_is_started_again_for_the_handshake() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut first = world.child().await;
     first.read().await;
     first.exit("exited with code 1");
@@ -205,7 +205,7 @@ async fn a_child_that_exits_upon_the_question_is_started_again_for_the_handshake
 
 #[tokio::test(start_paused = true)]
 async fn a_child_that_says_nothing_at_all_is_given_up() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     let start = Instant::now();
     peer.write("Welcome to the server!").await;
@@ -214,7 +214,7 @@ async fn a_child_that_says_nothing_at_all_is_given_up() {
     assert_eq!(start.elapsed(), Duration::from_secs(60));
     assert!(reason.contains("was not ready within 60s"), "{reason}");
     assert!(reason.contains("2 lines, first: \"Welcome to the server!\""), "{reason}");
-    // It ignores everything: closed input, then the polite signal, then the other one.
+    // The child ignores closed input, then SIGTERM, until SIGKILL.
     world.child().await;
     assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
     world.finish().await;
@@ -222,7 +222,7 @@ async fn a_child_that_says_nothing_at_all_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn junk_lines_are_skipped() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     for junk in ["starting...", "{\"level\":\"info\"}", "[]", "[1", ""] {
         peer.write(junk).await;
@@ -234,7 +234,7 @@ async fn junk_lines_are_skipped() {
 
 #[tokio::test(start_paused = true)]
 async fn the_reason_holds_the_last_words() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     for _ in 0..2 {
         let mut peer = world.child().await;
         let stderr = peer.stderr.as_mut().expect("open");
@@ -245,18 +245,18 @@ async fn the_reason_holds_the_last_words() {
     let reason = world.down().await;
     assert_eq!(
         reason,
-        r#"the process exited with code 2; its last words: "Error: no \u{1b}[31mAPI key""#
+        r#"the process exited with code 2; last line of standard error: "Error: no \u{1b}[31mAPI key""#
     );
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_program_that_is_missing_is_tried_again() {
-    let mut world = World::start(settings(Over::Stdio));
-    world.dial.refuses.store(true, Ordering::Relaxed);
+    let mut world = World::start(settings(TestTransport::Stdio));
+    world.connector.refuses.store(true, Ordering::Relaxed);
     let reason = world.down().await;
     assert_eq!(reason, "it cannot be started: no such program");
-    world.dial.refuses.store(false, Ordering::Relaxed);
+    world.connector.refuses.store(false, Ordering::Relaxed);
     world.child().await.open(Era::Modern).await;
     world.up().await;
     world.finish().await;
@@ -266,7 +266,7 @@ async fn a_program_that_is_missing_is_tried_again() {
 async fn over_http_a_client_error_without_a_modern_body_means_legacy() {
     for status in [400, 404, 405, 406, 415, 422] {
         for with_body in [false, true] {
-            let mut world = World::start(settings(Over::Http));
+            let mut world = World::start(settings(TestTransport::Http));
             let discover = world.post().await;
             assert_eq!(discover.headers["mcp-method"], "server/discover");
             if with_body {
@@ -284,7 +284,7 @@ async fn over_http_a_client_error_without_a_modern_body_means_legacy() {
 
 #[tokio::test(start_paused = true)]
 async fn over_http_an_error_in_a_success_means_legacy() {
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     world.post().await.refuse(200, -32601);
     world.initialize("s1").await;
     world.up().await;
@@ -294,11 +294,12 @@ async fn over_http_an_error_in_a_success_means_legacy() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_or_missing_credentials_decide_nothing() {
     for status in [401, 403, 408, 429, 500, 502, 503, 301] {
-        let mut world = World::start(settings(Over::Http));
+        let mut world = World::start(settings(TestTransport::Http));
         world.post().await.refuse(status, -32000);
         let reason = world.down().await;
         assert!(reason.contains(&status.to_string()), "{reason}");
-        // The next question is the first one again, and it can still turn out either way.
+        // The next attempt begins with the first request again, and both results are still
+        // possible.
         world.open_http(Era::Modern).await;
         world.up().await;
         world.finish().await;
@@ -307,10 +308,10 @@ async fn an_outage_or_missing_credentials_decide_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_connection_decides_nothing() {
-    let mut world = World::start(settings(Over::Http));
-    world.dial.refuses.store(true, Ordering::Relaxed);
+    let mut world = World::start(settings(TestTransport::Http));
+    world.connector.refuses.store(true, Ordering::Relaxed);
     assert_eq!(world.down().await, "refused");
-    world.dial.refuses.store(false, Ordering::Relaxed);
+    world.connector.refuses.store(false, Ordering::Relaxed);
     world.open_http(Era::Legacy).await;
     world.up().await;
     world.finish().await;
@@ -323,17 +324,17 @@ async fn a_pinned_era_is_not_asked_for() {
         settings.era = Some(era);
         World::start(settings)
     };
-    let mut world = pinned(Over::Stdio, Era::Legacy);
+    let mut world = pinned(TestTransport::Stdio, Era::Legacy);
     world.child().await.initialize("2025-11-25").await;
     world.up().await;
     world.finish().await;
 
-    let mut world = pinned(Over::Http, Era::Legacy);
+    let mut world = pinned(TestTransport::Http, Era::Legacy);
     world.initialize("s1").await;
     world.up().await;
     world.finish().await;
 
-    let mut world = pinned(Over::Http, Era::Modern);
+    let mut world = pinned(TestTransport::Http, Era::Modern);
     world.post().await.status(404);
     let reason = world.down().await;
     assert!(reason.contains("server/discover"), "{reason}");
@@ -343,13 +344,13 @@ async fn a_pinned_era_is_not_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn the_era_of_an_http_server_is_remembered_until_it_is_contradicted() {
     let mut world = World::http(Era::Legacy).await;
-    // Its session is lost: the handshake comes at once.
+    // The session is lost: the handshake is sent at once.
     let upstream = world.upstream.clone();
     let call = async { upstream.call(crate::upstream::testing::call(Revision::V2025_11_25)).await };
     let serve = async {
         tokio::time::sleep(Duration::from_secs(120)).await;
         world.post().await.status(404);
-        // It is modern now, and the memory is old: asked again.
+        // The server is modern now, and the detected era has expired: detection runs again.
         let initialize = world.post().await;
         assert_eq!(initialize.body["method"], "initialize");
         initialize.refuse(400, -32601);
@@ -368,7 +369,7 @@ async fn the_era_of_an_http_server_is_remembered_until_it_is_contradicted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_server_declares_is_known_once_it_is_up() {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     let discover = peer.read().await;
     let mut result = discovered();
@@ -376,9 +377,9 @@ async fn what_a_server_declares_is_known_once_it_is_up() {
     peer.answer(&discover, result).await;
     world.up().await;
     let status = world.upstream.status().borrow().clone();
-    let Status::Up(about) = status else { panic!("{status:?}") };
-    assert_eq!(Topic::ALL.map(|topic| about.has(topic)), [true, false, true]);
-    assert_eq!((about.epoch, about.wire, about.capabilities.completions), (1, "stdio", false));
+    let ConnectionStatus::Up(about) = status else { panic!("{status:?}") };
+    assert_eq!(ListTopic::ALL.map(|topic| about.has(topic)), [true, false, true]);
+    assert_eq!((about.epoch, about.transport, about.capabilities.completions), (1, "stdio", false));
     world.finish().await;
 }
 
@@ -387,9 +388,9 @@ async fn an_unknown_revision_is_refused() {
     for (result, expected) in [
         (initialized("2027-01-01"), "unknown revision \"2027-01-01\""),
         (initialized("2026-07-28"), "unknown revision \"2026-07-28\""),
-        (Value::Null, "its result is no object"),
+        (Value::Null, "its result is not an object"),
     ] {
-        let mut settings = settings(Over::Stdio);
+        let mut settings = settings(TestTransport::Stdio);
         settings.era = Some(Era::Legacy);
         let mut world = World::start(settings);
         let mut peer = world.child().await;

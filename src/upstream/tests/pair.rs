@@ -1,4 +1,4 @@
-//! The HTTP+SSE pair: how it is found, and what its one stream and its POSTs mean.
+//! HTTP+SSE transport: detection, its one stream, and its POST requests.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,26 +7,28 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::calls::Running;
+use super::calls::RunningCall;
 use crate::mcp::capabilities;
 use crate::mcp::revision::Revision;
 use crate::upstream::Settings;
-use crate::upstream::testing::{Events, Exchange, Over, World, call, initialized, settings};
-use crate::upstream::{Error, Source, Status, Transport};
+use crate::upstream::testing::{
+    Events, Exchange, TestTransport, World, call, initialized, settings,
+};
+use crate::upstream::{ConnectionStatus, Error, HttpTransport, UpstreamSource};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 
-/// The stream of a server that speaks the pair.
+/// Stream of an HTTP+SSE server.
 pub(super) struct Pair {
     pub(super) events: Events,
 }
 
-/// A world whose server has opened, with the endpoint `/message?s=1`.
+/// Starts a world whose server has connected, with the endpoint `/message?s=1`.
 pub(super) async fn pair() -> (World, Pair) {
-    opened(settings(Over::Sse)).await
+    opened(settings(TestTransport::Sse)).await
 }
 
-/// The same with these settings.
+/// Starts such a world with these settings.
 pub(super) async fn opened(settings: Settings) -> (World, Pair) {
     let mut world = World::start(settings);
     let pair = Pair::open(&mut world).await;
@@ -35,14 +37,14 @@ pub(super) async fn opened(settings: Settings) -> (World, Pair) {
 }
 
 impl Pair {
-    /// Opens the stream and answers the handshake.
+    /// Opens the stream and responds to the handshake.
     async fn open(world: &mut World) -> Self {
         let pair = Self::begin(world, "/message?s=1").await;
         pair.initialize(world, "2025-11-25").await;
         pair
     }
 
-    /// Opens the stream and names the endpoint.
+    /// Opens the stream and sends the endpoint.
     async fn begin(world: &mut World, endpoint: &str) -> Self {
         let get = world.request().await;
         assert_eq!((get.method.as_str(), &get.body), ("GET", &Value::Null));
@@ -59,7 +61,7 @@ impl Pair {
         assert_eq!(self.read(world).await["method"], "notifications/initialized");
     }
 
-    /// The next message, which is accepted.
+    /// Reads the next message and accepts it.
     pub(super) async fn read(&self, world: &mut World) -> Value {
         let post = Self::post(world).await;
         let body = post.body.clone();
@@ -67,7 +69,7 @@ impl Pair {
         body
     }
 
-    /// The next message.
+    /// Reads the next message.
     async fn post(world: &mut World) -> Exchange {
         let post = world.request().await;
         assert_eq!((post.method.as_str(), &*post.uri.to_string()), ("POST", "/message?s=1"));
@@ -80,16 +82,16 @@ impl Pair {
     }
 }
 
-fn wire(world: &World) -> &'static str {
+fn transport_label(world: &World) -> &'static str {
     match &*world.upstream.status().borrow() {
-        Status::Up(about) => about.wire,
+        ConnectionStatus::Up(about) => about.transport,
         other => panic!("{other:?}"),
     }
 }
 
-// === Finding it ===
+// === Detection ===
 
-/// Lets the two questions over Streamable HTTP be answered: `initialize` with this status.
+/// Responds to the two detection requests over streamable HTTP: `initialize` gets this status.
 async fn refuse(world: &mut World, initialize: impl FnOnce(Exchange)) {
     let discover = world.request().await;
     assert_eq!(discover.body["method"], "server/discover");
@@ -103,7 +105,7 @@ async fn refuse(world: &mut World, initialize: impl FnOnce(Exchange)) {
 async fn a_handshake_that_is_refused_leads_to_the_pair_and_the_pair_is_remembered() {
     for status in [400, 404, 405] {
         for with_body in [false, true] {
-            let mut world = World::start(settings(Over::Http));
+            let mut world = World::start(settings(TestTransport::Http));
             refuse(&mut world, |initialize| match with_body {
                 true => initialize.refuse(status, -32600),
                 false => initialize.status(status),
@@ -111,11 +113,11 @@ async fn a_handshake_that_is_refused_leads_to_the_pair_and_the_pair_is_remembere
             .await;
             let pair = Pair::open(&mut world).await;
             world.up().await;
-            assert_eq!(wire(&world), "http+sse");
+            assert_eq!(transport_label(&world), "http+sse");
 
             drop(pair);
             assert_eq!(world.down().await, "its event stream ended");
-            // No other question comes first.
+            // No other request comes first.
             let _pair = Pair::open(&mut world).await;
             world.up().await;
             world.finish().await;
@@ -126,23 +128,23 @@ async fn a_handshake_that_is_refused_leads_to_the_pair_and_the_pair_is_remembere
 #[tokio::test(start_paused = true)]
 async fn nothing_else_leads_to_the_pair() {
     for status in [301, 401, 403, 406, 408, 415, 422, 429, 500, 502, 503] {
-        let mut world = World::start(settings(Over::Http));
+        let mut world = World::start(settings(TestTransport::Http));
         refuse(&mut world, |initialize| initialize.status(status)).await;
         let reason = world.down().await;
         assert!(reason.contains(&status.to_string()) && !reason.contains("GET"), "{reason}");
         assert!(world.is_quiet().await, "{status}");
         world.finish().await;
     }
-    // Only a modern server says this, under whichever status.
+    // Only a modern server returns this error, with any status.
     for code in [-32020, -32021, -32022] {
-        let mut world = World::start(settings(Over::Http));
+        let mut world = World::start(settings(TestTransport::Http));
         refuse(&mut world, |initialize| initialize.refuse(400, code)).await;
         world.down().await;
         assert!(world.is_quiet().await, "{code}");
         world.finish().await;
     }
-    // An answer that is none was given over Streamable HTTP all the same.
-    let mut world = World::start(settings(Over::Http));
+    // An invalid response was still given over streamable HTTP.
+    let mut world = World::start(settings(TestTransport::Http));
     refuse(&mut world, |initialize| initialize.json(200, json!("what?"))).await;
     world.down().await;
     assert!(world.is_quiet().await);
@@ -159,13 +161,13 @@ async fn what_was_tried_in_vain_is_said_in_one_line() {
         ),
         (
             200,
-            "upon GET it answered with something else than events: neither Streamable HTTP nor HTTP+SSE is served here",
+            "upon GET its response is not an event stream: neither Streamable HTTP nor HTTP+SSE is served here",
         ),
         (401, "it answers GET with HTTP 401 Unauthorized"),
         (503, "it answers GET with HTTP 503 Service Unavailable"),
         (307, "it answers GET with HTTP 307 Temporary Redirect, which is not followed"),
     ] {
-        let mut world = World::start(settings(Over::Http));
+        let mut world = World::start(settings(TestTransport::Http));
         refuse(&mut world, |initialize| initialize.status(404)).await;
         let get = world.request().await;
         assert_eq!((get.method.as_str(), &*get.uri.to_string()), ("GET", "/mcp?x=1"));
@@ -177,7 +179,7 @@ async fn what_was_tried_in_vain_is_said_in_one_line() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pinned_transport_is_the_only_one_that_is_tried() {
-    let mut world = World::start(settings(Over::Sse));
+    let mut world = World::start(settings(TestTransport::Sse));
     let get = world.request().await;
     assert_eq!((get.method.as_str(), &*get.uri.to_string()), ("GET", "/v1/sse?x=1"));
     get.status(404);
@@ -186,9 +188,9 @@ async fn a_pinned_transport_is_the_only_one_that_is_tried() {
     assert!(world.is_quiet().await);
     world.finish().await;
 
-    let mut settings = settings(Over::Http);
-    if let Source::Http { transport, .. } = &mut settings.source {
-        *transport = Some(Transport::Http);
+    let mut settings = settings(TestTransport::Http);
+    if let UpstreamSource::Http { transport, .. } = &mut settings.source {
+        *transport = Some(HttpTransport::Http);
     }
     let mut world = World::start(settings);
     refuse(&mut world, |initialize| initialize.status(405)).await;
@@ -201,12 +203,12 @@ async fn a_pinned_transport_is_the_only_one_that_is_tried() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_remembered_is_forgotten_once_it_is_contradicted() {
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     refuse(&mut world, |initialize| initialize.status(404)).await;
     let pair = Pair::open(&mut world).await;
     world.up().await;
     tokio::time::sleep(Duration::from_secs(120)).await;
-    // It has become a modern server.
+    // The server has become a modern one.
     drop(pair);
     world.down().await;
     let get = world.request().await;
@@ -214,11 +216,11 @@ async fn what_was_remembered_is_forgotten_once_it_is_contradicted() {
     get.status(405);
     world.open_http(crate::mcp::revision::Era::Modern).await;
     world.up().await;
-    assert_eq!(wire(&world), "http");
+    assert_eq!(transport_label(&world), "http");
     world.finish().await;
 }
 
-// === Opening it ===
+// === Handshake ===
 
 #[tokio::test(start_paused = true)]
 async fn messages_go_to_the_endpoint_as_it_resolves_against_the_url() {
@@ -232,7 +234,7 @@ async fn messages_go_to_the_endpoint_as_it_resolves_against_the_url() {
         ("//upstream.test/m", "/m"),
         ("/m\ndata:", "/m"),
     ] {
-        let mut world = World::start(settings(Over::Sse));
+        let mut world = World::start(settings(TestTransport::Sse));
         let _pair = Pair::begin(&mut world, endpoint).await;
         let initialize = world.request().await;
         assert_eq!(initialize.uri.to_string(), uri, "{endpoint:?}");
@@ -266,9 +268,9 @@ async fn an_opening_without_a_good_endpoint_is_refused_with_the_reason() {
             "event: endpoint\ndata: //evil.test/m\n\n",
             "its endpoint is on another origin, http://evil.test:80, and is not used",
         ),
-        ("event: endpoint\ndata: file:///m\n\n", "its endpoint is no URL"),
-        ("event: endpoint\ndata: /a b\n\n", "its endpoint is no URL"),
-        ("event: endpoint\ndata:  \n\n", "its endpoint is no URL"),
+        ("event: endpoint\ndata: file:///m\n\n", "its endpoint is not a URL"),
+        ("event: endpoint\ndata: /a b\n\n", "its endpoint is not a URL"),
+        ("event: endpoint\ndata:  \n\n", "its endpoint is not a URL"),
         (
             "event: message\ndata: {}\n\nevent: endpoint\ndata: /m\n\n",
             "its first event is `message`, not `endpoint`",
@@ -277,7 +279,7 @@ async fn an_opening_without_a_good_endpoint_is_refused_with_the_reason() {
         (&long, "its endpoint has more than 4096 bytes"),
         (&too_large, "its endpoint has more than 4096 bytes"),
     ] {
-        let mut world = World::start(settings(Over::Sse));
+        let mut world = World::start(settings(TestTransport::Sse));
         let events = world.request().await.events();
         events.raw(stream.to_owned());
         let reason = world.down().await;
@@ -291,7 +293,7 @@ async fn an_opening_without_a_good_endpoint_is_refused_with_the_reason() {
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_does_not_come_is_waited_for_ten_seconds() {
     let start = Instant::now();
-    let mut world = World::start(settings(Over::Sse));
+    let mut world = World::start(settings(TestTransport::Sse));
     let events = world.request().await.events();
     events.raw(": hello\n\nretry: 5\n\n");
     let reason = world.down().await;
@@ -302,7 +304,7 @@ async fn an_endpoint_that_does_not_come_is_waited_for_ten_seconds() {
     let ended = world.request().await.events();
     drop(ended);
     let mut status = world.upstream.status();
-    let said = |status: &Status| matches!(status, Status::Down { reason, .. } if reason.contains("ended before the `endpoint`"));
+    let said = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Down { reason, .. } if reason.contains("ended before the `endpoint`"));
     status.wait_for(said).await.expect("the upstream lives");
     world.finish().await;
 }
@@ -310,7 +312,7 @@ async fn an_endpoint_that_does_not_come_is_waited_for_ten_seconds() {
 #[tokio::test(start_paused = true)]
 async fn a_handshake_that_is_not_answered_is_given_up_with_its_stream() {
     let start = Instant::now();
-    let mut world = World::start(settings(Over::Sse));
+    let mut world = World::start(settings(TestTransport::Sse));
     let pair = Pair::begin(&mut world, "/message?s=1").await;
     pair.read(&mut world).await;
     assert_eq!(world.down().await, "it was not ready within 60s");
@@ -318,11 +320,11 @@ async fn a_handshake_that_is_not_answered_is_given_up_with_its_stream() {
     pair.events.closed().await;
     world.finish().await;
 
-    // A POST that is refused says so at once; whoever is asked over the pair is asked nothing else.
+    // A rejected POST fails at once; a server with configured HTTP+SSE gets no other request.
     for (status, expected) in
         [(400, "HTTP 400"), (404, "no longer knows the session"), (405, "HTTP 405")]
     {
-        let mut world = World::start(settings(Over::Sse));
+        let mut world = World::start(settings(TestTransport::Sse));
         let pair = Pair::begin(&mut world, "/message?s=1").await;
         Pair::post(&mut world).await.status(status);
         let reason = world.down().await;
@@ -334,12 +336,12 @@ async fn a_handshake_that_is_not_answered_is_given_up_with_its_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn stopping_in_the_middle_of_the_opening_leaves_no_stream() {
-    let mut world = World::start(settings(Over::Sse));
+    let mut world = World::start(settings(TestTransport::Sse));
     let events = world.request().await.events();
     world.finish().await;
     events.closed().await;
 
-    let mut world = World::start(settings(Over::Sse));
+    let mut world = World::start(settings(TestTransport::Sse));
     let pair = Pair::begin(&mut world, "/message?s=1").await;
     let _unanswered = Pair::post(&mut world).await;
     world.finish().await;
@@ -348,8 +350,8 @@ async fn stopping_in_the_middle_of_the_opening_leaves_no_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn configured_headers_and_the_agreed_revision_go_along() {
-    let mut settings = settings(Over::Sse);
-    if let Source::Http { headers, .. } = &mut settings.source {
+    let mut settings = settings(TestTransport::Sse);
+    if let UpstreamSource::Http { headers, .. } = &mut settings.source {
         headers.insert("authorization", "Bearer t".parse().expect("a value"));
     }
     for (revision, version) in [("2024-11-05", None), ("2025-11-25", Some("2025-11-25"))] {
@@ -375,13 +377,13 @@ async fn configured_headers_and_the_agreed_revision_go_along() {
         };
         for _ in ["initialized", "pong"] {
             let post = Pair::post(&mut world).await;
-            // The ping came before anything was agreed on.
+            // The ping came before the handshake.
             if post.body["id"] == "early" { post.status(202) } else { agreed(post) }
         }
         world.up().await;
         pair.events.send(json!({ "jsonrpc": "2.0", "id": "q", "method": "ping" }));
         agreed(Pair::post(&mut world).await);
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         let post = Pair::post(&mut world).await;
         let request = post.body.clone();
         agreed(post);
@@ -391,12 +393,12 @@ async fn configured_headers_and_the_agreed_revision_go_along() {
     }
 }
 
-// === Speaking it ===
+// === Messages ===
 
 #[tokio::test(start_paused = true)]
 async fn answers_come_in_any_order_and_before_the_responses_to_their_requests() {
     let (mut world, pair) = pair().await;
-    let running: Vec<_> = (0..3).map(|_| Running::start(&world, call(LEGACY))).collect();
+    let running: Vec<_> = (0..3).map(|_| RunningCall::start(&world, call(LEGACY))).collect();
     let mut posts = Vec::new();
     for _ in 0..3 {
         posts.push(Pair::post(&mut world).await);
@@ -404,24 +406,24 @@ async fn answers_come_in_any_order_and_before_the_responses_to_their_requests() 
     for (n, post) in posts.iter().enumerate().rev() {
         pair.answer(&post.body, json!({ "n": n }));
     }
-    // Which call got which request is not said; each gets one answer.
+    // The requests are not attributed to calls; each gets one response.
     let mut replies = Vec::new();
     for running in running {
         replies.push(running.end().await.expect("a reply"));
     }
     replies.sort();
     assert_eq!(replies, ["0", "1", "2"].map(|n| format!(r#"{{"n":{n}}}"#)));
-    // The responses still come, so the connections can be used again.
+    // The responses still arrive, so the connections can be reused.
     for post in posts {
         post.status(202);
     }
     assert!(world.is_quiet().await);
-    let before = world.dial.connections.load(Ordering::Relaxed);
-    let running = Running::start(&world, call(LEGACY));
+    let before = world.connector.connections.load(Ordering::Relaxed);
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = pair.read(&mut world).await;
     pair.answer(&request, json!({}));
     running.end().await.expect("a reply");
-    assert_eq!(world.dial.connections.load(Ordering::Relaxed), before);
+    assert_eq!(world.connector.connections.load(Ordering::Relaxed), before);
     world.finish().await;
 }
 
@@ -429,7 +431,7 @@ async fn answers_come_in_any_order_and_before_the_responses_to_their_requests() 
 async fn a_body_that_comes_with_the_acceptance_is_not_the_answer() {
     let (mut world, pair) = pair().await;
     for status in [200, 201, 202, 204] {
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         let post = Pair::post(&mut world).await;
         let request = post.body.clone();
         let id = post.id();
@@ -449,9 +451,9 @@ async fn a_body_that_comes_with_the_acceptance_is_not_the_answer() {
 async fn a_stream_that_is_lost_ends_its_calls_at_once_and_comes_again() {
     for is_cut in [false, true] {
         let (mut world, pair) = pair().await;
-        let accepted = Running::start(&world, call(LEGACY));
+        let accepted = RunningCall::start(&world, call(LEGACY));
         pair.read(&mut world).await;
-        let unaccepted = Running::start(&world, call(LEGACY));
+        let unaccepted = RunningCall::start(&world, call(LEGACY));
         let _post = Pair::post(&mut world).await;
         let start = Instant::now();
         if is_cut {
@@ -462,7 +464,7 @@ async fn a_stream_that_is_lost_ends_its_calls_at_once_and_comes_again() {
         for running in [accepted, unaccepted] {
             let error = running.end().await.expect_err("no answer");
             assert!(
-                matches!(&error, Error::Broke(why) if why.contains("its event stream")),
+                matches!(&error, Error::ConnectionLost(why) if why.contains("its event stream")),
                 "{error}"
             );
         }
@@ -472,11 +474,11 @@ async fn a_stream_that_is_lost_ends_its_calls_at_once_and_comes_again() {
         let error = world.upstream.call(call(LEGACY)).await.expect_err("down");
         assert!(matches!(error, Error::Unavailable(_)), "{error}");
 
-        // Nothing is said of the calls in the new session: they ended with the old one.
+        // No cancellations are sent in the new session: the calls ended with the old one.
         let pair = Pair::open(&mut world).await;
         assert_eq!(start.elapsed(), Duration::from_millis(250));
         world.up().await;
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         let request = pair.read(&mut world).await;
         assert_eq!(request["method"], "tools/call");
         pair.answer(&request, json!({}));
@@ -489,7 +491,7 @@ async fn a_stream_that_is_lost_ends_its_calls_at_once_and_comes_again() {
 async fn a_request_that_is_refused_ends_by_itself() {
     let (mut world, pair) = pair().await;
     for status in [302, 400, 403, 413, 429, 500, 503] {
-        let [refused, other] = [(); 2].map(|()| Running::start(&world, call(LEGACY)));
+        let [refused, other] = [(); 2].map(|()| RunningCall::start(&world, call(LEGACY)));
         let post = Pair::post(&mut world).await;
         let request = pair.read(&mut world).await;
         post.status(status);
@@ -505,9 +507,9 @@ async fn a_request_that_is_refused_ends_by_itself() {
         );
         assert!(world.is_quiet().await, "what was refused is not cancelled");
     }
-    // With an error object that names it, it is an answer, whatever the status.
+    // An error object with the request's id is a response, whatever the status.
     for status in [400, 404] {
-        let running = Running::start(&world, call(LEGACY));
+        let running = RunningCall::start(&world, call(LEGACY));
         Pair::post(&mut world).await.refuse(status, -32601);
         let text = running.end().await.expect("a reply");
         assert!(text.starts_with(r#"{"code":-32601,"#), "{text}");
@@ -519,7 +521,7 @@ async fn a_request_that_is_refused_ends_by_itself() {
 async fn an_unknown_session_is_opened_again_and_the_call_sent_once_more() {
     let (mut world, pair) = pair().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     Pair::post(&mut world).await.status(404);
     let again = Pair::open(&mut world).await;
     pair.events.closed().await;
@@ -533,14 +535,14 @@ async fn an_unknown_session_is_opened_again_and_the_call_sent_once_more() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_cannot_be_written_is_unsent_and_takes_the_upstream_down() {
     let (mut world, pair) = pair().await;
-    // The connections that are pooled from the opening have idled for too long.
+    // The pooled connections of the handshake have been idle for too long.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    world.dial.refuses.store(true, Ordering::Relaxed);
+    world.connector.refuses.store(true, Ordering::Relaxed);
     let error = world.upstream.call(call(LEGACY)).await.expect_err("no way");
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert_eq!(world.down().await, "refused");
     pair.events.closed().await;
-    world.dial.refuses.store(false, Ordering::Relaxed);
+    world.connector.refuses.store(false, Ordering::Relaxed);
     let _pair = Pair::open(&mut world).await;
     world.up().await;
     world.finish().await;
@@ -565,8 +567,8 @@ async fn a_servers_requests_are_answered_and_a_flood_of_them_is_not() {
         unanswered.push(Pair::post(&mut world).await);
     }
     assert!(world.is_quiet().await, "no more than 64 answers are on their way");
-    // It costs nobody else anything.
-    let running = Running::start(&world, call(LEGACY));
+    // No other call is affected.
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = pair.read(&mut world).await;
     pair.answer(&request, json!({}));
     running.end().await.expect("a reply");
@@ -577,7 +579,7 @@ async fn a_servers_requests_are_answered_and_a_flood_of_them_is_not() {
 #[tokio::test(start_paused = true)]
 async fn comments_and_events_of_other_kinds_mean_nothing() {
     let (mut world, pair) = pair().await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = pair.read(&mut world).await;
     let id = request["id"].as_u64().expect("a number");
     let wrong = json!({ "jsonrpc": "2.0", "id": id, "result": { "wrong": 1 } });
@@ -592,13 +594,13 @@ async fn comments_and_events_of_other_kinds_mean_nothing() {
     ] {
         pair.events.raw(noise);
     }
-    // Cut anywhere, with any line ends.
+    // Split at any byte, with any line ends.
     let right = json!({ "jsonrpc": "2.0", "id": id, "result": { "right": 1 } });
     for byte in format!("event: message\r\ndata: {right}\r\n\r\n").bytes() {
         pair.events.raw(vec![byte]);
     }
     assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#);
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     let request = pair.read(&mut world).await;
     pair.answer(&request, json!({}));
     running.end().await.expect("a reply");
@@ -613,11 +615,11 @@ async fn an_event_over_the_limit_ends_its_call_and_no_other() {
         r#"{"jsonrpc":"2.0","id":ID,"result":{"id":3,"text":"LARGE"}}"#,
         r#"{"result":{"id":3,"text":"LARGE"},"jsonrpc":"2.0","id":ID}"#,
     ] {
-        let [first, second] = [(); 2].map(|()| Running::start(&world, call(LEGACY)));
+        let [first, second] = [(); 2].map(|()| RunningCall::start(&world, call(LEGACY)));
         let request = pair.read(&mut world).await;
         let other = pair.read(&mut world).await;
         let text = envelope.replace("ID", &request["id"].to_string()).replace("LARGE", &large);
-        // A notification is nobody's answer, whatever it holds.
+        // A notification is no response, whatever it contains.
         let noise = format!(
             r#"{{"jsonrpc":"2.0","method":"x","params":{{"x":"{large}"}},"id":{}}}"#,
             other["id"]

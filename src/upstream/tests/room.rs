@@ -1,9 +1,10 @@
-//! What is put together of a message counts with all that is held, and is given back however that ends.
+//! Memory budget of an upstream: a message that is assembled counts against it, and is released
+//! however that ends.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::calls::Running;
+use super::calls::RunningCall;
 use super::pair::pair;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::Error;
@@ -11,8 +12,8 @@ use crate::upstream::testing::{BUDGET_BYTES, World, call};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 
-/// A result that has to be held.
-fn large() -> Value {
+/// Result that has to be buffered.
+fn large_result() -> Value {
     json!({ "text": "x".repeat(200_000) })
 }
 
@@ -20,38 +21,38 @@ fn answer(request: &Value, result: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string()
 }
 
-/// So much is held that there is room for nothing large.
-fn spent(world: &World) -> Bytes {
-    world.budget.keep(vec![0; BUDGET_BYTES / 100 * 95].into()).expect("nothing is held yet")
+/// Uses up the budget, so that nothing large fits.
+fn exhaust_budget(world: &World) -> Bytes {
+    world.budget.charge(vec![0; BUDGET_BYTES / 100 * 95].into()).expect("the budget is unused")
 }
 
 #[tokio::test(start_paused = true)]
 async fn f72_without_room_a_line_ends_its_call_and_no_other() {
     let (world, mut peer) = World::stdio(Era::Legacy).await;
-    let others = spent(&world);
-    let [refused, small] = [(); 2].map(|()| Running::start(&world, call(LEGACY)));
+    let others = exhaust_budget(&world);
+    let [refused, small] = [(); 2].map(|()| RunningCall::start(&world, call(LEGACY)));
     let (first, second) = (peer.read().await, peer.read().await);
-    peer.write(&answer(&first, &large())).await;
+    peer.write(&answer(&first, &large_result())).await;
     peer.write(&answer(&second, &json!({ "text": "x".repeat(15_000) }))).await;
     let ends = [refused.end().await, small.end().await];
-    let refused = ends.iter().filter(|end| matches!(end, Err(Error::NoRoom))).count();
+    let refused = ends.iter().filter(|end| matches!(end, Err(Error::MemoryExhausted))).count();
     assert_eq!((refused, ends.iter().filter(|end| end.is_ok()).count()), (1, 1));
 
     drop(others);
-    let passes = Running::start(&world, call(LEGACY));
+    let passes = RunningCall::start(&world, call(LEGACY));
     let request = peer.read().await;
-    peer.write(&answer(&request, &large())).await;
-    assert_eq!(passes.end().await.expect("there is room again"), large().to_string());
+    peer.write(&answer(&request, &large_result())).await;
+    assert_eq!(passes.end().await.expect("the budget is free again"), large_result().to_string());
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn f72_a_line_that_is_never_whole_is_given_back_with_its_child() {
     let (world, mut peer) = World::stdio(Era::Legacy).await;
-    let running = Running::start(&world, call(LEGACY));
+    let running = RunningCall::start(&world, call(LEGACY));
     peer.read().await;
     peer.begin(&"x".repeat(200_000)).await;
-    while world.budget.held() < 100_000 {
+    while world.budget.reserved_bytes() < 100_000 {
         tokio::task::yield_now().await;
     }
     peer.exit("with code 1");
@@ -62,13 +63,13 @@ async fn f72_a_line_that_is_never_whole_is_given_back_with_its_child() {
 #[tokio::test(start_paused = true)]
 async fn f72_without_room_an_event_of_the_pair_ends_its_call_and_no_other() {
     let (mut world, pair) = pair().await;
-    let others = spent(&world);
-    let [refused, small] = [(); 2].map(|()| Running::start(&world, call(LEGACY)));
+    let others = exhaust_budget(&world);
+    let [refused, small] = [(); 2].map(|()| RunningCall::start(&world, call(LEGACY)));
     let (first, second) = (pair.read(&mut world).await, pair.read(&mut world).await);
-    pair.events.raw(format!("event: message\ndata: {}\n\n", answer(&first, &large())));
+    pair.events.raw(format!("event: message\ndata: {}\n\n", answer(&first, &large_result())));
     pair.answer(&second, json!({}));
     let ends = [refused.end().await, small.end().await];
-    let refused = ends.iter().filter(|end| matches!(end, Err(Error::NoRoom))).count();
+    let refused = ends.iter().filter(|end| matches!(end, Err(Error::MemoryExhausted))).count();
     assert_eq!((refused, ends.iter().filter(|end| end.is_ok()).count()), (1, 1));
     drop(others);
     world.finish().await;
@@ -79,20 +80,20 @@ async fn f72_without_room_a_body_or_an_event_over_http_ends_its_call() {
     for is_event in [false, true] {
         let mut world = World::http(Era::Legacy).await;
         for has_room in [false, true] {
-            let others = (!has_room).then(|| spent(&world));
-            let running = Running::start(&world, call(Revision::V2026_07_28));
+            let others = (!has_room).then(|| exhaust_budget(&world));
+            let running = RunningCall::start(&world, call(Revision::V2026_07_28));
             let request = world.post().await;
             match is_event {
                 true => {
                     let id = request.id();
                     let events = request.events();
-                    events.send(json!({ "jsonrpc": "2.0", "id": id, "result": large() }));
+                    events.send(json!({ "jsonrpc": "2.0", "id": id, "result": large_result() }));
                 }
-                false => request.answer(large()),
+                false => request.answer(large_result()),
             }
             match running.end().await {
-                Ok(text) => assert_eq!((has_room, text), (true, large().to_string())),
-                Err(Error::NoRoom) => assert!(!has_room),
+                Ok(text) => assert_eq!((has_room, text), (true, large_result().to_string())),
+                Err(Error::MemoryExhausted) => assert!(!has_room),
                 Err(error) => panic!("{error}"),
             }
             drop(others);
@@ -105,7 +106,7 @@ async fn f72_without_room_a_body_or_an_event_over_http_ends_its_call() {
 async fn f72_who_cancels_while_a_body_arrives_gives_it_back() {
     let mut world = World::http(Era::Legacy).await;
     let upstream = world.upstream.clone();
-    // What its caller could not take as it comes is put together.
+    // A response that its caller cannot take as a stream is buffered.
     let calling = world
         .tasks
         .spawn(async move { upstream.call(call(Revision::V2026_07_28)).await.map(|_| ()) });
@@ -113,7 +114,7 @@ async fn f72_who_cancels_while_a_body_arrives_gives_it_back() {
     let head = format!(r#"{{"jsonrpc":"2.0","id":{},"x":""#, request.id());
     let events = request.pieces();
     events.raw(head + &"x".repeat(200_000));
-    while world.budget.held() < 200_000 {
+    while world.budget.reserved_bytes() < 200_000 {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     calling.abort();

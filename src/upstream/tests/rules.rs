@@ -1,26 +1,27 @@
-//! Servers that break the rules in the middle of a call: in every combination of wire and era.
+//! Servers that violate the protocol in mid-call, in every combination of transport and era.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::calls::{Running, Server, in_all_cells};
+use super::calls::{RunningCall, Server, in_all_cells};
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::Error;
 use crate::upstream::testing::{World, call};
 
-/// The answer that is the right one.
-fn right() -> Value {
+/// The valid result.
+fn valid_result() -> Value {
     json!({ "right": 1 })
 }
 
-/// Sends what `wrong` makes of the request's id, then the right answer, and checks that this alone came.
-async fn is_dropped(row: &str, wrong: impl Fn(&Value) -> Option<Value>) {
+/// Sends what `wrong` builds from the request's id, then the valid response, and checks that only
+/// the valid one was used.
+async fn expect_ignored(row: &str, wrong: impl Fn(&Value) -> Option<Value>) {
     in_all_cells(false, async |_, mut server, running, _, era| {
         let Some(message) = wrong(&server.request()["id"]) else { return };
         server.send(message).await;
-        server.answer(right()).await;
+        server.answer(valid_result()).await;
         assert_eq!(running.end().await.expect(row), r#"{"right":1}"#, "{row} {era}");
     })
     .await;
@@ -33,7 +34,7 @@ fn answer(id: &Value, wrong: u32) -> Value {
 #[tokio::test(start_paused = true)]
 async fn f37a_an_answer_to_an_id_that_was_never_asked_is_dropped() {
     for other in [json!(4_711), json!(0), json!(-1), json!("x"), json!(1.5)] {
-        is_dropped("F-37a", |_| Some(answer(&other, 1))).await;
+        expect_ignored("F-37a", |_| Some(answer(&other, 1))).await;
     }
 }
 
@@ -41,10 +42,10 @@ async fn f37a_an_answer_to_an_id_that_was_never_asked_is_dropped() {
 async fn f37b_the_first_of_two_answers_counts() {
     in_all_cells(false, async |world, mut server, running, _, era| {
         let id = server.request()["id"].clone();
-        server.answer(right()).await;
+        server.answer(valid_result()).await;
         server.send(answer(&id, 2)).await;
         assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
-        is_alive(world, server, era).await;
+        expect_next_call_served(world, server, era).await;
     })
     .await;
 }
@@ -52,11 +53,11 @@ async fn f37b_the_first_of_two_answers_counts() {
 #[tokio::test(start_paused = true)]
 async fn f37c_an_error_to_nobody_ends_nobodys_call_where_all_share_a_stream() {
     in_all_cells(false, async |_, mut server, running, _, era| {
-        // On a call's own stream there is only one that it can be about.
+        // On a call's own stream a message can belong to one call only.
         let is_shared = !matches!(server, Server::Http(..));
         let error = json!({ "code": -32700, "message": "Parse error" });
         server.send(json!({ "jsonrpc": "2.0", "id": null, "error": error })).await;
-        server.answer(right()).await;
+        server.answer(valid_result()).await;
         let reply = running.end().await.expect("a reply");
         assert_eq!(reply.contains("right"), is_shared, "{era}: {reply}");
     })
@@ -65,12 +66,12 @@ async fn f37c_an_error_to_nobody_ends_nobodys_call_where_all_share_a_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn f37d_an_id_of_another_type_is_another_id() {
-    is_dropped("F-37d", |id| Some(answer(&json!(id.to_string()), 1))).await;
+    expect_ignored("F-37d", |id| Some(answer(&json!(id.to_string()), 1))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn f37e_an_array_is_no_answer_where_the_revision_has_none() {
-    is_dropped("F-37e", |id| Some(json!([answer(id, 1)]))).await;
+    expect_ignored("F-37e", |id| Some(json!([answer(id, 1)]))).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,7 +89,7 @@ async fn f37f_an_answer_that_is_none_ends_the_call_whose_id_it_bears() {
             let ended = running.end().await;
             assert!(matches!(ended, Err(Error::Protocol(_))), "{era}: {ended:?}");
             assert!(start.elapsed() < Duration::from_millis(10), "{era}");
-            is_alive(world, server, era).await;
+            expect_next_call_served(world, server, era).await;
         })
         .await;
     }
@@ -102,7 +103,7 @@ async fn f37f_a_message_that_is_none_and_bears_no_id_is_dropped_and_the_call_goe
         |_| json!(7),
     ];
     for wrong in wrong {
-        is_dropped("F-37f", |id| Some(wrong(id))).await;
+        expect_ignored("F-37f", |id| Some(wrong(id))).await;
     }
 }
 
@@ -118,13 +119,13 @@ async fn f37g_an_answer_after_the_cancel_goes_nowhere() {
         }
         let cancelled = server.read(world).await;
         assert_eq!(cancelled["method"], "notifications/cancelled", "{era}");
-        is_alive(world, server, era).await;
+        expect_next_call_served(world, server, era).await;
     })
     .await;
 }
 
-/// What is of no use, as one line or the data of one event, and how much of it is not too much.
-const NONSENSE: [(&str, usize); 5] = [
+/// Useless input, as one line or the data of one event, and the amount that is still tolerated.
+const JUNK: [(&str, usize); 5] = [
     ("INFO all is well", 1_000),
     ("", 1_000),
     (r#"{"jsonrpc":"2.0","id":4711,"result":{}}"#, 100),
@@ -150,13 +151,13 @@ async fn repeat(server: &mut Server, text: &str, times: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn f37_nonsense_within_its_limit_is_dropped_over_any_wire() {
-    for (text, most) in NONSENSE {
+    for (text, most) in JUNK {
         in_all_cells(false, async |_, mut server, running, _, era| {
             for _ in 0..3 {
                 repeat(&mut server, text, most).await;
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
-            server.answer(right()).await;
+            server.answer(valid_result()).await;
             let ended = running.end().await;
             assert_eq!(ended.expect("a reply"), r#"{"right":1}"#, "{text} {era}");
         })
@@ -166,11 +167,11 @@ async fn f37_nonsense_within_its_limit_is_dropped_over_any_wire() {
 
 #[tokio::test(start_paused = true)]
 async fn f37_nonsense_beyond_its_limit_ends_the_stream_over_any_wire() {
-    for (text, most) in NONSENSE {
+    for (text, most) in JUNK {
         in_all_cells(false, async |_, mut server, running, _, era| {
             repeat(&mut server, text, most + 1).await;
             let ended = running.end().await.expect_err("the stream has ended").to_string();
-            assert!(ended.contains("it sent too much of no use"), "{text} {era}: {ended}");
+            assert!(ended.contains("it sent too much junk"), "{text} {era}: {ended}");
         })
         .await;
     }
@@ -197,7 +198,7 @@ async fn f37_progress_of_the_call_itself_is_never_too_much() {
                 Server::Sse(pair, _) => pair.events.raw(all),
             }
         }
-        server.answer(right()).await;
+        server.answer(valid_result()).await;
         assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
     })
     .await;
@@ -219,10 +220,10 @@ async fn f37j_progress_that_is_nobodys_or_late_or_goes_back_is_dropped() {
         let seen =
             seen.each_ref().map(|note| note.expect_progress().get("progress").map(str::to_owned));
         assert_eq!(seen, [Some("5".into()), Some("6".into())], "{era}");
-        server.answer(right()).await;
+        server.answer(valid_result()).await;
         server.progress(7).await;
         running.end().await.expect("a reply");
-        assert_eq!(stream.rest(), [], "{era}");
+        assert_eq!(stream.drain(), [], "{era}");
     })
     .await;
 }
@@ -234,7 +235,7 @@ async fn f37k_a_client_that_does_not_read_its_notes_holds_up_no_answer() {
             server.progress(progress).await;
         }
         let start = Instant::now();
-        server.answer(right()).await;
+        server.answer(valid_result()).await;
         assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
         assert!(start.elapsed() < Duration::from_millis(5));
         drop(stream);
@@ -242,21 +243,21 @@ async fn f37k_a_client_that_does_not_read_its_notes_holds_up_no_answer() {
     .await;
 }
 
-/// Checks that the next call over the connection gets its answer.
-async fn is_alive(world: &mut World, mut server: Server, era: Era) {
-    let running = Running::start(world, call(Revision::V2025_11_25));
+/// Checks that the next call over the connection gets its response.
+async fn expect_next_call_served(world: &mut World, mut server: Server, era: Era) {
+    let running = RunningCall::start(world, call(Revision::V2025_11_25));
     let request = match &mut server {
         Server::Stdio(peer, _) => peer.read().await,
         Server::Sse(pair, _) => pair.read(world).await,
         Server::Http(..) => {
             let post = world.post().await;
-            post.answer(right());
+            post.answer(valid_result());
             let reply: Result<String, Error> = running.end().await;
             assert_eq!(reply.expect("a reply"), r#"{"right":1}"#, "{era}");
             return;
         }
     };
     let id = &request["id"];
-    server.send(json!({ "jsonrpc": "2.0", "id": id, "result": right() })).await;
+    server.send(json!({ "jsonrpc": "2.0", "id": id, "result": valid_result() })).await;
     assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
 }

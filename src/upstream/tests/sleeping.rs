@@ -1,4 +1,4 @@
-//! Upstreams that are started on first use, and stopped when nobody uses them.
+//! Upstreams that are started on demand and stopped when idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::mcp::call::Owner;
+use crate::mcp::call::QuotaOwner;
 use crate::mcp::kind::Kind;
-use crate::mcp::resource_updates::Dirty;
+use crate::mcp::resource_updates::PendingResourceUpdates;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::health::status_report::State;
-use crate::upstream::testing::{Over, Peer, World, call, discovered, payload, settings};
-use crate::upstream::{Called, Error, Settings, Status, Subscribed};
+use crate::upstream::testing::{Peer, TestTransport, World, call, discovered, payload, settings};
+use crate::upstream::{CallOutcome, ConnectionStatus, Error, Settings, Subscribed};
 
 const IDLE: Duration = Duration::from_secs(60);
 
-fn lazy(over: Over) -> Settings {
+fn on_demand_settings(over: TestTransport) -> Settings {
     let mut settings = Settings { lazy: true, era: Some(Era::Modern), ..settings(over) };
     settings.timeouts.idle = Some(IDLE);
     settings
 }
 
-fn calling(world: &World) -> JoinHandle<Result<Called, Error>> {
+fn start_call(world: &World) -> JoinHandle<Result<CallOutcome, Error>> {
     let upstream = world.upstream.clone();
     world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await })
 }
 
-async fn replied(calling: JoinHandle<Result<Called, Error>>) -> String {
+async fn response_of(calling: JoinHandle<Result<CallOutcome, Error>>) -> String {
     payload(calling.await.expect("no panic").expect("a reply")).await
 }
 
@@ -38,12 +38,12 @@ fn state(world: &World) -> State {
     world.upstream.report().state
 }
 
-async fn asleep(world: &World) {
+async fn wait_until_idle(world: &World) {
     let mut status = world.upstream.status();
-    status.wait_for(|status| matches!(status, Status::Asleep)).await.expect("it lives");
+    status.wait_for(|status| matches!(status, ConnectionStatus::Asleep)).await.expect("it lives");
 }
 
-/// Opens a server that knows subscriptions.
+/// Completes the handshake of a server with subscriptions.
 async fn open(peer: &mut Peer) {
     let discover = peer.read().await;
     let mut result = discovered();
@@ -51,41 +51,41 @@ async fn open(peer: &mut Peer) {
     peer.answer(&discover, result).await;
 }
 
-/// A world whose child was started by a call, which is answered.
-async fn used() -> (World, Peer) {
-    used_with(lazy(Over::Stdio)).await
+/// Starts a world whose child was started by a call, which has its response.
+async fn started_by_call() -> (World, Peer) {
+    started_by_call_with(on_demand_settings(TestTransport::Stdio)).await
 }
 
-async fn used_with(settings: Settings) -> (World, Peer) {
+async fn started_by_call_with(settings: Settings) -> (World, Peer) {
     let mut world = World::start(settings);
-    let first = calling(&world);
+    let first = start_call(&world);
     let mut peer = world.child().await;
     open(&mut peer).await;
     let request = peer.read().await;
     peer.answer(&request, json!({})).await;
-    assert_eq!(replied(first).await, "{}");
+    assert_eq!(response_of(first).await, "{}");
     (world, peer)
 }
 
 /// Whether no child was started.
-async fn none_started(world: &mut World) -> bool {
+async fn is_no_child_started(world: &mut World) -> bool {
     sleep(Duration::from_millis(1)).await;
     world.child().now_or_never().is_none()
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_of_many_calls_starts_it_once() {
-    let mut settings = lazy(Over::Stdio);
+    let mut settings = on_demand_settings(TestTransport::Stdio);
     settings.limits.concurrency = 64;
     let mut world = World::start(settings);
     sleep(Duration::from_secs(3_600)).await;
-    assert!(none_started(&mut world).await);
+    assert!(is_no_child_started(&mut world).await);
     assert_eq!(state(&world), State::Asleep);
-    // A list does not start it.
+    // A list does not start the upstream.
     assert!(matches!(world.upstream.list(Kind::Tool).await, Err(Error::Unavailable(_))));
-    assert!(none_started(&mut world).await);
+    assert!(is_no_child_started(&mut world).await);
 
-    let calls: Vec<_> = (0..64).map(|_| calling(&world)).collect();
+    let calls: Vec<_> = (0..64).map(|_| start_call(&world)).collect();
     let mut peer = world.child().await;
     assert_eq!(state(&world), State::Starting);
     open(&mut peer).await;
@@ -97,23 +97,23 @@ async fn the_first_of_many_calls_starts_it_once() {
     for reply in join_all(calls).await {
         reply.expect("no panic").expect("a reply");
     }
-    assert!(none_started(&mut world).await);
+    assert!(is_no_child_started(&mut world).await);
     assert_eq!(world.upstream.report().counts.restarts, 0);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_is_stopped_once_nobody_has_used_it_for_a_while_and_wakes_again() {
-    let (mut world, mut peer) = used().await;
+    let (mut world, mut peer) = started_by_call().await;
     let start = Instant::now();
-    // Each use begins the time anew; a list does not.
+    // Each use restarts the idle time; a list does not.
     sleep(IDLE - Duration::from_secs(1)).await;
-    let again = calling(&world);
+    let again = start_call(&world);
     let request = peer.read().await;
     sleep(IDLE - Duration::from_secs(1)).await;
     assert_eq!(state(&world), State::Up);
     peer.answer(&request, json!({})).await;
-    replied(again).await;
+    response_of(again).await;
     let last = Instant::now();
     sleep(IDLE / 2).await;
     let upstream = world.upstream.clone();
@@ -121,7 +121,7 @@ async fn it_is_stopped_once_nobody_has_used_it_for_a_while_and_wakes_again() {
     let list = peer.read().await;
     peer.answer(&list, json!({ "resultType": "complete", "tools": [], "ttlMs": 1 })).await;
     listing.await.expect("no panic").expect("a list");
-    asleep(&world).await;
+    wait_until_idle(&world).await;
     assert_eq!(last.elapsed(), IDLE);
     assert!(start.elapsed() > IDLE * 2);
     assert_eq!(peer.try_read().await, None);
@@ -131,23 +131,25 @@ async fn it_is_stopped_once_nobody_has_used_it_for_a_while_and_wakes_again() {
     assert_eq!((report.state, report.process, report.failures), (State::Asleep, None, 0));
     assert!(report.state.takes_calls() && report.reason.is_none());
 
-    let waking = calling(&world);
+    let waking = start_call(&world);
     let mut peer = world.child().await;
     open(&mut peer).await;
     let request = peer.read().await;
     peer.answer(&request, json!({ "n": 2 })).await;
-    assert_eq!(replied(waking).await, r#"{"n":2}"#);
-    // It is another connection, so that it is listed again.
-    let Status::Up(about) = world.upstream.status().borrow().clone() else { panic!("up") };
+    assert_eq!(response_of(waking).await, r#"{"n":2}"#);
+    // The connection is a new one, so that the upstream is listed again.
+    let ConnectionStatus::Up(about) = world.upstream.status().borrow().clone() else {
+        panic!("up")
+    };
     assert_eq!((about.epoch, world.upstream.report().counts.restarts), (2, 1));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_an_idle_time_it_stays_up() {
-    let mut settings = lazy(Over::Stdio);
+    let mut settings = on_demand_settings(TestTransport::Stdio);
     settings.timeouts.idle = None;
-    let (world, peer) = used_with(settings).await;
+    let (world, peer) = started_by_call_with(settings).await;
     sleep(IDLE * 100).await;
     assert_eq!(state(&world), State::Up);
     drop(peer);
@@ -156,10 +158,10 @@ async fn without_an_idle_time_it_stays_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_comes_while_it_is_stopped_waits_for_the_next_connection() {
-    let (mut world, mut peer) = used().await;
-    asleep(&world).await;
-    // The old child takes its time: it is asked twice, and then not asked.
-    let waiting = calling(&world);
+    let (mut world, mut peer) = started_by_call().await;
+    wait_until_idle(&world).await;
+    // The old child ends slowly: closed input, SIGTERM, then SIGKILL.
+    let waiting = start_call(&world);
     let start = Instant::now();
     assert_eq!(peer.try_read().await, None);
     let mut next = world.child().await;
@@ -169,7 +171,7 @@ async fn a_call_that_comes_while_it_is_stopped_waits_for_the_next_connection() {
     let request = next.read().await;
     assert_eq!(request["method"], "tools/call");
     next.answer(&request, json!({})).await;
-    replied(waiting).await;
+    response_of(waiting).await;
     assert!(next.read().now_or_never().is_none());
     world.finish().await;
 }
@@ -177,9 +179,9 @@ async fn a_call_that_comes_while_it_is_stopped_waits_for_the_next_connection() {
 #[tokio::test(start_paused = true)]
 async fn calls_at_every_moment_around_the_end_are_answered_once_each() {
     for early in 0..20_u64 {
-        let (mut world, mut peer) = used().await;
+        let (mut world, mut peer) = started_by_call().await;
         sleep(IDLE - Duration::from_millis(10) + Duration::from_millis(early)).await;
-        let late = calling(&world);
+        let late = start_call(&world);
         sleep(Duration::from_millis(1)).await;
         if state(&world) != State::Up {
             peer = world.child().await;
@@ -188,17 +190,17 @@ async fn calls_at_every_moment_around_the_end_are_answered_once_each() {
         let request = peer.read().await;
         assert_eq!(request["method"], "tools/call", "{early}");
         peer.answer(&request, json!({})).await;
-        replied(late).await;
+        response_of(late).await;
         world.finish().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_keeps_it_awake_and_starts_it() {
-    let mut world = World::start(lazy(Over::Stdio));
-    let (upstream, dirty) = (world.upstream.clone(), Dirty::default());
+    let mut world = World::start(on_demand_settings(TestTransport::Stdio));
+    let (upstream, dirty) = (world.upstream.clone(), PendingResourceUpdates::default());
     let joining = world.tasks.spawn(async move {
-        let owner = Owner { name: Arc::from("all"), clients: 1 };
+        let owner = QuotaOwner { name: Arc::from("all"), clients: 1 };
         upstream.subscribe("file:///a", &dirty, &owner).await
     });
     let mut peer = world.child().await;
@@ -214,22 +216,22 @@ async fn a_subscription_keeps_it_awake_and_starts_it() {
         },
     });
     peer.send(acknowledged).await;
-    let Ok(Subscribed::Held(subscription)) = joining.await.expect("no panic") else {
+    let Ok(Subscribed::Accepted(subscription)) = joining.await.expect("no panic") else {
         panic!("it agrees")
     };
     sleep(IDLE * 10).await;
     assert_eq!(state(&world), State::Up);
     drop(subscription);
     let left = Instant::now();
-    asleep(&world).await;
+    wait_until_idle(&world).await;
     assert_eq!(left.elapsed(), IDLE);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_ends_while_it_wakes_is_told_to_those_who_wait_and_tried_again_with_pauses() {
-    let mut world = World::start(lazy(Over::Stdio));
-    let waiting = calling(&world);
+    let mut world = World::start(on_demand_settings(TestTransport::Stdio));
+    let waiting = start_call(&world);
     world.child().await.exit("exited with code 127");
     let error = waiting.await.expect("no panic").expect_err("it has ended");
     assert!(matches!(&error, Error::Unavailable(why) if why.contains("127")), "{error}");
@@ -237,7 +239,7 @@ async fn what_ends_while_it_wakes_is_told_to_those_who_wait_and_tried_again_with
     let start = Instant::now();
     let mut pauses = Vec::new();
     for _ in 0..4 {
-        // Calls in between neither wait nor hurry it.
+        // Calls in between neither wait nor shorten the pause.
         assert!(world.upstream.call(call(Revision::V2025_11_25)).await.is_err());
         world.child().await.exit("exited with code 127");
         world.down().await;
@@ -246,7 +248,7 @@ async fn what_ends_while_it_wakes_is_told_to_those_who_wait_and_tried_again_with
     }
     assert_eq!(state(&world), State::CrashLoop);
     assert!(pauses[3] > 3_000, "{pauses:?}");
-    // It is there again, and nobody wants it any more.
+    // The upstream is connected again, and no client uses it.
     open(&mut world.child().await).await;
     world.up().await;
     world.finish().await;
@@ -254,37 +256,37 @@ async fn what_ends_while_it_wakes_is_told_to_those_who_wait_and_tried_again_with
 
 #[tokio::test(start_paused = true)]
 async fn what_is_left_alone_is_not_started() {
-    let mut settings = lazy(Over::Http);
+    let mut settings = on_demand_settings(TestTransport::Http);
     settings.breaker.cool_down = IDLE * 2;
     settings.breaker.max_cool_down = IDLE * 2;
     let mut world = World::start(settings);
-    world.upstream.wake();
+    world.upstream.start_if_idle();
     world.post().await.answer(discovered());
     world.up().await;
     for _ in 0..5 {
-        let failing = calling(&world);
+        let failing = start_call(&world);
         world.post().await.status(503);
         failing.await.expect("no panic").expect_err("it fails");
     }
     assert_eq!(state(&world), State::Open);
-    asleep(&world).await;
+    wait_until_idle(&world).await;
     let start = Instant::now();
-    let error = calling(&world).await.expect("no panic").expect_err("left alone");
+    let error = start_call(&world).await.expect("no panic").expect_err("left alone");
     assert!(error.to_string().contains("left alone"), "{error}");
     assert_eq!((start.elapsed(), state(&world)), (Duration::ZERO, State::Asleep));
     sleep(IDLE * 2).await;
-    let probe = calling(&world);
+    let probe = start_call(&world);
     world.post().await.answer(discovered());
     world.post().await.answer(json!({}));
-    replied(probe).await;
+    response_of(probe).await;
     assert_eq!(state(&world), State::Up);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_it_waits_no_longer_than_a_start_may_take() {
-    let mut world = World::start(lazy(Over::Stdio));
-    let waiting = calling(&world);
+    let mut world = World::start(on_demand_settings(TestTransport::Stdio));
+    let waiting = start_call(&world);
     let _silent = world.child().await;
     let start = Instant::now();
     let error = waiting.await.expect("no panic").expect_err("it does not start");

@@ -1,4 +1,4 @@
-//! Subscriptions to resources: one per URI towards the server, on every connection anew.
+//! Resource subscriptions: one per URI towards the server, made again on every connection.
 
 use futures::FutureExt;
 use futures::future::join_all;
@@ -6,12 +6,14 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::mcp::call::Owner;
-use crate::mcp::resource_updates::{Dirty, SPACING};
+use crate::mcp::call::QuotaOwner;
+use crate::mcp::resource_updates::{PendingResourceUpdates, SPACING};
 use crate::mcp::revision::Era;
-use crate::upstream::subscriptions::{LINGER, MAX_URIS, PATIENCE, URIS_PER_CLIENT};
+use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, LINGER, MAX_URIS, URIS_PER_CLIENT};
 use crate::upstream::testing::settings;
-use crate::upstream::testing::{Events, Exchange, Over, Peer, World, discovered, initialized};
+use crate::upstream::testing::{
+    Events, Exchange, Peer, TestTransport, World, discovered, initialized,
+};
 use crate::upstream::{Error, Subscribed, Subscription};
 
 const A: &str = "file:///a";
@@ -19,7 +21,7 @@ const B: &str = "file:///b";
 
 type Joining = tokio::task::JoinHandle<Result<Subscribed, Error>>;
 
-fn declared(mut result: Value) -> Value {
+fn with_subscribe(mut result: Value) -> Value {
     result["capabilities"]["resources"] = json!({ "subscribe": true });
     result
 }
@@ -27,59 +29,59 @@ fn declared(mut result: Value) -> Value {
 async fn open(peer: &mut Peer, era: Era) {
     let discover = peer.read().await;
     match era {
-        Era::Modern => peer.answer(&discover, declared(discovered())).await,
+        Era::Modern => peer.answer(&discover, with_subscribe(discovered())).await,
         Era::Legacy => {
             peer.refuse(&discover, -32601).await;
             let initialize = peer.read().await;
-            peer.answer(&initialize, declared(initialized("2025-11-25"))).await;
+            peer.answer(&initialize, with_subscribe(initialized("2025-11-25"))).await;
             assert_eq!(peer.read().await["method"], "notifications/initialized");
         }
     }
 }
 
 async fn stdio(era: Era) -> (World, Peer) {
-    let mut world = World::start(settings(Over::Stdio));
+    let mut world = World::start(settings(TestTransport::Stdio));
     let mut peer = world.child().await;
     open(&mut peer, era).await;
     world.up().await;
     (world, peer)
 }
 
-/// A world whose modern HTTP server has opened.
+/// Starts a world whose modern HTTP server has connected.
 async fn modern_http() -> World {
-    let mut world = World::start(settings(Over::Http));
-    world.post().await.answer(declared(discovered()));
+    let mut world = World::start(settings(TestTransport::Http));
+    world.post().await.answer(with_subscribe(discovered()));
     world.up().await;
     world
 }
 
-fn join(world: &World, uri: &'static str, dirty: &Dirty) -> Joining {
+fn join(world: &World, uri: &'static str, dirty: &PendingResourceUpdates) -> Joining {
     join_as(world, ("all", 16), uri, dirty)
 }
 
-/// The same for one of an owner's clients, who stands for so many.
+/// Subscribes a client of a quota owner with this many clients.
 fn join_as(
     world: &World,
     (name, clients): (&str, usize),
     uri: &'static str,
-    dirty: &Dirty,
+    dirty: &PendingResourceUpdates,
 ) -> Joining {
     let (upstream, dirty) = (world.upstream.clone(), dirty.clone());
-    let owner = Owner { name: name.into(), clients };
+    let owner = QuotaOwner { name: name.into(), clients };
     world.tasks.spawn(async move { upstream.subscribe(uri, &dirty, &owner).await })
 }
 
-async fn held(joining: Joining) -> Subscription {
+async fn expect_accepted(joining: Joining) -> Subscription {
     match joining.await.expect("no panic").expect("an answer") {
-        Subscribed::Held(subscription) => subscription,
+        Subscribed::Accepted(subscription) => subscription,
         Subscribed::Refused(error) => panic!("refused: {error:?}"),
     }
 }
 
-/// The code with which a subscription was refused, if there was one.
-async fn refused(joining: Joining) -> Option<i64> {
+/// Error code of the server's refusal, if there was one.
+async fn expect_refused(joining: Joining) -> Option<i64> {
     match joining.await.expect("no panic").expect("an answer") {
-        Subscribed::Held(_) => panic!("it is held"),
+        Subscribed::Accepted(_) => panic!("the subscription is accepted"),
         Subscribed::Refused(error) => error.map(|error| {
             let error: Value = serde_json::from_slice(&error).expect("JSON");
             error["code"].as_i64().expect("a code")
@@ -87,12 +89,12 @@ async fn refused(joining: Joining) -> Option<i64> {
     }
 }
 
-/// Whether nothing comes to rest until everything has.
+/// Whether no message arrives until everything has settled.
 async fn is_quiet(peer: &mut Peer) -> bool {
     tokio::time::timeout(std::time::Duration::from_millis(1), peer.read()).await.is_err()
 }
 
-async fn told(dirty: &Dirty) -> String {
+async fn marked_updates(dirty: &PendingResourceUpdates) -> String {
     dirty.next().await.uri.to_string()
 }
 
@@ -101,8 +103,8 @@ fn updated(uri: &str) -> Value {
     json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params })
 }
 
-/// What a listen asks for, in order.
-fn names(listen: &Value) -> Vec<&str> {
+/// URIs of a `subscriptions/listen` request, in order.
+fn listened_uris(listen: &Value) -> Vec<&str> {
     assert_eq!(listen["method"], "subscriptions/listen");
     let filter = listen["params"]["notifications"].as_object().expect("a filter");
     assert_eq!(filter.keys().collect::<Vec<_>>(), ["resourceSubscriptions"]);
@@ -128,7 +130,7 @@ fn acknowledged(listen: &Value, uris: &[&str]) -> Value {
 #[tokio::test(start_paused = true)]
 async fn clients_share_one_request_and_the_last_one_ends_it() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let (one, other) = (Dirty::default(), Dirty::default());
+    let (one, other) = (PendingResourceUpdates::default(), PendingResourceUpdates::default());
     let (first, second) = (join(&world, A, &one), join(&world, A, &other));
     let request = peer.read().await;
     assert_eq!(
@@ -137,15 +139,18 @@ async fn clients_share_one_request_and_the_last_one_ends_it() {
     );
     assert!(is_quiet(&mut peer).await && !first.is_finished() && !second.is_finished());
     peer.answer(&request, json!({})).await;
-    let (first, second) = (held(first).await, held(second).await);
-    // One that comes later is held at once.
-    drop(held(join(&world, A, &one)).await);
+    let (first, second) = (expect_accepted(first).await, expect_accepted(second).await);
+    // A later subscriber is accepted at once.
+    drop(expect_accepted(join(&world, A, &one)).await);
     peer.send(updated(A)).await;
-    assert_eq!((told(&one).await.as_str(), told(&other).await.as_str()), (A, A));
+    assert_eq!(
+        (marked_updates(&one).await.as_str(), marked_updates(&other).await.as_str()),
+        (A, A)
+    );
 
     drop(first);
     peer.send(updated(A)).await;
-    assert_eq!(told(&other).await, A);
+    assert_eq!(marked_updates(&other).await, A);
     assert!(one.next().now_or_never().is_none());
     drop(second);
     let left = Instant::now();
@@ -155,25 +160,25 @@ async fn clients_share_one_request_and_the_last_one_ends_it() {
         (&json!("resources/unsubscribe"), &json!({ "uri": A }))
     );
     assert!(left.elapsed() >= LINGER);
-    // Whoever comes while it ends waits for the end.
+    // A client that subscribes during the unsubscription waits for its end.
     let third = join(&world, A, &one);
     assert!(is_quiet(&mut peer).await);
     peer.answer(&request, json!({})).await;
     let request = peer.read().await;
     assert_eq!(request["method"], "resources/subscribe");
     peer.answer(&request, json!({})).await;
-    drop(held(third).await);
+    drop(expect_accepted(third).await);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated() {
     let (mut world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let joining = join(&world, A, &dirty);
     let request = peer.read().await;
     peer.answer(&request, json!({})).await;
-    let subscription = held(joining).await;
+    let subscription = expect_accepted(joining).await;
     assert!(dirty.next().now_or_never().is_none());
 
     peer.exit("crashed");
@@ -182,9 +187,9 @@ async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated(
     let request = peer.read().await;
     assert_eq!(request["method"], "resources/subscribe");
     peer.answer(&request, json!({})).await;
-    assert_eq!(told(&dirty).await, A);
+    assert_eq!(marked_updates(&dirty).await, A);
 
-    // One that is refused now may be welcome again later.
+    // A refused subscription may be accepted later.
     peer.exit("crashed");
     let mut peer = world.child().await;
     open(&mut peer, Era::Legacy).await;
@@ -196,8 +201,8 @@ async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated(
     let request = peer.read().await;
     assert_eq!(request["method"], "resources/subscribe");
     peer.answer(&request, json!({})).await;
-    drop(held(again).await);
-    assert_eq!(told(&dirty).await, A);
+    drop(expect_accepted(again).await);
+    assert_eq!(marked_updates(&dirty).await, A);
     drop(subscription);
     world.finish().await;
 }
@@ -205,20 +210,23 @@ async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated(
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_passed_on_and_leaves_nothing_behind() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let joining = join(&world, A, &dirty);
     let request = peer.read().await;
     peer.refuse(&request, -32002).await;
-    assert_eq!(refused(joining).await, Some(-32002));
-    // Updates of what nobody has subscribed to are nobody's.
+    assert_eq!(expect_refused(joining).await, Some(-32002));
+    // Updates without a subscriber are dropped.
     peer.send(updated(A)).await;
     assert!(is_quiet(&mut peer).await && dirty.next().now_or_never().is_none());
-    // The next one is asked for anew; one that is not answered fails in time, and is cancelled.
+    // The next subscription is a new request; without a response it fails in time and is cancelled.
     let (joining, began) = (join(&world, A, &dirty), Instant::now());
     assert_eq!(peer.read().await["method"], "resources/subscribe");
     let failed = joining.await.expect("no panic").expect_err("no answer");
-    assert!(matches!(failed, Error::TimedOut(PATIENCE) | Error::Broke(_)), "{failed:?}");
-    assert_eq!(began.elapsed(), PATIENCE);
+    assert!(
+        matches!(failed, Error::TimedOut(ACCEPT_TIMEOUT) | Error::ConnectionLost(_)),
+        "{failed:?}"
+    );
+    assert_eq!(began.elapsed(), ACCEPT_TIMEOUT);
     assert_eq!(peer.read().await["method"], "notifications/cancelled");
     world.finish().await;
 }
@@ -227,7 +235,7 @@ async fn a_refusal_is_passed_on_and_leaves_nothing_behind() {
 async fn a_server_that_declares_nothing_is_not_asked() {
     for era in [Era::Legacy, Era::Modern] {
         let (world, mut peer) = World::stdio(era).await;
-        assert_eq!(refused(join(&world, A, &Dirty::default())).await, None);
+        assert_eq!(expect_refused(join(&world, A, &PendingResourceUpdates::default())).await, None);
         assert!(is_quiet(&mut peer).await);
         world.finish().await;
     }
@@ -238,12 +246,15 @@ async fn nobody_waits_for_a_server_that_is_down() {
     let (world, mut peer) = stdio(Era::Legacy).await;
     peer.exit("crashed");
     world.down().await;
-    let failed = join(&world, A, &Dirty::default()).await.expect("no panic").expect_err("down");
+    let failed = join(&world, A, &PendingResourceUpdates::default())
+        .await
+        .expect("no panic")
+        .expect_err("down");
     assert!(matches!(failed, Error::Unavailable(_)), "{failed:?}");
     world.finish().await;
 }
 
-/// A legacy server over HTTP that has opened under this `Mcp-Session-Id`, and its stream.
+/// Connects a legacy server over HTTP with this `Mcp-Session-Id`; returns its stream.
 async fn legacy_http(world: &mut World, session: &str) -> Events {
     let (mut stream, mut is_open) = (None, false);
     while stream.is_none() || !is_open {
@@ -255,7 +266,7 @@ async fn legacy_http(world: &mut World, session: &str) -> Events {
         match request.body["method"].as_str() {
             Some("server/discover") => request.status(400),
             Some("initialize") => {
-                let mut result = declared(initialized("2025-11-25"));
+                let mut result = with_subscribe(initialized("2025-11-25"));
                 result["capabilities"]["tools"] = json!({ "listChanged": true });
                 let body = json!({ "jsonrpc": "2.0", "id": request.id(), "result": result });
                 let response = hyper::Response::builder()
@@ -281,20 +292,20 @@ async fn subscribe_request(world: &mut World) -> Exchange {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_unheard_while_the_stream_was_lost_counts_as_updated() {
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     let stream = legacy_http(&mut world, "s1").await;
     world.up().await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let joining = join(&world, A, &dirty);
     subscribe_request(&mut world).await.answer(json!({}));
-    let _subscription = held(joining).await;
+    let _subscription = expect_accepted(joining).await;
     stream.send(updated(A));
-    assert_eq!(told(&dirty).await, A);
+    assert_eq!(marked_updates(&dirty).await, A);
     drop(stream);
     let get = world.request().await;
     assert_eq!(get.method, Method::GET);
     let _stream = get.events();
-    assert_eq!(told(&dirty).await, A);
+    assert_eq!(marked_updates(&dirty).await, A);
     tokio::time::advance(2 * SPACING).await;
     assert!(dirty.next().now_or_never().is_none());
     world.finish().await;
@@ -302,13 +313,13 @@ async fn what_was_unheard_while_the_stream_was_lost_counts_as_updated() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_is_over_is_opened_again_with_what_was_subscribed_to() {
-    let mut world = World::start(settings(Over::Http));
+    let mut world = World::start(settings(TestTransport::Http));
     let _stream = legacy_http(&mut world, "s1").await;
     world.up().await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let joining = join(&world, A, &dirty);
     subscribe_request(&mut world).await.answer(json!({}));
-    let _first = held(joining).await;
+    let _first = expect_accepted(joining).await;
     let joining = join(&world, B, &dirty);
     subscribe_request(&mut world).await.status(404);
     let _stream = legacy_http(&mut world, "s2").await;
@@ -317,8 +328,8 @@ async fn a_session_that_is_over_is_opened_again_with_what_was_subscribed_to() {
         assert_eq!(request.headers["mcp-session-id"], "s2");
         request.answer(json!({}));
     }
-    let _second = held(joining).await;
-    assert_eq!(told(&dirty).await, A);
+    let _second = expect_accepted(joining).await;
+    assert_eq!(marked_updates(&dirty).await, A);
     assert!(dirty.next().now_or_never().is_none());
     world.finish().await;
 }
@@ -328,36 +339,36 @@ async fn a_session_that_is_over_is_opened_again_with_what_was_subscribed_to() {
 #[tokio::test(start_paused = true)]
 async fn a_wider_listen_is_acknowledged_before_the_old_one_closes() {
     let (world, mut peer) = stdio(Era::Modern).await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let joining = join(&world, A, &dirty);
     let first = peer.read().await;
-    assert_eq!(names(&first), [A]);
+    assert_eq!(listened_uris(&first), [A]);
     peer.send(acknowledged(&first, &[A])).await;
-    let a = held(joining).await;
+    let a = expect_accepted(joining).await;
 
     let joining = join(&world, B, &dirty);
     let second = peer.read().await;
-    assert_eq!(names(&second), [A, B]);
+    assert_eq!(listened_uris(&second), [A, B]);
     assert!(is_quiet(&mut peer).await && !joining.is_finished());
-    // Until then the old one is heard.
+    // Until then the old stream is read.
     peer.send(updated(A)).await;
-    assert_eq!(told(&dirty).await, A);
+    assert_eq!(marked_updates(&dirty).await, A);
     peer.send(acknowledged(&second, &[A, B])).await;
-    let b = held(joining).await;
+    let b = expect_accepted(joining).await;
     let cancelled = peer.read().await;
     assert_eq!(cancelled["method"], "notifications/cancelled");
     assert_eq!(cancelled["params"]["requestId"], first["id"]);
 
     drop(a);
     let third = peer.read().await;
-    assert_eq!(names(&third), [B]);
+    assert_eq!(listened_uris(&third), [B]);
     assert!(is_quiet(&mut peer).await);
     peer.send(acknowledged(&third, &[B])).await;
     assert_eq!(peer.read().await["params"]["requestId"], second["id"]);
     drop(b);
     let cancelled = peer.read().await;
     assert_eq!(cancelled["params"]["requestId"], third["id"]);
-    // A listen that is replaced leaves no gap, so nothing counts as updated.
+    // A replaced listen request leaves no gap, so nothing counts as updated.
     assert!(dirty.next().now_or_never().is_none());
     world.finish().await;
 }
@@ -365,57 +376,57 @@ async fn a_wider_listen_is_acknowledged_before_the_old_one_closes() {
 #[tokio::test(start_paused = true)]
 async fn over_http_the_old_stream_is_read_until_the_new_one_is_acknowledged() {
     let mut world = modern_http().await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let joining = join(&world, A, &dirty);
     let listen = world.post().await;
     let (body, first) = (listen.body.clone(), listen.events());
     first.send(acknowledged(&body, &[A]));
-    let _a = held(joining).await;
+    let _a = expect_accepted(joining).await;
     let joining = join(&world, B, &dirty);
     let listen = world.post().await;
-    assert_eq!(names(&listen.body), [A, B]);
+    assert_eq!(listened_uris(&listen.body), [A, B]);
     let (body, second) = (listen.body.clone(), listen.events());
     first.send(updated(A));
-    assert_eq!(told(&dirty).await, A);
-    // A server that says nothing of the subscription's id is heard by its stream.
+    assert_eq!(marked_updates(&dirty).await, A);
+    // Notifications without the subscription's id are attributed by their stream.
     let mut plain = acknowledged(&body, &[A, B]);
     plain["params"]["_meta"] = json!({});
     second.send(plain);
-    let _b = held(joining).await;
+    let _b = expect_accepted(joining).await;
     first.closed().await;
     second.send(updated(B));
-    assert_eq!(told(&dirty).await, B);
+    assert_eq!(marked_updates(&dirty).await, B);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_acknowledged_is_not_honored() {
     let (world, mut peer) = stdio(Era::Modern).await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let (good, bad) = (join(&world, A, &dirty), join(&world, B, &dirty));
-    // The first may go ahead of the second.
+    // The first may be sent ahead of the second.
     let mut listen = peer.read().await;
-    while names(&listen) != [A, B] {
+    while listened_uris(&listen) != [A, B] {
         peer.send(acknowledged(&listen, &[A])).await;
         listen = peer.read().await;
     }
     peer.send(acknowledged(&listen, &[A])).await;
-    assert_eq!(refused(bad).await, None);
-    let a = held(good).await;
+    assert_eq!(expect_refused(bad).await, None);
+    let a = expect_accepted(good).await;
     while !is_quiet(&mut peer).await {}
-    // It is asked for again when it is wanted again, and only then.
+    // It is requested again when a client subscribes again, and only then.
     let bad = join(&world, B, &dirty);
     let listen = peer.read().await;
-    assert_eq!(names(&listen), [A, B]);
+    assert_eq!(listened_uris(&listen), [A, B]);
     peer.refuse(&listen, -32601).await;
-    assert_eq!(refused(bad).await, None);
+    assert_eq!(expect_refused(bad).await, None);
     let bad = join(&world, B, &dirty);
     let listen = peer.read().await;
     peer.refuse(&listen, -32602).await;
-    assert_eq!(refused(bad).await, Some(-32602));
-    // The old one has stayed all the time.
+    assert_eq!(expect_refused(bad).await, Some(-32602));
+    // The old stream has stayed open all the time.
     peer.send(updated(A)).await;
-    assert_eq!(told(&dirty).await, A);
+    assert_eq!(marked_updates(&dirty).await, A);
     assert!(is_quiet(&mut peer).await);
     drop(a);
     world.finish().await;
@@ -425,12 +436,12 @@ async fn what_is_not_acknowledged_is_not_honored() {
 async fn of_names_that_are_refused_together_the_good_ones_are_found() {
     let (mut world, mut peer) = stdio(Era::Modern).await;
     let uris = ["x:0", "x:1", "x:2", "x:3", "x:4", "x:5", "x:6", "x:7"];
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let mut joining: Vec<_> = uris.iter().map(|uri| join(&world, uri, &dirty)).collect();
     serve(&mut peer, &mut joining, None).await;
     let mut held_ones = Vec::new();
     for joining in joining {
-        held_ones.push(held(joining).await);
+        held_ones.push(expect_accepted(joining).await);
     }
     // On the next connection the server does not know one of them any more.
     peer.exit("crashed");
@@ -439,7 +450,7 @@ async fn of_names_that_are_refused_together_the_good_ones_are_found() {
     let mut told_of = Vec::new();
     let telling = async {
         while told_of.len() < uris.len() - 1 {
-            told_of.push(told(&dirty).await);
+            told_of.push(marked_updates(&dirty).await);
         }
     };
     let mut never = vec![world.tasks.spawn(std::future::pending())];
@@ -454,7 +465,8 @@ async fn of_names_that_are_refused_together_the_good_ones_are_found() {
     world.finish().await;
 }
 
-/// Plays a server that refuses every listen with a name that it does not know, until all have joined.
+/// Plays a server that refuses every listen request with an unknown name, until all clients have
+/// subscribed.
 async fn serve(peer: &mut Peer, joining: &mut [Joining], unknown: Option<&str>) {
     loop {
         let message = tokio::select! {
@@ -469,7 +481,7 @@ async fn serve(peer: &mut Peer, joining: &mut [Joining], unknown: Option<&str>) 
         if message["method"] != "subscriptions/listen" {
             continue;
         }
-        let names = names(&message);
+        let names = listened_uris(&message);
         if names.iter().any(|name| Some(*name) == unknown) {
             peer.refuse(&message, -32602).await;
         } else {
@@ -480,23 +492,23 @@ async fn serve(peer: &mut Peer, joining: &mut [Joining], unknown: Option<&str>) 
 
 #[tokio::test(start_paused = true)]
 async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
-    for over in [Over::Stdio, Over::Http] {
-        let dirty = Dirty::default();
+    for over in [TestTransport::Stdio, TestTransport::Http] {
+        let dirty = PendingResourceUpdates::default();
         let (world, since) = match over {
-            Over::Stdio => {
+            TestTransport::Stdio => {
                 let (world, mut peer) = stdio(Era::Modern).await;
                 let joining = join(&world, A, &dirty);
                 let listen = peer.read().await;
                 peer.send(acknowledged(&listen, &[A])).await;
-                let subscription = held(joining).await;
+                let subscription = expect_accepted(joining).await;
                 let params = json!({ "requestId": listen["id"] });
                 let end = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
                 peer.send(end).await;
                 let since = Instant::now();
                 let listen = peer.read().await;
-                assert_eq!(names(&listen), [A]);
+                assert_eq!(listened_uris(&listen), [A]);
                 peer.send(acknowledged(&listen, &[A])).await;
-                assert_eq!(told(&dirty).await, A);
+                assert_eq!(marked_updates(&dirty).await, A);
                 drop(subscription);
                 (world, since)
             }
@@ -506,16 +518,16 @@ async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
                 let listen = world.post().await;
                 let (body, events) = (listen.body.clone(), listen.events());
                 events.send(acknowledged(&body, &[A]));
-                let subscription = held(joining).await;
+                let subscription = expect_accepted(joining).await;
                 let meta = json!({ "io.modelcontextprotocol/subscriptionId": body["id"] });
                 let result = json!({ "resultType": "complete", "_meta": meta });
                 events.send(json!({ "jsonrpc": "2.0", "id": body["id"], "result": result }));
                 let since = Instant::now();
                 let listen = world.post().await;
-                assert_eq!(names(&listen.body), [A]);
+                assert_eq!(listened_uris(&listen.body), [A]);
                 let (body, events) = (listen.body.clone(), listen.events());
                 events.send(acknowledged(&body, &[A]));
-                assert_eq!(told(&dirty).await, A);
+                assert_eq!(marked_updates(&dirty).await, A);
                 drop(subscription);
                 (world, since)
             }
@@ -530,24 +542,24 @@ async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
 #[tokio::test(start_paused = true)]
 async fn one_principal_cannot_subscribe_to_all_that_an_upstream_may_be() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let uri = |number: usize| &*format!("x:{number}").leak();
     let mut all = Vec::new();
     for number in 0..URIS_PER_CLIENT {
         let joining = join_as(&world, ("ann", 1), uri(number), &dirty);
         let request = peer.read().await;
         peer.answer(&request, json!({})).await;
-        all.push(held(joining).await);
+        all.push(expect_accepted(joining).await);
     }
     let full = join_as(&world, ("ann", 1), A, &dirty).await.expect("no panic");
     assert!(matches!(full, Err(Error::Busy { .. })), "{full:?}");
-    // What is subscribed to already takes nothing more, and others have their own.
-    all.push(held(join_as(&world, ("ann", 1), uri(7), &dirty)).await);
+    // An existing subscription needs no further entry, and other clients have their own quota.
+    all.push(expect_accepted(join_as(&world, ("ann", 1), uri(7), &dirty)).await);
     let joining = join_as(&world, ("bob", 1), A, &dirty);
     let request = peer.read().await;
     peer.answer(&request, json!({})).await;
-    all.push(held(joining).await);
-    all.push(held(join_as(&world, ("ann", 1), A, &dirty)).await);
+    all.push(expect_accepted(joining).await);
+    all.push(expect_accepted(join_as(&world, ("ann", 1), A, &dirty)).await);
     drop(all);
     world.finish().await;
 }
@@ -555,17 +567,17 @@ async fn one_principal_cannot_subscribe_to_all_that_an_upstream_may_be() {
 #[tokio::test(start_paused = true)]
 async fn an_upstream_has_a_bounded_number_of_subscriptions_and_those_that_linger_make_room() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = Dirty::default();
+    let dirty = PendingResourceUpdates::default();
     let uris = (0..MAX_URIS).map(|number| &*format!("x:{number}").leak());
     let joining: Vec<_> = uris.map(|uri| join(&world, uri, &dirty)).collect();
     let mut all = Vec::new();
     for joining in joining {
-        // In any order: each answer lets one of them through.
+        // In any order: each response lets one of them through.
         let request = peer.read().await;
         peer.answer(&request, json!({})).await;
         all.push(joining);
     }
-    let mut all: Vec<_> = join_all(all.into_iter().map(held)).await;
+    let mut all: Vec<_> = join_all(all.into_iter().map(expect_accepted)).await;
     let full = join(&world, A, &dirty).await.expect("no panic").expect_err("full");
     assert!(matches!(full, Error::Busy { .. }), "{full:?}");
     all.pop();
@@ -575,7 +587,7 @@ async fn an_upstream_has_a_bounded_number_of_subscriptions_and_those_that_linger
     assert_eq!(methods[0]["method"], "resources/subscribe");
     assert_eq!(methods[1]["method"], "resources/unsubscribe");
     peer.answer(&methods[0], json!({})).await;
-    drop(held(joining).await);
+    drop(expect_accepted(joining).await);
     drop(all);
     world.finish().await;
 }

@@ -1,85 +1,92 @@
-//! What comes in on the one stream that all open requests of a connection share: a child's standard
-//! output, or the event stream of the HTTP+SSE pair.
+//! Response demultiplexer for a stream that all requests of a connection share: a child's standard
+//! output, or the event stream of the HTTP+SSE transport.
 //!
-//! Promises: an answer ends the request that it names and no other; so does one that is too large, or for which there
-//! is no room, if its ends tell whose it is. Nothing here waits.
-//!
-//! Knows nothing of: how the stream is framed, and how anything is sent.
+//! Invariants: a response ends the request that it names and no other. So does one that is too
+//! large, or for which the memory budget is exhausted, if its beginning or end shows the id.
+//! Nothing here waits.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::HeaderMap;
 
-use crate::json::Extract;
-use crate::memory_budget::Unheld;
-use crate::upstream::message::{Answer, Failure};
-use crate::upstream::transport::dispatcher::{Claim, Ear, Junk};
-use crate::upstream::transport::junk_limits::Useless;
+use crate::json::MemberExtractor;
+use crate::memory_budget::BufferError;
+use crate::upstream::message::{TransportError, TransportResponse};
+use crate::upstream::transport::dispatcher::{Dispatcher, PendingResponse, UnparsableMessage};
+use crate::upstream::transport::junk_limits::JunkCounts;
 
-/// Hears one stream for all open requests.
-pub(crate) struct Inbox {
-    pub(crate) ear: Arc<Ear>,
+/// Demultiplexes the texts of one stream.
+pub(crate) struct ResponseDemux {
+    pub(crate) dispatcher: Arc<Dispatcher>,
 }
 
-/// What a text held that the wire has to see to.
-pub(crate) struct Taken {
-    /// What goes back to the server.
+/// Result of one text, for the transport.
+pub(crate) struct Demuxed {
+    /// Responses to the server's own requests.
     pub(crate) replies: Vec<Bytes>,
-    pub(crate) useless: Useless,
+    pub(crate) junk_counts: JunkCounts,
 }
 
-impl Inbox {
-    /// Gives the answers in a text to their requests, and returns what goes back to the server.
-    pub(crate) fn take(&self, text: Bytes) -> Result<Taken, Junk> {
-        let heard = self.ear.hear(text.clone(), None).inspect_err(|junk| {
-            // What cannot be read at all may still tell whose answer it was to be.
-            let broken = Failure::Protocol(format!("its answer is none: {junk}"));
-            self.end_named(&text[..text.len().min(MAX_HEAD_BYTES)], &text, broken);
+impl ResponseDemux {
+    /// Completes the requests whose responses a text contains, and returns the responses to the
+    /// server's own requests.
+    pub(crate) fn demux(&self, text: Bytes) -> Result<Demuxed, UnparsableMessage> {
+        let dispatched = self.dispatcher.dispatch(text.clone(), None).inspect_err(|junk| {
+            // A malformed text may still show the id of the request that it was the response to.
+            let error = TransportError::Protocol(format!("invalid response: {junk}"));
+            self.fail_named(&text[..text.len().min(MAX_HEAD_BYTES)], &text, error);
         })?;
-        for (id, outcome) in heard.answers {
-            if !id.is_some_and(|id| self.ear.pending.settle(id, outcome)) {
-                self.ear.vitals.dropped();
-                tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");
+        for (id, outcome) in dispatched.responses {
+            if !id.is_some_and(|id| self.dispatcher.pending.complete(id, outcome)) {
+                self.dispatcher.health.message_dropped();
+                let upstream = &self.dispatcher.name;
+                tracing::debug!(%upstream, ?id, "response without a pending request");
             }
         }
-        Ok(Taken { replies: heard.replies, useless: heard.useless })
+        Ok(Demuxed { replies: dispatched.replies, junk_counts: dispatched.junk_counts })
     }
 
-    /// Ends the request that a text which is not held was the answer to, as far as its ends tell; an end
-    /// that was not kept is empty.
-    pub(crate) fn refuse(&self, head: &[u8], tail: &[u8], why: Unheld) {
-        let settled = self.end_named(head, tail, why.into());
-        tracing::warn!(upstream = %self.ear.name, settled, %why, "a message was skipped");
+    /// Ends the request whose response was skipped, as far as `head` and `tail` show its id; an end
+    /// that was not buffered is empty.
+    pub(crate) fn skip(&self, head: &[u8], tail: &[u8], why: BufferError) {
+        let ended = self.fail_named(head, tail, why.into());
+        tracing::warn!(upstream = %self.dispatcher.name, ended, %why, "message skipped");
     }
 
-    /// Ends the request that a text was to answer, as far as its ends tell.
-    fn end_named(&self, head: &[u8], tail: &[u8], failure: Failure) -> bool {
-        let mut extract = Extract::new("result", head.len());
-        let _ = extract.feed(&Bytes::copy_from_slice(head));
-        // Only where the result has begun is it an answer, and what precedes it the envelope.
-        let id = extract.found().then(|| minted_id(&extract.rest()).or_else(|| last_id(tail)));
-        id.flatten().is_some_and(|id| self.ear.pending.settle(id, Err(failure)))
+    /// Ends the request that a text was the response to, as far as its ends show the id.
+    fn fail_named(&self, head: &[u8], tail: &[u8], failure: TransportError) -> bool {
+        let mut extractor = MemberExtractor::new("result", head.len());
+        let _ = extractor.feed(&Bytes::copy_from_slice(head));
+        // The text is a response only if its `result` has begun, and the bytes before that are its
+        // envelope.
+        let id = extractor
+            .has_started()
+            .then(|| leading_id(&extractor.envelope()).or_else(|| trailing_id(tail)));
+        id.flatten().is_some_and(|id| self.dispatcher.pending.complete(id, Err(failure)))
     }
 }
 
-/// Waits for an answer that comes in on the shared stream; `None` if that has ended. Cancel-safe.
-pub(crate) async fn answer(claim: &mut Claim) -> Option<Result<Answer, Failure>> {
-    let settled = claim.await?;
-    Some(settled.map(|outcome| Answer { outcome, headers: HeaderMap::new() }))
+/// Waits for a response on the shared stream; `None` if the stream has ended. Cancel-safe.
+pub(crate) async fn wait_for_response(
+    response: &mut PendingResponse,
+) -> Option<Result<TransportResponse, TransportError>> {
+    let ended = response.await?;
+    Some(ended.map(|outcome| TransportResponse { outcome, headers: HeaderMap::new() }))
 }
 
-/// The number behind `"id":` in the beginning of an envelope.
-fn minted_id(head: &[u8]) -> Option<u64> {
+/// Returns the number after `"id":` in the beginning of an envelope.
+fn leading_id(head: &[u8]) -> Option<u64> {
     let head = std::str::from_utf8(head).ok()?;
     let behind = head.split_once("\"id\"")?.1.trim_start().strip_prefix(':')?.trim_start();
     let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
     behind[..digits].parse().ok()
 }
 
-/// The number in `,"id":N}` at the end of an envelope, where the TypeScript SDK writes it. In valid JSON
-/// these bytes cannot be part of a string, so the brace closes the envelope and the id is its own.
-fn last_id(tail: &[u8]) -> Option<u64> {
+/// Returns the number in `,"id":N}` at the end of an envelope, where the TypeScript SDK writes it.
+/// In valid JSON these bytes cannot be part of a string, so the brace closes the envelope and the
+/// id is its own.
+fn trailing_id(tail: &[u8]) -> Option<u64> {
     let inside = tail.trim_ascii_end().strip_suffix(b"}")?.trim_ascii_end();
     let digits = inside.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (before, number) = inside.split_at(inside.len() - digits);
@@ -88,7 +95,7 @@ fn last_id(tail: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// How much of a text that cannot be read is searched for whose answer it was to be.
+/// Bytes of a malformed text that are searched for the id of its request.
 const MAX_HEAD_BYTES: usize = 4 * 1024;
 
 #[cfg(test)]
@@ -108,7 +115,7 @@ mod tests {
             (r#","id":99999999999999999999999}"#, None),
             ("", None),
         ] {
-            assert_eq!(last_id(tail.as_bytes()), id, "{tail}");
+            assert_eq!(trailing_id(tail.as_bytes()), id, "{tail}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What a server says, sorted by whom it is for.
+//! Dispatcher of all messages that an upstream sends on one connection.
 //!
-//! Each connection has one [`Ear`]. Every text that comes in goes through it, over whichever wire:
-//! answers go back to the wire, progress and questions to the call that they belong to, news of changes
-//! to the `watch` that the house looks at. A request of the server's that belongs to no call gets the
-//! answer of a client that offers nothing.
+//! Each connection has one [`Dispatcher`]; each text that arrives goes through it, over any
+//! transport: responses go back to the transport, progress and input requests to the call that they
+//! belong to, `list_changed` to a `watch` that the supervisor reads. A server request that belongs
+//! to no call gets the response of a client without capabilities.
 //!
-//! Promises never to wait: a server that floods us costs itself its own answers, and nobody else
-//! anything.
+//! Invariant: the dispatcher never waits, so a server that floods a connection loses its own
+//! responses and delays no other upstream.
 
 mod attribution;
 
@@ -19,429 +19,434 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::json::{self, Object};
-use crate::jsonrpc::pending::{Pending, Ticket};
-use crate::jsonrpc::{self, Id, Invalid, Looks, Message, Notification, Request};
-use crate::mcp::call::{Body, Outcome};
-use crate::mcp::call_notifications::Notes;
-use crate::mcp::input_request::{Subject, VISIT_DONE};
-use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
+use crate::jsonrpc::pending::{PendingReply, PendingRequests};
+use crate::jsonrpc::{self, Id, InvalidMessage, Message, MessageShape, Notification, Request};
+use crate::mcp::call::{Payload, ResponseOutcome};
+use crate::mcp::call_notifications::NotificationSink;
+use crate::mcp::input_request::{ELICITATION_COMPLETE, InputKind};
+use crate::mcp::kind::{ListTopic, RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS, TaskScope};
-use crate::upstream::Changes;
-use crate::upstream::health::health_state::Vitals;
-use crate::upstream::input_requests::{Questions, unsupported};
-use crate::upstream::message::{Failure, Honored, Outgoing};
-use crate::upstream::subscriptions::{Interest, MAX_URIS};
-use crate::upstream::task_owners::{TaskClaim, Tasks};
-use crate::upstream::transport::junk_limits::Useless;
-use crate::upstream::url_elicitations::Visits;
+use crate::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION, TaskScope};
+use crate::upstream::ListChangeCounts;
+use crate::upstream::health::health_state::UpstreamHealth;
+use crate::upstream::input_requests::{InputRequests, unsupported_method};
+use crate::upstream::message::{AcceptedSubscriptions, OutboundRequest, TransportError};
+use crate::upstream::subscriptions::{MAX_URIS, SubscriptionRegistry};
+use crate::upstream::task_owners::{TaskClaim, TaskOwners};
+use crate::upstream::transport::dispatcher::attribution::subscription_of;
+use crate::upstream::transport::junk_limits::JunkCounts;
+use crate::upstream::url_elicitations::PendingUrlElicitations;
 
-/// How deep an upstream's message may nest: payloads are its own business, so this only keeps the
-/// reading of them bounded.
+/// Maximum nesting depth of an upstream's message. Payloads are the upstream's own business, so
+/// this only bounds the reading.
 const MAX_DEPTH: usize = 512;
 
-/// How many messages one batch may hold.
+/// Maximum number of messages in one batch.
 const MAX_BATCH: usize = 1_000;
 
-/// How long an opening connection waits to be told that it will hear of changes.
+/// Time for which an opening connection waits for the acknowledgment of its subscription to list
+/// changes.
 const LISTEN_GRACE: Duration = Duration::from_millis(500);
 
-/// Pauses before a stream for changes is opened again.
+/// Pauses before a stream for list changes is opened again.
 pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 const LISTEN_AGAIN_MAX: Duration = Duration::from_secs(30);
-/// A stream that lived this long was a good one.
-const LISTENED_WELL: Duration = Duration::from_secs(30);
+/// A stream that lived this long resets the pause.
+const LISTEN_STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// How much of a server's log message stands in our log.
+/// Characters of a server's log message that are copied into Weir's log.
 const MAX_LOGGED_CHARS: usize = 1_000;
 
-/// The claim to an answer on this connection.
-pub(crate) type Claim = Ticket<Result<Outcome, Failure>, Side>;
+/// Response future of a request on this connection.
+pub(crate) type PendingResponse =
+    PendingReply<Result<ResponseOutcome, TransportError>, InFlightContext>;
 
-/// What is kept beside an open request.
+/// Context of a request in flight.
 #[derive(Debug)]
-pub(crate) struct Side {
-    /// Where its progress goes.
-    pub(crate) notes: Option<Notes>,
-    /// Where its server's questions go; `None` if it may have none.
-    pub(crate) questions: Option<Questions>,
-    /// Whether it is a subscription, which the other side may cancel.
+pub(crate) struct InFlightContext {
+    /// Sink of its progress and log notifications.
+    pub(crate) notifications: Option<NotificationSink>,
+    /// Input requests of its server; `None` if it may send none.
+    pub(crate) input_requests: Option<InputRequests>,
+    /// Whether it is a subscription, which the server may cancel.
     pub(crate) listen: bool,
-    /// Where the resources go that a subscription's other side agrees to tell of.
-    pub(crate) acknowledged: Option<mpsc::Sender<Honored>>,
-    /// Whose tasks its answer may name.
+    /// Receives the resources or tasks that the server accepts for a subscription.
+    pub(crate) accepted: Option<mpsc::Sender<AcceptedSubscriptions>>,
+    /// Owner of the tasks that its response may name.
     pub(crate) tasks: Option<TaskClaim>,
 }
 
-/// A call's questions, and where its notes go.
-type Asked = (Questions, Option<Notes>);
+/// Input requests of a call, and the sink of its notifications.
+type InputTarget = (InputRequests, Option<NotificationSink>);
 
-/// Sorts what a server says.
+/// Dispatches the messages of one server on one connection.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct Dispatcher {
     pub(crate) name: UpstreamName,
-    pub(crate) pending: Pending<Result<Outcome, Failure>, Side>,
-    changes: watch::Sender<Changes>,
-    /// Who wants to hear of which resources.
-    interest: Arc<Interest>,
-    /// Whose the tasks are that were begun here.
-    tasks: Tasks,
-    /// The visits that its callers were asked for.
-    visits: Visits,
-    /// What the server speaks, once that is known: which freedoms it has.
-    spoken: OnceLock<Revision>,
-    /// Where the tasks are known that its server tells of, once that is known.
+    pub(crate) pending: PendingRequests<Result<ResponseOutcome, TransportError>, InFlightContext>,
+    changes: watch::Sender<ListChangeCounts>,
+    /// Subscriptions of the clients to resources and tasks.
+    registry: Arc<SubscriptionRegistry>,
+    /// Owners of the tasks that were started on this connection.
+    tasks: TaskOwners,
+    /// URL-mode elicitations that the clients received.
+    url_elicitations: PendingUrlElicitations,
+    /// Revision that the server speaks, once that is known.
+    revision: OnceLock<Revision>,
+    /// Scope of the server's task ids, once that is known.
     pub(crate) scope: OnceLock<TaskScope>,
-    /// Whose calls are made on this connection.
-    callers: Callers,
-    /// How many requests came where there may be none.
-    unlawful: AtomicUsize,
-    /// Set once somebody may have listed: of which topics the server tells changes.
-    up: OnceLock<[bool; 3]>,
-    listening: Notify,
-    /// Where what it drops is counted.
-    pub(crate) vitals: Arc<Vitals>,
+    /// Clients whose calls are made on this connection.
+    clients: ConnectionClients,
+    /// Number of server requests in a revision that forbids them.
+    protocol_violations: AtomicUsize,
+    /// Topics whose changes the server announces; set once the first lists may have been read.
+    announced_topics: OnceLock<[bool; 3]>,
+    listen_acknowledged: Notify,
+    /// Counts dropped messages.
+    pub(crate) health: Arc<UpstreamHealth>,
 }
 
-/// Whose calls are made on a connection.
+/// Clients whose calls are made on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Callers {
-    /// Those of many clients: what is not said to be about a call is for nobody.
+pub(crate) enum ConnectionClients {
+    /// Many clients: a message that names no call belongs to none.
     Many,
-    /// One client's: what is not said to be about one of its calls is about its newest.
-    One,
-    /// All that comes under one name, which several may share: it is about a call only while there is no
-    /// other.
-    Alike,
+    /// One client: a message that names no call belongs to the client's newest call.
+    Single,
+    /// One principal, which several clients may share: a message that names no call belongs to a
+    /// call only while that is the only one.
+    SamePrincipal,
 }
 
-/// What a text held that the wire has to see to.
+/// Result of dispatching one text, for the transport.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
-    /// Answers, by the id that was minted; `None` where the server could not read ours. A failure where
-    /// one bears an id and cannot be read.
-    pub(crate) answers: Vec<(Option<u64>, Result<Outcome, Failure>)>,
-    /// What goes back to the server.
+pub(crate) struct Dispatched {
+    /// Responses by the local id of their request; `None` where the server could not read the id.
+    /// An error where a response has an id and is malformed.
+    pub(crate) responses: Vec<(Option<u64>, Result<ResponseOutcome, TransportError>)>,
+    /// Responses to the server's own requests.
     pub(crate) replies: Vec<Bytes>,
-    pub(crate) useless: Useless,
+    pub(crate) junk_counts: JunkCounts,
 }
 
-impl Heard {
-    /// Picks the answer to request `id` from what came on its own response: an error without an id
-    /// can be about this request only.
-    pub(crate) fn answer_to(self, id: u64) -> Option<Result<Outcome, Failure>> {
-        let is_ours = |(answered, outcome): &(Option<u64>, Result<Outcome, _>)| match answered {
-            Some(answered) => *answered == id,
-            None => matches!(outcome, Ok(Outcome::Error(_))),
-        };
-        self.answers.into_iter().find(is_ours).map(|(_, outcome)| outcome)
+impl Dispatched {
+    /// Returns the response to request `id` from the texts of its own HTTP response: an error
+    /// without an id can only be about this request.
+    pub(crate) fn response_to(self, id: u64) -> Option<Result<ResponseOutcome, TransportError>> {
+        let is_ours =
+            |(answered, outcome): &(Option<u64>, Result<ResponseOutcome, _>)| match answered {
+                Some(answered) => *answered == id,
+                None => matches!(outcome, Ok(ResponseOutcome::Error(_))),
+            };
+        self.responses.into_iter().find(is_ours).map(|(_, outcome)| outcome)
     }
 }
 
-/// A text that is no message.
+/// Text that is not a valid message.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Junk(String);
+pub(crate) struct UnparsableMessage(String);
 
-impl Ear {
+impl Dispatcher {
     pub(crate) fn new(
         name: UpstreamName,
-        changes: watch::Sender<Changes>,
-        interest: Arc<Interest>,
-        callers: Callers,
-        vitals: Arc<Vitals>,
+        changes: watch::Sender<ListChangeCounts>,
+        registry: Arc<SubscriptionRegistry>,
+        clients: ConnectionClients,
+        health: Arc<UpstreamHealth>,
     ) -> Arc<Self> {
         Arc::new(Self {
             name,
-            pending: Pending::default(),
+            pending: PendingRequests::default(),
             changes,
-            interest,
-            tasks: Tasks::default(),
-            visits: Visits::default(),
-            spoken: OnceLock::new(),
+            registry,
+            tasks: TaskOwners::default(),
+            url_elicitations: PendingUrlElicitations::default(),
+            revision: OnceLock::new(),
             scope: OnceLock::new(),
-            callers,
-            unlawful: AtomicUsize::new(0),
-            up: OnceLock::new(),
-            listening: Notify::new(),
-            vitals,
+            clients,
+            protocol_violations: AtomicUsize::new(0),
+            announced_topics: OnceLock::new(),
+            listen_acknowledged: Notify::new(),
+            health,
         })
     }
 
-    /// The server speaks this revision from now on.
-    pub(crate) fn tune(&self, revision: Revision) {
-        let _ = self.spoken.set(revision);
+    /// Records the revision that the server speaks.
+    pub(crate) fn set_revision(&self, revision: Revision) {
+        let _ = self.revision.set(revision);
     }
 
-    /// The server confirmed that we will hear of changes from now on. What changed while nobody
-    /// listened went unheard, so it counts as changed if somebody may have listed already.
-    pub(crate) fn listening(&self) {
-        self.listening.notify_one();
-        let Some(tells) = self.up.get().filter(|tells| tells.contains(&true)) else { return };
+    /// Records that the server announces list changes from now on. Changes before that went
+    /// unnoticed, so each announced topic counts as changed if the first lists may already have
+    /// been read.
+    pub(crate) fn on_listen_acknowledged(&self) {
+        self.listen_acknowledged.notify_one();
+        let Some(announced) =
+            self.announced_topics.get().filter(|announced| announced.contains(&true))
+        else {
+            return;
+        };
         self.changes.send_modify(|changes| {
-            for (count, tells) in changes.0.iter_mut().zip(tells) {
-                *count += u64::from(*tells);
+            for (count, announced) in changes.0.iter_mut().zip(announced) {
+                *count += u64::from(*announced);
             }
         });
     }
 
-    /// For a while nobody heard which resources changed.
+    /// Marks all subscribed resources as possibly changed, since updates were missed for a while.
     pub(crate) fn missed_updates(&self) {
-        self.interest.missed();
+        self.registry.mark_all_updated();
     }
 
-    /// Waits a moment for [`Ear::listening`], so that the first list misses no change; from then on
-    /// a late confirmation counts as a change of what the server `tells` of.
-    pub(crate) async fn settle_in(&self, tells: [bool; 3]) {
-        if tells.contains(&true) {
-            let _ = tokio::time::timeout(LISTEN_GRACE, self.listening.notified()).await;
+    /// Waits at most [`LISTEN_GRACE`] for [`Dispatcher::on_listen_acknowledged`], so that the first
+    /// list misses no change. From then on a late acknowledgment counts as a change of each
+    /// announced topic.
+    pub(crate) async fn wait_for_listen_ack(&self, announced: [bool; 3]) {
+        if announced.contains(&true) {
+            let _ = tokio::time::timeout(LISTEN_GRACE, self.listen_acknowledged.notified()).await;
         }
-        let _ = self.up.set(tells);
+        let _ = self.announced_topics.set(announced);
     }
 
-    /// Enters a request whose answer will be heard; `None` if the connection is closed.
-    pub(crate) fn enter(&self, request: &Outgoing) -> Option<Claim> {
-        self.pending.open(Side {
-            notes: request.notes.clone(),
-            questions: request.questions.clone(),
+    /// Registers a request and returns its response future; `None` if the connection is closed.
+    pub(crate) fn register(&self, request: &OutboundRequest) -> Option<PendingResponse> {
+        self.pending.open(InFlightContext {
+            notifications: request.notifications.clone(),
+            input_requests: request.input_requests.clone(),
             listen: request.listen,
-            acknowledged: request.acknowledged.clone(),
-            tasks: request.tasks.clone(),
+            accepted: request.accepted.clone(),
+            tasks: request.task_claim.clone(),
         })
     }
 
-    /// Reads a text that the server sent: one message, or an array of them. `on` is the request on whose
-    /// own stream it came, where requests have streams of their own.
-    pub(crate) fn hear(&self, text: Bytes, on: Option<u64>) -> Result<Heard, Junk> {
-        let mut heard = Heard::default();
+    /// Dispatches a text that the server sent: one message, or an array of them. `on` is the
+    /// request whose own response stream carried it, where requests have streams of their own.
+    pub(crate) fn dispatch(
+        &self,
+        text: Bytes,
+        on: Option<u64>,
+    ) -> Result<Dispatched, UnparsableMessage> {
+        let mut dispatched = Dispatched::default();
         let is_array = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         if !is_array {
-            self.hear_one(text, on, &mut heard).map_err(|invalid| Junk(invalid.reason))?;
-            return Ok(heard);
+            self.dispatch_one(text, on, &mut dispatched)
+                .map_err(|invalid| UnparsableMessage(invalid.reason))?;
+            return Ok(dispatched);
         }
-        if self.spoken.get().is_some_and(|revision| !revision.has_batches()) {
-            return Err(Junk("an array of messages, which this revision does not know".into()));
+        if self.revision.get().is_some_and(|revision| !revision.has_batches()) {
+            return Err(UnparsableMessage("a batch, which this revision does not support".into()));
         }
-        let messages = json::elements(&text).ok_or_else(|| Junk("not valid JSON".into()))?;
-        // Counted before the first is read, so that too many are not half heard.
+        let messages =
+            json::elements(&text).ok_or_else(|| UnparsableMessage("not valid JSON".into()))?;
+        // The messages are counted before the first is dispatched, so that an oversized batch is
+        // rejected as a whole.
         if messages.clone().nth(MAX_BATCH).is_some() {
-            return Err(Junk(format!("more than {MAX_BATCH} messages in one array")));
+            return Err(UnparsableMessage(format!("more than {MAX_BATCH} messages in one batch")));
         }
         for message in messages {
-            if let Err(invalid) = self.hear_one(message, on, &mut heard) {
-                heard.useless.junk += 1;
-                tracing::debug!(upstream = %self.name, %invalid, "not a message");
+            if let Err(invalid) = self.dispatch_one(message, on, &mut dispatched) {
+                dispatched.junk_counts.invalid += 1;
+                tracing::debug!(upstream = %self.name, %invalid, "invalid message in a batch");
             }
         }
-        Ok(heard)
+        Ok(dispatched)
     }
 
-    /// Reads one message. An answer that cannot be read ends the request whose id it bears: no better one
-    /// will come.
-    fn hear_one(&self, text: Bytes, on: Option<u64>, heard: &mut Heard) -> Result<(), Invalid> {
+    /// Dispatches one message. A malformed response ends the request whose id it bears, because no
+    /// better one will follow.
+    fn dispatch_one(
+        &self,
+        text: Bytes,
+        on: Option<u64>,
+        dispatched: &mut Dispatched,
+    ) -> Result<(), InvalidMessage> {
         match Message::parse_within(text, MAX_DEPTH) {
-            Ok(message) => self.sort(message, on, heard),
+            Ok(message) => self.route(message, on, dispatched),
             Err(invalid) => {
-                let named = invalid.id.as_ref().filter(|_| invalid.looks != Looks::Request);
-                let Some(id) = named.and_then(Id::minted) else { return Err(invalid) };
-                let broken = Failure::Protocol(format!("its answer is none: {}", invalid.reason));
-                heard.answers.push((Some(id), Err(broken)));
+                let named = invalid.id.as_ref().filter(|_| invalid.shape != MessageShape::Request);
+                let Some(id) = named.and_then(Id::as_local) else { return Err(invalid) };
+                let broken =
+                    TransportError::Protocol(format!("invalid response: {}", invalid.reason));
+                dispatched.responses.push((Some(id), Err(broken)));
             }
         }
         Ok(())
     }
 
-    fn sort(&self, message: Message, on: Option<u64>, heard: &mut Heard) {
+    fn route(&self, message: Message, on: Option<u64>, dispatched: &mut Dispatched) {
         match message {
-            Message::Answer(answer) => {
-                let broken = |text: &str| Err(Failure::Protocol(text.to_owned()));
+            Message::Response(answer) => {
+                let broken = |text: &str| Err(TransportError::Protocol(text.to_owned()));
                 let outcome = match (answer.outcome, answer.result) {
-                    (jsonrpc::Outcome::Result(text), _) if !text.starts_with(b"{") => {
-                        broken("its result is no object")
+                    (jsonrpc::ResponsePayload::Result(text), _) if !text.starts_with(b"{") => {
+                        broken("its result is not an object")
                     }
-                    (jsonrpc::Outcome::Result(text), read) => {
-                        Ok(Outcome::Result(Body::part(text, read)))
+                    (jsonrpc::ResponsePayload::Result(text), read) => {
+                        Ok(ResponseOutcome::Result(Payload::part(text, read)))
                     }
-                    (jsonrpc::Outcome::Error(error), _) if !is_error(&error) => {
+                    (jsonrpc::ResponsePayload::Error(error), _) if !is_error(&error) => {
                         broken("its error lacks a code or a message")
                     }
-                    (jsonrpc::Outcome::Error(error), _) => {
-                        Ok(Outcome::Error(json::on_one_line(error)))
+                    (jsonrpc::ResponsePayload::Error(error), _) => {
+                        Ok(ResponseOutcome::Error(json::on_one_line(error)))
                     }
                 };
-                match answer.id.as_ref().map(Id::minted) {
-                    // An id that we could not have minted is nobody's.
+                match answer.id.as_ref().map(Id::as_local) {
+                    // Weir issues numeric ids only, so a response with another id belongs to no
+                    // request.
                     Some(None) => {
-                        heard.useless.unasked += 1;
-                        self.vitals.dropped();
-                        tracing::debug!(upstream = %self.name, "an answer to nobody");
+                        dispatched.junk_counts.unsolicited += 1;
+                        self.health.message_dropped();
+                        tracing::debug!(upstream = %self.name, "response with unknown id");
                     }
                     Some(id) => {
-                        self.count_answer(id, on, &mut heard.useless);
+                        self.count_response(id, on, &mut dispatched.junk_counts);
                         match (&outcome, id) {
-                            (Ok(Outcome::Result(Body::Read(result))), _) => self.begun(id, result),
-                            (Ok(Outcome::Error(error)), Some(id)) => {
-                                if let Some(notes) = self.notes_of(id) {
-                                    self.visits.begin_all(error, &notes);
+                            (Ok(ResponseOutcome::Result(Payload::Parsed(result))), _) => {
+                                self.register_task(id, result)
+                            }
+                            (Ok(ResponseOutcome::Error(error)), Some(id)) => {
+                                if let Some(notifications) = self.notification_sink(id) {
+                                    self.url_elicitations.add_from_error(error, &notifications);
                                 }
                             }
                             _ => {}
                         }
-                        heard.answers.push((id, outcome));
+                        dispatched.responses.push((id, outcome));
                     }
                     None => {
-                        self.count_answer(None, on, &mut heard.useless);
-                        heard.answers.push((None, outcome));
+                        self.count_response(None, on, &mut dispatched.junk_counts);
+                        dispatched.responses.push((None, outcome));
                     }
                 }
             }
-            Message::Notification(notification) => self.note(notification, on, &mut heard.useless),
+            Message::Notification(notification) => {
+                self.on_notification(notification, on, &mut dispatched.junk_counts)
+            }
             Message::Request(request) => {
-                heard.useless.unattributed += 1;
-                heard.replies.extend(self.reply(request, on));
+                dispatched.junk_counts.unattributed += 1;
+                dispatched.replies.extend(self.reply(request, on));
             }
         }
     }
 
-    /// Counts a response to nothing that is open, or that is on the stream of another request. One that comes late, or
-    /// twice, was asked for.
-    fn count_answer(&self, id: Option<u64>, on: Option<u64>, useless: &mut Useless) {
-        let is_awaited = match (id, on) {
-            (Some(id), Some(on)) => id == on,
-            (Some(id), None) => self.pending.beside(id, |_| ()).is_some(),
-            // On a request's own stream it can be about that request only.
-            (None, on) => on.is_some(),
-        };
-        if !is_awaited {
-            match id.is_some_and(|id| self.pending.was_minted(id)) {
-                true => useless.unattributed += 1,
-                false => useless.unasked += 1,
-            }
-        }
-    }
-
-    /// Learns whose task a result names, before anything that the server says of it.
-    fn begun(&self, id: Option<u64>, result: &Object) {
-        let claim = id.and_then(|id| self.pending.beside(id, |side| side.tasks.clone()));
-        if let (Some(claim), Some(scope)) = (claim.flatten(), self.scope.get()) {
-            self.tasks.replied(result, claim, *scope);
-        }
-    }
-
-    /// Whether a task goes on that was begun here, as far as the server tells.
+    /// Whether a task that was started here is still running, as far as the server reports.
     pub(crate) fn has_tasks(&self) -> bool {
-        self.tasks.go_on()
+        self.tasks.has_active()
     }
 
-    fn note(&self, notification: Notification, on: Option<u64>, useless: &mut Useless) {
+    fn on_notification(
+        &self,
+        notification: Notification,
+        on: Option<u64>,
+        junk_counts: &mut JunkCounts,
+    ) {
         let Notification { method, mut params } = notification;
-        // Unless it turns out to be about a call.
-        let before = *useless;
-        useless.unattributed += 1;
-        if let Some(topic) = Topic::of_notification(&method) {
+        // The count is taken back if the notification belongs to a call.
+        let before = *junk_counts;
+        junk_counts.unattributed += 1;
+        if let Some(topic) = ListTopic::of_notification(&method) {
             self.changes.send_modify(|changes| changes.0[topic.index()] += 1);
             return;
         }
         match &*method {
             "notifications/progress" => {
                 let token = params.take(meta::PROGRESS_TOKEN).and_then(Id::parse);
-                let id = token.and_then(|token| token.minted());
-                let Some(id) = id.filter(|id| self.pending.was_minted(*id)) else {
-                    *useless = Useless { junk: before.junk + 1, ..before };
+                let id = token.and_then(|token| token.as_local());
+                let Some(id) = id.filter(|id| self.pending.was_issued(*id)) else {
+                    *junk_counts = JunkCounts { invalid: before.invalid + 1, ..before };
                     return;
                 };
-                if let Some(notes) = self.notes_of(id) {
-                    *useless = before;
-                    notes.progress(params);
+                if let Some(notifications) = self.notification_sink(id) {
+                    *junk_counts = before;
+                    notifications.progress(params);
                 }
             }
             "notifications/cancelled" => {
                 if let Some(id) = params.get_bytes("requestId").and_then(Id::parse) {
-                    self.cancelled(&id);
+                    self.on_cancelled(&id);
                 }
             }
             "notifications/subscriptions/acknowledged" => {
                 let id = on.or_else(|| subscription_of(&params));
-                match id.and_then(|id| self.pending.beside(id, |side| side.acknowledged.clone())) {
-                    // A second one says nothing new.
-                    Some(Some(waiting)) => drop(waiting.try_send(honored(&params))),
-                    _ => self.listening(),
+                match id.and_then(|id| {
+                    self.pending.with_context(id, |context| context.accepted.clone())
+                }) {
+                    // A second acknowledgment carries no news, so a full channel is ignored.
+                    Some(Some(waiting)) => drop(waiting.try_send(accepted_names(&params))),
+                    _ => self.on_listen_acknowledged(),
                 }
             }
             RESOURCE_UPDATED => {
                 if let Some(uri) = params.get_string("uri") {
-                    self.interest.updated(&uri);
+                    self.registry.on_updated(&uri);
                 }
             }
-            TOLD_TO_OWNERS => self.tasks.told(&params),
-            TOLD_TO_LISTENERS => {
+            TASK_STATUS_NOTIFICATION => self.tasks.on_status(&params),
+            TASK_NOTIFICATION => {
                 if let Some(scope) = self.scope.get() {
-                    self.interest.tasks().told(&params, *scope);
+                    self.registry.task_registry().on_task_status(&params, *scope);
                 }
             }
-            VISIT_DONE => self.visits.done(&params),
+            ELICITATION_COMPLETE => self.url_elicitations.complete(&params),
             "notifications/message" => {
-                if let Some(notes) = self.logs_to(on) {
-                    *useless = before;
-                    return notes.log(&params);
+                if let Some(notifications) = self.log_target(on) {
+                    *junk_counts = before;
+                    return notifications.log(&params);
                 }
                 let text = String::from_utf8_lossy(&params.to_bytes()).into_owned();
                 let text: String = text.chars().take(MAX_LOGGED_CHARS).collect();
-                tracing::debug!(upstream = %self.name, message = text, "the upstream logs");
+                tracing::debug!(upstream = %self.name, message = text, "upstream log message");
             }
-            _ => tracing::trace!(upstream = %self.name, method = &*method, "a notification"),
+            method => {
+                tracing::trace!(upstream = %self.name, method, "unknown notification ignored")
+            }
         }
     }
 
-    /// The server takes something back.
-    fn cancelled(&self, id: &Id) {
-        // spec 2026-07-28, cancellation: a server sends it to end a subscription and for nothing
-        // else. Before that it is about the server's own requests, whose ids are not ours.
-        let withdraw = |side: &Side| side.questions.as_ref()?.withdraw(id).then_some(());
-        if self.pending.newest(withdraw).is_some() {
-            return;
-        }
-        let Some(id) = id.minted() else { return };
-        if self.pending.beside(id, |side| side.listen) == Some(true) {
-            let ended = Failure::Broke("the server ended the subscription".into());
-            self.pending.settle(id, Err(ended));
-        }
-    }
-
-    /// What is said at once to a request of the server's. `None`: its client will say it, or nobody may
-    /// (spec 2026-07-28, transports: the client MUST NOT send responses).
+    /// Returns the immediate response to a server request. `None`: the client's response will
+    /// follow, or none is allowed (spec 2026-07-28, transports: the client MUST NOT send
+    /// responses).
     fn reply(&self, request: Request, on: Option<u64>) -> Option<Bytes> {
-        let revision = self.spoken.get().copied().unwrap_or(Revision::NEWEST_LEGACY);
+        let revision = self.revision.get().copied().unwrap_or(Revision::NEWEST_LEGACY);
         let Request { id, method, params, .. } = request;
         if revision.era() == Era::Modern {
-            let before = self.unlawful.fetch_add(1, Ordering::Relaxed);
-            self.vitals.dropped();
-            tracing::debug!(upstream = %self.name, method = &*method, before, "an unlawful request");
+            let before = self.protocol_violations.fetch_add(1, Ordering::Relaxed);
+            self.health.message_dropped();
+            let upstream = &self.name;
+            tracing::debug!(%upstream, method = &*method, before, "unexpected server request");
             return None;
         }
         if &*method == "ping" {
             return Some(jsonrpc::write_result(&id, b"{}"));
         }
-        let asked = match Subject::of_method(&method) {
-            Some(subject) => self.asked(on, &method).map(|(call, notes)| (subject, call, notes)),
-            None => Err(unsupported(&method)),
+        let asked = match InputKind::of_method(&method) {
+            Some(subject) => self
+                .input_request_target(on, &method)
+                .map(|(call, notifications)| (subject, call, notifications)),
+            None => Err(unsupported_method(&method)),
         };
-        let (subject, call, notes) = match asked {
+        let (subject, call, notifications) = match asked {
             Ok(asked) => asked,
             Err(refused) => return Some(jsonrpc::write_error(Some(&id), &refused.to_bytes())),
         };
-        // The first of two with one id is the one that is answered: the second may be the first, told again
-        // on a stream that was taken up, and an answer to both would be read as two to the first.
-        let is_open = |side: &Side| side.questions.as_ref()?.has(&id).then_some(());
-        if self.pending.newest(is_open).is_some() {
-            tracing::debug!(upstream = %self.name, %id, "a question with the id of an open one");
+        // Only the first of two requests with one id is answered. The second may be a repetition on
+        // a resumed stream, and with two responses the server would read both as responses to the
+        // first.
+        let is_open = |context: &InFlightContext| {
+            context.input_requests.as_ref()?.contains(&id).then_some(())
+        };
+        if self.pending.find_newest(is_open).is_some() {
+            tracing::debug!(upstream = %self.name, %id, "server request ignored, its id is in use");
             return None;
         }
-        match call.put(id.clone(), subject, params.clone(), revision) {
+        match call.add(id.clone(), subject, params.clone(), revision) {
             Ok(()) => {
-                notes.inspect(|notes| self.visits.begin(&params, notes));
+                notifications
+                    .inspect(|notifications| self.url_elicitations.add(&params, notifications));
                 None
             }
             Err(refused) => Some(jsonrpc::write_error(Some(&id), &refused.to_bytes())),
@@ -449,28 +454,28 @@ impl Ear {
     }
 }
 
-/// The listen that a notification belongs to.
-fn subscription_of(params: &Object) -> Option<u64> {
-    params.get_object("_meta")?.get_bytes(meta::SUBSCRIPTION_ID).and_then(Id::parse)?.minted()
-}
-
-/// The resources or tasks of which a server agrees to tell: a listen is for one of the two.
-fn honored(params: &Object) -> Honored {
+/// Returns the resources or tasks that a server accepts for a subscription; one listen request is
+/// about one of the two.
+fn accepted_names(params: &Object) -> AcceptedSubscriptions {
     let filter = params.get_object("notifications").unwrap_or_default();
-    // No more are ever asked for: a longer list is a server's nonsense, and its end is not read.
+    // Weir never subscribes to more than [`MAX_URIS`], so the rest of a longer list is not read.
     let named = |member| Some(filter.get_elements(member)?.take(MAX_URIS));
     let all = [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().filter_map(named).flatten();
     all.filter_map(|raw| Some(json::decode_string(std::str::from_utf8(&raw).ok()?)?.into()))
         .collect()
 }
 
-/// The pause before a stream for changes that was opened at `since`, after a pause of `last`, is
-/// opened again.
+/// Returns the pause before a stream for list changes that was opened at `since`, after a pause of
+/// `last`, is opened again.
 pub(crate) fn next_pause(last: Duration, since: Instant) -> Duration {
-    if since.elapsed() >= LISTENED_WELL { LISTEN_AGAIN } else { (last * 2).min(LISTEN_AGAIN_MAX) }
+    if since.elapsed() >= LISTEN_STABLE_AFTER {
+        LISTEN_AGAIN
+    } else {
+        (last * 2).min(LISTEN_AGAIN_MAX)
+    }
 }
 
-/// Whether this is what JSON-RPC calls an error: a client would choke on another code.
+/// Whether this is a valid JSON-RPC error object: clients would reject another code.
 fn is_error(error: &Bytes) -> bool {
     let Ok(error) = Object::parse_within(error.clone(), usize::MAX) else { return false };
     let code = error.get("code").and_then(|code| code.parse::<i64>().ok());
@@ -479,49 +484,51 @@ fn is_error(error: &Bytes) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::mcp::call_notifications::Note;
-    use crate::mcp::log_level::{Level, Wanted};
+    use crate::mcp::call_notifications::CallNotification;
+    use crate::mcp::log_level::{LogLevel, LogLevelSetting};
     use crate::upstream::transport::dispatcher::*;
 
-    fn ear() -> Arc<Ear> {
-        ear_of(Callers::Many)
+    fn dispatcher() -> Arc<Dispatcher> {
+        dispatcher_of(ConnectionClients::Many)
     }
 
-    fn ear_of(callers: Callers) -> Arc<Ear> {
-        let (changes, _) = watch::channel(Changes::default());
+    fn dispatcher_of(clients: ConnectionClients) -> Arc<Dispatcher> {
+        let (changes, _) = watch::channel(ListChangeCounts::default());
         let name: UpstreamName = "hub".parse().expect("a name");
-        let vitals =
-            Vitals::new(name.clone(), crate::upstream::health::breaker::Settings::default());
-        Ear::new(name.clone(), changes, Interest::new(name), callers, vitals)
+        let health = UpstreamHealth::new(
+            name.clone(),
+            crate::upstream::health::breaker::Settings::default(),
+        );
+        Dispatcher::new(name.clone(), changes, SubscriptionRegistry::new(name), clients, health)
     }
 
-    fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {
-        ear.hear(text.into(), None).expect(text).replies
+    fn replies(dispatcher: &Dispatcher, text: &'static str) -> Vec<Bytes> {
+        dispatcher.dispatch(text.into(), None).expect(text).replies
     }
 
     #[test]
     fn a_server_gets_the_answers_of_a_client_that_offers_nothing() {
-        let ear = ear();
+        let dispatcher = dispatcher();
         let ping = r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#;
-        assert_eq!(replies(&ear, ping), [r#"{"jsonrpc":"2.0","id":"p","result":{}}"#]);
+        assert_eq!(replies(&dispatcher, ping), [r#"{"jsonrpc":"2.0","id":"p","result":{}}"#]);
         let sampling = r#"{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}"#;
         let expected = concat!(
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"#,
             r#""message":"Method not found: this client does not support sampling/createMessage"}}"#
         );
-        assert_eq!(replies(&ear, sampling), [expected]);
-        ear.tune(Revision::V2026_07_28);
-        assert!(replies(&ear, ping).is_empty(), "a modern client sends no responses");
+        assert_eq!(replies(&dispatcher, sampling), [expected]);
+        dispatcher.set_revision(Revision::V2026_07_28);
+        assert!(replies(&dispatcher, ping).is_empty(), "a modern client sends no responses");
     }
 
     #[test]
     fn a_batch_is_heard_only_where_the_revision_knows_it() {
-        let ear = ear();
+        let dispatcher = dispatcher();
         let batch =
             r#" [{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}},7]"#;
-        assert_eq!(ear.hear(batch.into(), None).expect("a batch").answers.len(), 2);
-        ear.tune(Revision::V2025_06_18);
-        assert!(ear.hear(batch.into(), None).is_err());
+        assert_eq!(dispatcher.dispatch(batch.into(), None).expect("a batch").responses.len(), 2);
+        dispatcher.set_revision(Revision::V2025_06_18);
+        assert!(dispatcher.dispatch(batch.into(), None).is_err());
     }
 
     #[test]
@@ -530,11 +537,11 @@ mod tests {
             let message = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
             Bytes::from(format!("[{}]", vec![message; count].join(",")))
         };
-        let ear = ear();
-        assert!(ear.hear(array(MAX_BATCH + 1), None).is_err());
-        assert_eq!(*ear.changes.borrow(), Changes::default());
-        assert!(ear.hear(array(MAX_BATCH), None).is_ok());
-        assert_eq!(*ear.changes.borrow(), Changes([0, MAX_BATCH as u64, 0]));
+        let dispatcher = dispatcher();
+        assert!(dispatcher.dispatch(array(MAX_BATCH + 1), None).is_err());
+        assert_eq!(*dispatcher.changes.borrow(), ListChangeCounts::default());
+        assert!(dispatcher.dispatch(array(MAX_BATCH), None).is_ok());
+        assert_eq!(*dispatcher.changes.borrow(), ListChangeCounts([0, MAX_BATCH as u64, 0]));
     }
 
     #[test]
@@ -542,67 +549,80 @@ mod tests {
         let uris = vec!["\"a:b\""; MAX_URIS + 1].join(",");
         let params = format!(r#"{{"notifications":{{"resourceSubscriptions":[7,{uris}]}}}}"#);
         let params = Object::parse(params).expect("an object");
-        assert_eq!(honored(&params).len(), MAX_URIS - 1);
+        assert_eq!(accepted_names(&params).len(), MAX_URIS - 1);
     }
 
     #[test]
     fn news_of_a_change_count_by_topic() {
-        let ear = ear();
+        let dispatcher = dispatcher();
         for _ in 0..2 {
             let text = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
-            ear.hear(text.into(), None).expect("a notification");
+            dispatcher.dispatch(text.into(), None).expect("a notification");
         }
-        assert_eq!(*ear.changes.borrow(), Changes([0, 2, 0]));
+        assert_eq!(*dispatcher.changes.borrow(), ListChangeCounts([0, 2, 0]));
     }
 
     #[tokio::test]
     async fn a_log_message_belongs_to_the_call_of_its_stream_or_to_the_only_client() {
-        for callers in [Callers::Many, Callers::One, Callers::Alike] {
-            let ear = ear_of(callers);
-            let enter = |wanted: Option<Level>| {
-                let wanted = wanted.map_or_else(Wanted::nothing, Wanted::from);
-                let (notes, stream) = Notes::open(true, wanted);
-                let notes = notes.given_to(true);
-                let side =
-                    Side { notes, questions: None, listen: false, acknowledged: None, tasks: None };
-                (ear.pending.open(side).expect("open"), stream)
+        for clients in
+            [ConnectionClients::Many, ConnectionClients::Single, ConnectionClients::SamePrincipal]
+        {
+            let dispatcher = dispatcher_of(clients);
+            let register = |wanted: Option<LogLevel>| {
+                let wanted =
+                    wanted.map_or_else(LogLevelSetting::disabled, LogLevelSetting::at_least);
+                let (notifications, stream) = NotificationSink::open(true, wanted);
+                let notifications = notifications.with_logs_enabled(true);
+                let context = InFlightContext {
+                    notifications,
+                    input_requests: None,
+                    listen: false,
+                    accepted: None,
+                    tasks: None,
+                };
+                (dispatcher.pending.open(context).expect("open"), stream)
             };
-            let (first, heard_first) = enter(Some(Level::Debug));
-            let (second, heard_second) = enter(Some(Level::Error));
-            let (_third, heard_third) = enter(None);
-            let say = |on, data: u32| {
+            let (first, received_first) = register(Some(LogLevel::Debug));
+            let (second, received_second) = register(Some(LogLevel::Error));
+            let (_third, received_third) = register(None);
+            let notify = |on, data: u32| {
                 let params = format!(r#"{{"level":"error","data":{data}}}"#);
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{params}}}"#
                 );
-                ear.hear(text.into(), on).expect("a notification");
-                Note::Log(params.into())
+                dispatcher.dispatch(text.into(), on).expect("a notification");
+                CallNotification::Log(params.into())
             };
-            let of_first = say(Some(first.id()), 1);
-            let of_second = say(Some(second.id()), 2);
-            say(Some(99), 3);
-            let of_no_call = say(None, 4);
-            assert_eq!(heard_first.rest(), [of_first]);
+            let of_first = notify(Some(first.id()), 1);
+            let of_second = notify(Some(second.id()), 2);
+            notify(Some(99), 3);
+            let of_no_call = notify(None, 4);
+            assert_eq!(received_first.drain(), [of_first]);
             let mut expected = vec![of_second];
-            // Of several that are alike it may be anybody's.
-            expected.extend((callers == Callers::One).then(|| of_no_call.clone()));
-            assert_eq!(heard_second.rest(), expected);
-            assert_eq!(heard_third.rest(), []);
+            // With several clients of one principal it may belong to any of them.
+            expected.extend((clients == ConnectionClients::Single).then(|| of_no_call.clone()));
+            assert_eq!(received_second.drain(), expected);
+            assert_eq!(received_third.drain(), []);
         }
     }
 
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
-        let ear = ear();
-        let side =
-            |listen| Side { notes: None, questions: None, listen, acknowledged: None, tasks: None };
-        let call = ear.pending.open(side(false)).expect("open");
-        let listen = ear.pending.open(side(true)).expect("open");
+        let dispatcher = dispatcher();
+        let context = |listen| InFlightContext {
+            notifications: None,
+            input_requests: None,
+            listen,
+            accepted: None,
+            tasks: None,
+        };
+        let call = dispatcher.pending.open(context(false)).expect("open");
+        let listen = dispatcher.pending.open(context(true)).expect("open");
+        let method = "notifications/cancelled";
         for id in [call.id(), listen.id()] {
-            let text = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
-            );
-            ear.hear(text.into(), None).expect("a notification");
+            let text =
+                format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"requestId":{id}}}}}"#);
+            dispatcher.dispatch(text.into(), None).expect("a notification");
         }
         assert_eq!((call.is_open(), listen.is_open()), (true, false));
     }

@@ -1,11 +1,10 @@
-//! HTTP/1.1 connections to one server, used again where that is safe.
+//! Pool of HTTP/1.1 connections to one server, reused where that is safe.
 //!
-//! Promises: a connection is pooled only after its response was read to the end and was no refusal; one whose response
-//! is dropped earlier is closed at once, so that the server notices. A connection is used by the runtime alone in which it
-//! was opened, so that what comes over it wakes no other thread. A request goes out a second time only
-//! if hyper hands it back unsent, or if it is a GET that broke on a connection kept from before. No redirect is followed.
-//!
-//! Knows nothing of: what requests and responses hold.
+//! Invariants: a connection is pooled only after its response was read to the end and was a
+//! success; if a response is dropped earlier its connection is closed at once, so that the server
+//! notices. A connection is used only by the runtime in which it was opened, so that received bytes
+//! wake no other thread. A request is sent a second time only if hyper returns it unsent, or if it
+//! is a GET that failed on a pooled connection. No redirect is followed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -21,49 +20,50 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
-use crate::upstream::connect::Dial;
-use crate::upstream::message::Sent;
-use crate::upstream::transport::http_connection::Lease;
-use crate::upstream::transport::min_rate::{Pace, TOO_SLOW};
+use crate::upstream::connect::Connect;
+use crate::upstream::message::SentFlag;
+use crate::upstream::transport::http_connection::HttpConnection;
+use crate::upstream::transport::min_rate::{MinRate, TOO_SLOW};
 
-/// How long a connection may idle where its server does not say. Node closes after 5 s.
-const IDLE: Duration = Duration::from_secs(4);
-/// The longest idle time that is believed.
-const MAX_IDLE: Duration = Duration::from_secs(60);
-/// How much earlier than the server we let go of a connection.
+/// Idle timeout of a connection if its server sets none. Node.js closes after 5 s.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest idle timeout that is accepted from a server.
+const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Margin by which Weir closes an idle connection before its server does.
 const IDLE_MARGIN: Duration = Duration::from_secs(1);
-/// How long a pooled connection may take to be ready.
-const READY: Duration = Duration::from_millis(100);
-/// How long the end of a response is waited for once nobody wants the rest.
-const DRAIN: Duration = Duration::from_secs(1);
-/// How many bytes of it are read.
+/// Timeout for a pooled connection to become ready.
+const READY_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time for which the rest of an unwanted response is read.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of bytes of it that are read.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// The connections to one server. Cheap to clone.
+/// Pool of connections to one server. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Pool {
+pub(crate) struct HttpPool {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    dial: Arc<dyn Dial>,
+    io: Arc<dyn Connect>,
     url: Uri,
-    /// How long connecting may take.
-    connect: Duration,
-    /// How many connections may idle.
-    most: usize,
-    idle: Mutex<Idle>,
+    /// Connect timeout.
+    connect_timeout: Duration,
+    /// Maximum number of idle connections.
+    max_idle: usize,
+    idle: Mutex<IdleConnections>,
     tasks: TaskTracker,
-    /// Fires with the one that was given, and when nobody has the pool any more.
+    /// Fires with the token given to [`HttpPool::new`], and when the last handle of the pool is
+    /// dropped.
     stop: CancellationToken,
 }
 
 #[derive(Default)]
-struct Idle {
-    /// With the end of the time that each may idle. The most recently used stands last.
-    leases: Vec<(Lease, Instant)>,
-    /// Whether somebody looks after them.
-    is_swept: bool,
+struct IdleConnections {
+    /// Idle connections with their expiry. The most recently used one is the last.
+    connections: Vec<(HttpConnection, Instant)>,
+    /// Whether a sweep task runs.
+    sweep_runs: bool,
 }
 
 impl Drop for Shared {
@@ -72,243 +72,268 @@ impl Drop for Shared {
     }
 }
 
-/// Why there is no response.
+/// Error of a request that has no response.
 #[derive(Debug)]
-pub(crate) enum NoResponse {
+pub(crate) enum SendError {
     /// The request was not written.
-    Unsent(String),
-    /// It was, at least in part.
-    Broke(String),
-    /// It was, and no response followed the informational ones, of which there were too many.
+    NotSent(String),
+    /// The request was written, at least in part.
+    Broken(String),
+    /// The request was written, and more informational responses than allowed came before its
+    /// response.
     Flooded,
 }
 
-impl Pool {
-    /// A pool of connections to the server of `url`, of which at most so many are kept while they idle. All of them
-    /// close when `stop` fires.
+impl HttpPool {
+    /// Creates a pool of connections to the server of `url`, of which at most `max_idle` may be
+    /// idle. All of them close when `stop` fires.
     pub(crate) fn new(
-        dial: Arc<dyn Dial>,
+        io: Arc<dyn Connect>,
         url: Uri,
-        most: usize,
-        connect: Duration,
+        max_idle: usize,
+        connect_timeout: Duration,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
         let (idle, stop) = (Mutex::default(), stop.child_token());
-        Self { shared: Arc::new(Shared { dial, url, connect, most, idle, tasks, stop }) }
+        Self { shared: Arc::new(Shared { io, url, connect_timeout, max_idle, idle, tasks, stop }) }
     }
 
-    /// Sends a request and waits for the head of its response; `sent` tells once it begins to be written. Dropping the future, or the response
-    /// before its end, closes the connection.
+    /// Sends a request and waits for the head of its response; `sent` is set before the request is
+    /// written. Dropping the future, or the response before its end, closes the connection.
     pub(crate) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
-        sent: &Sent,
-    ) -> Result<Response<Arrival>, NoResponse> {
-        while let Some(mut lease) = self.shared.take_idle() {
-            // It may have been left before the end of the last exchange was seen; one that takes long over it has a
-            // server that never read the whole request.
-            if !matches!(tokio::time::timeout(READY, lease.is_ready()).await, Ok(true)) {
+        sent: &SentFlag,
+    ) -> Result<Response<PooledBody>, SendError> {
+        while let Some(mut connection) = self.shared.take_idle() {
+            // The connection may have been returned before the end of its last exchange was seen.
+            // If it is not ready soon, its server never read the whole request.
+            if !matches!(tokio::time::timeout(READY_TIMEOUT, connection.is_ready()).await, Ok(true))
+            {
                 continue;
             }
-            sent.begin();
-            let again = repeatable(&request);
-            match lease.send(request).await {
-                Ok(response) => return Ok(self.response(response, lease)),
-                // The server closed the idle connection before it saw a byte of the request, or may well have.
+            sent.mark_sent();
+            let again = retryable_copy(&request);
+            match connection.send(request).await {
+                Ok(response) => return Ok(self.response(response, connection)),
+                // The server closed the idle connection, either before it saw a byte of the request
+                // or possibly after that.
                 Err(mut error) => match error.take_message().or(again) {
-                    Some(unsent) => {
-                        sent.take_back();
-                        request = unsent;
+                    Some(not_sent) => {
+                        sent.mark_unsent();
+                        request = not_sent;
                         break;
                     }
-                    None => return Err(broke(&lease, error.into_error())),
+                    None => return Err(broken(&connection, error.into_error())),
                 },
             }
         }
-        let mut lease = self.connect().await?;
-        sent.begin();
-        match lease.send(request).await {
-            Ok(response) => Ok(self.response(response, lease)),
+        let mut connection = self.connect().await?;
+        sent.mark_sent();
+        match connection.send(request).await {
+            Ok(response) => Ok(self.response(response, connection)),
             Err(mut error) => {
-                let unsent = error.take_message().is_some();
-                if unsent {
-                    sent.take_back();
+                let not_sent = error.take_message().is_some();
+                if not_sent {
+                    sent.mark_unsent();
                 }
                 let error = error.into_error();
-                Err(if unsent {
-                    NoResponse::Unsent(error.to_string())
+                Err(if not_sent {
+                    SendError::NotSent(error.to_string())
                 } else {
-                    broke(&lease, error)
+                    broken(&connection, error)
                 })
             }
         }
     }
 
-    async fn connect(&self) -> Result<Lease, NoResponse> {
-        let unsent = |text: String| NoResponse::Unsent(text);
-        let stream = self.shared.dial.connect(&self.shared.url, self.shared.connect).await;
-        let stream = stream.map_err(|error| unsent(error.to_string()))?;
-        let lease = Lease::open(stream, self.shared.stop.clone()).await;
-        lease.map_err(|error| unsent(error.to_string()))
+    async fn connect(&self) -> Result<HttpConnection, SendError> {
+        let not_sent = |text: String| SendError::NotSent(text);
+        let stream = self.shared.io.connect(&self.shared.url, self.shared.connect_timeout).await;
+        let stream = stream.map_err(|error| not_sent(error.to_string()))?;
+        let connection = HttpConnection::open(stream, self.shared.stop.clone()).await;
+        connection.map_err(|error| not_sent(error.to_string()))
     }
 
-    fn response(&self, response: Response<Incoming>, lease: Lease) -> Response<Arrival> {
-        // Who refuses may do so before the request was read, and close the connection behind the answer.
+    fn response(
+        &self,
+        response: Response<Incoming>,
+        connection: HttpConnection,
+    ) -> Response<PooledBody> {
+        // A server may send an error response before it has read the request, and then close the
+        // connection.
         let is_refusal = !response.status().is_success();
-        let keep = if is_refusal { Duration::ZERO } else { keep_alive(response.headers()) };
+        let idle_timeout =
+            if is_refusal { Duration::ZERO } else { idle_timeout_of(response.headers()) };
         let pool = self.clone();
         response.map(|body| {
-            let (pace, workload) = (Pace::default(), Workload::default());
-            let mut body = Arrival { body, lease: Some(lease), keep, pace, workload, pool };
+            let (min_rate, workload) = (MinRate::default(), Workload::default());
+            let mut body = PooledBody {
+                body,
+                connection: Some(connection),
+                idle_timeout,
+                min_rate,
+                workload,
+                pool,
+            };
             if body.body.is_end_stream() {
-                body.give_back();
+                body.return_to_pool();
             }
             body
         })
     }
 }
 
-fn broke(lease: &Lease, error: hyper::Error) -> NoResponse {
-    if lease.is_flooded() { NoResponse::Flooded } else { NoResponse::Broke(error.to_string()) }
+fn broken(connection: &HttpConnection, error: hyper::Error) -> SendError {
+    if connection.is_flooded() { SendError::Flooded } else { SendError::Broken(error.to_string()) }
 }
 
-/// The request, to be sent once more should a kept connection break on it, which its server may have closed before it
-/// read any of it: only one that does nothing (RFC 9110, 9.2.2).
-fn repeatable(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>> {
+/// Returns a copy of the request that may be sent once more if a pooled connection breaks, which
+/// its server may have closed before it read any of it: only of a safe method (RFC 9110, 9.2.2).
+fn retryable_copy(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>> {
     (request.method() == Method::GET).then(|| request.clone())
 }
 
-/// How long a connection may idle after this response.
-fn keep_alive(headers: &HeaderMap) -> Duration {
+/// Returns the idle timeout of a connection after this response.
+fn idle_timeout_of(headers: &HeaderMap) -> Duration {
     let text = headers.get("keep-alive").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let timeout = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="));
     match timeout.and_then(|seconds| seconds.parse().ok()) {
-        Some(seconds) => Duration::from_secs(seconds).saturating_sub(IDLE_MARGIN).min(MAX_IDLE),
-        None => IDLE,
+        Some(seconds) => {
+            Duration::from_secs(seconds).saturating_sub(IDLE_MARGIN).min(MAX_IDLE_TIMEOUT)
+        }
+        None => DEFAULT_IDLE_TIMEOUT,
     }
 }
 
 impl Shared {
-    /// One of this runtime, the most recently used first.
-    fn take_idle(&self) -> Option<Lease> {
+    /// Takes an idle connection of this runtime, the most recently used first.
+    fn take_idle(&self) -> Option<HttpConnection> {
         let (now, here) = (Instant::now(), Handle::current().id());
         let mut idle = self.idle();
-        while let Some(at) = idle.leases.iter().rposition(|(lease, _)| lease.home() == here) {
-            let (lease, until) = idle.leases.remove(at);
-            if until > now && !lease.is_closed() {
-                return Some(lease);
+        while let Some(at) =
+            idle.connections.iter().rposition(|(connection, _)| connection.runtime_id() == here)
+        {
+            let (connection, until) = idle.connections.remove(at);
+            if until > now && !connection.is_closed() {
+                return Some(connection);
             }
         }
         None
     }
 
-    /// Keeps a connection for as long as it may idle, in the place of the one that was used least recently if there is no
-    /// other: that may be of a runtime that needs it no more.
-    fn keep(self: &Arc<Self>, lease: Lease, time: Duration) {
+    /// Adds an idle connection until its timeout. If the pool is full, the least recently used one
+    /// is closed: that may belong to a runtime that does not need it any more.
+    fn add_idle(self: &Arc<Self>, connection: HttpConnection, time: Duration) {
         let mut idle = self.idle();
-        // After the end of all nobody would look after it.
-        if time.is_zero() || lease.is_closed() || self.most == 0 || self.stop.is_cancelled() {
+        // After the pool's end no sweep would close the connection.
+        if time.is_zero()
+            || connection.is_closed()
+            || self.max_idle == 0
+            || self.stop.is_cancelled()
+        {
             return;
         }
-        if idle.leases.len() >= self.most {
-            idle.leases.remove(0);
+        if idle.connections.len() >= self.max_idle {
+            idle.connections.remove(0);
         }
-        idle.leases.push((lease, Instant::now() + time));
-        if !idle.is_swept {
-            idle.is_swept = true;
+        idle.connections.push((connection, Instant::now() + time));
+        if !idle.sweep_runs {
+            idle.sweep_runs = true;
             self.tasks.spawn(sweep(Arc::downgrade(self), self.stop.clone()));
         }
     }
 
-    /// Closes what has idled for too long. Tells when there will be more; `None` if nothing is left.
-    fn swept(&self) -> Option<Instant> {
+    /// Closes the connections whose idle timeout has passed. Returns the next expiry; `None` if
+    /// none are left.
+    fn remove_expired(&self) -> Option<Instant> {
         let mut idle = self.idle();
         let now = Instant::now();
-        idle.leases.retain(|(_, until)| *until > now);
-        let next = idle.leases.iter().map(|(_, until)| *until).min();
-        idle.is_swept = next.is_some();
+        idle.connections.retain(|(_, until)| *until > now);
+        let next = idle.connections.iter().map(|(_, until)| *until).min();
+        idle.sweep_runs = next.is_some();
         next
     }
 
-    fn idle(&self) -> MutexGuard<'_, Idle> {
+    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Closes idle connections when their time ends, for as long as there are any.
+/// Closes idle connections when their timeout passes, for as long as there are any.
 async fn sweep(shared: Weak<Shared>, stop: CancellationToken) {
-    while let Some(next) = shared.upgrade().and_then(|shared| shared.swept()) {
+    while let Some(next) = shared.upgrade().and_then(|shared| shared.remove_expired()) {
         if stop.run_until_cancelled(tokio::time::sleep_until(next)).await.is_none() {
             break;
         }
     }
     if let Some(shared) = shared.upgrade() {
-        // After the end of all there is nobody who would look again.
+        // The pool is shutting down and no later sweep will run.
         if stop.is_cancelled() {
-            shared.idle().leases.clear();
+            shared.idle().connections.clear();
         }
     }
 }
 
-// === Arrival ===
+// === PooledBody ===
 
-/// A response's body. Once it has been read to the end its connection goes back to the pool.
-pub(crate) struct Arrival {
+/// Body of a response. Once it has been read to the end its connection returns to the pool.
+pub(crate) struct PooledBody {
     body: Incoming,
-    lease: Option<Lease>,
-    keep: Duration,
-    pace: Pace,
+    connection: Option<HttpConnection>,
+    idle_timeout: Duration,
+    min_rate: MinRate,
     workload: Workload,
-    pool: Pool,
+    pool: HttpPool,
 }
 
-impl Arrival {
-    /// The next piece; `None` at the end. An error, too, if what has begun arrives too slowly. Yields after a bounded
-    /// number of pieces. Cancel-safe.
+impl PooledBody {
+    /// Returns the next piece; `None` at the end. Fails also if a message that has begun arrives
+    /// too slowly. Yields after a bounded number of pieces. Cancel-safe.
     pub(crate) async fn chunk(&mut self) -> Option<Result<Bytes, String>> {
         loop {
             self.workload.add(0);
             self.workload.yield_if_due().await;
-            // Without a connection there is nothing left to come.
-            let frame = self.lease.as_mut()?.frame(&mut self.body);
-            let Some(next) = self.pace.wait(frame).await else {
+            // Without a connection nothing more will arrive.
+            let frame = self.connection.as_mut()?.frame(&mut self.body);
+            let Some(next) = self.min_rate.wait(frame).await else {
                 return Some(Err(TOO_SLOW.into()));
             };
             match next {
                 None => {
-                    self.give_back();
+                    self.return_to_pool();
                     return None;
                 }
                 Some(Err(error)) => return Some(Err(error.to_string())),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) => {
-                        self.pace.took(&data);
+                        self.min_rate.on_bytes(&data);
                         return Some(Ok(data));
                     }
-                    // Trailers say nothing here.
+                    // Trailers have no meaning here.
                     Err(_) => {}
                 },
             }
         }
     }
 
-    /// One of the messages in the body has ended, and perhaps the next one begun. Where this is never said, the
-    /// body is one message.
+    /// Records that one of the messages in the body has ended, and whether the next one has begun.
+    /// If this is never called, the body is one message.
     pub(crate) fn message_ended(&mut self, has_begun: bool) {
-        self.pace.ended(has_begun);
+        self.min_rate.on_message_end(has_begun);
     }
 
-    /// How long the body is, if the server said so.
+    /// Length of the body, if the server sent it.
     pub(crate) fn length(&self) -> Option<u64> {
         self.body.size_hint().exact()
     }
 
-    /// Reads the end of a body that nobody wants, so that the connection can be used again; a body
-    /// that goes on for long is given up.
+    /// Reads the rest of an unwanted body, so that the connection can be reused; gives up if it is
+    /// long or slow.
     pub(crate) fn drain(mut self) {
-        if self.lease.is_none() {
+        if self.connection.is_none() {
             return;
         }
         let tasks = self.pool.shared.tasks.clone();
@@ -323,13 +348,13 @@ impl Arrival {
                     }
                 }
             };
-            let _ = stop.run_until_cancelled(tokio::time::timeout(DRAIN, rest)).await;
+            let _ = stop.run_until_cancelled(tokio::time::timeout(DRAIN_TIMEOUT, rest)).await;
         });
     }
 
-    fn give_back(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.pool.shared.keep(lease, self.keep);
+    fn return_to_pool(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.pool.shared.add_idle(connection, self.idle_timeout);
         }
     }
 }
@@ -344,30 +369,30 @@ mod tests {
     use tokio::runtime::Builder;
     use tokio::sync::mpsc;
 
-    use crate::upstream::connect::{Child, Command, Stream};
+    use crate::upstream::connect::{ByteStream, Child, ChildCommand};
     use crate::upstream::transport::http_pool::*;
 
-    /// Hands the server's side of each connection over.
-    struct Wired(mpsc::UnboundedSender<DuplexStream>);
+    /// Sends the server's end of each connection to a channel.
+    struct DuplexConnect(mpsc::UnboundedSender<DuplexStream>);
 
-    impl Dial for Wired {
+    impl Connect for DuplexConnect {
         fn connect<'a>(
             &'a self,
             _: &'a Uri,
             _: Duration,
-        ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
             let (ours, theirs) = duplex(64 * 1024);
             let _ = self.0.send(theirs);
-            async { Ok(Box::new(ours) as Box<dyn Stream>) }.boxed()
+            async { Ok(Box::new(ours) as Box<dyn ByteStream>) }.boxed()
         }
 
-        fn spawn(&self, _: &Command) -> io::Result<Child> {
+        fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
             Err(io::ErrorKind::Unsupported.into())
         }
     }
 
     struct World {
-        pool: Pool,
+        pool: HttpPool,
         servers: mpsc::UnboundedReceiver<DuplexStream>,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -378,25 +403,33 @@ mod tests {
             Self::keeping(32)
         }
 
-        fn keeping(most: usize) -> Self {
+        fn keeping(max_idle: usize) -> Self {
             let (sender, servers) = mpsc::unbounded_channel();
             let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
             let url = Uri::from_static("http://server/mcp");
-            let pool =
-                Pool::new(Arc::new(Wired(sender)), url, most, IDLE, tasks.clone(), stop.clone());
+            let pool = HttpPool::new(
+                Arc::new(DuplexConnect(sender)),
+                url,
+                max_idle,
+                DEFAULT_IDLE_TIMEOUT,
+                tasks.clone(),
+                stop.clone(),
+            );
             Self { pool, servers, tasks, stop }
         }
 
-        /// Begins an exchange.
-        fn ask(&self) -> impl Future<Output = Result<Response<Arrival>, NoResponse>> + use<> {
-            self.ask_by(Method::GET)
+        /// Starts an exchange.
+        fn start_get(
+            &self,
+        ) -> impl Future<Output = Result<Response<PooledBody>, SendError>> + use<> {
+            self.start(Method::GET)
         }
 
-        fn ask_by(
+        fn start(
             &self,
             method: Method,
-        ) -> impl Future<Output = Result<Response<Arrival>, NoResponse>> + use<> {
-            let (pool, sent) = (self.pool.clone(), Sent::default());
+        ) -> impl Future<Output = Result<Response<PooledBody>, SendError>> + use<> {
+            let (pool, sent) = (self.pool.clone(), SentFlag::default());
             let mut request = Request::new(Full::default());
             *request.method_mut() = method;
             async move { pool.send(request, &sent).await }
@@ -411,18 +444,18 @@ mod tests {
         }
     }
 
-    async fn say(server: &mut DuplexStream, text: &str) {
+    async fn respond(server: &mut DuplexStream, text: &str) {
         let mut request = [0_u8; 1_024];
         let read = server.read(&mut request).await.expect("a request");
         assert!(request[..read].starts_with(b"GET"));
-        server.write_all(text.as_bytes()).await.expect("room");
+        server.write_all(text.as_bytes()).await.expect("space");
     }
 
-    /// An exchange over the next new connection, which is pooled with it.
+    /// Completes an exchange over the next new connection, which is pooled after it.
     async fn exchange(world: &mut World) -> DuplexStream {
-        let (response, server) = tokio::join!(world.ask(), async {
+        let (response, server) = tokio::join!(world.start_get(), async {
             let mut server = world.servers.recv().await.expect("a connection");
-            say(&mut server, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+            respond(&mut server, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
             server
         });
         let mut body = response.expect("a response").into_body();
@@ -436,10 +469,10 @@ mod tests {
         let mut world = World::new();
         let mut server = exchange(&mut world).await;
         let again = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-        let (response, ()) = tokio::join!(world.ask(), say(&mut server, again));
+        let (response, ()) = tokio::join!(world.start_get(), respond(&mut server, again));
         drop(response.expect("a response over the same connection"));
         drop(server);
-        // Over another one.
+        // The next exchange uses another connection.
         let server = exchange(&mut world).await;
         drop(server);
         world.finish().await;
@@ -463,9 +496,9 @@ mod tests {
     async fn who_comes_back_takes_the_place_of_the_one_that_was_used_least_recently() {
         let mut world = World::keeping(1);
         let first = exchange(&mut world).await;
-        let lease = world.pool.shared.take_idle().expect("the first one");
+        let connection = world.pool.shared.take_idle().expect("the first one");
         let mut second = exchange(&mut world).await;
-        world.pool.shared.keep(lease, IDLE);
+        world.pool.shared.add_idle(connection, DEFAULT_IDLE_TIMEOUT);
         assert_eq!(second.read(&mut [0]).await.expect("an end"), 0);
         assert!(world.pool.shared.take_idle().is_some());
         drop(first);
@@ -477,7 +510,7 @@ mod tests {
         let mut world = World::new();
         let mut server = exchange(&mut world).await;
         let refusal = "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n";
-        let (response, ()) = tokio::join!(world.ask(), say(&mut server, refusal));
+        let (response, ()) = tokio::join!(world.start_get(), respond(&mut server, refusal));
         drop(response.expect("a response"));
         assert_eq!(server.read(&mut [0]).await.expect("an end"), 0);
         world.finish().await;
@@ -490,13 +523,13 @@ mod tests {
             assert!(server.read(&mut [0; 1_024]).await.expect("a request") > 0);
         };
         let server = exchange(&mut world).await;
-        let (broke, ()) = tokio::join!(world.ask_by(Method::POST), read_and_close(server));
-        assert!(matches!(broke, Err(NoResponse::Broke(_))));
+        let (broken, ()) = tokio::join!(world.start(Method::POST), read_and_close(server));
+        assert!(matches!(broken, Err(SendError::Broken(_))));
         let server = exchange(&mut world).await;
-        let (response, ()) = tokio::join!(world.ask(), async {
+        let (response, ()) = tokio::join!(world.start_get(), async {
             read_and_close(server).await;
             let mut server = world.servers.recv().await.expect("another connection");
-            say(&mut server, "HTTP/1.1 204 No Content\r\n\r\n").await;
+            respond(&mut server, "HTTP/1.1 204 No Content\r\n\r\n").await;
         });
         assert_eq!(response.expect("a response").status(), 204);
         world.finish().await;
@@ -508,7 +541,7 @@ mod tests {
         let mut server = exchange(&mut world).await;
         let begin = Instant::now();
         assert_eq!(server.read(&mut [0]).await.expect("an end"), 0);
-        assert_eq!(begin.elapsed(), IDLE);
+        assert_eq!(begin.elapsed(), DEFAULT_IDLE_TIMEOUT);
         world.tasks.close();
         world.tasks.wait().await;
         world.tasks.reopen();
@@ -520,9 +553,9 @@ mod tests {
     async fn a_body_that_the_end_of_all_cuts_is_broken_and_not_short() {
         let mut world = World::new();
         let begun = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nok";
-        let (response, server) = tokio::join!(world.ask(), async {
+        let (response, server) = tokio::join!(world.start_get(), async {
             let mut server = world.servers.recv().await.expect("a connection");
-            say(&mut server, begun).await;
+            respond(&mut server, begun).await;
             server
         });
         let mut body = response.expect("a response").into_body();
@@ -536,9 +569,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_response_that_is_dropped_closes_its_connection_at_once() {
         let mut world = World::new();
-        let (response, mut server) = tokio::join!(world.ask(), async {
+        let (response, mut server) = tokio::join!(world.start_get(), async {
             let mut server = world.servers.recv().await.expect("a connection");
-            say(&mut server, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+            respond(&mut server, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
             server
         });
         drop(response);

@@ -1,31 +1,32 @@
-//! How a connection ends whose one incoming stream all requests share: a child's, or that of the HTTP+SSE
-//! pair. One task keeps it alive and tells why it ended; here is what those hold who use it.
+//! Lifetime of a connection whose requests all share one incoming stream: that of a child process,
+//! or of the HTTP+SSE transport.
 //!
-//! Promise: who waits for the end learns it, with its reason where there is one.
+//! One task keeps the connection alive and publishes why it ended; this is the handle of those who
+//! use it.
 //!
-//! Knows nothing of: what the connection carries, and what keeps it alive.
+//! Invariant: a waiter learns of the end, with its reason where there is one.
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The life of such a connection. Dropping it asks the connection to end: whoever forgets a wire must not
-/// leave a child or a stream behind.
-pub(crate) struct Life {
-    /// Why the connection has ended, once it has. Whoever keeps it alive tells.
+/// Handle of a connection that one task keeps alive. Dropping it closes the connection, so that a
+/// forgotten transport leaves no child and no stream behind.
+pub(crate) struct ConnectionLifetime {
+    /// Reason of the end, once the connection has ended. The task that keeps it alive sets it.
     pub(crate) ended: watch::Receiver<Option<String>>,
-    /// Asks the connection to end.
+    /// Closes the connection when it fires.
     pub(crate) closing: CancellationToken,
-    /// Nothing is left of the connection.
+    /// Fires when nothing is left of the connection.
     pub(crate) gone: CancellationToken,
-    /// What is said as long as nobody has told why.
-    pub(crate) unexplained: &'static str,
+    /// Reason that is reported while none has been set.
+    pub(crate) default_reason: &'static str,
 }
 
-impl Life {
-    /// Waits until the connection has ended and tells why. Cancel-safe.
+impl ConnectionLifetime {
+    /// Waits until the connection has ended and returns the reason. Cancel-safe.
     pub(crate) async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
-        // An error means that nobody keeps the connection alive any more.
+        // An error means that the task that kept the connection alive is gone.
         let _ = ended.wait_for(Option::is_some).await;
         self.reason()
     }
@@ -41,13 +42,13 @@ impl Life {
         self.gone.cancelled().await;
     }
 
-    /// Why the connection has ended, or is about to.
+    /// Reason why the connection has ended, or is about to end.
     pub(crate) fn reason(&self) -> String {
-        self.ended.borrow().clone().unwrap_or_else(|| self.unexplained.into())
+        self.ended.borrow().clone().unwrap_or_else(|| self.default_reason.into())
     }
 }
 
-impl Drop for Life {
+impl Drop for ConnectionLifetime {
     fn drop(&mut self) {
         self.closing.cancel();
     }

@@ -1,78 +1,78 @@
-//! How slowly a message may arrive over HTTP once it has begun.
+//! Minimum transfer rate of a message over HTTP, once it has begun.
 //!
-//! Promises: a message that has begun brings [`STEP_BYTES`], or its end, within each [`STEP`] in which it is waited
-//! for; so one that drips is given up, however long its call may take. What has not begun takes its time: a server that
-//! thinks, a stream that idles or carries comments, white space that keeps a body alive. Time in which nobody
-//! reads, since a client is slow, does not count.
-//!
-//! Knows nothing of: what the bytes mean.
+//! Invariants: a message that has begun brings [`WINDOW_BYTES`], or its end, within each [`WINDOW`]
+//! of waiting, so one that drips is given up, however long its call may take. The time before a
+//! message begins is not limited: a server that computes, an idle stream or one with comments,
+//! white space that keeps a body alive. Time in which Weir does not read, because a client is slow,
+//! does not count.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-/// How long the next [`STEP_BYTES`] of a message may take: at 1 KiB a second.
-const STEP: Duration = Duration::from_secs(30);
-const STEP_BYTES: usize = 30 * 1024;
+/// Time for the next [`WINDOW_BYTES`] of a message: a rate of 1 KiB a second.
+const WINDOW: Duration = Duration::from_secs(30);
+const WINDOW_BYTES: usize = 30 * 1024;
 
-/// What is said of a message that arrives too slowly.
-pub(crate) const TOO_SLOW: &str = "its answer arrives at less than 1 KiB a second";
+/// Error text for a message that arrives too slowly.
+pub(crate) const TOO_SLOW: &str = "its response arrives at less than 1 KiB per second";
 
-/// The pace of one stream of bytes.
+/// Minimum rate of one stream of bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct MinRate {
     /// `None` between messages.
-    step: Option<Step>,
+    window: Option<RateWindow>,
 }
 
 #[derive(Debug)]
-struct Step {
+struct RateWindow {
     bytes: usize,
-    /// How much longer it may be waited for.
-    left: Duration,
+    /// Remaining time.
+    remaining: Duration,
 }
 
-impl Step {
-    const BEGUN: Self = Self { bytes: 0, left: STEP };
+impl RateWindow {
+    const FULL: Self = Self { bytes: 0, remaining: WINDOW };
 }
 
-impl Pace {
-    /// Waits for what comes next; `None` if a message that has begun has had its time. Cancel-safe if `next` is.
+impl MinRate {
+    /// Waits for the next bytes; `None` if the time of a message that has begun is used up.
+    /// Cancel-safe if `next` is.
     pub(crate) async fn wait<T>(&mut self, next: impl Future<Output = T>) -> Option<T> {
-        let Some(step) = &mut self.step else { return Some(next.await) };
-        let waiting = Waiting { since: Instant::now(), left: &mut step.left };
-        timeout(*waiting.left, next).await.ok()
+        let Some(window) = &mut self.window else { return Some(next.await) };
+        let timer = WaitTimer { since: Instant::now(), remaining: &mut window.remaining };
+        timeout(*timer.remaining, next).await.ok()
     }
 
-    /// Some more has come. The first of it that is no white space begins a message.
-    pub(crate) fn took(&mut self, piece: &[u8]) {
-        match &mut self.step {
+    /// Counts received bytes. The first that are not white space begin a message.
+    pub(crate) fn on_bytes(&mut self, piece: &[u8]) {
+        match &mut self.window {
             None if piece.iter().all(u8::is_ascii_whitespace) => {}
-            None => self.step = Some(Step::BEGUN),
-            Some(step) => {
-                step.bytes += piece.len();
-                if step.bytes >= STEP_BYTES {
-                    *step = Step::BEGUN;
+            None => self.window = Some(RateWindow::FULL),
+            Some(window) => {
+                window.bytes += piece.len();
+                if window.bytes >= WINDOW_BYTES {
+                    *window = RateWindow::FULL;
                 }
             }
         }
     }
 
-    /// A message has ended, and perhaps another one begun.
-    pub(crate) fn ended(&mut self, has_begun: bool) {
-        self.step = has_begun.then_some(Step::BEGUN);
+    /// Records that a message has ended, and whether another one has begun.
+    pub(crate) fn on_message_end(&mut self, has_begun: bool) {
+        self.window = has_begun.then_some(RateWindow::FULL);
     }
 }
 
-/// Takes the time that was waited from what is left, also if the wait is dropped.
-struct Waiting<'a> {
+/// Subtracts the waited time from the remaining time, also if the wait is dropped.
+struct WaitTimer<'a> {
     since: Instant,
-    left: &'a mut Duration,
+    remaining: &'a mut Duration,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitTimer<'_> {
     fn drop(&mut self) {
-        *self.left = self.left.saturating_sub(self.since.elapsed());
+        *self.remaining = self.remaining.saturating_sub(self.since.elapsed());
     }
 }
 
@@ -84,30 +84,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn f11_time_in_which_nobody_waits_does_not_count_and_a_wait_that_is_dropped_does() {
-        let mut pace = Pace::default();
-        pace.took(b" {");
+        let mut min_rate = MinRate::default();
+        min_rate.on_bytes(b" {");
         sleep(Duration::from_secs(3600)).await;
-        assert_eq!(pace.wait(sleep(Duration::from_secs(10))).await, Some(()));
-        assert!(timeout(Duration::from_secs(15), pace.wait(sleep(STEP))).await.is_err());
+        assert_eq!(min_rate.wait(sleep(Duration::from_secs(10))).await, Some(()));
+        assert!(timeout(Duration::from_secs(15), min_rate.wait(sleep(WINDOW))).await.is_err());
         let begin = Instant::now();
-        assert_eq!(pace.wait(sleep(STEP)).await, None);
+        assert_eq!(min_rate.wait(sleep(WINDOW)).await, None);
         assert_eq!(begin.elapsed(), Duration::from_secs(5));
-        // What is there at once is taken all the same.
-        assert_eq!(pace.wait(std::future::ready(())).await, Some(()));
+        // Bytes that are ready at once are read all the same.
+        assert_eq!(min_rate.wait(std::future::ready(())).await, Some(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn f11_each_thirty_kibibytes_buy_thirty_seconds() {
-        let mut pace = Pace::default();
-        pace.took(b"{");
+        let mut min_rate = MinRate::default();
+        min_rate.on_bytes(b"{");
         for _ in 0..100 {
-            assert_eq!(pace.wait(sleep(Duration::from_secs(29))).await, Some(()));
-            pace.took(&[b'x'; STEP_BYTES]);
+            assert_eq!(min_rate.wait(sleep(Duration::from_secs(29))).await, Some(()));
+            min_rate.on_bytes(&[b'x'; WINDOW_BYTES]);
         }
         for _ in 0..29 {
-            assert_eq!(pace.wait(sleep(Duration::from_secs(1))).await, Some(()));
-            pace.took(&[b'x'; 1_000]);
+            assert_eq!(min_rate.wait(sleep(Duration::from_secs(1))).await, Some(()));
+            min_rate.on_bytes(&[b'x'; 1_000]);
         }
-        assert_eq!(pace.wait(sleep(Duration::from_secs(2))).await, None);
+        assert_eq!(min_rate.wait(sleep(Duration::from_secs(2))).await, None);
     }
 }

@@ -1,11 +1,9 @@
-//! The stdio wire: one message a line, to and from a child process.
+//! stdio transport: newline-delimited messages to and from a child process.
 //!
-//! Promises: the reader and the writer are tasks of their own and neither ever waits for a client,
-//! so one slow client cannot stall the calls of the others. What stands on standard output and is no
-//! message is skipped and counted; a child that writes too much of that, or answers what nobody asked, is ended. When the child ends, every open request ends at once, with the
-//! reason.
-//!
-//! Knows nothing of: protocol eras.
+//! Invariants: the reader and the writer are separate tasks and neither waits for a client, so one
+//! slow client cannot stall the calls of the others. Lines on standard output that are no messages
+//! are skipped and counted; a child that writes too many of them, or sends responses that were not
+//! requested, is ended. When the child ends, every request in flight ends at once, with the reason.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,328 +17,351 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
-use crate::line_codec::{Line, Lines};
-use crate::memory_budget::{Budget, Unheld};
-use crate::upstream::call::active_call::MAX_ASKING;
-use crate::upstream::connect::{Child, Number};
-use crate::upstream::message::{Answer, Cancel, Failure, Outgoing, cancelled};
-use crate::upstream::transport::child::{self, Tail};
-use crate::upstream::transport::demux::{self, Inbox, Taken};
-use crate::upstream::transport::dispatcher::{Claim, Ear};
-use crate::upstream::transport::junk_limits::NonsenseLimits;
-use crate::upstream::transport::lifetime::Life;
-use crate::upstream::{Limits, Settings};
+use crate::line_codec::{DecodedLine, LineDecoder};
+use crate::memory_budget::{BufferError, MemoryBudget};
+use crate::upstream::connect::{Child, ProcessId};
+use crate::upstream::input_requests::MAX_SUSPENDED;
+use crate::upstream::message::{
+    CancelMode, OutboundRequest, TransportError, TransportResponse, cancel_notification,
+};
+use crate::upstream::process::stderr_tail::StderrTail;
+use crate::upstream::quote::quote;
+use crate::upstream::transport::child;
+use crate::upstream::transport::demux::{self, Demuxed, ResponseDemux};
+use crate::upstream::transport::dispatcher::{Dispatcher, PendingResponse};
+use crate::upstream::transport::junk_limits::JunkLimits;
+use crate::upstream::transport::lifetime::ConnectionLifetime;
+use crate::upstream::{Settings, UpstreamLimits};
 
-/// Places in the write queue beyond those of the calls: lists, the subscription, answers to pings.
-const SPARE_PLACES: usize = 64;
-/// How many requests may wait to be written to a child that does not read; and how long a further one waits for that.
-const MAX_UNREAD: usize = 64;
-const UNREAD_WAIT: Duration = Duration::from_secs(1);
+/// Capacity of the write queue beyond the calls: lists, the subscription, responses to pings.
+const EXTRA_QUEUE_SLOTS: usize = 64;
+/// Maximum number of requests that wait to be written to a child that does not read its standard
+/// input, and the time for which a further request waits for one of these slots.
+const MAX_UNWRITTEN: usize = 64;
+const WRITE_WAIT: Duration = Duration::from_secs(1);
 
-/// How much may stand on standard output before the first message, in bytes: a banner is shorter.
+/// Maximum size of the output before the first message, in bytes: a banner is shorter.
 const MAX_PREFACE_BYTES: usize = 64 * 1024;
 
-/// As much as a pipe holds is written together, and the rest of a line.
-const TOGETHER_BYTES: usize = 64 * 1024;
+/// Size up to which waiting lines are written together: what a pipe holds. The line that reaches it
+/// is written whole.
+const MAX_WRITE_BYTES: usize = 64 * 1024;
 
-/// How much of a line that is no message is quoted.
+/// Characters of an invalid line that are quoted.
 const MAX_QUOTED_CHARS: usize = 200;
 
-/// A running child and the requests that are open on it. Cheap to clone.
+/// Connection to a running child process. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Wire {
+pub(crate) struct StdioTransport {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    ear: Arc<Ear>,
-    /// Lines for the writer. When it is full the child does not read: what is owed to it is dropped.
-    outbox: mpsc::Sender<Outbound>,
-    /// The places of requests that are not written yet. When all are taken the child does not read: a further
-    /// request is refused after [`UNREAD_WAIT`].
-    unread: Arc<Semaphore>,
-    /// The child's, which its keeper ends.
-    life: Life,
-    junk: Arc<JunkLines>,
-    /// The child's number.
-    process: Option<Number>,
-    /// What it said last on standard error.
-    tail: Tail,
+    dispatcher: Arc<Dispatcher>,
+    /// Lines for the writer. When the queue is full the child does not read its input, and further
+    /// responses to its requests are dropped.
+    outbox: mpsc::Sender<OutboundLine>,
+    /// Permits of requests that are not written yet. When all are taken the child does not read its
+    /// input: a further request fails after [`WRITE_WAIT`].
+    write_permits: Arc<Semaphore>,
+    /// Lifetime of the child; its [`ChildMonitor`] ends it.
+    lifetime: ConnectionLifetime,
+    invalid_lines: Arc<InvalidLines>,
+    process: Option<ProcessId>,
+    stderr_tail: StderrTail,
 }
 
-/// A line for the child, and the place of a request, which is free once the line is written.
-struct Outbound {
+/// Line for the child, with the permit of a request, which is released once the line is written.
+struct OutboundLine {
     line: Bytes,
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
-impl From<Bytes> for Outbound {
+impl From<Bytes> for OutboundLine {
     fn from(line: Bytes) -> Self {
-        Self { line, place: None }
+        Self { line, permit: None }
     }
 }
 
-/// Lines on standard output that were no message.
+/// Counter of the lines on standard output that were no messages.
 #[derive(Debug, Default)]
-struct JunkLines {
+struct InvalidLines {
     count: AtomicUsize,
     first: OnceLock<String>,
 }
 
-impl Wire {
-    /// Starts the tasks that serve a child: reader, writer and keeper. They end with it.
+impl StdioTransport {
+    /// Starts the tasks that serve a child: reader, writer and monitor. They end with the child.
     pub(crate) fn start(
         child: Child,
-        ear: Arc<Ear>,
+        dispatcher: Arc<Dispatcher>,
         settings: &Settings,
-        budget: &Budget,
+        budget: &MemoryBudget,
         tasks: &TaskTracker,
     ) -> Self {
-        let Limits { concurrency, max_message, .. } = settings.limits;
-        // Each call holds a place for its cancellation beside the one for itself (see `exchange`), and keeps
-        // it while it waits for its client without having a turn.
-        let (outbox, lines) = mpsc::channel(2 * concurrency + MAX_ASKING + SPARE_PLACES);
+        let UpstreamLimits { concurrency, max_message, .. } = settings.limits;
+        // Each call reserves a slot for its cancellation beside the one for its request (see
+        // `exchange`), and keeps it while it waits for its client without a concurrency permit.
+        let (outbox, lines) = mpsc::channel(2 * concurrency + MAX_SUSPENDED + EXTRA_QUEUE_SLOTS);
         let (ended_sender, ended) = watch::channel(None);
         let closing = CancellationToken::new();
         let (gone, broken) = (CancellationToken::new(), CancellationToken::new());
-        let junk = Arc::new(JunkLines::default());
-        let unhealthy = Arc::new(OnceLock::new());
+        let invalid_lines = Arc::new(InvalidLines::default());
+        let kill_reason = Arc::new(OnceLock::new());
 
         let process = child.process.id();
         tasks.spawn(write(child.stdin, lines, closing.clone(), broken.clone()));
-        let reader = Reader {
+        let reader = StdoutReader {
             stdout: child.stdout,
-            lines: Lines::new(max_message).counted(budget),
+            lines: LineDecoder::new(max_message).with_budget(budget),
             max_message,
-            inbox: Inbox { ear: Arc::clone(&ear) },
+            demux: ResponseDemux { dispatcher: Arc::clone(&dispatcher) },
             outbox: outbox.downgrade(),
-            junk: Arc::clone(&junk),
-            preface: 0,
-            has_spoken: false,
-            limits: NonsenseLimits::default(),
+            invalid_lines: Arc::clone(&invalid_lines),
+            preface_bytes: 0,
+            has_message: false,
+            limits: JunkLimits::default(),
             workload: Workload::default(),
         };
-        let keeper = child::Keeper {
+        let monitor = child::ChildMonitor {
             process: child.process,
             stderr: child.stderr,
-            ear: Arc::clone(&ear),
+            dispatcher: Arc::clone(&dispatcher),
             closing: closing.clone(),
             broken: broken.clone(),
-            unhealthy: Arc::clone(&unhealthy),
+            kill_reason: Arc::clone(&kill_reason),
             ended: ended_sender,
             gone: gone.clone(),
-            patience: [settings.timeouts.stop, settings.timeouts.terminate],
+            stop_timeouts: [settings.timeouts.stop, settings.timeouts.terminate],
         };
-        let read = gone.clone();
+        let until_gone = gone.clone();
         tasks.spawn(async move {
-            // The guard tells the keeper also if the reader panics.
+            // The guard notifies the monitor also if the reader panics.
             let _guard = broken.drop_guard();
-            if let Some(Err(reason)) = read.run_until_cancelled(reader.run()).await {
-                let _ = unhealthy.set(reason);
+            if let Some(Err(reason)) = until_gone.run_until_cancelled(reader.run()).await {
+                let _ = kill_reason.set(reason);
             }
         });
-        let tail = keeper.start(tasks);
-        let life = Life { ended, closing, gone, unexplained: "the process is ending" };
-        let unread = Arc::new(Semaphore::new(MAX_UNREAD));
-        Self { shared: Arc::new(Shared { ear, outbox, unread, life, junk, process, tail }) }
+        let stderr_tail = monitor.start(tasks);
+        let lifetime =
+            ConnectionLifetime { ended, closing, gone, default_reason: "the process is ending" };
+        let write_permits = Arc::new(Semaphore::new(MAX_UNWRITTEN));
+        Self {
+            shared: Arc::new(Shared {
+                dispatcher,
+                outbox,
+                write_permits,
+                lifetime,
+                invalid_lines,
+                process,
+                stderr_tail,
+            }),
+        }
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     ///
-    /// The place of its cancellation in the write queue is taken before the request is sent, so that
-    /// dropping the future can always tell the child, without waiting.
-    pub(crate) async fn exchange(&self, mut request: Outgoing) -> Result<Answer, Failure> {
+    /// The slot of its cancellation in the write queue is reserved before the request is sent, so
+    /// that dropping the future can always notify the child without waiting.
+    pub(crate) async fn exchange(
+        &self,
+        mut request: OutboundRequest,
+    ) -> Result<TransportResponse, TransportError> {
         let shared = &*self.shared;
-        let unsent = || Failure::Unsent(self.shared.life.reason());
-        let farewell = match request.cancel {
-            Cancel::Never => None,
-            Cancel::Notify | Cancel::HangUp => {
+        let unsent = || TransportError::NotSent(self.shared.lifetime.reason());
+        let cancel_slot = match request.cancel {
+            CancelMode::Never => None,
+            CancelMode::Notify | CancelMode::CloseStream => {
                 Some(shared.outbox.clone().reserve_owned().await.map_err(|_| unsent())?)
             }
         };
-        let unread = Arc::clone(&shared.unread).acquire_owned();
-        let unread = timeout(UNREAD_WAIT, unread).await.map_err(|_| Failure::Deaf)?;
-        let place = shared.outbox.reserve().await.map_err(|_| unsent())?;
-        let claim = shared.ear.enter(&request).ok_or_else(unsent)?;
-        request.sent.begin();
-        place.send(Outbound { line: request.write(claim.id()), place: unread.ok() });
-        let mut open = Open { claim, farewell };
-        let answer = demux::answer(&mut open.claim).await;
-        answer.unwrap_or_else(|| Err(Failure::Broke(self.shared.life.reason())))
+        let write_permit = Arc::clone(&shared.write_permits).acquire_owned();
+        let write_permit =
+            timeout(WRITE_WAIT, write_permit).await.map_err(|_| TransportError::StdinBlocked)?;
+        let slot = shared.outbox.reserve().await.map_err(|_| unsent())?;
+        let response = shared.dispatcher.register(&request).ok_or_else(unsent)?;
+        request.sent.mark_sent();
+        slot.send(OutboundLine { line: request.write(response.id()), permit: write_permit.ok() });
+        let mut in_flight = StdioRequest { response, cancel_slot };
+        let answer = demux::wait_for_response(&mut in_flight.response).await;
+        answer.unwrap_or_else(|| Err(TransportError::ConnectionLost(self.shared.lifetime.reason())))
     }
 
-    pub(crate) async fn notify(&self, message: Bytes) -> Result<(), Failure> {
+    pub(crate) async fn notify(&self, message: Bytes) -> Result<(), TransportError> {
         let sent = self.shared.outbox.send(message.into()).await;
-        sent.map_err(|_| Failure::Unsent(self.shared.life.reason()))
+        sent.map_err(|_| TransportError::NotSent(self.shared.lifetime.reason()))
     }
 
-    /// Sends what the child is owed, as far as it reads.
-    pub(crate) fn send_back(&self, replies: Vec<Bytes>) {
+    /// Sends responses to the child's own requests; those that do not fit into the queue are
+    /// dropped.
+    pub(crate) fn send_replies(&self, replies: Vec<Bytes>) {
         for reply in replies {
             if self.shared.outbox.try_send(reply.into()).is_err() {
-                self.shared.ear.vitals.dropped();
+                self.shared.dispatcher.health.message_dropped();
             }
         }
     }
 
-    /// Waits until the child has ended and tells why. Cancel-safe.
+    /// Waits until the child has ended and returns the reason. Cancel-safe.
     pub(crate) async fn ended(&self) -> String {
-        self.shared.life.ended().await
+        self.shared.lifetime.ended().await
     }
 
-    /// Ends the child, step by step, and returns when it is gone.
+    /// Ends the child, in steps, and returns when it is gone.
     pub(crate) async fn close(&self) {
-        self.shared.life.close().await;
+        self.shared.lifetime.close().await;
     }
 
-    /// The child's number, if it has one, and the last of its standard error.
-    pub(crate) fn child(&self) -> (Option<Number>, Tail) {
-        (self.shared.process, self.shared.tail.clone())
+    /// The child's process id, if it has one, and the tail of its standard error.
+    pub(crate) fn child(&self) -> (Option<ProcessId>, StderrTail) {
+        (self.shared.process, self.shared.stderr_tail.clone())
     }
 
     /// Whether the child has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.shared.life.has_ended()
+        self.shared.lifetime.has_ended()
     }
 
-    /// What stood on standard output and was no message, for whoever wonders why nothing works.
-    pub(crate) fn junk(&self) -> Option<String> {
-        let first = self.shared.junk.first.get()?;
-        let count = self.shared.junk.count.load(Ordering::Relaxed);
+    /// Describes the lines on standard output that were no messages, for the reason of a failed
+    /// start.
+    pub(crate) fn invalid_output(&self) -> Option<String> {
+        let first = self.shared.invalid_lines.first.get()?;
+        let count = self.shared.invalid_lines.count.load(Ordering::Relaxed);
         let lines = if count == 1 { "line".to_owned() } else { format!("{count} lines, first") };
-        Some(format!("its standard output held what is no message ({lines}: \"{first}\")"))
+        Some(format!("its standard output contained invalid messages ({lines}: \"{first}\")"))
     }
 }
 
-/// An open request. Dropping it while it is open tells the child.
-struct Open {
-    claim: Claim,
-    farewell: Option<mpsc::OwnedPermit<Outbound>>,
+/// Request in flight. Dropping it before its response cancels it at the child.
+struct StdioRequest {
+    response: PendingResponse,
+    cancel_slot: Option<mpsc::OwnedPermit<OutboundLine>>,
 }
 
-impl Drop for Open {
+impl Drop for StdioRequest {
     fn drop(&mut self) {
-        let Some(place) = self.farewell.take() else { return };
-        if self.claim.is_open() {
-            place.send(cancelled(self.claim.id()).into());
+        let Some(slot) = self.cancel_slot.take() else { return };
+        if self.response.is_open() {
+            slot.send(cancel_notification(self.response.id()).into());
         }
     }
 }
 
 // === Reader ===
 
-struct Reader {
+struct StdoutReader {
     stdout: Box<dyn AsyncRead + Send + Unpin>,
-    lines: Lines,
+    lines: LineDecoder,
     max_message: usize,
-    inbox: Inbox,
-    /// Weak: the writer ends when nobody else sends any more.
-    outbox: mpsc::WeakSender<Outbound>,
-    junk: Arc<JunkLines>,
-    /// How many bytes came before the first message.
-    preface: usize,
-    has_spoken: bool,
-    limits: NonsenseLimits,
+    demux: ResponseDemux,
+    /// Weak, so that the writer ends when no other sender is left.
+    outbox: mpsc::WeakSender<OutboundLine>,
+    invalid_lines: Arc<InvalidLines>,
+    /// Bytes received before the first message.
+    preface_bytes: usize,
+    has_message: bool,
+    limits: JunkLimits,
     workload: Workload,
 }
 
-impl Reader {
-    /// Reads lines until standard output ends. Never waits for anything else. An error is why nobody can make sense of
-    /// the child any more.
+impl StdoutReader {
+    /// Reads lines until standard output ends, and waits for nothing else. An error is the reason
+    /// why the child's output cannot be used any more.
     async fn run(mut self) -> Result<(), String> {
         while let Ok(1..) = self.stdout.read_buf(self.lines.buffer()).await {
             loop {
                 let line = self.lines.next_line();
-                let padding = self.limits.padding(self.lines.take_empty());
-                let skipped = self.limits.skipped(self.lines.take_skipped());
-                padding.and(skipped).map_err(|much| much.to_string())?;
+                let padding = self.limits.count_padding(self.lines.take_empty_lines());
+                let skipped = self.limits.count_skipped(self.lines.take_skipped_bytes());
+                padding.and(skipped).map_err(|exceeded| exceeded.to_string())?;
                 self.workload.add(match &line {
-                    Some(Line::Whole(line)) => line.len(),
+                    Some(DecodedLine::Whole(line)) => line.len(),
                     _ => 0,
                 });
                 self.workload.yield_if_due().await;
                 let Some(line) = line else { break };
-                self.take(line)?;
+                self.handle_line(line)?;
             }
         }
-        // A process may end without ending its last line.
-        self.lines.last_line().map_or(Ok(()), |line| self.take(line))
+        // A process may end without terminating its last line.
+        self.lines.last_line().map_or(Ok(()), |line| self.handle_line(line))
     }
 
-    fn take(&mut self, line: Line) -> Result<(), String> {
+    fn handle_line(&mut self, line: DecodedLine) -> Result<(), String> {
         match line {
-            Line::Whole(line) => self.hear(line),
-            Line::TooLong(head) => {
-                self.inbox.refuse(&head, b"", Unheld::TooLarge(self.max_message));
-                self.limits.oversized().map_err(|much| much.to_string())
+            DecodedLine::Whole(line) => self.dispatch(line),
+            DecodedLine::TooLong(head) => {
+                self.demux.skip(&head, b"", BufferError::TooLarge(self.max_message));
+                self.limits.count_oversized().map_err(|exceeded| exceeded.to_string())
             }
-            Line::NoRoom(head) => {
-                // Nothing that it could help.
-                self.inbox.refuse(&head, b"", Unheld::NoRoom);
+            DecodedLine::BudgetExhausted(head) => {
+                // The child is not to blame for Weir's memory budget, so this does not count
+                // against it.
+                self.demux.skip(&head, b"", BufferError::BudgetExhausted);
                 Ok(())
             }
         }
     }
 
-    fn hear(&mut self, line: Bytes) -> Result<(), String> {
-        let Taken { replies, useless } = match self.inbox.take(line.clone()) {
-            Ok(taken) => taken,
+    fn dispatch(&mut self, line: Bytes) -> Result<(), String> {
+        let Demuxed { replies, junk_counts } = match self.demux.demux(line.clone()) {
+            Ok(demuxed) => demuxed,
             Err(why) => {
-                self.junk.count.fetch_add(1, Ordering::Relaxed);
-                self.inbox.ear.vitals.junk();
-                let quoted = child::quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
-                let upstream = &self.inbox.ear.name;
-                tracing::debug!(%upstream, line = quoted, %why, "a line on standard output is no message");
-                let first = self.junk.first.get_or_init(|| quoted);
-                self.preface += line.len() + 1;
-                if !self.has_spoken && self.preface > MAX_PREFACE_BYTES {
+                self.invalid_lines.count.fetch_add(1, Ordering::Relaxed);
+                self.demux.dispatcher.health.invalid_line();
+                let quoted = quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
+                let upstream = &self.demux.dispatcher.name;
+                tracing::debug!(%upstream, line = quoted, %why, "invalid line on standard output");
+                let first = self.invalid_lines.first.get_or_init(|| quoted);
+                self.preface_bytes += line.len() + 1;
+                if !self.has_message && self.preface_bytes > MAX_PREFACE_BYTES {
                     return Err(format!(
-                        "its standard output begins with what is no message: \"{first}\""
+                        "its standard output does not begin with a message: \"{first}\""
                     ));
                 }
-                return self.limits.junk().map_err(|much| much.to_string());
+                return self.limits.count_invalid().map_err(|exceeded| exceeded.to_string());
             }
         };
-        self.has_spoken = true;
-        self.limits.message(&useless).map_err(|much| much.to_string())?;
+        self.has_message = true;
+        self.limits.count_message(&junk_counts).map_err(|exceeded| exceeded.to_string())?;
         for reply in replies {
-            // Full means that the child does not read its own answers.
+            // A full queue means that the child does not read the responses that it requested.
             if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(reply.into()).is_err()) {
-                self.inbox.ear.vitals.dropped();
+                self.demux.dispatcher.health.message_dropped();
             }
         }
         Ok(())
     }
 }
 
-/// Writes lines until the wire closes or the child reads no more, those together that wait together. Never waits for
-/// anything but the child.
+/// Writes lines until the transport closes or the child stops reading. Lines that wait at the same
+/// time are written together. Waits for nothing but the child.
 async fn write(
     mut stdin: Box<dyn AsyncWrite + Send + Unpin>,
-    mut lines: mpsc::Receiver<Outbound>,
+    mut lines: mpsc::Receiver<OutboundLine>,
     closing: CancellationToken,
     broken: CancellationToken,
 ) {
     let work = async {
         while let Some(first) = lines.recv().await {
             let mut framed = BytesMut::with_capacity(first.line.len() + 1);
-            // Held until they are written.
-            let mut places = Vec::new();
+            // The permits are released once the lines are written.
+            let mut permits = Vec::new();
             let mut next = Some(first);
-            while let Some(Outbound { line, place }) = next {
+            while let Some(OutboundLine { line, permit }) = next {
                 framed.extend_from_slice(&line);
                 framed.extend_from_slice(b"\n");
-                places.extend(place);
-                next = if framed.len() < TOGETHER_BYTES { lines.try_recv().ok() } else { None };
+                permits.extend(permit);
+                next = if framed.len() < MAX_WRITE_BYTES { lines.try_recv().ok() } else { None };
             }
             stdin.write_all(&framed).await?;
             stdin.flush().await?;
         }
         std::io::Result::Ok(())
     };
-    // Dropping the work closes the child's standard input.
+    // Dropping `work` closes the child's standard input.
     if let Some(Err(error)) = closing.run_until_cancelled(work).await {
-        tracing::debug!(%error, "the child reads no more");
+        tracing::debug!(%error, "child stopped reading standard input");
         broken.cancel();
     }
 }
@@ -353,7 +374,7 @@ mod tests {
 
     use crate::upstream::transport::stdio::*;
 
-    /// Tells of each write by itself.
+    /// Sends each write to a channel.
     struct Stdin(mpsc::UnboundedSender<Bytes>);
 
     impl AsyncWrite for Stdin {
@@ -379,13 +400,13 @@ mod tests {
     async fn lines_that_wait_are_written_together_but_not_behind_as_much_as_a_pipe_holds() {
         let ((written, mut writes), (outbox, lines)) =
             (mpsc::unbounded_channel(), mpsc::channel(8));
-        let places = Arc::new(Semaphore::new(1));
-        let place = Arc::clone(&places).try_acquire_owned().ok();
-        let large = Bytes::from("x".repeat(TOGETHER_BYTES));
-        let first = Outbound { line: Bytes::from_static(b"a"), place };
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = Arc::clone(&permits).try_acquire_owned().ok();
+        let large = Bytes::from("x".repeat(MAX_WRITE_BYTES));
+        let first = OutboundLine { line: Bytes::from_static(b"a"), permit };
         let others = [Bytes::from_static(b"b"), large.clone(), Bytes::from_static(b"c")];
-        for line in [first].into_iter().chain(others.map(Outbound::from)) {
-            outbox.try_send(line).expect("room");
+        for line in [first].into_iter().chain(others.map(OutboundLine::from)) {
+            outbox.try_send(line).expect("space");
         }
         drop(outbox);
         let token = CancellationToken::new();
@@ -394,6 +415,6 @@ mod tests {
         assert_eq!(writes.recv().await.expect("a write"), expected);
         assert_eq!(writes.recv().await.expect("another"), "c\n");
         assert!(writes.recv().await.is_none());
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(permits.available_permits(), 1);
     }
 }

@@ -1,11 +1,9 @@
-//! The HTTP wire: one message a request, answered by a JSON body or an event stream.
+//! Streamable HTTP transport: one message per request, answered by a JSON body or an event stream.
 //!
-//! Promises: a request is written at most once. Dropping an exchange closes its response stream at
-//! once, and sends a cancellation where the dialect wants one. An event stream that ends after an
-//! event with an id, but without the answer, is taken up again where the dialect wants that; taking a
-//! stream up is not sending the request again.
-//!
-//! Knows nothing of: protocol eras and sessions; the headers that differ come with each request.
+//! Invariants: a request is written at most once. Dropping an exchange closes its response stream
+//! at once, and sends a cancellation where the era requires one. An event stream that ends after an
+//! event with an id, but without the response, is resumed where the era supports that; resuming a
+//! stream does not send the request again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,207 +11,249 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::HeaderMap;
 
-use crate::mcp::call::{Body, Outcome};
+use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::sse::Event;
-use crate::upstream::message::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
-use crate::upstream::transport::dispatcher::{Claim, Ear, Heard};
-use crate::upstream::transport::http_client::{Courier, refusal};
-use crate::upstream::transport::json_body::{self, Read};
-use crate::upstream::transport::sse_body::{Events, Media, Oversize, media_type};
+use crate::upstream::message::{
+    CancelMode, OutboundRequest, SentFlag, TransportError, TransportResponse, cancel_notification,
+};
+use crate::upstream::transport::dispatcher::{Dispatched, Dispatcher, PendingResponse};
+use crate::upstream::transport::http_client::{HttpClient, read_error_response};
+use crate::upstream::transport::json_body::{self, JsonBody};
+use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 
-/// When a lost stream is taken up again where the server does not say; and never sooner than this.
+/// Pause before a broken stream is resumed if the server sets none; and the shortest pause.
 const RESUME_AFTER: Duration = Duration::from_secs(1);
 const RESUME_AT_LEAST: Duration = Duration::from_millis(50);
-/// How many times in a row taking a stream up may fail.
+/// Maximum number of consecutive failures to resume a stream.
 const RESUME_TRIES: u32 = 3;
 
-/// A server behind a URL and the requests that are open on it. Cheap to clone.
+/// Connection to a server behind a URL. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Wire {
-    courier: Courier,
-    ear: Arc<Ear>,
+pub(crate) struct StreamableHttpTransport {
+    http_client: HttpClient,
+    dispatcher: Arc<Dispatcher>,
 }
 
-impl Wire {
-    pub(crate) fn new(courier: Courier, ear: Arc<Ear>) -> Self {
-        Self { courier, ear }
+impl StreamableHttpTransport {
+    pub(crate) fn new(http_client: HttpClient, dispatcher: Arc<Dispatcher>) -> Self {
+        Self { http_client, dispatcher }
     }
 
-    /// Sends a request and waits for its answer.
-    pub(crate) async fn exchange(&self, mut request: Outgoing) -> Result<Answer, Failure> {
-        let closed = || Failure::Unsent("the connection is closing".into());
-        let claim = self.ear.enter(&request).ok_or_else(closed)?;
-        let message = request.write(claim.id());
-        let mut open = Open { wire: self, claim, headers: None, sent: request.sent.clone() };
-        if request.cancel == Cancel::Notify {
-            open.headers = Some(request.headers.clone());
+    /// Sends a request and waits for its response.
+    pub(crate) async fn exchange(
+        &self,
+        mut request: OutboundRequest,
+    ) -> Result<TransportResponse, TransportError> {
+        let closed = || TransportError::NotSent("the connection is closing".into());
+        let response = self.dispatcher.register(&request).ok_or_else(closed)?;
+        let message = request.write(response.id());
+        let mut in_flight = StreamableRequest {
+            transport: self,
+            response,
+            headers: None,
+            sent: request.sent.clone(),
+        };
+        if request.cancel == CancelMode::Notify {
+            in_flight.headers = Some(request.headers.clone());
         }
-        let answer = self.ask(open.claim.id(), &request, message).await;
-        open.headers = None;
+        let answer = self.send_request(in_flight.response.id(), &request, message).await;
+        in_flight.headers = None;
         answer
     }
 
-    async fn ask(&self, id: u64, request: &Outgoing, message: Bytes) -> Result<Answer, Failure> {
-        let response = self.courier.post(message, &request.headers, &request.sent).await?;
+    async fn send_request(
+        &self,
+        id: u64,
+        request: &OutboundRequest,
+        message: Bytes,
+    ) -> Result<TransportResponse, TransportError> {
+        let response = self.http_client.post(message, &request.headers, &request.sent).await?;
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
-            return Err(Box::pin(refusal(&self.ear, id, &head, body)).await);
+            return Err(Box::pin(read_error_response(&self.dispatcher, id, &head, body)).await);
         }
         let outcome = match media_type(&head.headers) {
-            Media::Json => {
-                let (limit, budget) = (self.courier.max_message(), self.courier.budget());
-                let (stream, unless) = (request.stream, request.unless);
-                match json_body::read(body, id, limit, budget, stream, unless).await? {
-                    Read::Arriving(pieces) => Outcome::Result(Body::Arriving(pieces)),
-                    Read::Whole(text) => {
-                        let heard = self.ear.hear(text, Some(id));
-                        let heard = heard.map_err(|junk| Failure::Protocol(junk.to_string()))?;
-                        let missing = || Failure::Protocol("it answered something else".into());
-                        self.answer_in(heard, id, &request.headers).ok_or_else(missing)??
+            MediaType::Json => {
+                let (limit, budget) = (self.http_client.max_message(), self.http_client.budget());
+                let (stream, buffer_if) = (request.stream, request.buffer_if_member);
+                match json_body::read_response(body, id, limit, budget, stream, buffer_if).await? {
+                    JsonBody::Streaming(pieces) => {
+                        ResponseOutcome::Result(Payload::Streaming(pieces))
+                    }
+                    JsonBody::Buffered(text) => {
+                        let dispatched = self.dispatcher.dispatch(text, Some(id));
+                        let dispatched = dispatched
+                            .map_err(|junk| TransportError::Protocol(junk.to_string()))?;
+                        let missing = || {
+                            TransportError::Protocol(
+                                "its HTTP response does not contain the response to the request"
+                                    .into(),
+                            )
+                        };
+                        self.take_response(dispatched, id, &request.headers)
+                            .ok_or_else(missing)??
                     }
                 }
             }
-            Media::Events => {
-                let events = self.courier.events(body, Oversize::Fails);
-                Box::pin(self.follow(id, request, events)).await?
+            MediaType::EventStream => {
+                let events = self.http_client.events(body, OversizePolicy::Fail);
+                Box::pin(self.read_stream(id, request, events)).await?
             }
-            Media::None => {
-                return Err(Failure::Protocol(format!("HTTP {} without an answer", head.status)));
+            MediaType::None => {
+                return Err(TransportError::Protocol(format!(
+                    "HTTP {} without a response",
+                    head.status
+                )));
             }
-            Media::Other(name) => {
-                return Err(Failure::Protocol(format!("it answered with content type {name}")));
+            MediaType::Other(name) => {
+                return Err(TransportError::Protocol(format!("unexpected content type {name}")));
             }
         };
-        Ok(Answer { outcome, headers: head.headers })
+        Ok(TransportResponse { outcome, headers: head.headers })
     }
 
-    /// Reads events until the answer to request `id` comes, over several responses if need be.
-    async fn follow(
+    /// Reads events until the response to request `id` arrives, over several HTTP responses if
+    /// necessary.
+    async fn read_stream(
         &self,
         id: u64,
-        request: &Outgoing,
-        mut events: Events,
-    ) -> Result<Outcome, Failure> {
+        request: &OutboundRequest,
+        mut events: SseBody,
+    ) -> Result<ResponseOutcome, TransportError> {
         let mut failures = 0;
         let mut last_id: Option<String> = None;
         loop {
             let broke = loop {
-                match self.next(&mut events, Some(id)).await {
-                    Ok(Some(heard)) => {
+                match self.next_event(&mut events, Some(id)).await {
+                    Ok(Some(dispatched)) => {
                         failures = 0;
-                        if let Some(outcome) = self.answer_in(heard, id, &request.headers) {
+                        if let Some(outcome) = self.take_response(dispatched, id, &request.headers)
+                        {
                             events.drain();
                             return outcome;
                         }
                     }
-                    Ok(None) => break "the event stream ended without the answer".to_owned(),
-                    Err(Failure::Broke(reason)) => break reason,
+                    Ok(None) => break "the event stream ended without the response".to_owned(),
+                    Err(TransportError::ConnectionLost(reason)) => break reason,
                     Err(failure) => return Err(failure),
                 }
             };
             last_id = events.last_id().or(last_id);
             let Some(from) = last_id.as_deref().filter(|_| request.resume) else {
-                return Err(Failure::Broke(broke));
+                return Err(TransportError::ConnectionLost(broke));
             };
             let mut pause = events.retry().unwrap_or(RESUME_AFTER).max(RESUME_AT_LEAST);
             events = loop {
                 tokio::time::sleep(pause).await;
                 match self.listen(&request.headers, Some(from)).await {
                     Ok(events) => break events,
-                    Err(Failure::Unsent(_) | Failure::Broke(_)) if failures < RESUME_TRIES => {
+                    Err(TransportError::NotSent(_) | TransportError::ConnectionLost(_))
+                        if failures < RESUME_TRIES =>
+                    {
                         failures += 1;
                         pause = pause.max(RESUME_AFTER);
                     }
-                    Err(_) => return Err(Failure::Broke(broke)),
+                    Err(_) => return Err(TransportError::ConnectionLost(broke)),
                 }
             };
         }
     }
 
-    /// Opens the stream that a server speaks on by itself, or takes up one that was lost.
+    /// Opens the server's standalone stream, or resumes a stream that broke.
     pub(crate) async fn listen(
         &self,
         headers: &HeaderMap,
         last_id: Option<&str>,
-    ) -> Result<Events, Failure> {
-        self.courier.listen(headers, last_id, Oversize::Fails).await
+    ) -> Result<SseBody, TransportError> {
+        self.http_client.listen(headers, last_id, OversizePolicy::Fail).await
     }
 
-    /// Hears the next event of a stream: that of request `on`, or one that the server speaks on by itself. `None` at the
-    /// end of the stream. An event that is no message holds nothing; too many of them are an error. Cancel-safe.
-    pub(crate) async fn next(
+    /// Dispatches the next event of a stream: that of request `request_id`, or the standalone one.
+    /// `None` at the end of the stream. An event that is no message yields nothing; too many of
+    /// them are an error. Cancel-safe.
+    pub(crate) async fn next_event(
         &self,
-        events: &mut Events,
-        on: Option<u64>,
-    ) -> Result<Option<Heard>, Failure> {
+        events: &mut SseBody,
+        request_id: Option<u64>,
+    ) -> Result<Option<Dispatched>, TransportError> {
         let Some(Event { data, .. }) =
-            events.next().await.inspect_err(|failure| self.warn(failure))?
+            events.next().await.inspect_err(|failure| self.log_violation(failure))?
         else {
             return Ok(None);
         };
-        // An empty one only carries an id.
+        // An empty event carries an id only.
         let counted = if data.iter().all(u8::is_ascii_whitespace) {
-            events.limits.padding(1).map(|()| Heard::default())
+            events.limits.count_padding(1).map(|()| Dispatched::default())
         } else {
-            match self.ear.hear(data, on) {
-                Ok(heard) => events.limits.message(&heard.useless).map(|()| heard),
+            match self.dispatcher.dispatch(data, request_id) {
+                Ok(dispatched) => {
+                    events.limits.count_message(&dispatched.junk_counts).map(|()| dispatched)
+                }
                 Err(junk) => {
-                    tracing::debug!(upstream = %self.ear.name, %junk, "an event is no message");
-                    events.limits.junk().map(|()| Heard::default())
+                    let upstream = &self.dispatcher.name;
+                    tracing::debug!(%upstream, %junk, "invalid message in an event");
+                    events.limits.count_invalid().map(|()| Dispatched::default())
                 }
             }
         };
-        counted.map(Some).map_err(Failure::from).inspect_err(|failure| self.warn(failure))
+        counted
+            .map(Some)
+            .map_err(TransportError::from)
+            .inspect_err(|failure| self.log_violation(failure))
     }
 
-    /// Logs that a stream is closed because of what the server sends on it.
-    fn warn(&self, failure: &Failure) {
-        if let Failure::Protocol(reason) = failure {
-            tracing::warn!(upstream = %self.ear.name, reason, "event stream closed");
+    /// Logs that a stream is closed because of its content.
+    fn log_violation(&self, failure: &TransportError) {
+        if let TransportError::Protocol(reason) = failure {
+            tracing::warn!(upstream = %self.dispatcher.name, reason, "event stream closed");
         }
     }
 
-    /// Picks the answer to request `id`, and sends back what the server is owed.
-    fn answer_in(
+    /// Returns the response to request `id`, and sends responses to the server's own requests.
+    fn take_response(
         &self,
-        mut heard: Heard,
+        mut dispatched: Dispatched,
         id: u64,
         headers: &HeaderMap,
-    ) -> Option<Result<Outcome, Failure>> {
-        self.send_back(std::mem::take(&mut heard.replies), headers);
-        heard.answer_to(id)
+    ) -> Option<Result<ResponseOutcome, TransportError>> {
+        self.send_replies(std::mem::take(&mut dispatched.replies), headers);
+        dispatched.response_to(id)
     }
 
-    /// Sends what the server is owed for its own requests.
-    pub(crate) fn send_back(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
-        self.courier.send_back(replies, headers);
+    /// Sends responses to the server's own requests.
+    pub(crate) fn send_replies(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
+        self.http_client.send_replies(replies, headers);
     }
 
-    pub(crate) async fn notify(&self, message: Bytes, headers: &HeaderMap) -> Result<(), Failure> {
-        self.courier.notify(message, headers).await
+    pub(crate) async fn notify(
+        &self,
+        message: Bytes,
+        headers: &HeaderMap,
+    ) -> Result<(), TransportError> {
+        self.http_client.notify(message, headers).await
     }
 
-    /// Tells the server that its session is over, if it wants to know. Waits a moment for it.
+    /// Deletes the session at the server. Waits a bounded time for it.
     pub(crate) async fn delete(&self, headers: &HeaderMap) {
-        self.courier.delete(headers).await;
+        self.http_client.delete(headers).await;
     }
 }
 
-/// An open request. Dropping it before its end sends the cancellation that its dialect wants; its
-/// response stream closes by itself.
-struct Open<'a> {
-    wire: &'a Wire,
-    claim: Claim,
-    /// The headers of the cancellation; `None` where there is nothing (any more) to be told.
+/// Request in flight. Dropping it before its response sends the cancellation that the era requires;
+/// its response stream closes by itself.
+struct StreamableRequest<'a> {
+    transport: &'a StreamableHttpTransport,
+    response: PendingResponse,
+    /// Headers of the cancellation; `None` where none is to be sent (any more).
     headers: Option<HeaderMap>,
-    sent: Sent,
+    sent: SentFlag,
 }
 
-impl Drop for Open<'_> {
+impl Drop for StreamableRequest<'_> {
     fn drop(&mut self) {
-        // Of what it has not seen the server need not be told.
-        if let Some(headers) = self.headers.take().filter(|_| self.sent.has_begun()) {
-            self.wire.courier.cancel(cancelled(self.claim.id()), &headers);
+        // A request that was never written needs no cancellation.
+        if let Some(headers) = self.headers.take().filter(|_| self.sent.is_sent()) {
+            self.transport.http_client.cancel(cancel_notification(self.response.id()), &headers);
         }
     }
 }

@@ -1,11 +1,9 @@
-//! URI references, resolved against the URL that they came from (RFC 3986, section 5), and origins.
-//!
-//! Knows nothing of: who refers to what, and whether it may.
+//! URI references, resolved against their base URL (RFC 3986, section 5), and origins.
 
 use hyper::Uri;
 
-/// The URI that `reference` means when it stands at `base`; `None` if it is no reference to anything
-/// over HTTP. What stands behind a `#` is left out: it is never sent.
+/// Resolves `reference` against `base`; `None` if the result is no URL over HTTP. A fragment is
+/// dropped, since it is never sent.
 pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.split('#').next().unwrap_or_default();
     let (scheme, authority) = (base.scheme_str()?, base.authority()?.as_str());
@@ -27,7 +25,7 @@ pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
         None => rest.parse().ok()?,
         Some(start) => format!("{scheme}://{authority}{start}{rest}").parse().ok()?,
     };
-    let mut path = without_dots(whole.path());
+    let mut path = remove_dot_segments(whole.path());
     if let Some(query) = whole.query() {
         path = path + "?" + query;
     }
@@ -37,12 +35,12 @@ pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// Whether two URLs lead to the same scheme, host and port.
+/// Whether two URLs have the same scheme, host and port.
 pub(crate) fn same_origin(one: &Uri, other: &Uri) -> bool {
     origin(one).is_some_and(|origin_of_one| origin(other) == Some(origin_of_one))
 }
 
-/// The origin of a URL over HTTP, written out.
+/// Returns the origin of an HTTP URL as text.
 pub(crate) fn origin(url: &Uri) -> Option<String> {
     let scheme = url.scheme_str()?.to_ascii_lowercase();
     let own_port = match &*scheme {
@@ -54,7 +52,7 @@ pub(crate) fn origin(url: &Uri) -> Option<String> {
     Some(format!("{scheme}://{}:{port}", url.host()?.to_ascii_lowercase()))
 }
 
-/// Whether a reference begins with a scheme, and so stands by itself.
+/// Whether a reference begins with a scheme, and so is absolute.
 fn has_scheme(reference: &str) -> bool {
     reference.split_once(':').is_some_and(|(scheme, _)| {
         scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -62,23 +60,23 @@ fn has_scheme(reference: &str) -> bool {
     })
 }
 
-/// A path that begins with `/`, with its `.` and `..` segments followed (section 5.2.4).
-fn without_dots(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
+/// Removes the `.` and `..` segments of a path that begins with `/` (section 5.2.4).
+fn remove_dot_segments(path: &str) -> String {
+    let mut segments_left: Vec<&str> = Vec::new();
     let segments = path.strip_prefix('/').unwrap_or(path).split('/');
     let mut ends_in_dots = false;
     for segment in segments {
         ends_in_dots = matches!(segment, "." | "..");
         match segment {
             "." => {}
-            ".." => drop(kept.pop()),
-            segment => kept.push(segment),
+            ".." => drop(segments_left.pop()),
+            segment => segments_left.push(segment),
         }
     }
     if ends_in_dots {
-        kept.push("");
+        segments_left.push("");
     }
-    format!("/{}", kept.join("/"))
+    format!("/{}", segments_left.join("/"))
 }
 
 #[cfg(test)]
@@ -108,12 +106,12 @@ mod tests {
             ("/a b", None),
             ("/a\r\nx: y", None),
         ] {
-            let found = resolve(&base, reference).map(|uri| uri.to_string());
-            assert_eq!(found.as_deref(), expected, "{reference:?}");
+            let resolved = resolve(&base, reference).map(|uri| uri.to_string());
+            assert_eq!(resolved.as_deref(), expected, "{reference:?}");
         }
         let bare = Uri::from_static("http://a.test");
-        let found = resolve(&bare, "m").map(|uri| uri.to_string());
-        assert_eq!(found.as_deref(), Some("http://a.test/m"));
+        let resolved = resolve(&bare, "m").map(|uri| uri.to_string());
+        assert_eq!(resolved.as_deref(), Some("http://a.test/m"));
     }
 
     #[test]

@@ -1,19 +1,19 @@
 // The client of the legacy era: the TypeScript SDK v1 over Streamable HTTP.
 
-import { require } from '../fixtures/house.mjs';
-import { CAPABILITIES, Heard, INFO, answer, walk } from './walk.mjs';
+import { require } from '../fixtures/http_host.mjs';
+import { CAPABILITIES, Received, INFO, answer, walk } from './walk.mjs';
 
 const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
 const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
 const types = require('@modelcontextprotocol/sdk/types.js');
 
-const heard = new Heard();
+const received = new Received();
 const client = new Client(INFO, { capabilities: CAPABILITIES });
 for (const schema of [types.ElicitRequestSchema, types.CreateMessageRequestSchema, types.ListRootsRequestSchema]) {
-    client.setRequestHandler(schema, ({ method, params }) => answer(heard, method, params));
+    client.setRequestHandler(schema, ({ method, params }) => answer(received, method, params));
 }
 const on = (schema, kind, what) =>
-    client.setNotificationHandler(schema, ({ params }) => heard.hear(kind, what(params ?? {})));
+    client.setNotificationHandler(schema, ({ params }) => received.record(kind, what(params ?? {})));
 on(types.LoggingMessageNotificationSchema, 'logs', ({ level, logger, data }) => ({ level, logger, data }));
 on(types.ProgressNotificationSchema, 'progress', ({ progress, total, message }) => ({ progress, total, message }));
 on(types.ResourceUpdatedNotificationSchema, 'updated', ({ uri }) => uri);
@@ -22,9 +22,9 @@ on(types.PromptListChangedNotificationSchema, 'changed', () => 'prompts');
 
 const transport = () => new StreamableHTTPClientTransport(new URL(process.argv[2]));
 await client.connect(transport());
-await walk(client, heard, {
+await walk(client, received, {
     notFound: -32002,
-    // This SDK leaves the walk through the pages to its user.
+    // This SDK leaves pagination to its user.
     list: async (method, kind) => {
         const all = [];
         let cursor;
@@ -42,7 +42,7 @@ await walk(client, heard, {
         return bare.callTool(params).finally(() => bare.close());
     },
     leveled: async (level, work) => {
-        // Whoever is told no level sends what it likes.
+        // Without a level, a server sends any log messages.
         const capable = client.getServerCapabilities()?.logging !== undefined;
         if (capable) await client.setLoggingLevel(level);
         return work({});

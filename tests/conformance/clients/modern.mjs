@@ -1,19 +1,19 @@
-// The client of the modern era: the TypeScript SDK v2 over HTTP, which answers `input_required` and
+// The client of the modern era: the TypeScript SDK v2 over HTTP, which responds to `input_required` and
 // retries by itself.
 
-import { require } from '../fixtures/house.mjs';
-import { CAPABILITIES, Heard, INFO, QUESTIONS, answer, walk } from './walk.mjs';
+import { require } from '../fixtures/http_host.mjs';
+import { CAPABILITIES, Received, INFO, QUESTIONS, answer, walk } from './walk.mjs';
 
 const { Client, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
 
-const heard = new Heard();
+const received = new Received();
 const MODERN = { versionNegotiation: { mode: { pin: '2026-07-28' } } };
 const client = new Client(INFO, { capabilities: CAPABILITIES, ...MODERN });
 for (const question of QUESTIONS) {
-    client.setRequestHandler(question, ({ method, params }) => answer(heard, method ?? question, params));
+    client.setRequestHandler(question, ({ method, params }) => answer(received, method ?? question, params));
 }
 const on = (note, kind, what) =>
-    client.setNotificationHandler(`notifications/${note}`, ({ params }) => heard.hear(kind, what(params ?? {})));
+    client.setNotificationHandler(`notifications/${note}`, ({ params }) => received.record(kind, what(params ?? {})));
 on('message', 'logs', ({ level, logger, data }) => ({ level, logger, data }));
 on('progress', 'progress', ({ progress, total, message }) => ({ progress, total, message }));
 on('resources/updated', 'updated', ({ uri }) => uri);
@@ -26,9 +26,9 @@ const listen = async filter => {
     const subscription = await client.listen(filter);
     return () => subscription.close();
 };
-await walk(client, heard, {
+await walk(client, received, {
     notFound: -32602,
-    // Without a cursor it walks the pages itself.
+    // Without a cursor the SDK follows the pages itself.
     list: async (method, kind) => (await client[method](undefined, { cacheMode: 'refresh' }))[kind],
     call: (params, options) => client.callTool(params, { onprogress: () => {}, ...options }),
     bare: async params => {

@@ -1,26 +1,26 @@
 // The client that the suite judges: `weir stdio` with the suite's server as its upstream, and an SDK client
-// of either era that makes it work. Over stdio, because what a server asks on a stream that belongs to no
-// call can be asked only where there is one client.
+// of either era that uses it. Over stdio, because a server request on a stream that belongs to no call can be
+// forwarded only where there is one client.
 //
 //   WEIR=PROGRAM node through.mjs legacy|modern URL
 //
-// It lists what there is, calls every tool, gets every prompt and reads every resource, all at once. For
-// some scenarios the suite says by a variable which tools to call with what.
-// What fails does not stop the rest: the suite judges by what its server was sent.
+// It lists all items, calls every tool, gets every prompt and reads every resource, all at once. For some
+// scenarios the suite sets a variable with the tools to call and their arguments.
+// A failure does not stop the rest: the suite judges by the messages that its server received.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 
-import { require } from '../fixtures/house.mjs';
-import { CAPABILITIES, Heard, INFO, QUESTIONS, answer } from './walk.mjs';
+import { require } from '../fixtures/http_host.mjs';
+import { CAPABILITIES, Received, INFO, QUESTIONS, answer } from './walk.mjs';
 
 const { WEIR, MCP_CONFORMANCE_CONTEXT = '{}' } = process.env;
 const [ERA, UPSTREAM] = process.argv.slice(2);
 const { toolCalls } = JSON.parse(MCP_CONFORMANCE_CONTEXT);
 
-// Runs Weir for one client, in a folder of its own, until `work` with the client is done. It ends with its
+// Runs Weir for one client, in a folder of its own, until `work` with the client is done. Weir ends with its
 // stdin, so it does not outlive this program.
 async function withWeir(work) {
     const folder = mkdtempSync(join(tmpdir(), 'weir-judged-'));
@@ -31,12 +31,12 @@ async function withWeir(work) {
         upstreams.suite.url = ${JSON.stringify(UPSTREAM)}
     `);
     const { client, questions, Transport } = makeClient();
-    const heard = new Heard();
+    const received = new Received();
     for (const [nth, question] of questions.entries()) {
-        client.setRequestHandler(question, ({ params }) => answer(heard, QUESTIONS[nth], params));
+        client.setRequestHandler(question, ({ params }) => answer(received, QUESTIONS[nth], params));
     }
     const weir = new Transport({ command: WEIR, args: ['stdio', '--config', config], stderr: 'pipe' });
-    // Nor this program the suite.
+    // This program does not outlive the suite, either.
     process.stdin.resume().on('end', () => process.exit(1));
     const listed = new Promise(resolve => {
         createInterface({ input: weir.stderr }).on('line', line => {
@@ -46,7 +46,7 @@ async function withWeir(work) {
     });
     try {
         await client.connect(weir);
-        // This SDK tries its revision on a process of its own, and starts the one that stays with its first request.
+        // This SDK probes the revision on one process, and starts the final one with its first request.
         await client.listTools().catch(() => {});
         await listed;
         await work(client);
@@ -78,9 +78,9 @@ function callsFor(tools) {
     if (toolCalls) return toolCalls;
     return tools.map(({ name, inputSchema: { properties = {} } }) => {
         const given = Object.entries(properties).map(([key, schema]) => [key, invented(schema)]);
-        // This one sends back what its client was told of another.
-        const told = tools.find(tool => tool.name === 'json_schema_2020_12_tool')?.inputSchema;
-        return { name, arguments: name === 'json_schema_echo' ? { schema: told } : Object.fromEntries(given) };
+        // This tool echoes the schema that the client received of another tool.
+        const schema = tools.find(tool => tool.name === 'json_schema_2020_12_tool')?.inputSchema;
+        return { name, arguments: name === 'json_schema_echo' ? { schema } : Object.fromEntries(given) };
     });
 }
 

@@ -1,19 +1,17 @@
-// What both clients do: a walk through everything that the fixtures offer, and what was told on the way.
+// The walk of both clients: it uses everything that the fixtures offer, and records all notifications.
 //
 //   node legacy.mjs|modern.mjs URL
 //
-// It prints one document on one line: by step, what the client saw. The document is the same in either
-// era and over any number of hops; the right one is `../values.json`. A step that fails or takes too
-// long is its error there, and the next one goes on.
+// It prints one document on one line: by step, the client's observations. The document does not depend on the
+// era or on the number of hops; `../values.json` is the expected one. A step that fails or takes too long is
+// its error there, and the next one runs.
 //
-// The client answers questions as their schema or their words want it, with what only it can know.
-//
-// Knows nothing of: Weir, what is right.
+// The client responds to input requests as their schema or their text requires, with values that only it knows.
 
 import { createHash } from 'node:crypto';
 
 const PATIENCE_MS = 8000;
-// How long one listens for what is not to come.
+// Wait for messages that must not come.
 const SILENCE_MS = 300;
 
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
@@ -29,24 +27,24 @@ export const CAPABILITIES = {
     extensions: { 'io.modelcontextprotocol/ui': { mimeTypes: ['text/html;profile=mcp-app'] } },
 };
 
-// What was asked and told since it was last taken.
-export class Heard {
+// Requests and notifications received since the last `take`.
+export class Received {
     #notes = { asked: [], logs: [], progress: [], updated: [], changed: [] };
     #wake = () => {};
 
-    hear(kind, what) {
+    record(kind, what) {
         this.#notes[kind].push(what);
         this.#wake();
     }
 
-    // Only what there is of it.
+    // Only kinds with messages.
     take() {
         const notes = this.#notes;
         this.#notes = Object.fromEntries(Object.keys(notes).map(kind => [kind, []]));
-        return Object.fromEntries(Object.entries(notes).filter(([, heard]) => heard.length > 0));
+        return Object.fromEntries(Object.entries(notes).filter(([, received]) => received.length > 0));
     }
 
-    // Resolves once something of this kind was told that fits.
+    // Resolves once a matching message of this kind was received.
     async until(kind, fits) {
         while (!this.#notes[kind].some(fits)) {
             await new Promise(resolve => (this.#wake = resolve));
@@ -54,7 +52,7 @@ export class Heard {
     }
 }
 
-// === Answers ===
+// === Responses ===
 
 const chosen = ({ type, enum: values, oneOf, items, ...schema }, key) => {
     if (schema.default !== undefined) return schema.default;
@@ -79,23 +77,23 @@ const ANSWERS = {
 };
 
 export const QUESTIONS = Object.keys(ANSWERS);
-export function answer(heard, method, params) {
-    // How a form is called, and by which id a visit is, are the wire's own.
+export function answer(received, method, params) {
+    // The name of a form, and the id of a URL elicitation, belong to the connection.
     const { _meta, mode, elicitationId, ...asked } = params ?? {};
-    heard.hear('asked', { method, ...(Object.keys(asked).length > 0 && { params: asked }) });
+    received.record('asked', { method, ...(Object.keys(asked).length > 0 && { params: asked }) });
     return ANSWERS[method](params);
 }
 
-// === What was seen ===
+// === Observations ===
 
-// Without what belongs to the hop.
+// Without members that belong to the hop.
 function own(result) {
     if (typeof result !== 'object' || Array.isArray(result)) return result;
     const { _meta, resultType, ttlMs, cacheScope, ...rest } = result;
     return rest;
 }
 
-// With bytes as the text that they are, and long lines by their sum.
+// With bytes decoded as text, and long lines replaced by their hash.
 function plain(value) {
     if (typeof value === 'string') return value.replace(/.{1000,}/g, line => `${line.length} characters, ${sum(line)}`);
     if (Array.isArray(value)) return value.map(plain);
@@ -116,21 +114,22 @@ const CALLS = {
 };
 const NOT_CALLED = ['test_trigger_', 'test_missing_capability', 'test_wait', 'test_cancelled'];
 
-// `client` has the methods of both SDKs; `dialect` is what differs between the two:
-// `list(method, kind)`, `call(params, options)` with progress, `bare(params)`, a call of a client that declared nothing, `leveled(level, work)`, `subscribe(uri)` → its
-// end, `listen(kind)` → its end, `notFound`: the code for a resource that is not there.
-export async function walk(client, heard, dialect) {
+// `client` has the methods of both SDKs; `dialect` has the differences between the two:
+// `list(method, kind)`, `call(params, options)` with progress, `bare(params)`, a call of a client that declared
+// nothing, `leveled(level, work)`, `subscribe(uri)` → its end, `listen(kind)` → its end, `notFound`: the code
+// for an unknown resource.
+export async function walk(client, received, dialect) {
     const seen = {};
     async function step(name, work) {
-        heard.take();
+        received.take();
         const late = pause(PATIENCE_MS).then(() => { throw new Error('nothing came'); });
         try {
             const result = await Promise.race([work(), late]);
-            // An SDK may hand out a note behind the result that it came with.
+            // An SDK may deliver a notification after the result that it came with.
             await pause(0);
-            seen[name] = { result: plain(own(result)), ...plain(heard.take()) };
+            seen[name] = { result: plain(own(result)), ...plain(received.take()) };
         } catch (error) {
-            seen[name] = { failed: error.message, ...plain(heard.take()) };
+            seen[name] = { failed: error.message, ...plain(received.take()) };
         }
     }
     const { list, call, bare, leveled, subscribe, listen, notFound } = dialect;
@@ -146,7 +145,7 @@ export async function walk(client, heard, dialect) {
 
     for (const { name } of tools) {
         if (NOT_CALLED.some(skipped => name.startsWith(skipped))) continue;
-        // The order in which questions that were asked together arrive is nobody's promise.
+        // The order of concurrent input requests is not defined.
         await step(`call ${name}`, () => leveled('info', meta => call({ name, arguments: CALLS[name] ?? {}, ...meta })));
         seen[`call ${name}`].asked?.sort((a, b) => (a.method < b.method ? -1 : 1));
     }
@@ -155,7 +154,7 @@ export async function walk(client, heard, dialect) {
     await step('call many at once', async () => {
         const many = Array.from({ length: 10 }, (_, nth) => call({ name: 'test_sampling', arguments: { prompt: `prompt ${nth}` } }));
         const said = (await Promise.all(many)).map(result => result.content[0].text);
-        heard.take();
+        received.take();
         return said;
     });
     await step('call with few logs', () => leveled('error', meta => call({ name: 'test_tool_with_logging', arguments: {}, ...meta })));
@@ -167,7 +166,7 @@ export async function walk(client, heard, dialect) {
         await pause(SILENCE_MS);
         stop.abort();
         await waiting.catch(() => {});
-        // The news has its own way.
+        // Change notifications may come on another stream.
         for (;;) {
             const { content: [{ text }] } = await call({ name: 'test_cancelled', arguments: {} });
             if (text.endsWith('1')) return text;
@@ -205,7 +204,7 @@ export async function walk(client, heard, dialect) {
         const uri = 'test://watched-resource';
         const end = await subscribe(uri);
         await call({ name: 'test_trigger_resource_update', arguments: {} });
-        await heard.until('updated', updated => updated === uri);
+        await received.until('updated', updated => updated === uri);
         await end();
         await call({ name: 'test_trigger_resource_update', arguments: {} });
         await pause(SILENCE_MS);
@@ -215,10 +214,10 @@ export async function walk(client, heard, dialect) {
             const before = changing(await list(method, kind));
             const end = await listen(kind);
             await call({ name: `test_trigger_${trigger}_change`, arguments: {} });
-            await heard.until('changed', changed => changed === kind);
+            await received.until('changed', changed => changed === kind);
             const after = changing(await list(method, kind));
             await end();
-            heard.take();
+            received.take();
             return { before, after };
         });
     }

@@ -1,4 +1,4 @@
-//! Which clients and servers there are, and how each is started.
+//! Clients and servers of the differential test, and the way to start each.
 
 use std::process::Stdio;
 
@@ -9,17 +9,17 @@ use tokio::process::Command;
 use super::rmcp;
 use crate::fleet::{Log, soon};
 use crate::parts::{
-    Started, everything, everything_over_http, part, python, script, sdk2, sdk2_asking,
+    Started, everything, everything_over_http, part, python, script, sdk2, sdk2_input_requests,
 };
 use crate::pipe::Era::{self, Legacy, Modern};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
-    /// Of the TypeScript SDK v1.
+    /// The server of the TypeScript SDK v1.
     Everything,
-    /// Of the TypeScript SDK v2.
+    /// A server of the TypeScript SDK v2.
     Sdk2,
-    /// Of the same, with tools that ask; it keeps sessions.
+    /// A server of the TypeScript SDK v2 with tools that send input requests; it keeps sessions.
     Asking,
     Python1,
     Python2,
@@ -36,7 +36,7 @@ impl Server {
         }
     }
 
-    /// The command line that runs it over stdio.
+    /// Command line that runs the server over stdio.
     pub(crate) fn command(self) -> Vec<String> {
         let (runs_on, program) = match self {
             Self::Everything => ("bin/node", everything()),
@@ -53,7 +53,7 @@ impl Server {
         match self {
             Self::Everything => everything_over_http().await,
             Self::Sdk2 => sdk2().await,
-            Self::Asking => sdk2_asking().await,
+            Self::Asking => sdk2_input_requests().await,
             Self::Python1 => python("mcp1").await,
             Self::Python2 => python("mcp2").await,
         }
@@ -69,7 +69,7 @@ pub(crate) enum Client {
     Python2,
 }
 
-/// What a client is pointed at.
+/// Server that a client connects to.
 pub(crate) enum Target<'a> {
     Url(&'a str),
     Command(Vec<String>),
@@ -86,8 +86,9 @@ impl Client {
         }
     }
 
-    /// Takes the script's steps and returns how each ended. Over stdio everybody that was started has
-    /// ended then; `upstream` is what Weir has to have listed before, if it is Weir.
+    /// Takes the script's steps and returns the ending of each. Over stdio all started processes
+    /// have ended then; `upstream` is the upstream that Weir has to have listed before, if the
+    /// target is Weir.
     pub(crate) async fn run(
         self,
         era: Era,
@@ -114,11 +115,11 @@ impl Client {
         let mut child = command.spawn().unwrap();
         let mut log = Log::of(child.stderr.take().unwrap());
         if let Some(upstream) = upstream {
-            log.logged("listed", upstream).await;
+            log.logged("upstream listed", upstream).await;
         }
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"go\n").await.unwrap();
-        // The end of the log is the end of all that share it.
+        // The log ends when all processes that share it have ended.
         let (output, log) =
             soon(async { tokio::join!(child.wait_with_output(), log.rest()) }).await;
         let output = output.unwrap();

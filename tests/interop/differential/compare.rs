@@ -1,32 +1,32 @@
-//! Two recordings, frame by frame: what may differ stands in one table, and nothing else may.
+//! Comparison of two recordings, frame by frame: one table lists the allowed differences.
 //!
-//! Bytes are compared as they were written. Where a row allows a difference inside an object, the object
-//! is taken apart one level, and its other members keep their bytes and their order.
+//! Bytes are compared as they were written. Where a row allows a difference inside an object, the
+//! object is taken apart one level, and its other members keep their bytes and their order.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::recording::{Exchange, Recording, at, elements, members};
-use super::script::is_of_nothing;
+use super::script::is_unknown;
 
-/// Something that Weir owns, and why.
+/// A part of a message that Weir owns, and the reason.
 pub(crate) struct Row {
     pub(crate) when: When,
-    /// Of what: the method, with the message's part before it. `*` is any method.
+    /// Message: the method, with the part of the message before it. `*` is any method.
     pub(crate) of: &'static str,
-    /// Where in it.
+    /// Path within the message.
     pub(crate) at: &'static str,
     pub(crate) how: How,
-    /// In whose words it is Weir's.
+    /// Reason for which Weir owns it.
     pub(crate) since: &'static str,
 }
 
-/// In which cells.
+/// Cells to which a row applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Always,
-    /// The upstream is spoken to in the client's era.
+    /// The upstream speaks the client's era.
     Same,
     /// A legacy client, a modern upstream.
     Down,
@@ -34,38 +34,38 @@ pub(crate) enum When {
     Up,
 }
 
-/// In which way.
+/// Kind of an allowed difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     Anything,
-    /// The same elements in another order.
+    /// Equal elements in another order.
     Order,
-    /// The same elements in any order, and others among them.
+    /// Equal elements in any order, with additional ones.
     More,
-    /// The same, elsewhere among the members.
+    /// Equal, at another place among the members.
     Place,
-    /// The same values in the same order, under other names.
+    /// Equal values in equal order, under other names.
     Names,
     /// Through Weir it is one of these.
     Is(&'static [&'static str]),
-    /// Through Weir it is not there.
+    /// Through Weir it is missing.
     Gone,
-    /// Through Weir it may not be there, which is a matter of luck: nothing has to need such a row.
+    /// Through Weir it may be missing, depending on timing: the row may stay unused.
     Late,
 }
 
-/// What is compared, and what may differ there.
+/// All rows, and those that were used.
 pub(crate) struct Judge<'a> {
     rows: &'a [Row],
-    /// Those that were needed.
+    /// Rows that were used.
     used: RefCell<BTreeSet<usize>>,
 }
 
-/// One cell's comparison.
+/// Comparison of one cell.
 pub(crate) struct Trial<'a> {
     judge: &'a Judge<'a>,
     when: When,
-    /// Which message is looked at.
+    /// Message that is compared.
     of: String,
     place: String,
     pub(crate) problems: Vec<String>,
@@ -81,7 +81,7 @@ impl<'a> Judge<'a> {
         Trial { judge: self, when, of, place, problems: Vec::new() }
     }
 
-    /// Rows that nothing needed.
+    /// Rows that were not used.
     pub(crate) fn unused(&self) -> Vec<String> {
         let used = self.used.borrow();
         let rows = self.rows.iter().enumerate();
@@ -94,37 +94,45 @@ impl<'a> Judge<'a> {
 }
 
 impl Trial<'_> {
-    /// What a client sees: its whole conversation.
+    /// Compares a client's recordings: its whole conversation.
     pub(crate) fn clients(&mut self, direct: &Recording, through: &Recording) {
         self.count(direct, through);
         for (direct, through) in direct.exchanges.iter().zip(&through.exchanges) {
             self.exchange(direct, through);
         }
-        self.unasked(direct, through);
-        // How often lists are said to have changed, and streams opened, is a matter of luck.
-        let told = |recording: &Recording| {
-            let told = recording.unasked.iter().filter(|told| is_of_lists(told));
-            let told = told.map(|told| format!("unasked {}", method(told)));
-            told.chain(recording.verbs.iter().cloned()).collect::<BTreeSet<_>>()
+        self.unsolicited(direct, through);
+        // The number of list changes and of opened streams depends on timing.
+        let notification = |recording: &Recording| {
+            let notification =
+                recording.unsolicited.iter().filter(|notification| is_of_lists(notification));
+            let notification =
+                notification.map(|notification| format!("unasked {}", method(notification)));
+            notification.chain(recording.verbs.iter().cloned()).collect::<BTreeSet<_>>()
         };
-        let (direct, through) = (told(direct), told(through));
-        for (told, is_direct) in direct
+        let (direct, through) = (notification(direct), notification(through));
+        for (notification, is_direct) in direct
             .difference(&through)
-            .map(|told| (told, true))
-            .chain(through.difference(&direct).map(|told| (told, false)))
+            .map(|notification| (notification, true))
+            .chain(through.difference(&direct).map(|notification| (notification, false)))
         {
-            self.of = told.clone();
+            self.of = notification.clone();
             self.place = "beside the requests".to_owned();
             let (direct, through) =
-                if is_direct { ("told", "not told") } else { ("not told", "told") };
+                if is_direct { ("sent", "not sent") } else { ("not sent", "sent") };
             self.compare("", Some(direct), Some(through));
         }
     }
 
-    /// What a client is told or asked for none of its requests, in its order.
-    fn unasked(&mut self, direct: &Recording, through: &Recording) {
+    /// Compares notifications and requests that belong to none of the client's requests, in their
+    /// order.
+    fn unsolicited(&mut self, direct: &Recording, through: &Recording) {
         let all = |recording: &Recording| {
-            recording.unasked.iter().filter(|told| !is_of_lists(told)).cloned().collect::<Vec<_>>()
+            recording
+                .unsolicited
+                .iter()
+                .filter(|notification| !is_of_lists(notification))
+                .cloned()
+                .collect::<Vec<_>>()
         };
         let (direct, through) = (all(direct), all(through));
         let methods =
@@ -140,15 +148,16 @@ impl Trial<'_> {
         }
     }
 
-    /// What a server gets, as a client writes it: the requests for its items, and answers to what it asks.
+    /// Compares a server's recordings as a client writes them: the requests for its items, and
+    /// responses to its requests.
     pub(crate) fn upstreams(&mut self, direct: &Recording, through: &Recording) {
         let items = |recording: &Recording| {
-            // What is not there Weir answers by itself.
+            // Weir itself responds to requests for unknown items.
             let is_item = |exchange: &&Exchange| {
-                // What is asked for no call Weir refuses by itself.
+                // Weir itself rejects server requests that belong to no call.
                 let is_answer = at(&exchange.message, &["result"]).is_some();
                 let is_of_item = is_answer || ITEMS.contains(&exchange.method());
-                is_of_item && !is_of_nothing(&exchange.message)
+                is_of_item && !is_unknown(&exchange.message)
             };
             let items: Vec<_> = recording.exchanges.iter().filter(is_item).collect();
             let is_about_one =
@@ -179,7 +188,7 @@ impl Trial<'_> {
 
     fn exchange(&mut self, direct: &Exchange, through: &Exchange) {
         self.request("request", direct, through);
-        let of = if is_of_nothing(&direct.message) { "no item" } else { "answer" };
+        let of = if is_unknown(&direct.message) { "no item" } else { "answer" };
         let of = format!("{of} {}", direct.method());
         self.of = of.clone();
         let status = |exchange: &Exchange| exchange.status.map(|status| status.to_string());
@@ -194,7 +203,7 @@ impl Trial<'_> {
         for (one, other) in direct.answers.iter().zip(&through.answers) {
             let method = method(one);
             if method.is_empty() {
-                // Each is for the request that was sent, type and bytes.
+                // Each belongs to the request that was sent, in type and bytes.
                 for (exchange, answer) in [(direct, one), (through, other)] {
                     let (sent, came) = (at(&exchange.message, &["id"]), at(answer, &["id"]));
                     if sent != came {
@@ -255,7 +264,7 @@ impl Trial<'_> {
             let owns = |row: &Row| row.at == path || row.at.starts_with(&format!("{path}/"));
             let mut found = rows.filter(|(_, row)| self.fits(row) && owns(row)).peekable();
             let is_owned = found.peek().is_some();
-            // A place that differs needs its row as well.
+            // A different place needs a row as well.
             let moved = found.filter(|(_, row)| matches!(row.how, How::Place));
             self.judge.used.borrow_mut().extend(moved.map(|(row, _)| row));
             is_owned
@@ -277,8 +286,8 @@ impl Trial<'_> {
         }
     }
 
-    /// What is compared: the bytes. Only across eras it is what they say, since a server may write JSON
-    /// in another way in each.
+    /// Compared form of a value: its bytes. Only across eras it is the parsed value, since a server
+    /// may write JSON in another way in each.
     fn read<'t>(&self, text: Option<&'t str>) -> Option<Cow<'t, str>> {
         let text = text?;
         if self.when == When::Same {
@@ -291,7 +300,7 @@ impl Trial<'_> {
         }))
     }
 
-    /// Whether a row says so, which then counts as used.
+    /// Whether a row allows the difference; the row then counts as used.
     fn allows(&self, at: &str, direct: Option<&str>, through: Option<&str>) -> bool {
         let rows = self.judge.rows.iter().enumerate();
         let found =
@@ -354,11 +363,11 @@ impl Trial<'_> {
     }
 }
 
-/// What Weir hands on.
+/// Methods whose requests Weir forwards.
 const ITEMS: [&str; 4] = ["prompts/get", "tools/call", "resources/read", "completion/complete"];
 
-fn is_of_lists(told: &str) -> bool {
-    method(told).ends_with("list_changed")
+fn is_of_lists(notification: &str) -> bool {
+    method(notification).ends_with("list_changed")
 }
 
 fn method(message: &str) -> &str {
@@ -403,7 +412,7 @@ mod tests {
         Recording { exchanges, ..Recording::default() }
     }
 
-    /// How many problems there are between these answers to a request.
+    /// Number of problems between these responses to a request.
     fn check(when: When, method: &str, direct: &[&str], through: &[&str]) -> usize {
         let judge = Judge::new(&ROWS);
         let mut trial = judge.trial(when);
@@ -452,13 +461,13 @@ mod tests {
         }
         let note =
             |params: &str| format!(r#"{{"method":"notifications/progress","params":{params}}}"#);
-        let told = note(r#"{"progressToken":1,"progress":2}"#);
+        let notification = note(r#"{"progressToken":1,"progress":2}"#);
         for (other, problems) in [
             (r#"{"progress":2,"progressToken":1}"#, 0),
             (r#"{"progress":2,"progressToken":2}"#, 1),
             (r#"{"progress":2}"#, 1),
         ] {
-            let answers = [&[told.as_str(), CALLED][..], &[&note(other), CALLED]];
+            let answers = [&[notification.as_str(), CALLED][..], &[&note(other), CALLED]];
             let seen = check(When::Same, "tools/call", answers[0], answers[1]);
             assert_eq!(seen, problems, "{other}");
         }
@@ -487,21 +496,24 @@ mod tests {
 
     #[test]
     fn what_is_told_beside_the_requests_is_compared_in_its_order() {
-        let told = |uris: &[&str]| {
-            let told = uris.iter().map(|uri| {
+        let notification = |uris: &[&str]| {
+            let notification = uris.iter().map(|uri| {
                 format!(
                     r#"{{"method":"notifications/resources/updated","params":{{"uri":"{uri}"}}}}"#
                 )
             });
             let changed = r#"{"method":"notifications/tools/list_changed"}"#.to_owned();
-            Recording { unasked: told.chain([changed]).collect(), ..Recording::default() }
+            Recording {
+                unsolicited: notification.chain([changed]).collect(),
+                ..Recording::default()
+            }
         };
         for (other, problems) in
             [(&["a", "b"][..], 0), (&["a"], 1), (&["a", "c"], 1), (&["b", "a"], 2)]
         {
             let judge = Judge::new(&ROWS);
             let mut trial = judge.trial(When::Same);
-            trial.clients(&told(&["a", "b"]), &told(other));
+            trial.clients(&notification(&["a", "b"]), &notification(other));
             assert_eq!(trial.problems.len(), problems, "{other:?}");
         }
     }

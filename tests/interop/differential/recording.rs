@@ -1,7 +1,8 @@
-//! What went over a wire: each message of the asking side, with all that came for it.
+//! Recording of a connection: each message of the requesting side, with all messages that belong to
+//! it.
 //!
-//! Messages are kept as they were written; nothing here reads a payload. Whose a message of the
-//! answering side is, its id or its progress token tells where the wire does not.
+//! Messages are recorded as they were written; payloads are not parsed. Where the transport does
+//! not assign a message of the responding side to a request, its id or its progress token does.
 
 use std::fmt;
 
@@ -9,45 +10,45 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A conversation, as it was seen between its two sides.
+/// A conversation, recorded between its two sides.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
-    /// In the order in which they were asked.
+    /// In the order of the requests.
     pub(crate) exchanges: Vec<Exchange>,
-    /// What the answering side said for nobody's request, in its order.
-    pub(crate) unasked: Vec<String>,
-    /// Requests of HTTP that carry no message: a verb and the status that it got.
+    /// Messages of the responding side that belong to no request, in their order.
+    pub(crate) unsolicited: Vec<String>,
+    /// HTTP requests that carry no message: method and status.
     pub(crate) verbs: Vec<String>,
 }
 
-/// A message of the asking side.
+/// A message of the requesting side.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exchange {
     pub(crate) message: String,
-    /// Those of HTTP that are MCP's own.
+    /// HTTP headers that MCP defines.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) status: Option<u16>,
-    /// What came for it, in its order.
+    /// Messages that belong to it, in their order.
     pub(crate) answers: Vec<String>,
-    /// Whether the asking side left before its stream had ended.
+    /// Whether the requesting side closed the stream before its end.
     pub(crate) left: bool,
 }
 
 impl Recording {
-    /// Sorts the lines of a pipe: those that were sent, and those that came back.
+    /// Sorts the lines of a pipe by request: those that were sent, and those that were received.
     pub(crate) fn of_lines(sent: &str, came: &str) -> Self {
         let mut exchanges: Vec<_> = sent.lines().map(Exchange::of).collect();
-        let mut unasked = Vec::new();
+        let mut unsolicited = Vec::new();
         for line in came.lines() {
             match exchanges.iter_mut().find(|exchange| exchange.is_for(line)) {
                 Some(exchange) => exchange.answers.push(line.to_owned()),
-                None => unasked.push(line.to_owned()),
+                None => unsolicited.push(line.to_owned()),
             }
         }
-        Self { exchanges, unasked, verbs: Vec::new() }.in_order()
+        Self { exchanges, unsolicited, verbs: Vec::new() }.in_order()
     }
 
-    /// How many requests were given up, each in its era's way for this wire.
+    /// Number of cancelled requests, each in the way of its era and transport.
     pub(crate) fn given_up(&self) -> usize {
         let given_up = |exchange: &&Exchange| {
             exchange.is_cancel() || exchange.was_left() && !exchange.is_listen()
@@ -55,15 +56,16 @@ impl Recording {
         self.exchanges.iter().filter(given_up).count()
     }
 
-    /// Puts a cancellation behind what it cancels: over HTTP it overtakes, or is overtaken by, the next
-    /// request. What a server tells of a call that is cancelled is a matter of luck from then on.
+    /// Moves a cancellation behind the request that it cancels: over HTTP it may overtake, or be
+    /// overtaken by, the next request. Messages of a server about a cancelled call depend on timing
+    /// from then on.
     pub(crate) fn in_order(mut self) -> Self {
         let (cancels, mut rest): (Vec<_>, Vec<_>) =
             self.exchanges.into_iter().partition(Exchange::is_cancel);
         for exchange in rest.iter_mut().filter(|exchange| !exchange.is_listen()) {
             if exchange.was_left() || cancels.iter().any(|cancel| cancel.cancels(exchange)) {
                 exchange.answers.truncate(1);
-                self.unasked.retain(|told| !exchange.is_for(told));
+                self.unsolicited.retain(|notification| !exchange.is_for(notification));
             }
         }
         for cancel in cancels {
@@ -80,12 +82,12 @@ impl Exchange {
         Self { message: message.into(), ..Self::default() }
     }
 
-    /// Empty for an answer.
+    /// Empty for a response.
     pub(crate) fn method(&self) -> &str {
         at(&self.message, &["method"]).unwrap_or_default().trim_matches('"')
     }
 
-    /// Whether it goes on for as long as its client likes.
+    /// Whether it lasts until its client ends it.
     pub(crate) fn is_listen(&self) -> bool {
         self.method() == "subscriptions/listen"
     }
@@ -98,7 +100,7 @@ impl Exchange {
         let (id, token) = (at(&self.message, &["id"]), at(&self.message, &TOKEN));
         let is_of = |it: Option<&str>, of: &[&str]| it.is_some() && at(line, of) == it;
         match (self.method().is_empty(), at(line, &["method"]).is_none()) {
-            // A question is for whoever answered it.
+            // A server request belongs to its response.
             (true, is_answer) => !is_answer && is_of(id, &["id"]),
             (false, true) => is_of(id, &["id"]),
             (false, false) => {
@@ -108,7 +110,8 @@ impl Exchange {
         }
     }
 
-    /// Whether a modern client cancelled it over HTTP. In the legacy era, that says nothing.
+    /// Whether a modern client cancelled it over HTTP. In the legacy era, closing the stream is not
+    /// a cancellation.
     pub(crate) fn was_left(&self) -> bool {
         let is_answer = |answer: &String| at(answer, &["method"]).is_none();
         let is_answered = self.answers.iter().any(is_answer);
@@ -121,28 +124,28 @@ impl Exchange {
     }
 }
 
-/// What only a modern request has.
+/// Path that only a modern request has.
 const MODERN: [&str; 3] = ["params", "_meta", "io.modelcontextprotocol/protocolVersion"];
 
-/// Where a request has its progress token.
+/// Path of the progress token in a request.
 const TOKEN: [&str; 3] = ["params", "_meta", "progressToken"];
 
-/// Where what is told on a listen says whose it is.
+/// Path of the subscription id in a notification on a listen stream.
 const SUBSCRIPTION: [&str; 3] = ["params", "_meta", "io.modelcontextprotocol/subscriptionId"];
 
-/// What an object holds at a path, as it is written there.
+/// Returns the value at a path of an object, as it is written there.
 pub(crate) fn at<'a>(text: &'a str, path: &[&str]) -> Option<&'a str> {
     path.iter().try_fold(text, |text, name| {
         members(text)?.into_iter().find_map(|(member, value)| (member == *name).then_some(value))
     })
 }
 
-/// The members of an object in their order, as they are written; nothing if it is no object.
+/// Returns the members of an object in their order, as they are written; `None` if it is no object.
 pub(crate) fn members(text: &str) -> Option<Vec<(String, &str)>> {
     serde_json::from_str(text).ok().map(|Members(members)| members)
 }
 
-/// The elements of an array, as they are written; nothing if it is no array.
+/// Returns the elements of an array, as they are written; `None` if it is no array.
 pub(crate) fn elements(text: &str) -> Option<Vec<&str>> {
     let elements: Vec<&RawValue> = serde_json::from_str(text).ok()?;
     Some(elements.into_iter().map(RawValue::get).collect())
@@ -184,10 +187,11 @@ mod tests {
         let note =
             r#"{"method":"notifications/progress","params":{"progressToken":7,"progress":1}}"#;
         let late = r#"{"id":1,"result":{}}"#;
-        let (got, told) = (r#"{"id":"1","result":{}}"#, r#"{"method":"notifications/message"}"#);
+        let (got, notification) =
+            (r#"{"id":"1","result":{}}"#, r#"{"method":"notifications/message"}"#);
         let recording = Recording::of_lines(
             &[call, get, cancel].join("\n"),
-            &[note, told, note, late, got].join("\n"),
+            &[note, notification, note, late, got].join("\n"),
         );
         let seen: Vec<_> = recording
             .exchanges
@@ -196,10 +200,10 @@ mod tests {
             .collect();
         let (first, answer) = ([note.to_owned()], [got.to_owned()]);
         assert_eq!(seen, [(call, &first[..]), (cancel, &[]), (get, &answer)]);
-        assert_eq!(recording.unasked, [told]);
+        assert_eq!(recording.unsolicited, [notification]);
 
-        // A question is for its answer, though its id may be a request's, too; what is told on a listen is for
-        // that, and stays when the listen is given up.
+        // A server request belongs to its response, though its id may equal a client request's;
+        // notifications on a listen stream belong to the listen, and stay when it is cancelled.
         let listen = r#"{"id":2,"method":"subscriptions/listen","params":{}}"#;
         let end = r#"{"method":"notifications/cancelled","params":{"requestId":2}}"#;
         let update = r#"{"method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":2}}}"#;
@@ -211,12 +215,12 @@ mod tests {
         let answers = recording.exchanges.iter().map(|exchange| exchange.answers.join(" "));
         let updates = [update, update].join(" ");
         assert_eq!(answers.collect::<Vec<_>>(), [&updates, "", late, question]);
-        assert!(recording.unasked.is_empty());
+        assert!(recording.unsolicited.is_empty());
 
-        // Over HTTP a late note comes on whatever stream there is.
+        // Over HTTP a late notification comes on any open stream.
         let exchanges = [call, get, cancel].map(Exchange::of).to_vec();
-        let unasked = [note, told].map(str::to_owned).to_vec();
-        let recording = Recording { exchanges, unasked, verbs: Vec::new() }.in_order();
-        assert_eq!(recording.unasked, [told]);
+        let unsolicited = [note, notification].map(str::to_owned).to_vec();
+        let recording = Recording { exchanges, unsolicited, verbs: Vec::new() }.in_order();
+        assert_eq!(recording.unsolicited, [notification]);
     }
 }

@@ -1,4 +1,4 @@
-//! The steps of a script with rmcp, in this process: what the programs in `parts/clients` do.
+//! Steps of a script with rmcp, in this process, as the programs in `parts/clients` take them.
 
 #![allow(deprecated, reason = "servers go on asking what the newest revision has deprecated")]
 
@@ -25,7 +25,7 @@ use crate::clients::{legacy, modern};
 use crate::fleet::{Log, soon};
 use crate::pipe::Era::{self, Legacy};
 
-/// Takes the script's steps and returns how each ended.
+/// Takes the script's steps and returns the ending of each.
 pub(crate) async fn run(
     era: Era,
     target: Target<'_>,
@@ -40,7 +40,8 @@ pub(crate) async fn run(
     };
     let (client, mut log) = match target {
         Target::Url(url) => {
-            // It wants a TLS provider even for plain HTTP; an error means that one is there.
+            // rmcp requires a TLS provider even for plain HTTP; an error means that one is
+            // installed.
             let _ = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider().install_default();
             let wire = StreamableHttpClientTransport::from_uri(url.to_owned());
             (soon(user.clone().serve_with_lifecycle(wire, lifecycle)).await, None)
@@ -56,7 +57,7 @@ pub(crate) async fn run(
     };
     let client = client.unwrap();
     if let Some((upstream, log)) = upstream.zip(log.as_mut()) {
-        log.logged("listed", upstream).await;
+        log.logged("upstream listed", upstream).await;
     }
     let mut steps = Steps { era, user, client, subscription: None };
     let mut endings = Vec::new();
@@ -69,7 +70,7 @@ pub(crate) async fn run(
         endings.push(ending);
     }
     soon(steps.client.cancel()).await.unwrap();
-    // The end of the log is the end of all that share it.
+    // The log ends when all processes that share it have ended.
     if let Some(log) = log {
         soon(log.rest()).await;
     }
@@ -91,7 +92,7 @@ impl Steps {
             "get" => "prompts/get",
             "complete" => "completion/complete",
             "read" => "resources/read",
-            // In the modern era, this answers what is asked.
+            // In the modern era, this responds to input requests, too.
             "call" | "call with progress" => {
                 let params = serde_json::from_value(step["params"].clone()).unwrap();
                 return self.client.call_tool(params).await.map(drop);
@@ -102,7 +103,7 @@ impl Steps {
                 return self.send("logging/setLevel", &params).await;
             }
             "subscribe" => return self.subscribe(step["uri"].as_str().unwrap()).await,
-            "hear of an update" => return self.hear_of_an_update().await,
+            "hear of an update" => return self.wait_for_update().await,
             "unsubscribe" => {
                 return match self.subscription.take() {
                     Some(mut subscription) => subscription.cancel().await,
@@ -112,7 +113,7 @@ impl Steps {
                     }
                 };
             }
-            other => panic!("nobody does {other}"),
+            other => panic!("unknown step {other}"),
         };
         self.send(method, &step["params"]).await
     }
@@ -123,7 +124,7 @@ impl Steps {
     }
 
     async fn cancel_at_progress(&self, params: &Value) -> Result<(), ServiceError> {
-        // What came earlier is no sign of this call's.
+        // Earlier progress is not of this call.
         let _ = futures::FutureExt::now_or_never(self.user.progressed.notified());
         let options = PeerRequestOptions::no_options();
         let call = self.client.send_cancellable_request(request("tools/call", params), options);
@@ -141,14 +142,16 @@ impl Steps {
         Ok(())
     }
 
-    async fn hear_of_an_update(&mut self) -> Result<(), ServiceError> {
+    async fn wait_for_update(&mut self) -> Result<(), ServiceError> {
         match &mut self.subscription {
             None => self.user.updated.notified().await,
             Some(subscription) => {
-                let told = subscription.next().await?;
-                let is_update =
-                    matches!(told, Some(ServerNotification::ResourceUpdatedNotification(_)));
-                assert!(is_update, "{told:?}");
+                let notification = subscription.next().await?;
+                let is_update = matches!(
+                    notification,
+                    Some(ServerNotification::ResourceUpdatedNotification(_))
+                );
+                assert!(is_update, "{notification:?}");
             }
         }
         Ok(())
@@ -159,7 +162,7 @@ fn request(method: &str, params: &Value) -> ClientRequest {
     serde_json::from_value(json!({ "method": method, "params": params })).unwrap()
 }
 
-/// Who answers what a server asks: as the programs' `ANSWERS` do.
+/// Responds to server requests as the programs' `ANSWERS` do.
 #[derive(Clone)]
 struct User {
     capabilities: Value,

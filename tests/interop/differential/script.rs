@@ -1,11 +1,11 @@
-//! What a client does with a server: steps that it answers alike each time, and each way to fail.
+//! Script of a client for a server: steps with a repeatable result, and each kind of failure.
 
 use serde_json::{Value, json};
 
 use super::cells::Server;
 use crate::pipe::Era::{self, Legacy, Modern};
 
-/// What a script may hold besides what every server has.
+/// Parts of a script that only some servers support.
 #[derive(Clone, Copy)]
 enum More {
     Elicit,
@@ -18,7 +18,7 @@ enum More {
 impl More {
     const ALL: [Self; 5] = [Self::Elicit, Self::Sample, Self::Roots, Self::Log, Self::Subscribe];
 
-    /// What a client declares for it.
+    /// Capability that a client declares for it.
     fn declared(self) -> Option<(&'static str, Value)> {
         match self {
             Self::Elicit => Some(("elicitation", json!({ "form": {} }))),
@@ -32,29 +32,29 @@ impl More {
 /// A name and a URI that no server has.
 const UNKNOWN: [&str; 2] = ["nonesuch", "nowhere://at/all"];
 
-/// The one resource of the server that asks.
+/// The one resource of the server with input requests.
 const PORTS: &str = "tides://ports";
 
-/// Whether a step or a message asks for what is not there.
-pub(crate) fn is_of_nothing(text: &str) -> bool {
+/// Whether a step or a message requests an unknown item.
+pub(crate) fn is_unknown(text: &str) -> bool {
     UNKNOWN.iter().any(|name| text.contains(name))
 }
 
-/// The script for one server, which Weir speaks to in this era, and a client of one era:
+/// Script for one server, which Weir speaks to in this era, and a client of one era:
 /// `{ capabilities, steps }`.
-pub(crate) fn script(server: Server, era: Era, spoken: Era) -> Value {
+pub(crate) fn script(server: Server, era: Era, upstream_era: Era) -> Value {
     let mut capabilities = json!({});
     let mut steps = steps(server);
     for more in More::ALL {
-        let asked = more_steps(server, era, spoken, more);
-        // Without them it might be asked for no call, and at any time.
-        if let Some((name, declared)) = more.declared().filter(|_| !asked.is_empty()) {
+        let requested = more_steps(server, era, upstream_era, more);
+        // With the capability declared but unused, the server might send requests at any time.
+        if let Some((name, declared)) = more.declared().filter(|_| !requested.is_empty()) {
             capabilities[name] = declared;
         }
-        steps.extend(asked);
+        steps.extend(requested);
     }
-    // Last, since what a server still tells of it may come at any time; and something behind it, so that
-    // it is told of before the client ends.
+    // Last, since notifications about it may come at any time; followed by another step, so that
+    // they arrive before the client ends.
     let (tool, arguments, plain) = match server {
         Server::Everything => (
             "trigger-long-running-operation",
@@ -131,7 +131,7 @@ fn steps(server: Server) -> Vec<Value> {
             read("tides://ports"),
             read("tides://Den%20Oever/now"),
         ],
-        // What it is for comes with what it asks and tells.
+        // The steps of `more_steps` cover the rest of this server.
         Server::Asking => vec![complete("ref/prompt", "tide-table", "port", "D"), read(PORTS)],
         Server::Python1 | Server::Python2 => vec![
             get("greet", json!({ "name": "Ada" })),
@@ -158,7 +158,7 @@ fn steps(server: Server) -> Vec<Value> {
     steps
 }
 
-/// A call of which a client of this era wants to hear what is logged.
+/// A call whose log messages a client of this era subscribes to.
 fn at_level(level: &str, era: Era, mut call: Value) -> Vec<Value> {
     if era == Modern {
         call["params"]["_meta"] = json!({ "io.modelcontextprotocol/logLevel": level });
@@ -167,11 +167,11 @@ fn at_level(level: &str, era: Era, mut call: Value) -> Vec<Value> {
     vec![json!({ "do": "log level", "level": level }), call]
 }
 
-/// The steps for a part of the protocol, with a server that has it in the eras that it is spoken to in: the
-/// client's where they meet directly, and Weir's.
-fn more_steps(server: Server, era: Era, spoken: Era, more: More) -> Vec<Value> {
+/// Steps for a part of the protocol, with a server that supports it in both eras: the era of the
+/// direct client, and the era that Weir speaks.
+fn more_steps(server: Server, era: Era, upstream_era: Era, more: More) -> Vec<Value> {
     let ask = |name: &str| vec![call(name, json!({}))];
-    let is_always = |of: Era| (era, spoken) == (of, of);
+    let is_always = |of: Era| (era, upstream_era) == (of, of);
     let follow = |uri: &str| {
         vec![
             json!({ "do": "subscribe", "uri": uri }),
@@ -185,10 +185,11 @@ fn more_steps(server: Server, era: Era, spoken: Era, more: More) -> Vec<Value> {
         (More::Sample, Server::Everything) => {
             vec![call("trigger-sampling-request", json!({ "prompt": "What is a weir?" }))]
         }
-        // It asks for roots for no call of anybody's, and tells of its log and its resources by the clock.
+        // This server requests roots outside of calls, and sends log messages and resource updates
+        // by a timer.
         (More::Roots | More::Log | More::Subscribe, Server::Everything) => Vec::new(),
 
-        // Its tools ask nothing, and it declares neither of the others.
+        // The tools of this server send no input requests, and it declares neither of the others.
         (_, Server::Sdk2) => Vec::new(),
 
         (More::Elicit, Server::Asking) => [ask("ask"), ask("interview")].concat(),
@@ -200,19 +201,19 @@ fn more_steps(server: Server, era: Era, spoken: Era, more: More) -> Vec<Value> {
         }
         (More::Subscribe, Server::Asking) => follow(PORTS),
 
-        // In the modern era this SDK refuses to let a tool ask.
+        // In the modern era this SDK does not let a tool send input requests.
         (More::Elicit | More::Sample, Server::Python1 | Server::Python2) if !is_always(Legacy) => {
             Vec::new()
         }
         (More::Elicit, Server::Python1 | Server::Python2) => ask("ask"),
         (More::Sample, Server::Python1 | Server::Python2) => ask("sample"),
-        // It asks for them for no call, either.
+        // This server never requests roots in a call.
         (More::Roots, Server::Python1 | Server::Python2) => Vec::new(),
         (More::Log, Server::Python1 | Server::Python2) => {
             at_level("info", era, call("log", json!({ "text": "written down" })))
         }
         (More::Subscribe, Server::Python2) if is_always(Modern) => follow("water://stations"),
-        // No legacy client is let subscribe.
+        // No legacy client may subscribe.
         (More::Subscribe, Server::Python1 | Server::Python2) => Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
-//! What lies on a wire and writes down what passes: a proxy for HTTP, and a pair of `tee` for pipes.
+//! Taps that record a connection: a proxy for HTTP, and a pair of `tee` for pipes.
 //!
-//! Both hand on every byte as it comes, and neither reads what it hands on before it has. Only no stream is
-//! taken up again through the proxy.
+//! Both forward every byte as it arrives, and read it only after that. The one exception: the proxy
+//! does not let a client resume a stream.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::fleet::PATIENCE;
 
 // === Over HTTP ===
 
-/// A proxy in front of one server.
+/// Proxy in front of one server.
 pub(crate) struct Tap {
     pub(crate) url: String,
     log: Arc<Log>,
@@ -34,11 +34,11 @@ pub(crate) struct Tap {
 #[derive(Default)]
 struct Log {
     seen: watch::Sender<Vec<Seen>>,
-    /// How many of them were taken.
+    /// Number of entries that were returned.
     taken: AtomicUsize,
 }
 
-/// A request of HTTP.
+/// An HTTP request.
 #[derive(Debug)]
 struct Seen {
     verb: Method,
@@ -47,7 +47,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether its answer is still to come; a listen goes on for as long as it likes.
+    /// Whether its response is still open; a listen stream stays open and does not count.
     fn is_open(&self) -> bool {
         self.verb == Method::POST && self.is_open && !self.exchange.is_listen()
     }
@@ -77,8 +77,8 @@ impl Tap {
         Self { url, log }
     }
 
-    /// What has passed since this was last asked for, once so many calls were given up and every POST
-    /// has ended.
+    /// Returns the messages since the last call, once this number of calls was cancelled and every
+    /// POST has ended.
     pub(crate) async fn take(&self, given_up: usize) -> Recording {
         let from = self.log.taken.load(Relaxed);
         let mut changes = self.log.seen.subscribe();
@@ -108,11 +108,14 @@ impl Recording {
             } else {
                 let status = exchange.status.map_or("nothing".to_owned(), |it| it.to_string());
                 recording.verbs.push(format!("{verb} {status}"));
-                let told = exchange.answers.iter().filter(|told| at(told, &["method"]).is_some());
-                recording.unasked.extend(told.cloned());
+                let notification = exchange
+                    .answers
+                    .iter()
+                    .filter(|notification| at(notification, &["method"]).is_some());
+                recording.unsolicited.extend(notification.cloned());
             }
         }
-        // When a stream opens beside the requests is a matter of luck.
+        // The order of streams that open beside the requests depends on timing.
         recording.verbs.sort();
         recording
     }
@@ -120,7 +123,7 @@ impl Recording {
 
 type Answer = http_body_util::combinators::UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// Hands one request on, and its answer back.
+/// Forwards one request, and its response.
 async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Response<Answer> {
     if is_resuming(&request) {
         return refused(StatusCode::METHOD_NOT_ALLOWED);
@@ -163,13 +166,13 @@ async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Resp
     writing.is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
     head.headers.remove(TRANSFER_ENCODING);
     head.headers.remove(CONNECTION);
-    // Kept until the answer has ended: a client of hyper's that is dropped hangs up.
+    // Kept alive until the response has ended: dropping a hyper client closes the connection.
     let passing = (body, writing, send);
     let frames = stream::unfold(passing, |(mut body, mut writing, send)| async move {
         match body.frame().await {
             Some(Ok(frame)) => {
                 writing.take(frame.data_ref().unwrap_or(&Bytes::new()));
-                // Nobody asks for more than the length that the head has told.
+                // No frame follows once the length of the head is reached.
                 if body.is_end_stream() {
                     writing.end();
                 }
@@ -185,9 +188,9 @@ async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Resp
     Response::from_parts(head, BodyExt::boxed_unsync(StreamBody::new(frames)))
 }
 
-/// Whether a stream is taken up again, which a tap does not hand on: a client of the TypeScript SDK v1 does so
-/// a second after each answer that is an error, if its script lasts that long, and one of the
-/// servers then tells and asks all once more that it ever did.
+/// Whether a request resumes a stream, which a tap does not forward: a client of the TypeScript SDK
+/// v1 does so a second after each error response, if its script lasts that long, and one of the
+/// servers then repeats all its earlier notifications and requests.
 fn is_resuming<B>(request: &Request<B>) -> bool {
     request.method() == Method::GET && request.headers().contains_key("last-event-id")
 }
@@ -199,13 +202,13 @@ fn refused(status: StatusCode) -> Response<Answer> {
     response
 }
 
-/// Writes one request down; dropped before its answer has ended, it says that the client left.
+/// Records one request; dropped before the end of the response, it records that the client left.
 struct Writing {
     log: Arc<Log>,
     place: usize,
     is_stream: bool,
     has_ended: bool,
-    /// What came and is no whole event or body yet.
+    /// Received bytes that are no whole event or body yet.
     rest: Vec<u8>,
 }
 
@@ -230,12 +233,12 @@ impl Writing {
             let event = String::from_utf8(event).unwrap();
             let data = event.lines().filter_map(|line| line.strip_prefix("data:"));
             let data: Vec<_> = data.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-            self.say(data.join("\n"));
+            self.add_message(data.join("\n"));
         }
     }
 
-    fn say(&self, message: String) {
-        // An event without data, a text for people and an empty body say nothing.
+    fn add_message(&self, message: String) {
+        // Events without data, plain texts and empty bodies carry no message.
         if message.starts_with(['{', '[']) {
             self.note(|exchange| exchange.answers.push(message));
         }
@@ -243,7 +246,7 @@ impl Writing {
 
     fn end(&mut self) {
         if !std::mem::replace(&mut self.has_ended, true) && !self.is_stream {
-            self.say(String::from_utf8_lossy(&self.rest).into());
+            self.add_message(String::from_utf8_lossy(&self.rest).into());
         }
     }
 }
@@ -259,12 +262,13 @@ impl Drop for Writing {
 
 // === Over pipes ===
 
-/// Between a program and whoever starts it. It may be started more than once.
+/// Tap between a program and its parent, which may start it more than once.
 pub(crate) struct PipeTap {
     folder: tempfile::TempDir,
 }
 
-/// Each start gets a folder of its own. It is on POSIX's shell alone, and ends when its input does.
+/// Script of the tap. Each start gets a folder of its own. It needs a POSIX shell only, and ends
+/// when its input does.
 const TEE: &str = r#"n=0
 while ! mkdir "$0/$n" 2>/dev/null; do n=$((n + 1)); done
 tee "$0/$n/sent" | "$@" | tee "$0/$n/came""#;
@@ -274,13 +278,13 @@ impl PipeTap {
         Self { folder: tempfile::TempDir::new().unwrap() }
     }
 
-    /// The command line that starts a command with the tap around it.
+    /// Command line that starts a command with the tap around it.
     pub(crate) fn around(&self, command: Vec<String>) -> Vec<String> {
         let folder = self.folder.path().to_str().unwrap();
         ["sh", "-c", TEE, folder].map(str::to_owned).into_iter().chain(command).collect()
     }
 
-    /// All that has passed, once everybody who was started has ended.
+    /// Returns all messages, once all started processes have ended.
     pub(crate) fn take(self) -> Recording {
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let starts = (0..).map(|start: u32| self.folder.path().join(start.to_string()));
@@ -288,7 +292,7 @@ impl PipeTap {
         for start in starts.take_while(|start| Path::is_dir(start)) {
             let start = Recording::of_lines(&read(start.join("sent")), &read(start.join("came")));
             all.exchanges.extend(start.exchanges);
-            all.unasked.extend(start.unasked);
+            all.unsolicited.extend(start.unsolicited);
         }
         all
     }

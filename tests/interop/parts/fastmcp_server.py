@@ -1,13 +1,12 @@
-"""A FastMCP server that speaks both eras over Streamable HTTP, for the interop tests.
+"""A FastMCP server for both eras over Streamable HTTP, for the interop tests.
 
 It offers a few prompts (with arguments and their completion), tools, a resource and a resource
-template. Its tools `add_prompt`, `remove_prompt`, `add_tool` and `remove_tool` change what it
-lists while it runs, and it then tells everybody: legacy sessions on their GET stream, modern
-clients on their `subscriptions/listen`. FastMCP itself serves neither (it tells only the session
-that asks, and knows no listen), so this file adds both with the SDK's own parts.
+template. Its tools `add_prompt`, `remove_prompt`, `add_tool` and `remove_tool` change its
+lists at run time, and it then notifies all clients: legacy sessions on their GET stream, modern
+clients on their `subscriptions/listen`. FastMCP itself supports neither (it notifies only the
+requesting session, and has no listen), so this file adds both with the SDK's own parts.
 
 Prints one line, `listening on http://HOST:PORT/mcp`, once its port is bound; port 0 takes a free one.
-Knows nothing of Weir.
 """
 
 import argparse
@@ -15,7 +14,7 @@ import asyncio
 import os
 import socket
 
-# Read when fastmcp is imported: a test's server asks nobody for a newer version of itself.
+# Read when fastmcp is imported: a test's server must not check for a newer version.
 os.environ.setdefault("FASTMCP_CHECK_FOR_UPDATES", "off")
 
 from fastmcp import Context, FastMCP
@@ -40,7 +39,7 @@ mcp = FastMCP(
 )
 
 
-# === What it lists at its start ===
+# === Initial lists ===
 
 
 @mcp.prompt(title="Greeting")
@@ -93,7 +92,7 @@ def today(city: str) -> str:
     return f"{city}: sunny"
 
 
-# === Change, and telling of it ===
+# === Changes and their notifications ===
 
 bus = InMemorySubscriptionBus()
 # The SDK answers `subscriptions/listen`; once it is registered, `listChanged` is declared to modern clients.
@@ -121,7 +120,7 @@ class RememberSession(Middleware):
 mcp.add_middleware(RememberSession())
 
 
-async def tell(event, send: str) -> None:
+async def notify_all(event, send: str) -> None:
     await bus.publish(event)
     for session_id, session in list(sessions.items()):
         try:
@@ -138,7 +137,7 @@ async def add_prompt(name: str) -> str:
         return f"{name}: {topic}"
 
     mcp.add_prompt(Prompt.from_function(added, name=name, description="Added at run time."))
-    await tell(PromptsListChanged(), "send_prompt_list_changed")
+    await notify_all(PromptsListChanged(), "send_prompt_list_changed")
     return f"added prompt {name}"
 
 
@@ -146,7 +145,7 @@ async def add_prompt(name: str) -> str:
 async def remove_prompt(name: str) -> str:
     """Removes a prompt and tells everybody."""
     mcp.local_provider.remove_prompt(name)
-    await tell(PromptsListChanged(), "send_prompt_list_changed")
+    await notify_all(PromptsListChanged(), "send_prompt_list_changed")
     return f"removed prompt {name}"
 
 
@@ -158,7 +157,7 @@ async def add_tool(name: str) -> str:
         return name
 
     mcp.add_tool(Tool.from_function(added, name=name, description="Added at run time."))
-    await tell(ToolsListChanged(), "send_tool_list_changed")
+    await notify_all(ToolsListChanged(), "send_tool_list_changed")
     return f"added tool {name}"
 
 
@@ -166,7 +165,7 @@ async def add_tool(name: str) -> str:
 async def remove_tool(name: str) -> str:
     """Removes a tool and tells everybody."""
     mcp.local_provider.remove_tool(name)
-    await tell(ToolsListChanged(), "send_tool_list_changed")
+    await notify_all(ToolsListChanged(), "send_tool_list_changed")
     return f"removed tool {name}"
 
 
@@ -178,7 +177,7 @@ async def main() -> None:
         "--json", action="store_true", help="answer in application/json instead of a stream"
     )
     options = parser.parse_args()
-    # Bound here, so that the line below is true and nobody has to guess a free port.
+    # Bound here, so that the line below is true and no caller has to guess a free port.
     listener = socket.create_server((options.host, options.port))
     host, port = listener.getsockname()[:2]
     print(f"listening on http://{host}:{port}/mcp", flush=True)

@@ -1,7 +1,7 @@
 """A server of files of the Python SDK of either generation, over stdio: /pub/a.txt is public, /secret/b.txt is not.
 
-It lists the public file and a template for all others, so whatever its SDK's reader makes of a URI is what it answers for.
-Knows nothing of Weir.
+It lists the public file and a template for all others, so its
+response depends on its SDK's interpretation of a URI.
 """
 
 try:

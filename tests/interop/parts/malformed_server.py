@@ -1,7 +1,7 @@
-"""A server over stdio that lists the malformed definitions of `tests/fixtures`, beside good ones, as they are written there.
+"""A server over stdio that lists the malformed definitions of `tests/fixtures`, beside valid ones, byte for byte.
 
-It needs no SDK, which would not let it: what it sends is put together from text. It speaks the legacy era. Its completions have 150
-values.
+It uses no SDK, because an SDK would reject the definitions: its messages are joined from text. It is of the
+legacy era. Its completions have 150 values.
 """
 
 import json

@@ -2,10 +2,10 @@
 //
 //   node model.mjs LOG STEP...
 //
-// A STEP is `NAME`, or `NAME until OTHER`. A request is answered with a call of the tool whose name ends with NAME, and
-// the next one with that of the next step; `until` repeats the step as long as no tool is called OTHER, 50 times at most.
-// Where there is no such tool, or no step is left, the answer is a text. As the providers do, it answers a request with
-// 400 if the name of a tool is outside of their pattern. Each request becomes one line of JSON in LOG:
+// A STEP is `NAME`, or `NAME until OTHER`. The response to a request calls the tool whose name ends with NAME, and
+// the next one that of the next step; `until` repeats the step until a tool is named OTHER, 50 times at most. If there
+// is no such tool, or no step is left, the response is a text. As the providers do, it responds with 400 if the name of
+// a tool is outside of their pattern. Each request becomes one line of JSON in LOG:
 // { api, tools, texts, results, refused }.
 
 import { appendFileSync } from 'node:fs';
@@ -19,10 +19,10 @@ const PATTERN = /^[A-Za-z0-9_-]{1,64}$/;
 
 const list = (value) => (Array.isArray(value) ? value : value == null ? [] : [value]);
 const said = (content) => (typeof content === 'string' ? content : JSON.stringify(content));
-// What stands between the namespace that a client puts its tools in and the name of a tool.
+// Separator between the namespace that a client puts its tools in and the name of a tool.
 const spaced = (space, tool) => ({ name: tool.name, space, whole: space + tool.name });
 
-// Reads a request of one API, and writes an answer of it: a text, or a call of a tool.
+// Parses a request of one API, and writes a response of it: a text, or a call of a tool.
 const apis = {
     anthropic: {
         path: /^\/v1\/messages$/,
@@ -62,7 +62,7 @@ const apis = {
     openai: {
         path: /^\/v1\/responses$/,
         read: ({ tools, input }) => ({
-            // Names of tools in a namespace are joined with it by the provider.
+            // The provider joins the namespace and the names of its tools.
             tools: list(tools).flatMap((tool) =>
                 tool.type === 'namespace'
                     ? tool.tools.map((inner) => spaced(tool.name, inner))

@@ -1,6 +1,6 @@
-// Server over stdio whose names are outside of what model providers take, and whose tools grow.
+// Server over stdio with names that model providers reject, and a growing list of tools.
 //
-// `grow` adds the tool `grown` and announces it; each other tool answers with its own name.
+// `grow` adds the tool `grown` and announces it; each other tool responds with its own name.
 
 import { createInterface } from 'node:readline';
 

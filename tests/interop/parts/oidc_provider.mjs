@@ -1,10 +1,8 @@
-// An OpenID provider over `oidc-provider`, on a free port of this machine: `node oidc_provider.mjs RESOURCE`.
+// An OpenID provider with `oidc-provider`, on a free port of this machine: `node oidc_provider.mjs RESOURCE`.
 //
 // Its first line on stdout is `listening on ISSUER`. Access tokens for RESOURCE are JWTs with a claim `roles`:
-// `people` for users, `robots` for programs. Whoever is sent to log in is Ann, and consents to everything.
-// Applications may register themselves; the program `robot` is known, its secret is in ROBOT_SECRET.
-//
-// Knows nothing of: Weir.
+// `people` for users, `robots` for programs. Every user that is redirected to log in is Ann, and consents to
+// everything. Applications may register themselves; the program `robot` is registered with ROBOT_SECRET.
 
 import { generateKeyPairSync } from 'node:crypto';
 import { createServer } from 'node:http';
@@ -14,7 +12,7 @@ import { pathToFileURL } from 'node:url';
 const require = createRequire(new URL('../../../.cache/interop/oidc/', import.meta.url));
 const { Provider, errors } = await import(pathToFileURL(require.resolve('oidc-provider')));
 
-// Its notices go to stdout, of which nobody reads more than the first line.
+// Its notices go to stdout, of which the test reads only the first line.
 console.info = console.error;
 
 const [resource] = process.argv.slice(2);
@@ -70,7 +68,7 @@ const provider = new Provider(issuer, {
     scopes: ['openid', SCOPE],
 });
 
-// What a user would do at its pages.
+// Actions of a user on the provider's pages.
 async function interact(request, response) {
     const { prompt, params, session, grantId } =
         await provider.interactionDetails(request, response);

@@ -1,14 +1,13 @@
-"""A server of the Python SDK of either generation, for the interop tests: 1.x is legacy, 2.x speaks both eras.
+"""A server of the Python SDK of either generation, for the interop tests: 1.x is legacy, 2.x supports both eras.
 
     python python_server.py stdio       one client on stdin and stdout
     python python_server.py http        Streamable HTTP on loopback, on a free port
 
-It offers what can be compared byte by byte: a few prompts (with completion), tools, a resource and a
-template, and each way to fail that the SDK has. `wait` tells of its progress once and then waits to be
-cancelled. `ask`, `sample`, `roots`, `log` and `touch` speak to the client in mid-call.
+Its responses can be compared byte by byte: a few prompts (with completion), tools, a resource and a
+template, and each kind of failure that the SDK has. `wait` reports progress once and then waits to be
+cancelled. `ask`, `sample`, `roots`, `log` and `touch` send messages to the client in mid-call.
 
 Over HTTP it prints one line, `listening on http://127.0.0.1:PORT/mcp`, once its port is bound.
-Knows nothing of Weir.
 """
 
 import socket
@@ -106,7 +105,7 @@ async def count(steps: int, ctx: Context) -> str:
 async def wait(ctx: Context) -> str:
     """Tells of its progress once, and waits to be cancelled."""
     await ctx.report_progress(1, 2)
-    # Nobody waits for that long: only a test that fails does.
+    # Only a failing test waits for that long.
     await anyio.sleep(30)
     return "nobody cancelled"
 
@@ -123,7 +122,7 @@ def picture() -> Image:
     return Image(data=b"\x89PNG\r\n\x1a\n", format="png")
 
 
-# === What asks or tells the client in mid-call ===
+# === Messages to the client in mid-call ===
 
 
 class Name(pydantic.BaseModel):
@@ -142,7 +141,7 @@ async def sample(ctx: Context) -> str:
     """Asks the client's model."""
     content = types.TextContent(type="text", text="What is a weir?")
     message = types.SamplingMessage(role="user", content=content)
-    # Without the id it would be asked beside every call.
+    # Without the id the request would belong to no call.
     answer = await ctx.session.create_message(
         [message], max_tokens=9, related_request_id=ctx.request_id
     )
@@ -156,7 +155,7 @@ async def roots(ctx: Context) -> str:
     return " ".join(str(root.uri) for root in answer.roots)
 
 
-# A server declares that it logs by taking a level; each writes all the same.
+# A level handler makes the server declare `logging`; log messages are sent regardless of the level.
 if hasattr(mcp, "_mcp_server"):
 
     @mcp._mcp_server.set_logging_level()
@@ -193,7 +192,7 @@ async def touch(uri: str, ctx: Context) -> str:
 def serve_http():
     import uvicorn
 
-    # Bound here, so that the line below is true and nobody has to guess a free port.
+    # Bound here, so that the line below is true and no caller has to guess a free port.
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"listening on http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
     app = mcp.streamable_http_app()

@@ -1,15 +1,15 @@
-// A server of the TypeScript SDK v2 that speaks to its client in mid-call, in both eras, for the interop tests.
+// A server of the TypeScript SDK v2 that sends input requests in mid-call, in both eras, for the interop tests.
 //
-//   node sdk2_asking.mjs stdio          one client on stdin and stdout, of the era that it opens with
+//   node sdk2_asking.mjs stdio          one client on stdin and stdout, of the era of its first message
 //   node sdk2_asking.mjs http           Streamable HTTP on loopback, on a free port
 //
-// Its tools ask (`ask`, `sample`, `roots`, and `interview`, which asks twice and holds a state between),
-// `log` and `touch` a resource, of which whoever subscribed to it is told. A tool asks in one way: the SDK
-// makes requests to a legacy client of it. For that, and to be told of anything, such a client needs a
-// session: over HTTP this server keeps them, which the SDK leaves to its users.
+// Its tools send input requests (`ask`, `sample`, `roots`, and `interview`, which sends two and keeps a
+// state between), log messages (`log`) and resource updates to subscribers (`touch`). A tool is written once
+// for both eras: the SDK turns its input requests into server requests for a legacy client. For those, and
+// for notifications, such a client needs a session: over HTTP this server keeps the sessions, which the SDK
+// leaves to its users.
 //
 // Over HTTP it prints one line, `listening on http://127.0.0.1:PORT/mcp`, once its port is bound.
-// Knows nothing of Weir.
 
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
@@ -26,16 +26,16 @@ const NAME = { message: 'Who are you?', requestedSchema: { type: 'object', prope
 const THOUGHT = { messages: [{ role: 'user', content: { type: 'text', text: 'What is a weir?' } }], maxTokens: 9 };
 
 const said = text => ({ content: [{ type: 'text', text }] });
-// Sorted, since the SDK reads an answer into another order in each era.
+// Sorted, because the SDK parses a response into another order in each era.
 const sorted = (_, value) =>
     value?.constructor === Object ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value;
-const heard = answer => said(JSON.stringify(answer, sorted));
+const responseText = answer => said(JSON.stringify(answer, sorted));
 
-// Of legacy clients, by server: the resources that each has subscribed to.
+// Subscribed resources of each legacy client, by server.
 const subscribed = new Map();
 let tellModern = () => {};
 
-async function tell(uri) {
+async function notify(uri) {
     tellModern(uri);
     const servers = [...subscribed].filter(([, uris]) => uris.has(uri)).map(([server]) => server);
     await Promise.all(servers.map(({ server }) => server.sendResourceUpdated({ uri })));
@@ -48,11 +48,11 @@ function makeServer({ era }) {
     );
     const tool = (name, does, inputSchema = z.object({})) =>
         server.registerTool(name, { description: `Does what it says: ${name}.`, inputSchema }, does);
-    // Asks one question, and says what was answered.
+    // Sends one input request, and returns a text with the response.
     const asks = (name, question) =>
         tool(name, (_, { mcpReq }) => {
             const answer = mcpReq.inputResponses?.answer;
-            return answer ? heard(answer) : inputRequired({ inputRequests: { answer: question } });
+            return answer ? responseText(answer) : inputRequired({ inputRequests: { answer: question } });
         });
     asks('ask', inputRequired.elicit(NAME));
     asks('sample', inputRequired.createMessage(THOUGHT));
@@ -60,7 +60,7 @@ function makeServer({ era }) {
     tool('interview', (_, { mcpReq }) => {
         const { inputResponses: given } = mcpReq;
         const state = mcpReq.requestState?.();
-        if (given?.second) return heard([JSON.parse(state), given.second]);
+        if (given?.second) return responseText([JSON.parse(state), given.second]);
         const asks = given?.first
             ? { inputRequests: { second: inputRequired.elicit(NAME) }, requestState: JSON.stringify(given.first) }
             : { inputRequests: { first: inputRequired.elicit(NAME) } };
@@ -77,8 +77,8 @@ function makeServer({ era }) {
     tool(
         'touch',
         async ({ uri }) => {
-            // Over stdio the SDK tells its modern client, too, if it listens.
-            await (wire === 'stdio' ? server.server.sendResourceUpdated({ uri }) : tell(uri));
+            // Over stdio the SDK notifies its modern client, too, if it listens.
+            await (wire === 'stdio' ? server.server.sendResourceUpdated({ uri }) : notify(uri));
             return said(`touched ${uri}`);
         },
         z.object({ uri: z.string() }),

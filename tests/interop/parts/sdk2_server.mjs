@@ -1,16 +1,14 @@
-// A server of the TypeScript SDK v2 that speaks both eras, for the interop tests.
+// A server of the TypeScript SDK v2 for both eras, for the interop tests.
 //
-//   node sdk2_server.mjs stdio          one client on stdin and stdout, of the era that it opens with
+//   node sdk2_server.mjs stdio          one client on stdin and stdout, of the era of its first message
 //   node sdk2_server.mjs http [PORT]    Streamable HTTP on loopback; 0, the default, takes a free port
 //
-// It offers prompts (with arguments and their completion), tools, resources and a resource template
-// whose variable completes. Its tools `add_prompt` and `remove_prompt` change what it lists, and it
-// tells of that as the SDK does: to a legacy client over stdio unasked, to modern clients on their
-// `subscriptions/listen`. Over HTTP the SDK makes a new server for each request, so a legacy client
-// has no session there and hears of nothing.
+// It offers prompts (with arguments and their completion), tools, resources and a resource template with
+// completion. Its tools `add_prompt` and `remove_prompt` change its list, and it notifies as the SDK does:
+// unsolicited to a legacy client over stdio, to modern clients on their `subscriptions/listen`. Over HTTP the
+// SDK creates a server per request, so a legacy client has no session there and receives no notification.
 //
 // Over HTTP it prints one line, `listening on http://127.0.0.1:PORT/mcp`, once its port is bound.
-// Knows nothing of Weir.
 
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
@@ -28,7 +26,7 @@ const said = text => ({ content: [{ type: 'text', text }] });
 const asked = text => ({ messages: [{ role: 'user', content: { type: 'text', text } }] });
 const read = (uri, text) => ({ contents: [{ uri: uri.href, mimeType: 'text/plain', text }] });
 
-// What `add_prompt` added: a server that is made later lists it, too.
+// Prompts of `add_prompt`: a server that is created later lists them, too.
 const added = new Set();
 let tellOfPrompts = () => {};
 

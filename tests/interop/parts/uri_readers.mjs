@@ -1,6 +1,4 @@
-// What Node makes of URIs, for tests/interop/uris.rs: the same input and output as uri_readers.py.
-//
-// Knows nothing of Weir.
+// Node's interpretation of URIs, for tests/interop/uris.rs: input and output as in uri_readers.py.
 
 import { readFileSync } from "node:fs";
 import path from "node:path";
@@ -39,7 +37,7 @@ function* claims(uri) {
       const file = fileURLToPath(url, { windows });
       yield claim("file:", "", (windows ? path.win32.normalize(file) : file).replaceAll("\\", "/"));
     } catch {
-      // It refuses the URI.
+      // Node rejects the URI.
     }
   }
 }

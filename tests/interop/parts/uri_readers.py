@@ -1,8 +1,8 @@
-"""What Python's libraries make of URIs, for tests/interop/uris.rs.
+"""Interpretation of URIs by Python's libraries, for tests/interop/uris.rs.
 
-Reads a JSON array of texts on stdin. Writes a JSON array with an object for each: `written` is what a parser writes for the
-URI again (null if it refuses it), `claims` are the resources that readers take it for, as `scheme:/host/path`, decoded and
-normalized. Knows nothing of Weir.
+Reads a JSON array of texts on stdin. Writes a JSON array with an object for each: `written` is the URI as
+a parser serializes it (null if the parser rejects it), `claims` are the resources that the URI may mean, as
+`scheme:/host/path`, decoded and normalized.
 """
 
 import json
@@ -24,7 +24,7 @@ def claim(scheme, host, path):
 
 
 def prefixless(uri):
-    """Readers that cut the scheme off and take the rest for a path."""
+    """Parsers that remove the scheme and use the rest as a path."""
     scheme, _, rest = uri.partition(":")
     yield scheme.strip(), "", rest
     yield scheme.strip(), "", rest.removeprefix("//")
@@ -35,7 +35,7 @@ def split(uri):
         parts = cut(uri)
         yield parts.scheme, parts.hostname, parts.path
         yield parts.scheme, parts.netloc, parts.path
-        # Readers that know no query and no fragment.
+        # Parsers without query and fragment.
         tail = uri.partition(f"//{parts.netloc}")[2] if parts.netloc else parts.path
         yield parts.scheme, "", f"{parts.hostname or ''}{tail}"
 

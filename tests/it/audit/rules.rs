@@ -1,8 +1,9 @@
-//! What stands in a line beside its end: the rule that refused, what was asked for, what was found, and who it was.
+//! Details in a line beside its outcome: the refusing rule, the requested item, the findings, the
+//! actor.
 
 use hyper::Method;
 
-use super::Recorded;
+use super::AuditedGateway;
 use crate::cell::{CLIENTS, LEGACY_HTTP, MODERN_HTTP};
 use crate::client::{named, set};
 use crate::identity::token;
@@ -16,8 +17,8 @@ const ONE_CALL: &str =
 #[tokio::test(start_paused = true)]
 async fn what_a_limit_refuses_names_the_limit_and_what_was_asked_for() {
     for side in CLIENTS {
-        let house = Recorded::start(MODERN_HTTP, ONE_CALL).await;
-        let client = house.client(side).await;
+        let audited = AuditedGateway::start(MODERN_HTTP, ONE_CALL).await;
+        let client = audited.client(side).await;
         assert!(client.call_tool("hub__a").await.outcome.is_ok());
         for name in ["hub__a", "hub__b", "hub__c"] {
             assert_eq!(client.call_tool(name).await.code(), 4290);
@@ -26,8 +27,8 @@ async fn what_a_limit_refuses_names_the_limit_and_what_was_asked_for() {
         client.request("tasks/get", r#"{"taskId":"t"}"#).await.code();
         drop(client);
         let members = ["method", "name", "upstream", "item", "decision", "rule", "outcome", "code"];
-        let told = house.told(&members).await;
-        let told: Vec<_> = told.iter().filter(|line| !line.starts_with("- ")).collect();
+        let entries = audited.close_and_read(&members).await;
+        let entries: Vec<_> = entries.iter().filter(|line| !line.starts_with("- ")).collect();
         let expected = [
             "tools/call hub__a hub a allowed hub/* ok -",
             "tools/call hub__a hub a allowed limits[0] refused 4290",
@@ -36,14 +37,14 @@ async fn what_a_limit_refuses_names_the_limit_and_what_was_asked_for() {
             "resources/unsubscribe file:///a - - - - refused -32601",
             "tasks/get t - - - - refused -32601",
         ];
-        assert_eq!(told, expected, "{side}");
+        assert_eq!(entries, expected, "{side}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_floods_is_named_though_nothing_is_read() {
-    let house = Recorded::start(MODERN_HTTP, ONE_CALL).await;
-    let client = house.client(MODERN_HTTP).await;
+    let audited = AuditedGateway::start(MODERN_HTTP, ONE_CALL).await;
+    let client = audited.client(MODERN_HTTP).await;
     for _ in 0..101 {
         let _ = client.call_tool("hub__a").await;
     }
@@ -51,8 +52,9 @@ async fn who_floods_is_named_though_nothing_is_read() {
     let unread = http.post("{", &http.headers("tools/call", &named("hub__a"))).whole().await;
     assert_eq!(unread.status, 429);
     drop(client);
-    let told = house.told(&["client", "role", "http", "outcome", "code", "status"]).await;
-    let last = told.last().map(String::as_str);
+    let entries =
+        audited.close_and_read(&["client", "role", "http", "outcome", "code", "status"]).await;
+    let last = entries.last().map(String::as_str);
     assert_eq!(last, Some("guest guest POST refused 4290 429"));
 }
 
@@ -67,18 +69,21 @@ async fn what_the_guard_finds_is_told_and_what_it_refuses_is_refused() {
     ] {
         for side in CLIENTS {
             let guard = format!("[guard]\nhidden_text = \"{setting}\"\nmax_argument = 8\n");
-            let house = Recorded::start(MODERN_HTTP, &guard).await;
-            let client = house.client(side).await;
+            let audited = AuditedGateway::start(MODERN_HTTP, &guard).await;
+            let client = audited.client(side).await;
             let result = format!(r#"{{"resultType":"complete",{says}}}"#);
-            house.world.upstream("hub").result("prompts/get", &result);
+            audited.world.upstream("hub").result("prompts/get", &result);
             let _ = client.get_prompt("hub__a").await;
             let long = r#"{"name":"hub__a","arguments":{"x":"123456789"}}"#;
             assert_eq!(client.request("prompts/get", long).await.code(), -32602);
             drop(client);
-            let told = house.told(&["method", "item", "rule", "flags", "outcome", "code"]).await;
-            let told: Vec<_> = told.iter().filter(|line| line.starts_with("prompts/")).collect();
+            let entries = audited
+                .close_and_read(&["method", "item", "rule", "flags", "outcome", "code"])
+                .await;
+            let entries: Vec<_> =
+                entries.iter().filter(|line| line.starts_with("prompts/")).collect();
             let bad = "prompts/get a guard - refused -32602";
-            assert_eq!(told, [expected, bad], "{side}, {setting}");
+            assert_eq!(entries, [expected, bad], "{side}, {setting}");
         }
     }
 }
@@ -86,15 +91,15 @@ async fn what_the_guard_finds_is_told_and_what_it_refuses_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn what_the_guard_finds_in_a_large_prompt_is_told_when_that_has_passed() {
     let half = "x".repeat(100_000);
-    let house = Recorded::start(MODERN_HTTP, "").await;
-    let client = house.client(MODERN_HTTP).await;
-    let mut held = house.world.upstream("hub").hold("prompts/get");
+    let audited = AuditedGateway::start(MODERN_HTTP, "").await;
+    let client = audited.client(MODERN_HTTP).await;
+    let mut intercepted = audited.world.upstream("hub").intercept("prompts/get");
     let mut exchange = client.start("prompts/get", r#"{"name":"hub__a"}"#);
-    let call = held.next().await;
+    let call = intercepted.next().await;
     call.piece(&format!(
         r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"resultType":"complete","messages":[{{"role":"user","content":{{"type":"text","text":"{half}"#
     ));
-    // It is there before the rest is sent.
+    // The first piece arrives before the rest is sent.
     let mut arrived = exchange.piece().await.expect("a piece").len();
     call.piece(&format!(r#"\u001b{half}"}}}}]}}}}"#));
     drop(call);
@@ -104,8 +109,8 @@ async fn what_the_guard_finds_in_a_large_prompt_is_told_when_that_has_passed() {
     assert!(arrived > 200_000, "{arrived}");
     drop(exchange);
     drop(client);
-    let told = house.told(&["method", "flags", "outcome"]).await;
-    assert_eq!(told.last().map(String::as_str), Some("prompts/get 1 ok"));
+    let entries = audited.close_and_read(&["method", "flags", "outcome"]).await;
+    assert_eq!(entries.last().map(String::as_str), Some("prompts/get 1 ok"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,9 +123,9 @@ async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line()
         audience = ["http://127.0.0.1:8642/mcp"]
         roles = { devs = "guest" }
     "#;
-    let house = Recorded::start(MODERN_HTTP, corp).await;
+    let audited = AuditedGateway::start(MODERN_HTTP, corp).await;
     let shown = token("ann", r#""roles":["devs"],"client_id":"editor""#);
-    let client = house.world.client_with(MODERN_HTTP, &shown, "guest").await;
+    let client = audited.world.client_with(MODERN_HTTP, &shown, "guest").await;
     client.prompts().await;
     let http = client.http();
     let path = "/.well-known/oauth-protected-resource";
@@ -131,8 +136,10 @@ async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line()
     set(&mut evil, "origin", "https://evil.test");
     http.send(Method::GET, path, "", &evil).whole().await;
     drop(client);
-    let told = house.told(&["client", "role", "application", "http", "method", "status"]).await;
-    assert_eq!(told, ["corp/ann guest corp/editor - prompts/list 200", "- - - GET - 403"]);
+    let entries = audited
+        .close_and_read(&["client", "role", "application", "http", "method", "status"])
+        .await;
+    assert_eq!(entries, ["corp/ann guest corp/editor - prompts/list 200", "- - - GET - 403"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,21 +156,23 @@ async fn what_a_listen_asks_of_upstreams_has_lines_with_an_end() {
             let tasks = Script::full(MODERN_HTTP).capabilities(BOTH);
             let scripts = vec![("other", script), ("hub", tasks)];
             let world = World::start_recorded(scripts, &with_pair(&config)).await;
-            let house = Recorded { world, folder };
-            let client = house.world.client_as_declaring("guest", side, EXTENSION).await;
-            begin_tasks(&house.world, "hub", "own");
+            let audited = AuditedGateway { world, folder };
+            let client = audited.world.client_as_declaring("guest", side, EXTENSION).await;
+            begin_tasks(&audited.world, "hub", "own");
             let handle = begun(&client, "hub__a").await;
-            let (ears, honored) = client.follow_tasks(&[&handle, "x"]).await;
+            let (changes, honored) = client.follow_tasks(&[&handle, "x"]).await;
             assert_eq!(honored, [&*handle]);
-            ears.cancel().await;
-            let (ears, honored) = client.follow(&["file:///a"]).await;
+            changes.cancel().await;
+            let (changes, honored) = client.follow(&["file:///a"]).await;
             assert_eq!(honored, ["file:///a"]);
-            ears.cancel().await;
+            changes.cancel().await;
             settle().await;
             drop(client);
-            let told = house.told(&["event", "method", "name", "outcome"]).await;
-            let told: Vec<_> =
-                told.iter().filter_map(|line| line.split_once(" subscriptions/listen ")).collect();
+            let entries = audited.close_and_read(&["event", "method", "name", "outcome"]).await;
+            let entries: Vec<_> = entries
+                .iter()
+                .filter_map(|line| line.split_once(" subscriptions/listen "))
+                .collect();
             let mut expected = vec![("begun", "- -"), ("request", "x refused")];
             let own = [("admitted", "hub__a -"), ("request", "hub__a ok")];
             expected.extend(own.iter().filter(|_| is_must));
@@ -171,19 +180,19 @@ async fn what_a_listen_asks_of_upstreams_has_lines_with_an_end() {
             let own = [("admitted", "file:///a -"), ("request", "file:///a ok")];
             expected.extend(own.iter().filter(|_| is_must));
             expected.push(("request", "- ok"));
-            let (mut told, wire) = (told, side.wire);
-            told.sort_unstable();
+            let (mut entries, transport) = (entries, side.transport);
+            entries.sort_unstable();
             expected.sort_unstable();
-            assert_eq!(told, expected, "{wire:?}, {on_error}");
+            assert_eq!(entries, expected, "{transport:?}, {on_error}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_must_be_recorded_and_cannot_be_is_refused() {
-    let house = Recorded::start(MODERN_HTTP, "on_error = \"refuse\"").await;
-    let client = house.client(LEGACY_HTTP).await;
-    let there = house.folder.path().to_owned();
+    let audited = AuditedGateway::start(MODERN_HTTP, "on_error = \"refuse\"").await;
+    let client = audited.client(LEGACY_HTTP).await;
+    let there = audited.folder.path().to_owned();
     settle().await;
     std::fs::rename(there.join("audit.jsonl"), there.join("gone")).expect("moved");
     std::fs::create_dir(there.join("audit.jsonl")).expect("made");
@@ -195,5 +204,5 @@ async fn a_stream_that_must_be_recorded_and_cannot_be_is_refused() {
     assert_eq!(reply.code(), 5031);
     std::fs::remove_dir(there.join("audit.jsonl")).expect("removed");
     drop(client);
-    house.world.close().await;
+    audited.world.close().await;
 }

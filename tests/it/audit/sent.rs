@@ -1,25 +1,26 @@
-//! A line tells of what went out, once, whatever stood in its place before.
+//! Each line records the bytes that were sent, exactly once, even if they replaced another
+//! response.
 
 use tokio::io::AsyncReadExt;
 use weir::mcp::revision::Revision;
 
-use super::Recorded;
-use crate::cell::{MODERN_HTTP, Side, Wire};
+use super::AuditedGateway;
+use crate::cell::{MODERN_HTTP, Side, Transport};
 use crate::client::named;
 use crate::pair::bounds::unread;
 use crate::pair::{plain, post};
 use crate::world::{World, hub, settle, with_pair};
 
-/// A house without clients, which records.
-async fn open(more: &str) -> Recorded {
+/// A gateway with an audit log and without clients.
+async fn open(more: &str) -> AuditedGateway {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display();
     let config = format!("{more}[audit]\nenabled = true\n[state]\ndir = \"{dir}\"\n");
     let world = World::start_recorded(hub(MODERN_HTTP), &with_pair(&config)).await;
-    Recorded { world, folder }
+    AuditedGateway { world, folder }
 }
 
-/// What an upstream says that has much to say.
+/// A result of this size.
 fn large(bytes: usize) -> String {
     format!(r#"{{"resultType":"complete","messages":[],"text":"{}"}}"#, "x".repeat(bytes))
 }
@@ -32,11 +33,11 @@ const OPEN: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_for_which_there_is_no_room_is_recorded_as_the_error_that_it_became() {
-    let house = open("").await;
-    let client = plain(&house.world, None);
-    let (mut raw, address) = unread(&house.world).await;
+    let audited = open("").await;
+    let client = plain(&audited.world, None);
+    let (mut raw, address) = unread(&audited.world).await;
     post(client.http(), &address, asking(0, "initialize", OPEN)).await;
-    house.world.upstream("hub").result("prompts/get", &large(4 << 20));
+    audited.world.upstream("hub").result("prompts/get", &large(4 << 20));
     for id in 1..=20 {
         let message = asking(id, "prompts/get", &named("hub__a"));
         assert_eq!(post(client.http(), &address, message).await.status, 202);
@@ -46,15 +47,15 @@ async fn an_answer_for_which_there_is_no_room_is_recorded_as_the_error_that_it_b
     let ids = |text: &[u8]| String::from_utf8_lossy(text).matches("\"id\":").count();
     while ids(&text) < 21 {
         let read = raw.read(&mut piece).await.expect("the stream lives");
-        // What is counted is short.
+        // The filler is dropped, so that the counted text is short.
         text.extend(piece[..read].iter().filter(|byte| **byte != b'x'));
     }
     let text = String::from_utf8_lossy(&text);
-    let refused = text.matches("too many large answers wait").count();
+    let refused = text.matches("too many large responses are unread").count();
     drop((raw, client));
     settle().await;
-    let told = house.told(&["method", "outcome", "code"]).await;
-    let count = |line: &str| told.iter().filter(|told| *told == line).count();
+    let entries = audited.close_and_read(&["method", "outcome", "code"]).await;
+    let count = |line: &str| entries.iter().filter(|entries| *entries == line).count();
     assert!(refused > 0);
     assert_eq!(count("prompts/get error -32603"), refused);
     assert_eq!(count("prompts/get ok -"), 20 - refused);
@@ -62,29 +63,29 @@ async fn an_answer_for_which_there_is_no_room_is_recorded_as_the_error_that_it_b
 
 #[tokio::test(start_paused = true)]
 async fn an_element_that_a_batch_has_no_room_for_is_recorded_as_too_large() {
-    let house = Recorded::start(MODERN_HTTP, "").await;
-    house.world.upstream("hub").result("prompts/get", &large(4 << 20));
-    let client = house.client(Side::new(Revision::V2025_03_26, Wire::Http)).await;
+    let audited = AuditedGateway::start(MODERN_HTTP, "").await;
+    audited.world.upstream("hub").result("prompts/get", &large(4 << 20));
+    let client = audited.client(Side::new(Revision::V2025_03_26, Transport::Http)).await;
     let ask = |id| asking(id, "prompts/get", &named("hub__a"));
     let batch = [&b"["[..], &ask(901), b",", &ask(902), b",", &ask(903), b"]"].concat();
     let reply = client.http().post(batch, &client.http().headers("", "{}")).whole().await;
     let refused = reply.body.matches("all upstreams together").count();
     assert!(refused > 0);
     drop(client);
-    let mut told = house.told(&["method", "outcome", "code", "status"]).await;
-    told.sort();
+    let mut entries = audited.close_and_read(&["method", "outcome", "code", "status"]).await;
+    entries.sort();
     let mut expected = vec!["prompts/get error 5130 200"; refused];
     expected.resize(3, "prompts/get ok - 200");
-    assert_eq!(told, expected);
+    assert_eq!(entries, expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_does_not_fit_on_a_stream_has_one_line() {
-    let house = open("[server]\nper_client = { calls = 2, waiting = 1 }\n").await;
-    let client = plain(&house.world, None);
-    let (raw, address) = unread(&house.world).await;
+    let audited = open("[server]\nper_client = { calls = 2, waiting = 1 }\n").await;
+    let client = plain(&audited.world, None);
+    let (raw, address) = unread(&audited.world).await;
     post(client.http(), &address, asking(0, "initialize", OPEN)).await;
-    house.world.upstream("hub").result("prompts/get", &large(40_000));
+    audited.world.upstream("hub").result("prompts/get", &large(40_000));
     let mut busy = 0;
     for id in 1..=120 {
         let message = asking(id, "prompts/get", &named("hub__a"));
@@ -94,8 +95,8 @@ async fn what_does_not_fit_on_a_stream_has_one_line() {
     assert!(busy > 0);
     drop((raw, client));
     settle().await;
-    let told = house.told(&["method", "outcome", "code", "status"]).await;
-    let asked: Vec<_> = told.iter().filter(|line| line.starts_with("prompts/get ")).collect();
-    let count = |line: &str| asked.iter().filter(|told| **told == line).count();
-    assert_eq!((asked.len(), count("prompts/get refused 4290 429")), (120, busy));
+    let entries = audited.close_and_read(&["method", "outcome", "code", "status"]).await;
+    let gets: Vec<_> = entries.iter().filter(|line| line.starts_with("prompts/get ")).collect();
+    let count = |line: &str| gets.iter().filter(|entries| **entries == line).count();
+    assert_eq!((gets.len(), count("prompts/get refused 4290 429")), (120, busy));
 }

@@ -1,4 +1,4 @@
-//! A client over HTTP, on as many connections as it has requests under way.
+//! A client over HTTP, with one connection for each request in flight.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use weir::mcp::call;
 use weir::mcp::revision::Revision;
-use weir::sse::Reader;
+use weir::sse::SseDecoder;
 
-use super::{Open, object, string};
-use crate::cell::{Side, Wire};
+use super::{Connector, object, string};
+use crate::cell::{Side, Transport};
 
-/// Where the house is, as clients say.
+/// Authority of the gateway in the clients' requests.
 pub(crate) const AUTHORITY: &str = "127.0.0.1:8642";
 
-/// Where the MCP endpoint is.
+/// Path of the MCP endpoint.
 const PATH: &str = "/mcp";
 
 /// The client's end of HTTP connections.
 pub(crate) struct Http {
     side: Side,
-    open: Open,
+    open: Connector,
     key: Option<String>,
     tasks: TaskTracker,
     shared: Arc<Shared>,
@@ -38,18 +38,18 @@ pub(crate) struct Http {
 #[derive(Default)]
 struct Shared {
     idle: Mutex<Vec<Connection>>,
-    /// How many connections have been opened.
+    /// Number of opened connections.
     opened: AtomicUsize,
     session: Mutex<Option<String>>,
 }
 
 struct Connection {
     requests: SendRequest<Full<Bytes>>,
-    /// Closes the connection.
+    /// Closes the connection when dropped.
     _open: DropGuard,
 }
 
-/// A request that is under way on a connection of its own. Dropped early, it closes the connection.
+/// A request in flight on a connection of its own. Dropped early, it closes the connection.
 pub(crate) struct Exchange {
     state: State,
     shared: Arc<Shared>,
@@ -58,12 +58,12 @@ pub(crate) struct Exchange {
     is_broken: bool,
 }
 
-/// What has come of a response, for whoever judges it.
+/// The part of a response that the judge has yet to check.
 struct Judged {
-    open: Open,
+    open: Connector,
     is_message: bool,
     body: Vec<u8>,
-    events: Reader,
+    events: SseDecoder,
 }
 
 enum State {
@@ -75,7 +75,7 @@ enum State {
 struct Here {
     response: Response<Incoming>,
     connection: Connection,
-    events: Reader,
+    events: SseDecoder,
     ready: std::collections::VecDeque<Bytes>,
 }
 
@@ -88,22 +88,22 @@ pub(crate) struct HttpReply {
 }
 
 impl Http {
-    pub(super) fn new(side: Side, open: Open, key: Option<&str>, tasks: &TaskTracker) -> Self {
+    pub(super) fn new(side: Side, open: Connector, key: Option<&str>, tasks: &TaskTracker) -> Self {
         let key = key.map(str::to_owned);
         Self { side, open, key, tasks: tasks.clone(), shared: Arc::default() }
     }
 
-    /// The id of the legacy session, if there is one.
+    /// Id of the legacy session, if there is one.
     pub(crate) fn session(&self) -> Option<String> {
         lock(&self.shared.session).clone()
     }
 
-    /// How many connections this client has opened.
+    /// Number of connections that this client has opened.
     pub(crate) fn connections(&self) -> usize {
         self.shared.opened.load(Ordering::Relaxed)
     }
 
-    /// The headers of a request: what every POST says, and what the revision adds.
+    /// Headers of a request: those of every POST, and those that the revision adds.
     pub(crate) fn headers(&self, method: &str, params: &str) -> HeaderMap {
         let mut headers = self.plain_headers();
         set(&mut headers, CONTENT_TYPE.as_str(), "application/json");
@@ -120,7 +120,7 @@ impl Http {
         headers
     }
 
-    /// The headers of any request.
+    /// Headers of any request.
     pub(crate) fn plain_headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         set(&mut headers, HOST.as_str(), AUTHORITY);
@@ -156,7 +156,7 @@ impl Http {
         headers: &HeaderMap,
     ) -> Exchange {
         let body = body.into();
-        self.open.said(&body, if path == PATH { Wire::Http } else { Wire::Sse });
+        self.open.record_sent(&body, if path == PATH { Transport::Http } else { Transport::Sse });
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method.clone();
         *request.uri_mut() = path.parse().expect("a path");
@@ -179,10 +179,10 @@ impl Http {
         let coming = AbortOnDropHandle::new(self.tasks.spawn(exchange));
         let judged = Box::new(Judged {
             open: self.open.clone(),
-            // What is well known is a document, and no message.
+            // Responses below `/.well-known/` are documents, not messages.
             is_message: method != Method::HEAD && !path.starts_with("/.well-known/"),
             body: Vec::new(),
-            events: Reader::new(64 << 20),
+            events: SseDecoder::new(64 << 20),
         });
         let shared = Arc::clone(&self.shared);
         Exchange { state: State::Coming(coming), shared, judged, is_broken: false }
@@ -190,12 +190,12 @@ impl Http {
 }
 
 impl Connection {
-    async fn open(open: &Open, tasks: &TaskTracker) -> hyper::Result<Self> {
+    async fn open(open: &Connector, tasks: &TaskTracker) -> hyper::Result<Self> {
         let (requests, connection) = handshake(TokioIo::new(open.connect())).await?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         tasks.spawn(async move {
-            // What went wrong is seen by whoever waits for the response.
+            // The reader of the response sees an error of the connection.
             let _ = stopped.run_until_cancelled(connection).await;
         });
         Ok(Self { requests, _open: stop.drop_guard() })
@@ -212,7 +212,7 @@ impl Exchange {
                         let session = session.to_str().expect("an ASCII header").to_owned();
                         *lock(&self.shared.session) = Some(session);
                     }
-                    let (events, ready) = (Reader::new(64 << 20), Default::default());
+                    let (events, ready) = (SseDecoder::new(64 << 20), Default::default());
                     State::Here(Box::new(Here { response, connection, events, ready }))
                 }
                 Err(_) => State::Over(0),
@@ -221,7 +221,7 @@ impl Exchange {
         !matches!(self.state, State::Over(0))
     }
 
-    /// The response's status, once it is there; 0 if there is none.
+    /// Status of the response, once it has arrived; 0 if there is none.
     pub(crate) fn status(&self) -> u16 {
         match &self.state {
             State::Coming(_) => panic!("the response has not come"),
@@ -257,7 +257,7 @@ impl Exchange {
         }
     }
 
-    /// The next piece of the body; `None` at its end or where it breaks off.
+    /// The next chunk of the body; `None` at its end or where it breaks off.
     pub(crate) async fn piece(&mut self) -> Option<Bytes> {
         self.opened().await;
         let State::Here(here) = &mut self.state else { return None };
@@ -275,8 +275,8 @@ impl Exchange {
                     let state = std::mem::replace(&mut self.state, State::Over(status));
                     if let (State::Here(here), None) = (state, broken_or_over) {
                         self.judged.end(&here);
-                        let said = here.response.headers().get(hyper::header::CONNECTION);
-                        if said.is_none_or(|said| said != "close") {
+                        let sent = here.response.headers().get(hyper::header::CONNECTION);
+                        if sent.is_none_or(|sent| sent != "close") {
                             lock(&self.shared.idle).push(here.connection);
                         }
                     }
@@ -286,7 +286,7 @@ impl Exchange {
         }
     }
 
-    /// The whole response.
+    /// Reads the whole response.
     pub(crate) async fn whole(mut self) -> HttpReply {
         assert!(self.opened().await, "the connection ended without a response");
         let headers = match &self.state {
@@ -309,7 +309,7 @@ impl Judged {
         for event in self.events.feed(piece).unwrap_or_default() {
             // The pair's first event is an address; a priming event is empty.
             if event.data.starts_with(b"{") || event.data.starts_with(b"[") {
-                self.open.heard(&event.data);
+                self.open.check_received(&event.data);
             }
         }
     }
@@ -319,7 +319,7 @@ impl Judged {
         let is_json =
             content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
         if is_json && self.is_message {
-            self.open.heard(&self.body);
+            self.open.check_received(&self.body);
         }
     }
 }
@@ -332,7 +332,7 @@ impl Here {
 }
 
 impl HttpReply {
-    /// The code of the JSON-RPC error in the body.
+    /// Code of the JSON-RPC error in the body.
     pub(crate) fn code(&self) -> i64 {
         let error = object(&self.body).get_object("error");
         let error = error.unwrap_or_else(|| panic!("no error: {self:?}"));

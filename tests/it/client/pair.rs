@@ -1,5 +1,5 @@
-//! A client over the HTTP+SSE pair: what it says goes out as POSTs one after another, what it hears comes on
-//! one stream, as with lines.
+//! A client over the HTTP+SSE pair: it sends its messages as POSTs one after another and receives
+//! on one stream, as over lines.
 
 use std::sync::{Arc, PoisonError};
 
@@ -14,24 +14,24 @@ use super::stdio::{Routes, Stdio, deliver};
 use super::string;
 use crate::upstream::QUEUE;
 
-/// Opens the stream. A POST that is not taken is answered where a line would be.
+/// Opens the stream. The response to a POST that is refused is returned like a line.
 pub(super) fn open(http: Http, tasks: &TaskTracker) -> Stdio {
     let http = Arc::new(http);
     let (lines, mut to_post) = mpsc::channel::<Vec<u8>>(QUEUE);
-    let (stray, strays) = mpsc::channel(QUEUE);
+    let (unrouted, unrouted_messages) = mpsc::channel(QUEUE);
     let (tell_address, address) = oneshot::channel();
     let routes = Routes::default();
     let stop = CancellationToken::new();
 
-    let (reading, table, wire) = (stop.clone(), Arc::clone(&routes), Arc::clone(&http));
-    let refused = stray.clone();
+    let (reading, table, transport) = (stop.clone(), Arc::clone(&routes), Arc::clone(&http));
+    let refused = unrouted.clone();
     tasks.spawn(async move {
-        let mut stream = wire.send(Method::GET, "/sse", "", &wire.plain_headers());
+        let mut stream = transport.send(Method::GET, "/sse", "", &transport.plain_headers());
         let first = reading.run_until_cancelled(stream.next()).await.flatten();
         if let Some(first) = first {
             let _ = tell_address.send(string(first));
             while let Some(Some(event)) = reading.run_until_cancelled(stream.next()).await {
-                deliver(&table, &stray, event);
+                deliver(&table, &unrouted, event);
             }
         }
         table.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -47,5 +47,5 @@ pub(super) fn open(http: Http, tasks: &TaskTracker) -> Stdio {
             }
         }
     });
-    Stdio { lines, routes, strays: strays.into(), _open: stop.drop_guard() }
+    Stdio { lines, routes, unrouted_messages: unrouted_messages.into(), _open: stop.drop_guard() }
 }

@@ -1,4 +1,4 @@
-//! A client over lines.
+//! A client over newline-delimited JSON.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +12,8 @@ use weir::json::Object;
 use weir::jsonrpc::Id;
 use weir::mcp::meta;
 
-use super::Open;
-use crate::cell::Wire;
+use super::Connector;
+use crate::cell::Transport;
 use crate::upstream::QUEUE;
 
 pub(super) type Routes = Arc<Mutex<HashMap<Bytes, mpsc::Sender<Bytes>>>>;
@@ -22,27 +22,27 @@ pub(super) type Routes = Arc<Mutex<HashMap<Bytes, mpsc::Sender<Bytes>>>>;
 pub(crate) struct Stdio {
     pub(super) lines: mpsc::Sender<Vec<u8>>,
     pub(super) routes: Routes,
-    pub(super) strays: tokio::sync::Mutex<mpsc::Receiver<Bytes>>,
+    pub(super) unrouted_messages: tokio::sync::Mutex<mpsc::Receiver<Bytes>>,
     pub(super) _open: DropGuard,
 }
 
-/// A request that is under way.
+/// A request in flight.
 pub(super) struct Exchange {
     messages: mpsc::Receiver<Bytes>,
 }
 
 impl Stdio {
-    pub(super) fn new(open: &Open, tasks: &TaskTracker) -> Self {
+    pub(super) fn new(open: &Connector, tasks: &TaskTracker) -> Self {
         let (input, mut output) = tokio::io::split(open.connect());
         let (lines, mut to_write) = mpsc::channel::<Vec<u8>>(QUEUE);
-        let (stray, strays) = mpsc::channel(QUEUE);
+        let (unrouted, unrouted_messages) = mpsc::channel(QUEUE);
         let routes = Routes::default();
         let stop = CancellationToken::new();
         let writing = stop.clone();
         let (saying, hearing) = (open.clone(), open.clone());
         tasks.spawn(async move {
             while let Some(Some(line)) = writing.run_until_cancelled(to_write.recv()).await {
-                saying.said(&line, Wire::Stdio);
+                saying.record_sent(&line, Transport::Stdio);
                 if output.write_all(&line).await.is_err() {
                     break;
                 }
@@ -54,17 +54,22 @@ impl Stdio {
         tasks.spawn(async move {
             let mut input = BufReader::new(input).lines();
             while let Some(Ok(Some(line))) = reading.run_until_cancelled(input.next_line()).await {
-                hearing.heard(line.as_bytes());
-                deliver(&table, &stray, line.into());
+                hearing.check_received(line.as_bytes());
+                deliver(&table, &unrouted, line.into());
             }
             table.lock().unwrap_or_else(PoisonError::into_inner).clear();
         });
-        Self { lines, routes, strays: strays.into(), _open: stop.drop_guard() }
+        Self {
+            lines,
+            routes,
+            unrouted_messages: unrouted_messages.into(),
+            _open: stop.drop_guard(),
+        }
     }
 
     /// Sends a line.
     pub(crate) fn send(&self, line: &[u8]) {
-        // If the other side is gone the test will see no answer.
+        // If the other side is gone, the test sees that no response comes.
         let _ = self.lines.try_send([line, b"\n"].concat());
     }
 
@@ -78,8 +83,8 @@ impl Stdio {
     }
 
     /// The next message that belongs to no request.
-    pub(crate) async fn stray(&self) -> Option<Bytes> {
-        self.strays.lock().await.recv().await
+    pub(crate) async fn next_unrouted(&self) -> Option<Bytes> {
+        self.unrouted_messages.lock().await.recv().await
     }
 }
 
@@ -89,10 +94,10 @@ impl Exchange {
     }
 }
 
-/// Hands a message to the request that it belongs to: by its id, its subscription, or its progress
-/// token, which tests make equal to the request's id.
-pub(super) fn deliver(routes: &Routes, stray: &mpsc::Sender<Bytes>, line: Bytes) {
-    // A batch's answers are for whoever sent the batch as a line.
+/// Routes a message to its request: by its id, its subscription, or its progress token, which tests
+/// set to the request's id.
+pub(super) fn deliver(routes: &Routes, unrouted: &mpsc::Sender<Bytes>, line: Bytes) {
+    // The responses to a batch go to the sender of its line.
     let message = match line.starts_with(b"[") {
         true => Object::new(),
         false => Object::parse(line.clone()).expect("a line is an object"),
@@ -103,11 +108,11 @@ pub(super) fn deliver(routes: &Routes, stray: &mpsc::Sender<Bytes>, line: Bytes)
     let key =
         message.get_bytes("id").or(subscription).or_else(|| params.get_bytes(meta::PROGRESS_TOKEN));
     let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
-    // A question's id is the server's own.
+    // The server chooses the id of its own request.
     let is_question = message.has("method") && message.has("id");
     let key = key.filter(|_| !is_question);
-    let route = key.as_ref().and_then(|key| routes.get(key)).unwrap_or(stray);
-    // Whoever has left misses it.
+    let route = key.as_ref().and_then(|key| routes.get(key)).unwrap_or(unrouted);
+    // A request that has been dropped misses the message.
     let _ = route.try_send(line);
     if let (Some(key), false) = (key, message.has("method")) {
         routes.remove(&key);

@@ -1,12 +1,12 @@
-//! Hearing of single resources and tasks, in both eras.
+//! Subscriptions of a client to single resources and tasks, in both eras.
 
 use weir::json::{self, Object};
 use weir::jsonrpc::Id;
 use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
 use weir::mcp::meta;
-use weir::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
+use weir::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
 
-use super::{Client, Ears, Reply, Source, object, string};
+use super::{ChangeStream, Client, Reply, Source, object, string};
 use crate::upstream::PATIENCE;
 
 impl Client {
@@ -20,12 +20,12 @@ impl Client {
         self.request("resources/unsubscribe", &uri_params(uri)).await
     }
 
-    /// Listens to these resources in its era's way. Returns which of them are honored.
-    pub(crate) async fn follow(&self, uris: &[&str]) -> (Ears<'_>, Vec<String>) {
+    /// Subscribes to these resources in the client's era's way. Returns the honored ones.
+    pub(crate) async fn follow(&self, uris: &[&str]) -> (ChangeStream<'_>, Vec<String>) {
         if self.side.is_modern() {
             return self.listen_to(RESOURCE_SUBSCRIPTIONS, uris).await;
         }
-        let ears = self.listen().await;
+        let changes = self.listen().await;
         let mut honored = Vec::new();
         for uri in uris {
             let reply = self.subscribe(uri).await;
@@ -37,19 +37,19 @@ impl Client {
                 Err(_) => assert_eq!(reply.code(), -32002, "{reply:?}"),
             }
         }
-        (ears, honored)
+        (changes, honored)
     }
 
-    /// Listens for what becomes of these tasks in its era's way. Returns which of them are honored; who owns a
-    /// task of the legacy era is told without asking for it.
-    pub(crate) async fn follow_tasks(&self, handles: &[&str]) -> (Ears<'_>, Vec<String>) {
+    /// Subscribes to the status of these tasks in the client's era's way. Returns the honored ones;
+    /// the owner of a legacy task is notified without a subscription.
+    pub(crate) async fn follow_tasks(&self, handles: &[&str]) -> (ChangeStream<'_>, Vec<String>) {
         if self.side.is_modern() {
             return self.listen_to(TASK_IDS, handles).await;
         }
         (self.listen().await, handles.iter().map(|handle| (*handle).to_owned()).collect())
     }
 
-    async fn listen_to(&self, member: &str, names: &[&str]) -> (Ears<'_>, Vec<String>) {
+    async fn listen_to(&self, member: &str, names: &[&str]) -> (ChangeStream<'_>, Vec<String>) {
         let list: Vec<_> = names.iter().map(|name| string(json::quote(name))).collect();
         let list = list.join(",");
         let params = format!(r#"{{"notifications":{{"{member}":[{list}]}}}}"#);
@@ -65,24 +65,27 @@ impl Client {
         let honored = honored.map(|list| json::elements(&list).expect("an array"));
         let text = |raw| json::decode_string(&string(raw)).expect("a string").into_owned();
         let honored = honored.unwrap_or_default().map(text).collect();
-        (Ears { id: Some(exchange.id.clone()), source: Source::Exchange(exchange) }, honored)
+        (
+            ChangeStream { id: Some(exchange.id.clone()), source: Source::Exchange(exchange) },
+            honored,
+        )
     }
 }
 
-impl Ears<'_> {
-    /// The URI of the next resource that is told of.
+impl ChangeStream<'_> {
+    /// URI of the next updated resource.
     pub(crate) async fn next_update(&mut self) -> String {
         let params = self.next_of(RESOURCE_UPDATED).await;
         params.get_string("uri").expect("a URI").into_owned()
     }
 
-    /// The next task that is told of.
+    /// Next task with a new status.
     pub(crate) async fn next_task(&mut self) -> Object {
         let is_modern = self.id.is_some();
-        self.next_of(if is_modern { TOLD_TO_LISTENERS } else { TOLD_TO_OWNERS }).await
+        self.next_of(if is_modern { TASK_NOTIFICATION } else { TASK_STATUS_NOTIFICATION }).await
     }
 
-    /// The parameters of the next message, which has this method and belongs to this listen.
+    /// Parameters of the next message, which must have this method and belong to this listen.
     async fn next_of(&mut self, method: &str) -> Object {
         let next = tokio::time::timeout(PATIENCE, self.next()).await;
         let message = object(&next.expect("an update in time").expect("the stream is open"));

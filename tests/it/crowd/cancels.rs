@@ -1,4 +1,4 @@
-//! How soon a cancel is upstream, in real time, while 200 calls are under way.
+//! Delay of cancellations to the upstream, in real time, with 200 calls in flight.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,15 +11,15 @@ use tokio_util::task::TaskTracker;
 use crate::by_night;
 use crate::cell::{Cell, SIDES};
 use crate::client::{Client, Exchange};
-use crate::upstream::{Held, Script};
+use crate::upstream::{InterceptedCalls, Script};
 use crate::world::World;
 
-/// Clients, and the calls that each has under way.
+/// Clients, and the calls in flight of each.
 const CLIENTS: u64 = 10;
 const UNDER_WAY: u64 = 20;
 /// Clients that cancel at the same time.
 const AT_ONCE: usize = 2;
-/// Calls that are cancelled in each cell, by day and by night.
+/// Calls that are cancelled in each cell, by day and nightly.
 const CANCELS: u64 = 200;
 const NIGHTLY_CANCELS: u64 = 1_000;
 
@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_millis(100);
 const CONFIG: &str =
     "[server]\nper_client = { calls = 256 }\n[defaults]\nlimits.concurrency = 256\n";
 
-/// Who waits for what, by a call's number: that it has come, and that it is cancelled.
+/// Senders for each call's number: the call has arrived, and it is cancelled.
 type Waiting = Arc<Mutex<HashMap<u64, (oneshot::Sender<()>, oneshot::Sender<Instant>)>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,7 +51,8 @@ async fn a_cancel_is_soon_upstream_under_load() {
 async fn cancel_many(cell: Cell) -> Vec<Duration> {
     let world = World::start(vec![("hub", Script::full(cell.upstream))], CONFIG).await;
     let (waiting, tasks) = (Waiting::default(), TaskTracker::new());
-    let routing = route(world.upstream("hub").hold("tools/call"), waiting.clone(), tasks.clone());
+    let routing =
+        route(world.upstream("hub").intercept("tools/call"), waiting.clone(), tasks.clone());
     let routing = tokio_util::task::AbortOnDropHandle::new(tasks.spawn(routing));
     let each = if by_night() { NIGHTLY_CANCELS } else { CANCELS } / CLIENTS;
     let mut clients = Vec::new();
@@ -59,10 +60,11 @@ async fn cancel_many(cell: Cell) -> Vec<Duration> {
         clients.push(world.client(cell.client).await);
     }
     let fill = clients.iter().zip(0..).map(|(client, who)| fill(client, who, &waiting));
-    let visits = futures::future::join_all(fill).await.into_iter();
-    let visits = futures::stream::iter(visits.map(|filled| visit(filled, each, &waiting)));
-    let all: Vec<_> = visits.buffer_unordered(AT_ONCE).collect().await;
-    // Only now, so that all the others were under way as long.
+    let turns = futures::future::join_all(fill).await.into_iter();
+    let turns = futures::stream::iter(turns.map(|filled| cancel_in_turn(filled, each, &waiting)));
+    let all: Vec<_> = turns.buffer_unordered(AT_ONCE).collect().await;
+    // The calls are dropped only now, so that all others were in flight during the whole
+    // measurement.
     let (times, left): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     for (exchange, cancelled) in left.into_iter().flatten() {
         exchange.cancel().await;
@@ -76,16 +78,16 @@ async fn cancel_many(cell: Cell) -> Vec<Duration> {
     times
 }
 
-/// Tells when the upstream has a call, and when it knows that it is cancelled.
-async fn route(mut held: Held, waiting: Waiting, tasks: TaskTracker) {
+/// Reports when the upstream receives a call, and when it learns of its cancellation.
+async fn route(mut intercepted: InterceptedCalls, waiting: Waiting, tasks: TaskTracker) {
     loop {
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let arguments = call.params.get_object("arguments").expect("arguments");
         let number: u64 = arguments.get("number").expect("a number").parse().expect("a number");
         let found = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
         let (came, cancelled) = found.expect("each call comes once");
         tasks.spawn(async move {
-            // At the end nobody waits for either.
+            // At the end both receivers are gone.
             let _ = came.send(());
             call.cancelled().await;
             let _ = cancelled.send(Instant::now());
@@ -93,15 +95,15 @@ async fn route(mut held: Held, waiting: Waiting, tasks: TaskTracker) {
     }
 }
 
-/// A client's calls that are under way.
+/// A client with its calls in flight.
 struct Filled<'a> {
     client: &'a Client,
-    /// The number of the latest.
+    /// Number of the latest call.
     number: u64,
     under_way: Vec<UnderWay<'a>>,
 }
 
-/// A call, and when the upstream knows that it is cancelled.
+/// A call, and the receiver of the time at which the upstream learns of its cancellation.
 type UnderWay<'a> = (Exchange<'a>, oneshot::Receiver<Instant>);
 
 async fn fill<'a>(client: &'a Client, who: u64, waiting: &Waiting) -> Filled<'a> {
@@ -113,8 +115,9 @@ async fn fill<'a>(client: &'a Client, who: u64, waiting: &Waiting) -> Filled<'a>
     Filled { client, number, under_way }
 }
 
-/// Cancels one call after the other, in changing order, and replaces each, so that as many are under way.
-async fn visit<'a>(
+/// Cancels one call after the other, in changing order, and replaces each, so that their number
+/// stays.
+async fn cancel_in_turn<'a>(
     mut filled: Filled<'a>,
     each: u64,
     waiting: &Waiting,

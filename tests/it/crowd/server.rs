@@ -1,7 +1,7 @@
-//! A server over HTTP, of either era, that has one tool and answers its calls in random order.
+//! A server over HTTP, of either era, with one tool whose calls it answers in random order.
 //!
-//! Each call gets progress and a log message before its answer, and one in ten is asked something. It keeps
-//! of a call no more than its number, so that it can do this a million times.
+//! Each call gets progress and a log message before its response, and one in ten gets an input
+//! request. The server keeps only the number of a call, so that it can do this a million times.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -30,10 +30,10 @@ use crate::client::object;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How many calls wait until one of them, at random, gets its turn.
-const DECK: usize = 50;
-/// How long nothing has to come until all get their turn.
-const LULL: Duration = Duration::from_millis(3);
+/// Number of waiting calls from which on a random one gets its turn.
+const MAX_WAITING: usize = 50;
+/// Time without a new call after which all get their turn.
+const IDLE_TIME: Duration = Duration::from_millis(3);
 
 pub(super) struct Server {
     is_modern: bool,
@@ -47,17 +47,17 @@ pub(super) struct Server {
 
 #[derive(Default)]
 struct State {
-    /// Calls that have come, that have been answered, and that have come again.
-    came: HashSet<u64>,
+    /// Calls that have arrived, that have been answered, and that have arrived in a further round.
+    arrived: HashSet<u64>,
     executed: HashSet<u64>,
-    came_again: HashSet<u64>,
-    /// Whose a question is, by its id.
-    asked: HashMap<String, (u64, oneshot::Sender<()>)>,
+    returned: HashSet<u64>,
+    /// The call of each input request, by its id.
+    pending: HashMap<String, (u64, oneshot::Sender<()>)>,
     wrong: Vec<String>,
 }
 
-/// Whether this call is asked something.
-pub(super) fn asks(nonce: u64) -> bool {
+/// Whether the server sends an input request for this call.
+pub(super) fn needs_input(nonce: u64) -> bool {
     (nonce ^ (nonce >> 32)) % 10 == 3
 }
 
@@ -65,23 +65,23 @@ impl Server {
     pub(super) fn start(is_modern: bool, tasks: &TaskTracker) -> Arc<Self> {
         let (deck, waiting) = mpsc::channel(1_024);
         let (turns, overtaken) = (Arc::default(), Arc::default());
-        tasks.spawn(deal(waiting, Arc::clone(&turns), Arc::clone(&overtaken)));
+        tasks.spawn(give_turns(waiting, Arc::clone(&turns), Arc::clone(&overtaken)));
         let (state, numbers) = (Mutex::default(), AtomicU64::new(0));
         Arc::new(Self { is_modern, deck, state, numbers, turns, overtaken, tasks: tasks.clone() })
     }
 
-    /// What should not have happened.
+    /// Violations.
     pub(super) fn wrong(&self) -> Vec<String> {
         self.lock().wrong.clone()
     }
 
-    /// How many different calls have been answered.
+    /// Number of different calls that have been answered.
     pub(super) fn executed(&self) -> usize {
         self.lock().executed.len()
     }
 
-    /// The share of turns that went to another call than the one that waited longest.
-    pub(super) fn mixed(&self) -> f64 {
+    /// Share of the turns that went to another call than the one that had waited longest.
+    pub(super) fn reordered_share(&self) -> f64 {
         let of = self.turns.load(Ordering::Relaxed).max(1);
         self.overtaken.load(Ordering::Relaxed) as f64 / of as f64
     }
@@ -96,7 +96,7 @@ impl Server {
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(ours), service);
         self.tasks.spawn(async move {
-            // Whoever has enough closes it.
+            // The client closes the connection.
             let _ = serving.await;
         });
         theirs
@@ -110,8 +110,8 @@ impl Server {
         let body = body.collect().await.expect("a whole body").to_bytes();
         match Message::parse(body.clone()).expect("a message") {
             Message::Notification(_) => reply(202, Bytes::new()),
-            Message::Answer(_) => {
-                self.hear(&body);
+            Message::Response(_) => {
+                self.check_answer_body(&body);
                 reply(202, Bytes::new())
             }
             Message::Request(request) if &*request.method == "tools/call" => {
@@ -156,7 +156,7 @@ impl Server {
         response
     }
 
-    /// Plays a call, from its coming to its answer.
+    /// Handles a call, from its arrival to its response.
     async fn play(&self, request: jsonrpc::Request, events: mpsc::Sender<Bytes>) {
         let params = &request.params;
         let arguments = params.get_object("arguments").expect("arguments");
@@ -169,11 +169,11 @@ impl Server {
         if let Some(responses) = params.get_object("inputResponses") {
             self.check_state(nonce, params);
             self.check_answer(nonce, responses.get_object("q"));
-            self.once(|state| &mut state.came_again, nonce, "comes again");
+            self.once(|state| &mut state.returned, nonce, "comes again");
             self.turn().await;
             return say(self.finish(nonce, &request.id)).await;
         }
-        self.once(|state| &mut state.came, nonce, "comes");
+        self.once(|state| &mut state.arrived, nonce, "comes");
         self.turn().await;
         let meta = params.get_object("_meta").expect("_meta");
         let token = meta.get("progressToken").expect("a token");
@@ -181,7 +181,7 @@ impl Server {
         say(jsonrpc::write_notification("notifications/progress", progress.as_bytes())).await;
         let logged = format!(r#"{{"level":"info","data":"{nonce}"}}"#);
         say(jsonrpc::write_notification("notifications/message", logged.as_bytes())).await;
-        if !asks(nonce) {
+        if !needs_input(nonce) {
             return say(self.finish(nonce, &request.id)).await;
         }
         let question = format!(
@@ -194,8 +194,8 @@ impl Server {
             return say(jsonrpc::write_result(&request.id, result.as_bytes())).await;
         }
         let id = Id::from(self.numbers.fetch_add(1, Ordering::Relaxed));
-        let (heard, answered) = oneshot::channel();
-        self.lock().asked.insert(id.to_string(), (nonce, heard));
+        let (received, answered) = oneshot::channel();
+        self.lock().pending.insert(id.to_string(), (nonce, received));
         say(jsonrpc::write_request(&id, "elicitation/create", question.as_bytes())).await;
         if answered.await.is_err() {
             return self.object(format!("{nonce} hears no answer"));
@@ -211,16 +211,16 @@ impl Server {
         jsonrpc::write_result(id, result.as_bytes())
     }
 
-    /// A client's answer to a question, on its own.
-    fn hear(&self, body: &[u8]) {
+    /// Handles a client's response to an input request.
+    fn check_answer_body(&self, body: &[u8]) {
         let text = String::from_utf8_lossy(body);
         let answer = object(&text);
-        let asked = self.lock().asked.remove(answer.get("id").unwrap_or_default());
-        let Some((nonce, heard)) = asked else {
+        let pending = self.lock().pending.remove(answer.get("id").unwrap_or_default());
+        let Some((nonce, received)) = pending else {
             return self.object(format!("an answer to nothing: {text}"));
         };
         self.check_answer(nonce, answer.get_object("result"));
-        if heard.send(()).is_err() {
+        if received.send(()).is_err() {
             self.object(format!("{nonce} has not waited"));
         }
     }
@@ -249,7 +249,7 @@ impl Server {
 
     fn object(&self, objection: String) {
         let mut state = self.lock();
-        // A few tell enough.
+        // A few violations are enough.
         if state.wrong.len() < 20 {
             state.wrong.push(objection);
         }
@@ -268,7 +268,7 @@ impl Server {
 }
 
 /// Gives turns in random order.
-async fn deal(
+async fn give_turns(
     mut waiting: mpsc::Receiver<oneshot::Sender<()>>,
     turns: Arc<AtomicU64>,
     overtaken: Arc<AtomicU64>,
@@ -281,16 +281,16 @@ async fn deal(
             let Some(first) = waiting.recv().await else { return };
             deck.push(first);
         }
-        match tokio::time::timeout(LULL, waiting.recv()).await {
+        match tokio::time::timeout(IDLE_TIME, waiting.recv()).await {
             Ok(Some(next)) => {
                 deck.push(next);
-                least = DECK;
+                least = MAX_WAITING;
             }
             Ok(None) => return,
             Err(_) => least = 0,
         }
         while deck.len() > least {
-            // Of Knuth, MMIX: the upper bits are random enough.
+            // Knuth's MMIX generator: its upper bits are random enough.
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -298,7 +298,7 @@ async fn deal(
             turns.fetch_add(1, Ordering::Relaxed);
             overtaken.fetch_add(u64::from(place > 0), Ordering::Relaxed);
             let go = deck.remove(place);
-            // A call that has been cancelled does not wait any more.
+            // A call that has been cancelled does not wait for its turn any more.
             let _ = go.send(());
         }
     }

@@ -1,4 +1,4 @@
-//! Bounds: on streams, sessions, requests, replies, and on the time that a client may take.
+//! Limits on streams, sessions, requests, replies, and on the time that a client may take.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,12 +22,12 @@ async fn a_client_has_eight_streams_and_listens_count_among_them() {
     for _ in 0..7 {
         streams.push(Stream::open(http).await);
     }
-    let ears = modern.listen().await;
+    let changes = modern.listen().await;
     let refused = http.send(Method::GET, "/sse", "", &http.plain_headers()).whole().await;
     assert_eq!((refused.status, refused.code()), (429, 4290));
     assert!(refused.headers.contains_key("retry-after"));
     drop(Stream::open(plain(&world, Some("key-of-bob")).http()).await);
-    drop(ears);
+    drop(changes);
     settle().await;
     streams.push(Stream::open(http).await);
     drop(streams.pop());
@@ -75,13 +75,13 @@ async fn the_sessions_of_both_transports_are_counted_together() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_too_many_is_refused_on_the_stream() {
-    // Who shows no credentials stands for sixteen clients.
+    // Clients without credentials share sixteen times the limits of one client.
     let world = start("[server]\nper_client = { calls = 4, waiting = 1, wait = \"1s\" }\n[upstreams.hub]\nlimits = { concurrency = 100 }").await;
     let client = world.client(LEGACY_SSE).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let mut under_way = Vec::new();
     for _ in 0..64 {
-        under_way.push((client.start("tools/call", &named("hub__a")), held.next().await));
+        under_way.push((client.start("tools/call", &named("hub__a")), intercepted.next().await));
     }
     let waiting: Vec<_> = (0..16).map(|_| client.start("tools/call", &named("hub__a"))).collect();
     settle().await;
@@ -98,7 +98,7 @@ async fn a_request_too_many_is_refused_on_the_stream() {
         call.result(r#"{"resultType":"complete","content":[]}"#);
         assert!(exchange.reply().await.outcome.is_ok());
     }
-    world.upstream("hub").behave("tools/call");
+    world.upstream("hub").reset_answer("tools/call");
     assert!(client.call_tool("hub__a").await.outcome.is_ok());
     drop(client);
     world.close().await;
@@ -110,9 +110,9 @@ async fn a_large_reply_is_one_message_and_one_that_is_too_large_or_breaks_off_is
         let world = World::start(hub(upstream), &with_pair("")).await;
         let client = world.client(LEGACY_SSE).await;
         for (length, breaks_off) in [(1 << 20, false), (9 << 20, false), (1 << 20, true)] {
-            let mut held = world.upstream("hub").hold("tools/call");
+            let mut intercepted = world.upstream("hub").intercept("tools/call");
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = held.next().await;
+            let call = intercepted.next().await;
             let text = "x".repeat(length);
             call.piece(&format!(
                 r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"resultType":"complete","content":[],"text":"{text}"#
@@ -130,7 +130,7 @@ async fn a_large_reply_is_one_message_and_one_that_is_too_large_or_breaks_off_is
             } else {
                 assert!(reply.outcome.is_err(), "{upstream}: {length}");
             }
-            world.upstream("hub").behave("tools/call");
+            world.upstream("hub").reset_answer("tools/call");
             pass(Duration::from_secs(2)).await;
             assert!(client.call_tool("hub__a").await.outcome.is_ok(), "{upstream}: {length}");
         }
@@ -150,7 +150,7 @@ async fn a_message_over_the_limit_of_time_is_not_waited_for() {
         stream.address
     );
     let mut raw = world.connect();
-    raw.write_all(head.as_bytes()).await.expect("the house reads");
+    raw.write_all(head.as_bytes()).await.expect("the gateway reads");
     let begin = Instant::now();
     assert_eq!((&*status_of(&mut raw).await, begin.elapsed().as_secs()), ("408", 30));
     drop(raw);
@@ -159,16 +159,16 @@ async fn a_message_over_the_limit_of_time_is_not_waited_for() {
     world.close().await;
 }
 
-/// A stream of which no more is read than its address, and that address.
+/// Opens a stream and reads only its address; returns both.
 pub(crate) async fn unread(world: &World) -> (DuplexStream, String) {
     unread_with(world, "").await
 }
 
-/// The same, asked for with this line in the head.
+/// Opens a stream with this line in the request's head and reads only its address.
 async fn unread_with(world: &World, line: &str) -> (DuplexStream, String) {
     let mut raw = world.connect();
     let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n{line}\r\n");
-    raw.write_all(request.as_bytes()).await.expect("the house reads");
+    raw.write_all(request.as_bytes()).await.expect("the gateway reads");
     let mut head = Vec::new();
     while !head.ends_with(b"\n\n\r\n") {
         head.push(raw.read_u8().await.expect("a byte"));
@@ -201,12 +201,12 @@ async fn large_answers_that_nobody_reads_are_not_all_held() {
     let ids = |text: &[u8]| String::from_utf8_lossy(text).matches("\"id\":").count();
     while ids(&text) < 21 {
         let read = raw.read(&mut piece).await.expect("the stream lives");
-        // What is counted is short.
+        // The filler is dropped, so that the counted text is short.
         text.extend(piece[..read].iter().filter(|byte| **byte != b'x'));
     }
     let text = String::from_utf8_lossy(&text);
-    let refused = text.matches("too many large answers wait").count();
-    // Two of the largest have room, and what was on its way out already.
+    let refused = text.matches("too many large responses are unread").count();
+    // Two of the largest replies fit, besides those that were already being sent.
     assert!((14..=17).contains(&refused), "{refused}");
     drop((raw, client));
     world.close().await;
@@ -225,16 +225,16 @@ async fn a_client_that_does_not_read_is_given_up_and_holds_nobody_up() {
     };
     let open = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
     assert_eq!(send(0, "initialize", open).await.status, 202);
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     assert_eq!(send(1, "tools/call", &named("hub__a")).await.status, 202);
-    let call = held.next().await;
+    let call = intercepted.next().await;
 
     let large =
         format!(r#"{{"resultType":"complete","messages":[],"text":"{}"}}"#, "x".repeat(40_000));
     world.upstream("hub").result("prompts/get", &large);
     let begin = Instant::now();
-    // More than fits: the pipe, the queue, and a task for each of those that wait for it. A post is
-    // taken or refused at once all the same.
+    // More than fits into the pipe, the queue, and a task for each waiting message. Each POST is
+    // accepted or refused at once all the same.
     let mut statuses = BTreeSet::new();
     for id in 2..120 {
         statuses.insert(send(id, "prompts/get", &named("hub__a")).await.status);

@@ -1,4 +1,4 @@
-//! The end of a stream is the end of its session and of what runs in it.
+//! The end of a stream ends its session and the session's requests.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ async fn closing_the_stream_cancels_its_calls_and_ends_the_session() {
         let world = World::start(hub(upstream), &with_pair("")).await;
         let client = world.client(LEGACY_SSE).await;
         let other = world.client(LEGACY_SSE).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         let exchange = client.start("tools/call", &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let others = other.start("tools/call", &named("hub__b"));
-        let others_call = held.next().await;
+        let others_call = intercepted.next().await;
         assert_eq!(world.sessions(), 2);
         let begin = Instant::now();
         drop(exchange);
         drop(client);
-        let how = if upstream == MODERN_HTTP { Cancelled::Closed } else { Cancelled::Told };
+        let how = if upstream == MODERN_HTTP { Cancelled::Closed } else { Cancelled::Notified };
         assert_eq!(call.cancelled().await, how, "{upstream}");
         assert!(begin.elapsed() < Duration::from_secs(1), "{upstream}: {:?}", begin.elapsed());
         settle().await;
@@ -45,9 +45,9 @@ async fn closing_the_stream_cancels_its_calls_and_ends_the_session() {
 async fn closing_the_stream_cancels_a_call_whose_answer_is_arriving() {
     let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
     let client = world.client(LEGACY_SSE).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let exchange = client.start("tools/call", &named("hub__a"));
-    let call = held.next().await;
+    let call = intercepted.next().await;
     let half = "x".repeat(512 * 1024);
     call.piece(&format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"content":[],"text":"{half}"#));
     settle().await;
@@ -67,11 +67,11 @@ async fn a_closing_house_answers_what_is_under_way_and_ends_the_stream() {
     let (mut stream, mut idle) = (Stream::open(http).await, Stream::open(http).await);
     stream.initialize("2025-11-25").await;
     stream.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let message = weir::jsonrpc::write_request(&7.into(), "tools/call", named("hub__a").as_bytes());
     stream.post(message).await;
-    let call = held.next().await;
-    // Requests whose heads are half there when the doors close, and a message that is only admitted.
+    let call = intercepted.next().await;
+    // Requests with incomplete heads when the gateway stops, and a message that is only admitted.
     let message = format!(
         "POST {} HTTP/1.1\r\nHost: {AUTHORITY}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{LIST}",
@@ -83,16 +83,16 @@ async fn a_closing_house_answers_what_is_under_way_and_ends_the_stream() {
     let mut late = Vec::new();
     for (text, at) in [(&message, 5), (&opening, 5), (&message, body_at)] {
         let mut raw = world.connect();
-        raw.write_all(&text.as_bytes()[..at]).await.expect("the house reads");
+        raw.write_all(&text.as_bytes()[..at]).await.expect("the gateway reads");
         late.push((raw, &text[at..]));
     }
     settle().await;
-    world.stop_doors();
+    world.stop_downstream();
     assert_eq!(idle.events.next().await, None, "nothing is under way here");
     pass(Duration::from_secs(1)).await;
     assert!(call.is_wanted());
     for (mut raw, rest) in late {
-        raw.write_all(rest.as_bytes()).await.expect("the house reads");
+        raw.write_all(rest.as_bytes()).await.expect("the gateway reads");
         assert_eq!(status_of(&mut raw).await, "503", "{rest:?}");
     }
     call.result(r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#);
@@ -108,11 +108,11 @@ async fn a_closing_house_answers_what_is_under_way_and_ends_the_stream() {
 async fn a_client_that_leaves_at_any_moment_leaves_nothing_behind() {
     for upstream in SIDES {
         let world = World::start(hub(upstream), &with_pair("")).await;
-        let mut held = world.upstream("hub").hold("tools/call");
+        let mut intercepted = world.upstream("hub").intercept("tools/call");
         for turn in 0..20 {
             let client = world.client(LEGACY_SSE).await;
             let exchange = client.start("tools/call", &named("hub__a"));
-            let call = if turn % 2 == 0 { Some(held.next().await) } else { None };
+            let call = if turn % 2 == 0 { Some(intercepted.next().await) } else { None };
             drop(exchange);
             drop(client);
             if let Some(call) = call {

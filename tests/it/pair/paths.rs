@@ -1,4 +1,4 @@
-//! The two paths: what they refuse, and whose a session is.
+//! The two paths: their refusals, and the principal of a session.
 
 use std::collections::BTreeSet;
 
@@ -64,8 +64,8 @@ async fn who_shows_no_good_key_gets_401_on_both_paths_before_a_byte_of_the_body_
         for (method, path) in [(Method::GET, "/sse"), (Method::POST, "/messages?sessionId=x")] {
             let reply = http.send(method, path, "", &headers).whole().await;
             assert_eq!(reply.status, 401, "{path} with {key:?}");
-            let asks = reply.headers.get("www-authenticate").expect("www-authenticate");
-            assert!(asks.as_bytes().starts_with(b"Bearer"), "{asks:?}");
+            let challenge = reply.headers.get("www-authenticate").expect("www-authenticate");
+            assert!(challenge.as_bytes().starts_with(b"Bearer"), "{challenge:?}");
         }
     }
     let head = format!(
@@ -73,7 +73,7 @@ async fn who_shows_no_good_key_gets_401_on_both_paths_before_a_byte_of_the_body_
          Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     );
     let mut raw = world.connect();
-    raw.write_all(head.as_bytes()).await.expect("the house reads");
+    raw.write_all(head.as_bytes()).await.expect("the gateway reads");
     assert_eq!(status_of(&mut raw).await, "401");
     drop(raw);
     world.close().await;
@@ -101,7 +101,7 @@ async fn a_post_that_is_no_message_is_refused_and_the_session_lives_on() {
     for (name, value, expected) in [
         ("content-type", "text/plain", 415),
         ("content-encoding", "gzip", 415),
-        // What these clients accept in a POST's response does not matter: nothing is in it.
+        // The `Accept` header of a POST does not matter: its response is empty.
         ("accept", "text/html", 202),
     ] {
         let mut headers = http.headers("", "{}");
@@ -150,7 +150,7 @@ async fn a_session_that_is_unknown_ended_or_somebody_elses_is_not_found() {
     for address in [&*anns.address, cut, &ended, &long, "/messages?sessionId="] {
         let reply = post(bob.http(), address, LIST).await;
         assert_eq!((reply.status, &reply.body), (404, &unknown.body), "{address:.60}");
-        // Before its body is looked at.
+        // The session is checked before the body.
         assert_eq!(post(bob.http(), address, "{").await.status, 404, "{address:.60}");
     }
     for address in ["/messages", "/messages?session_id=x", &format!("{}&sessionId=x", anns.address)]

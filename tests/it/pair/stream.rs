@@ -1,15 +1,15 @@
-//! The stream: how it begins, what comes on it, and that it speaks legacy.
+//! The stream: its beginning, its messages, and that its era is legacy.
 
 use std::time::Duration;
 
 use hyper::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 use weir::mcp::revision::Revision;
 
 use super::{LIST, Stream, code, plain, post, start};
-use crate::cell::{Side, Wire};
+use crate::cell::{Side, Transport};
 use crate::client::{AUTHORITY, object, string};
 use crate::world::pass;
 
@@ -27,12 +27,12 @@ async fn a_stream_begins_with_the_address_and_is_kept_alive_by_comments() {
         assert!(events.piece().await.expect("a piece").starts_with(b":"));
     }
     assert_eq!(begin.elapsed().as_secs(), 60);
-    // Silence is counted from what was said last.
+    // The time of silence begins with the last message.
     pass(Duration::from_secs(10)).await;
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     assert_eq!(post(http, &format!("/messages?sessionId={id}"), ping).await.status, 202);
-    let said = string(events.piece().await.expect("a piece"));
-    assert_eq!(said, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n");
+    let sent = string(events.piece().await.expect("a piece"));
+    assert_eq!(sent, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n");
     let begin = Instant::now();
     assert!(events.piece().await.expect("a piece").starts_with(b":"));
     assert_eq!(begin.elapsed().as_secs(), 15);
@@ -40,7 +40,7 @@ async fn a_stream_begins_with_the_address_and_is_kept_alive_by_comments() {
 
     let mut raw = world.connect();
     let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
-    raw.write_all(request.as_bytes()).await.expect("the house reads");
+    raw.write_all(request.as_bytes()).await.expect("the gateway reads");
     let mut head = vec![0; 300];
     let count = raw.read(&mut head).await.expect("a head");
     let head = String::from_utf8_lossy(&head[..count]).to_lowercase();
@@ -58,15 +58,15 @@ async fn a_stream_begins_with_the_address_and_is_kept_alive_by_comments() {
 async fn every_legacy_revision_is_spoken_and_any_other_settles_on_the_newest() {
     for revision in Revision::ALL.into_iter().filter(|one| *one < Revision::NEWEST) {
         let world = start("").await;
-        let client = world.client(Side::new(revision, Wire::Sse)).await;
-        let mut ears = client.listen().await;
+        let client = world.client(Side::new(revision, Transport::Sse)).await;
+        let mut changes = client.listen().await;
         for kind in Kind::ALL {
             assert_eq!(client.list_all(kind).await.len(), 2, "{revision}");
         }
         assert!(client.call_tool("hub__a").await.outcome.is_ok());
         world.upstream("hub").add_prompt("new").await;
-        assert_eq!(ears.next_change().await, Topic::Prompts);
-        drop(ears);
+        assert_eq!(changes.next_change().await, ListTopic::Prompts);
+        drop(changes);
         drop(client);
         world.close().await;
     }
@@ -101,7 +101,7 @@ async fn what_comes_before_initialize_is_told_what_to_do_and_a_probe_falls_back(
     assert_eq!(stream.post(format!("[{LIST}]")).await.status, 400);
     stream.initialize("2025-06-18").await;
     assert_eq!(code(&stream.ask("server/discover", modern).await), -32601);
-    // What looks modern is served as legacy says.
+    // A request with modern members is served as a legacy one.
     let listed = stream.ask("prompts/list", modern).await;
     let result = object(&listed).get_object("result").expect("a result");
     assert!(result.has("prompts") && !result.has("resultType"), "{listed}");
@@ -118,7 +118,7 @@ async fn a_session_is_initialized_once() {
     assert_eq!(code(&stream.ask("initialize", "{}").await), -32602, "this opens nothing");
     assert!(stream.initialize("2025-03-26").await.contains("2025-03-26"));
     assert_eq!(code(&stream.initialize("2025-11-25").await), -32600);
-    // It is as it was: this revision has batches.
+    // The session is unchanged: this revision has batches.
     assert_eq!(stream.post(format!("[{LIST}]")).await.status, 202);
     assert!(stream.next().await.starts_with('['));
     drop(stream);
@@ -147,7 +147,7 @@ async fn batches_are_served_in_the_revisions_that_have_them() {
         assert_eq!(stream.post(format!("[{note}]")).await.status, 202);
         let bad = stream.post("[").await;
         assert_eq!((bad.status, bad.code()), (400, -32700), "{version}");
-        // Nothing but that came.
+        // No other message has come.
         assert_eq!(object(&stream.ask("ping", "{}").await).get("id"), Some("7"));
     }
     drop(client);
@@ -164,8 +164,8 @@ async fn a_change_is_told_once_the_client_is_initialized() {
     pass(Duration::from_secs(2)).await;
     assert_eq!(object(&stream.ask("ping", "{}").await).get("id"), Some("7"), "not before");
     stream.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
-    let told = object(&stream.next().await);
-    assert_eq!(told.get("method"), Some("\"notifications/prompts/list_changed\""));
+    let announced = object(&stream.next().await);
+    assert_eq!(announced.get("method"), Some("\"notifications/prompts/list_changed\""));
     drop(stream);
     drop(client);
     world.close().await;

@@ -1,20 +1,20 @@
-//! Clients that break the rules: answers to what was never asked, and what belongs to a conversation that never was.
+//! Clients that break the protocol: unsolicited responses, and messages for unknown conversations.
 
-use super::{METHOD, Trio, is_own, right};
+use super::{ConcurrentCalls, METHOD, is_own, right};
 use crate::client::{Client, named};
 use crate::world::{everywhere, hub, settle};
 
-/// Sends an answer, which a client may have none for.
+/// Sends a response for which the gateway may have no request.
 async fn say(client: &Client, message: String) {
     if !client.side.is_http() {
         return client.send(&message).await;
     }
     let http = client.http();
     let reply = http.post(message.clone(), &http.headers("", "{}")).whole().await;
-    // A modern server asks nothing; a legacy one takes every answer that is one.
+    // A modern server sends no requests; a legacy one accepts every valid response.
     let statuses: &[u16] = if client.side.is_modern() { &[400] } else { &[202, 400] };
     assert!(statuses.contains(&reply.status), "{message}: {reply:?}");
-    // Whatever is wrong with it is wrong with none of the client's requests.
+    // The error must not name any of the client's requests.
     assert!(!reply.body.contains("\"id\""), "{message}: {reply:?}");
 }
 
@@ -23,10 +23,10 @@ async fn n58_an_answer_to_a_question_never_asked_reaches_nobody() {
     everywhere("", hub, async |world, cell| {
         let (ann, bob) = (world.client(cell.client).await, world.client(cell.client).await);
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(METHOD);
-        let trio = Trio::start(&ann, &bob, &mut held).await;
-        let ours = trio.call.id().to_string();
-        let theirs = trio.others[0].1.id().to_string();
+        let mut intercepted = upstream.intercept(METHOD);
+        let concurrent = ConcurrentCalls::start(&ann, &bob, &mut intercepted).await;
+        let ours = concurrent.call.id().to_string();
+        let theirs = concurrent.others[0].1.id().to_string();
         for id in ["0", "1", "70", "71", "-1", "\"70\"", "\"x\"", "null", &ours, &theirs] {
             for outcome in [
                 r#""result":{"content":[],"own":"wrong"}"#,
@@ -37,10 +37,10 @@ async fn n58_an_answer_to_a_question_never_asked_reaches_nobody() {
                 say(&ann, format!(r#"{{"jsonrpc":"2.0","id":{id},{outcome}}}"#)).await;
             }
         }
-        let (exchange, call) = trio.others_go_on("answers", upstream).await;
+        let (exchange, call) = concurrent.others_go_on("answers", upstream).await;
         call.result(&right(upstream, "right"));
         is_own(&exchange.reply().await, "right", "answers");
-        assert_eq!(upstream.answers_heard(0).await, Vec::<String>::new());
+        assert_eq!(upstream.received_responses(0).await, Vec::<String>::new());
     })
     .await;
 }
@@ -53,10 +53,10 @@ async fn n55_a_state_of_nobodys_is_refused_and_nothing_is_executed() {
         }
         let (ann, bob) = (world.client(cell.client).await, world.client(cell.client).await);
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(METHOD);
-        let trio = Trio::start(&ann, &bob, &mut held).await;
+        let mut intercepted = upstream.intercept(METHOD);
+        let concurrent = ConcurrentCalls::start(&ann, &bob, &mut intercepted).await;
         let before = world.requests();
-        let mut told = Vec::new();
+        let mut errors = Vec::new();
         for state in ["", "x", &"a".repeat(43), &"a".repeat(4 * 1024), &"a".repeat(4 * 1024 + 1)] {
             for (method, item) in [
                 ("tools/call", r#""name":"hub__a""#),
@@ -67,12 +67,12 @@ async fn n55_a_state_of_nobodys_is_refused_and_nothing_is_executed() {
                 let params = format!(r#"{{{item},{answers},"requestState":"{state}"}}"#);
                 let reply = ann.request(method, &params).await;
                 assert_eq!(reply.code(), -32602, "{method}: {reply:?}");
-                told.push(reply.error().to_owned());
+                errors.push(reply.error().to_owned());
             }
         }
-        assert!(told.iter().all(|text| *text == told[0]), "in the same words: {told:?}");
+        assert!(errors.iter().all(|text| *text == errors[0]), "in the same words: {errors:?}");
         assert_eq!(world.requests(), before);
-        let (exchange, call) = trio.others_go_on("states", upstream).await;
+        let (exchange, call) = concurrent.others_go_on("states", upstream).await;
         call.result(&right(upstream, "right"));
         is_own(&exchange.reply().await, "right", "states");
     })
@@ -102,10 +102,10 @@ async fn n110_a_cancel_of_what_is_not_ones_own_cancels_nothing() {
     everywhere("", hub, async |world, cell| {
         let (ann, bob) = (world.client(cell.client).await, world.client(cell.client).await);
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(METHOD);
-        // Only hers has this id.
+        let mut intercepted = upstream.intercept(METHOD);
+        // Only this client's request has this id.
         let hers = ann.start_as(weir::jsonrpc::Id::from(90), METHOD, &named("hub__a"));
-        let call = held.next().await;
+        let call = intercepted.next().await;
         let inner = call.id().to_string();
         for id in ["90", "91", &inner, "\"90\"", "null", "[90]", "{}"] {
             let params = format!(r#"{{"requestId":{id},"reason":"mine"}}"#);

@@ -1,4 +1,4 @@
-//! A client in a simulation: what it does, and what it has to get for it.
+//! A simulated client: its actions, and the results that it must get.
 
 mod asked;
 mod lists;
@@ -10,79 +10,80 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use weir::json::{self, Object};
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 
 use super::dice::Dice;
-use super::fact::{ClientEnd, Fact};
-use super::ledger::{Fate, Ledger, Since};
+use super::fact::{ClientEnd, RequestFacts};
+use super::ledger::{Ledger, ServerAction, Since};
 use super::rules::{Rules, base_of};
 use super::server::{METHODS, Server, name_of, proof};
 use crate::cell::{LEGACY_HTTP, Side};
 use crate::client::{Client, Exchange, Reply, object, string};
 use crate::world::pass;
 
-/// How many requests a client has under way at the most, and how many it makes with each hand.
+/// Greatest number of requests in flight of a client, and requests that each slot makes.
 const HANDS: u64 = 3;
 const TURNS: u64 = 7;
 
-/// How many calls a client begins at once, to want none of them.
+/// Number of calls that a client begins at once and abandons.
 const STORM: u64 = 6;
 
-/// How long a client waits for an answer: longer than any time limit, that of a question too.
+/// Time that a client waits for a response: longer than any time limit, that of an input request
+/// included.
 const PATIENCE: Duration = Duration::from_secs(700);
 
-/// How long a client waits until it tries again what has broken off.
+/// Pause of a client after a broken connection.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// Each topic's number of notices, and the keys of each kind as they were listed last.
-type Told = (BTreeMap<Topic, u32>, BTreeMap<Kind, Vec<String>>);
+/// Number of notifications of each topic, and the keys of each kind as last listed.
+type SeenChanges = (BTreeMap<ListTopic, u32>, BTreeMap<Kind, Vec<String>>);
 
-pub(super) struct Person {
+pub(super) struct SimulatedClient {
     name: String,
     role: &'static str,
     client: Client,
-    can: Can,
+    can: ClientAbilities,
     servers: Vec<Server>,
     ledger: Arc<Ledger>,
     seed: u64,
-    /// What it has been told, and has listed since: each topic's number of notices, each kind's keys.
-    told: Mutex<Told>,
+    /// Received notifications by topic, and the keys of each kind as listed since.
+    seen_changes: Mutex<SeenChanges>,
     listens: bool,
 }
 
-/// What a client can do beside calling.
+/// Optional abilities of a client.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Can {
-    /// It can be asked.
+pub(super) struct ClientAbilities {
+    /// It answers input requests.
     answer: bool,
-    /// It takes a task for an answer.
+    /// It accepts a task as a result.
     tasks: bool,
 }
 
-/// An item that a client asks for.
-struct Wanted {
+/// An item that a client requests.
+struct WantedItem {
     server: Server,
     method: &'static str,
     key: String,
-    is_there: IsThere,
+    is_there: ItemPresence,
     since: Since,
-    /// How often its server had gone before.
-    falls: u64,
+    /// Number of its server's outages before the request.
+    outages: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IsThere {
+enum ItemPresence {
     Always,
     Perhaps,
     Never,
 }
 
-impl Can {
-    pub(super) fn throw(dice: &mut Dice) -> Self {
+impl ClientAbilities {
+    pub(super) fn random(dice: &mut Dice) -> Self {
         Self { answer: !dice.one_in(4), tasks: !dice.one_in(3) }
     }
 
-    /// What a client of this side declares for it.
+    /// Capabilities of a client of this side.
     pub(super) fn declared(self, side: Side) -> String {
         let answer = if self.answer { r#""elicitation":{"form":{}}"# } else { "" };
         let extension = r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#;
@@ -92,24 +93,34 @@ impl Can {
     }
 }
 
-impl Person {
+impl SimulatedClient {
     pub(super) fn new(
         number: u64,
         role: &'static str,
         client: Client,
-        can: Can,
+        can: ClientAbilities,
         servers: &[Server],
         ledger: &Arc<Ledger>,
         mut dice: Dice,
     ) -> Self {
         let name = format!("{role} {number}");
-        ledger.tell(&name, format!("comes: {}, {can:?}", client.side));
+        ledger.record(&name, format!("comes: {}, {can:?}", client.side));
         let (listens, seed) = (dice.one_in(2), dice.next());
         let (servers, ledger) = (servers.to_vec(), Arc::clone(ledger));
-        Self { name, role, client, can, servers, ledger, seed, told: Mutex::default(), listens }
+        Self {
+            name,
+            role,
+            client,
+            can,
+            servers,
+            ledger,
+            seed,
+            seen_changes: Mutex::default(),
+            listens,
+        }
     }
 
-    /// Everything that it does.
+    /// Runs all actions of the client.
     pub(super) async fn live(&self) {
         let mut dice = Dice::new(self.seed);
         let hands: Vec<_> = (0..HANDS).map(|_| self.work(dice.fork())).collect();
@@ -128,7 +139,7 @@ impl Person {
                     self.walk(kind).await;
                 }
                 2 | 3 => self.ask_about_a_task(&mut dice).await,
-                4 => self.want_nothing_of_it(&mut dice).await,
+                4 => self.abandon_calls(&mut dice).await,
                 _ => self.want(&mut dice).await,
             }
         }
@@ -140,7 +151,7 @@ impl Person {
         let wanted = self.pick(dice);
         let number = self.begin();
         let params = self.params(&wanted, number, dice);
-        self.tell(format!("asks {number}: {} {}", wanted.method, wanted.key));
+        self.record(format!("asks {number}: {} {}", wanted.method, wanted.key));
         let mut exchange = self.client.start(wanted.method, &params);
         let mut patience = dice.one_in(5).then(|| Duration::from_millis(dice.below(300)));
         loop {
@@ -155,7 +166,7 @@ impl Person {
             match answer.as_ref().and_then(|reply| self.round(reply, number, &params)) {
                 None => return self.judge(&wanted, number, answer).await,
                 Some(None) => {
-                    self.tell(format!("does not come back for {number}"));
+                    self.record(format!("does not come back for {number}"));
                     return self.ledger.ended_here(number, ClientEnd::StayedAway);
                 }
                 Some(Some(further)) => {
@@ -166,13 +177,13 @@ impl Person {
         }
     }
 
-    /// Begins calls at once, and wants none of them.
-    async fn want_nothing_of_it(&self, dice: &mut Dice) {
+    /// Begins calls at once, and abandons all of them.
+    async fn abandon_calls(&self, dice: &mut Dice) {
         self.ledger.count("storms of cancels");
         let mut calls = Vec::new();
         for _ in 0..1 + dice.below(STORM) {
             let (wanted, number) = (self.pick(dice), self.begin());
-            self.tell(format!("asks {number} in vain: {} {}", wanted.method, wanted.key));
+            self.record(format!("asks {number} in vain: {} {}", wanted.method, wanted.key));
             let params = self.params(&wanted, number, dice);
             calls.push((self.client.start(wanted.method, &params), number, dice.one_in(2)));
         }
@@ -184,86 +195,87 @@ impl Person {
     }
 
     fn begin(&self) -> u64 {
-        let fact = Fact::new(&self.name, self.role, self.client.side, self.can.tasks);
+        let fact = RequestFacts::new(&self.name, self.role, self.client.side, self.can.tasks);
         self.ledger.begin(fact)
     }
 
-    fn params(&self, wanted: &Wanted, number: u64, dice: &mut Dice) -> String {
+    fn params(&self, wanted: &WantedItem, number: u64, dice: &mut Dice) -> String {
         let member = if wanted.method == "resources/read" { "uri" } else { "name" };
         let key = string(json::quote(&wanted.key));
         let token = if dice.one_in(2) { r#","progressToken":"t""# } else { "" };
-        let is_task = self.ledger.fate(number).0 == Fate::Task && wanted.method == "tools/call";
+        let is_task =
+            self.ledger.action(number).0 == ServerAction::Task && wanted.method == "tools/call";
         let asks_for_one = is_task && self.can.tasks && !self.client.side.is_modern();
         let task = if asks_for_one { r#","task":{"ttl":60000}"# } else { "" };
         format!(r#"{{"{member}":{key}{task},"_meta":{{"sim/number":{number}{token}}}}}"#)
     }
 
-    /// What is answered, if anything is while somebody would wait for it.
+    /// Waits for the response, if one comes within the client's patience.
     async fn answer(&self, exchange: &mut Exchange<'_>) -> Option<Reply> {
-        let mut notes = Vec::new();
+        let mut notifications = Vec::new();
         loop {
-            // On a stream for everything nobody tells a late request that the stream has ended.
+            // On a common stream a late request is not informed that the stream has ended.
             let message = tokio::time::timeout(PATIENCE, exchange.next()).await.ok()??;
-            let said = object(&message);
-            match (said.has("method"), said.has("id")) {
-                // Closed doors refuse what they have not read.
+            let sent = object(&message);
+            match (sent.has("method"), sent.has("id")) {
+                // A stopped gateway refuses messages that it has not read.
                 (false, false) => return None,
-                (false, true) => return Some(exchange.read(&message, notes)),
-                (true, true) => self.be_asked(&said).await,
-                (true, false) => notes.push(message),
+                (false, true) => return Some(exchange.read(&message, notifications)),
+                (true, true) => self.be_asked(&sent).await,
+                (true, false) => notifications.push(message),
             }
         }
     }
 
-    fn pick(&self, dice: &mut Dice) -> Wanted {
+    fn pick(&self, dice: &mut Dice) -> WantedItem {
         let server = self.servers[dice.below(self.servers.len() as u64) as usize].clone();
         let (method, kind) = METHODS[dice.below(3) as usize];
         let sort = if dice.one_in(3) { "secret" } else { "open" };
         let (name, is_there) = match dice.below(4) {
-            0 => ("nothing".to_owned(), IsThere::Never),
-            1 => (format!("{sort}_{}", 1 + dice.below(4)), IsThere::Perhaps),
-            _ => (format!("{sort}_0"), IsThere::Always),
+            0 => ("nothing".to_owned(), ItemPresence::Never),
+            1 => (format!("{sort}_{}", 1 + dice.below(4)), ItemPresence::Perhaps),
+            _ => (format!("{sort}_0"), ItemPresence::Always),
         };
         let mut key = server.public(kind, &name_of(kind, server.name, &name));
         if kind == Kind::Resource && name == "nothing" {
-            // One that nobody lists goes to whoever lists others of its scheme.
+            // Weir forwards an unlisted resource to the server that lists others of its scheme.
             key = "none:///nothing".into();
         }
         let since = self.ledger.since();
-        let falls = server.falls();
-        Wanted { server, method, key, is_there, since, falls }
+        let outages = server.outages();
+        WantedItem { server, method, key, is_there, since, outages }
     }
 
-    /// Whether another server may be asked for it: a resource that nobody lists goes to whoever lists others of its
-    /// scheme, if that is one alone.
-    fn may_stray(&self, wanted: &Wanted) -> bool {
+    /// Whether Weir may forward the request to another server: an unlisted resource goes to the
+    /// only server that lists others of its scheme.
+    fn may_stray(&self, wanted: &WantedItem) -> bool {
         wanted.method == "resources/read" && !self.ledger.has_stayed(wanted.server.name)
     }
 
-    /// Whether what was asked for had to be there, under every configuration that may have decided it.
-    fn is_there(&self, wanted: &Wanted) -> IsThere {
+    /// Whether the requested item had to exist, under every configuration that may have applied.
+    fn is_there(&self, wanted: &WantedItem) -> ItemPresence {
         let rules = self.ledger.rules_since(wanted.since);
         let name = base_of(&wanted.key);
         let may = |rules: &Rules| rules.has(wanted.server.name) && rules.may(self.role, &name);
         match wanted.is_there {
-            IsThere::Never => IsThere::Never,
-            _ if self.may_stray(wanted) => IsThere::Perhaps,
-            _ if !rules.iter().any(may) => IsThere::Never,
-            // One that came back has to be listed first.
-            IsThere::Always
+            ItemPresence::Never => ItemPresence::Never,
+            _ if self.may_stray(wanted) => ItemPresence::Perhaps,
+            _ if !rules.iter().any(may) => ItemPresence::Never,
+            // A server that came back has to be listed first.
+            ItemPresence::Always
                 if rules.iter().all(may) && self.ledger.has_stayed(wanted.server.name) =>
             {
-                IsThere::Always
+                ItemPresence::Always
             }
-            _ => IsThere::Perhaps,
+            _ => ItemPresence::Perhaps,
         }
     }
 
-    /// Ends a request that it no longer wants, with its era's word for it or by leaving.
+    /// Abandons a request, by cancelling it in its era's way or by disconnecting.
     async fn give_up(&self, exchange: Exchange<'_>, number: u64, with_a_word: bool) {
-        self.tell(format!("gives {number} up"));
+        self.record(format!("gives {number} up"));
         self.ledger.ended_here(number, ClientEnd::GaveUp);
-        // In a storm the word may be lost, and the connection with it.
+        // In a storm the cancellation may be lost together with its connection.
         let may_say = !(self.client.side == LEGACY_HTTP && self.is_shaken());
         if with_a_word && may_say {
             exchange.cancel().await;
@@ -274,10 +286,10 @@ impl Person {
         self.ledger.is_stormy() || self.ledger.has_stopped()
     }
 
-    /// Compares what came with what may come.
-    async fn judge(&self, wanted: &Wanted, number: u64, answer: Option<Reply>) {
+    /// Compares the response with the allowed ones.
+    async fn judge(&self, wanted: &WantedItem, number: u64, answer: Option<Reply>) {
         let Some(fact) = self.ledger.fact(number) else { return };
-        let (fate, mut dice) = self.ledger.fate(number);
+        let (action, mut dice) = self.ledger.action(number);
         let by = |server: &Server| proof(server.name, number);
         let owns: Vec<_> = match self.may_stray(wanted) {
             true => self.servers.iter().map(by).collect(),
@@ -285,62 +297,63 @@ impl Person {
         };
         let is_own = |text: &str| owns.iter().any(|own| text.contains(own));
         let (key, is_there) = (&wanted.key, self.is_there(wanted));
-        if is_there == IsThere::Never && fact.executed > 0 {
+        if is_there == ItemPresence::Never && fact.executed > 0 {
             self.object(format!("{number}, which it may not use, was executed: {key}"));
         }
         let Some(reply) = answer else {
-            self.tell(format!("sees {number} break off"));
+            self.record(format!("sees {number} break off"));
             self.ledger.ended_here(number, ClientEnd::BrokenOff);
             let is_http = self.client.side.is_http();
-            // What has begun to pass ends with the server that it comes from.
-            let is_cut = fate == Fate::Large && wanted.server.falls() > wanted.falls;
+            // A response that is being forwarded ends with its server.
+            let is_cut = action == ServerAction::Large && wanted.server.outages() > wanted.outages;
             let may_break =
-                is_http && (is_cut || fate == Fate::CutShort || self.ledger.is_stormy());
-            // Nor are answers to questions taken at closed doors.
-            let is_new = fact.executed == 0 || fate == Fate::Asks;
-            let unheard = self.ledger.has_stopped() && is_new;
-            if !may_break && !unheard {
-                self.object(format!("{number} has no answer; {fate:?}, {}", self.client.side));
+                is_http && (is_cut || action == ServerAction::CutShort || self.ledger.is_stormy());
+            // A stopped gateway takes no responses to input requests either.
+            let is_new = fact.executed == 0 || action == ServerAction::Asks;
+            let unanswered = self.ledger.has_stopped() && is_new;
+            if !may_break && !unanswered {
+                self.object(format!("{number} has no answer; {action:?}, {}", self.client.side));
             }
             return;
         };
         match &reply.outcome {
             Ok(result) => {
-                self.tell(format!("has {number}"));
+                self.record(format!("has {number}"));
                 self.ledger.ended_here(number, ClientEnd::Has);
                 let is_right = is_own(result) && result.matches('#').count() == 2;
                 if !is_right || result.contains("second time") || result.contains("somebody") {
                     self.object(format!("{number} has another's answer: {result}"));
                 }
-                if is_there == IsThere::Never {
+                if is_there == ItemPresence::Never {
                     self.object(format!("{number}, which it may not use, was answered: {key}"));
                 }
-                if fate == Fate::Task {
+                if action == ServerAction::Task {
                     self.keep_task(number, result, &mut dice).await;
                 }
             }
             Err(error) => {
                 let code = reply.code();
-                self.tell(format!("is refused {number}: {code}"));
+                self.record(format!("is refused {number}: {code}"));
                 self.ledger.ended_here(number, ClientEnd::Refused(code));
                 let is_unknown = matches!(code, -32602 | -32002);
                 let expected = match code {
-                    // The server's own words.
-                    -31000 => fate == Fate::Refused && is_own(error),
-                    // It would have to be asked.
-                    -32021 => fate == Fate::Asks && !self.can.answer,
-                    // A server that broke, is away, said what is no answer, or took too long.
-                    5030 | 5040 | -32603 => is_there != IsThere::Never,
-                    _ => is_unknown && is_there != IsThere::Always,
+                    // The error is the server's own.
+                    -31000 => action == ServerAction::Refused && is_own(error),
+                    // The call needs an input request.
+                    -32021 => action == ServerAction::Asks && !self.can.answer,
+                    // The server broke off, is unavailable, sent an invalid response, or took too
+                    // long.
+                    5030 | 5040 | -32603 => is_there != ItemPresence::Never,
+                    _ => is_unknown && is_there != ItemPresence::Always,
                 };
                 if !expected {
-                    self.object(format!("{number} ({key}, {is_there:?}, {fate:?}) got {error}"));
+                    self.object(format!("{number} ({key}, {is_there:?}, {action:?}) got {error}"));
                 }
             }
         }
     }
 
-    /// A message that may get lost, on its way or at closed doors.
+    /// Sends a message that may get lost on its way or be refused by a stopped gateway.
     async fn say(&self, message: &str) {
         if !self.client.side.is_http() {
             return self.client.stdio().send(message.as_bytes());
@@ -350,12 +363,12 @@ impl Person {
         posted.opened().await;
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen_changes(&self) -> std::sync::MutexGuard<'_, SeenChanges> {
+        self.seen_changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, what: impl Into<String>) {
-        self.ledger.tell(&self.name, what);
+    fn record(&self, what: impl Into<String>) {
+        self.ledger.record(&self.name, what);
     }
 
     fn object(&self, what: String) {
@@ -364,14 +377,14 @@ impl Person {
     }
 }
 
-/// The number between these marks: which request somebody speaks of, and of which server.
+/// Number between these marks: it names a request and its server.
 fn number_in(text: &str, mark: char) -> Option<u64> {
     let (_, rest) = text.split_once(mark)?;
     let (number, _) = rest.split_once(" by ")?;
     number.parse().ok()
 }
 
-/// The text of a message's member.
+/// Text of a member of a message.
 fn text_of(message: &Object, member: &str) -> String {
     message.get_string(member).map(std::borrow::Cow::into_owned).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed (SplitMix64).
+//! Pseudo-random numbers from a seed (SplitMix64).
 
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
@@ -8,7 +8,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5EED)
     }
 
-    /// Dice of their own for somebody else, whoever throws first.
+    /// Derives an independent generator, so that the order of use does not matter.
     pub(crate) fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -24,7 +24,7 @@ impl Dice {
         self.next() % bound
     }
 
-    /// A place among so many.
+    /// A random index below `count`.
     pub(crate) fn index(&mut self, count: usize) -> usize {
         self.below(count as u64) as usize
     }

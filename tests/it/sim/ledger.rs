@@ -1,4 +1,4 @@
-//! What happened in one history, and what must not have.
+//! Events of one history, and its violations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
-use weir::mcp::kind::Topic;
+use weir::mcp::kind::ListTopic;
 
 use super::dice::Dice;
-use super::fact::{ClientEnd, Fact, ServerEnd};
+use super::fact::{ClientEnd, RequestFacts, ServerEnd};
 use super::rules::Rules;
 use crate::cell::Side;
 
 pub(super) struct Ledger {
     seed: u64,
-    /// When the first thing happened, on the clock of its house.
+    /// Time of the first event, on the clock of the history's runtime.
     begin: OnceLock<Instant>,
     state: Mutex<State>,
 }
@@ -23,40 +23,40 @@ pub(super) struct Ledger {
 #[derive(Default)]
 struct State {
     events: Vec<Event>,
-    /// Each request, by its number.
-    facts: BTreeMap<u64, Fact>,
-    /// Every configuration, and how many of them have been taken up.
+    /// Facts of each request, by its number.
+    facts: BTreeMap<u64, RequestFacts>,
+    /// All configurations, and how many of them have been applied.
     rules: Vec<Rules>,
-    taken_up: usize,
-    /// Every task's handle, and the number of the request that began it.
+    applied: usize,
+    /// Handle of each task, and the number of the request that began it.
     tasks: Vec<(String, u64)>,
-    /// Who has begun which task, or asked about it.
+    /// Clients by the tasks that they have begun or asked about.
     followers: HashSet<(String, u64)>,
-    /// How often a list has changed for a role.
-    changes: HashMap<(&'static str, Topic), u32>,
-    /// Changes of what a role may not see: which, of which topic, and what the item is called.
-    unseen: Vec<(&'static str, Topic, String)>,
-    /// How often there was what, of what a run of many seeds should have met.
+    /// Number of list changes, by role and topic.
+    changes: HashMap<(&'static str, ListTopic), u32>,
+    /// Changes of items that a role may not see: role, topic, and name of the item.
+    unseen: Vec<(&'static str, ListTopic, String)>,
+    /// Number of each event that a run of many seeds should meet.
     counts: BTreeMap<&'static str, u64>,
     is_stormy: bool,
     has_stopped: bool,
     wrong: Vec<String>,
 }
 
-/// Something that somebody saw.
+/// An observation of one participant.
 struct Event {
     at_ms: u128,
     who: String,
     what: String,
 }
 
-/// A time, by the configurations that may have held in it.
+/// A point in time, as the range of configurations that may have applied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Since(usize);
 
-/// What becomes of a request at its server.
+/// Planned behaviour of the server for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ServerAction {
     Answered,
     Noted,
     Large,
@@ -67,9 +67,9 @@ pub(super) enum Fate {
     Garbage,
     Twice,
     Misdirected,
-    /// It asks its client something.
+    /// It sends an input request.
     Asks,
-    /// It goes on as a task, where that is possible.
+    /// It becomes a task, if possible.
     Task,
 }
 
@@ -78,13 +78,13 @@ impl Ledger {
         Arc::new(Self { seed, begin: OnceLock::new(), state: Mutex::default() })
     }
 
-    /// Notes what somebody has seen.
-    pub(super) fn tell(&self, who: &str, what: impl Into<String>) {
+    /// Records an observation.
+    pub(super) fn record(&self, who: &str, what: impl Into<String>) {
         let at_ms = self.now_ms();
         self.lock().events.push(Event { at_ms, who: who.to_owned(), what: what.into() });
     }
 
-    /// Notes what must not be.
+    /// Records a violation.
     pub(super) fn object(&self, what: impl Into<String>) {
         let (at_ms, what) = (self.now_ms(), what.into());
         self.lock().wrong.push(format!("at {at_ms} ms: {what}"));
@@ -94,7 +94,7 @@ impl Ledger {
         self.begin.get_or_init(Instant::now).elapsed().as_millis()
     }
 
-    /// Counts something that a run of many seeds should have met.
+    /// Counts an event that a run of many seeds should meet.
     pub(super) fn count(&self, what: &'static str) {
         *self.lock().counts.entry(what).or_default() += 1;
     }
@@ -105,49 +105,49 @@ impl Ledger {
 
     // === Requests ===
 
-    /// The number of a new request.
-    pub(super) fn begin(&self, fact: Fact) -> u64 {
+    /// Registers a new request; returns its number.
+    pub(super) fn begin(&self, fact: RequestFacts) -> u64 {
         let mut state = self.lock();
         let number = state.facts.len() as u64 + 1;
         state.facts.insert(number, fact);
         number
     }
 
-    /// What becomes of a request, and the dice for how.
-    pub(super) fn fate(&self, number: u64) -> (Fate, Dice) {
+    /// Planned behaviour for a request, with the random numbers for its details.
+    pub(super) fn action(&self, number: u64) -> (ServerAction, Dice) {
         let mut dice = Dice::new(self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let fate = match dice.below(100) {
-            0..30 => Fate::Answered,
-            30..38 => Fate::Noted,
-            38..43 => Fate::Large,
-            43..47 => Fate::CutShort,
-            47..53 => Fate::Refused,
-            53..57 => Fate::Silence,
-            57..61 => Fate::HungUp,
-            61..65 => Fate::Garbage,
-            65..69 => Fate::Twice,
-            69..73 => Fate::Misdirected,
-            73..82 => Fate::Asks,
-            _ => Fate::Task,
+        let action = match dice.below(100) {
+            0..30 => ServerAction::Answered,
+            30..38 => ServerAction::Noted,
+            38..43 => ServerAction::Large,
+            43..47 => ServerAction::CutShort,
+            47..53 => ServerAction::Refused,
+            53..57 => ServerAction::Silence,
+            57..61 => ServerAction::HungUp,
+            61..65 => ServerAction::Garbage,
+            65..69 => ServerAction::Twice,
+            69..73 => ServerAction::Misdirected,
+            73..82 => ServerAction::Asks,
+            _ => ServerAction::Task,
         };
-        (fate, dice)
+        (action, dice)
     }
 
-    pub(super) fn fact(&self, number: u64) -> Option<Fact> {
+    pub(super) fn fact(&self, number: u64) -> Option<RequestFacts> {
         self.lock().facts.get(&number).cloned()
     }
 
-    /// A server has a request in its hands.
+    /// Records that a server executes a request.
     pub(super) fn execute(&self, number: u64) {
         self.change_fact(number, |fact| fact.executed += 1);
     }
 
-    /// A server has an answer to what it had asked.
-    pub(super) fn hear(&self, number: u64) {
-        self.change_fact(number, |fact| fact.heard += 1);
+    /// Records that a server has the response to its input request.
+    pub(super) fn record_response(&self, number: u64) {
+        self.change_fact(number, |fact| fact.received += 1);
     }
 
-    /// What a server knows of a request's end. The first thing counts.
+    /// Records how a request ended for its server. Only the first end counts.
     pub(super) fn ended_there(&self, number: u64, end: ServerEnd) {
         self.change_fact(number, |fact| fact.server = fact.server.or(Some(end)));
     }
@@ -156,29 +156,30 @@ impl Ledger {
         self.change_fact(number, |fact| fact.client = Some(end));
     }
 
-    fn change_fact(&self, number: u64, change: impl FnOnce(&mut Fact)) {
+    fn change_fact(&self, number: u64, change: impl FnOnce(&mut RequestFacts)) {
         match self.lock().facts.get_mut(&number) {
             Some(fact) => change(fact),
             None => panic!("nobody has asked {number}"),
         }
     }
 
-    /// Whether a call may still wait for answers that a client of the newer era has not brought.
-    pub(super) fn is_awaited(&self) -> bool {
+    /// Whether a call may still wait for responses that a modern client has not sent.
+    pub(super) fn has_waiting_calls(&self) -> bool {
         let state = self.lock();
-        let asked = |number: &u64| self.fate(*number).0 == Fate::Asks;
+        let asked = |number: &u64| self.action(*number).0 == ServerAction::Asks;
         let mut facts = state.facts.iter().filter(|(number, _)| asked(number));
         facts.any(|(_, fact)| fact.side.is_modern() && fact.client != Some(ClientEnd::Has))
     }
 
     // === Tasks ===
 
-    /// A client knows a task by this handle.
-    pub(super) fn hand_out(&self, handle: &str, number: u64) {
+    /// Records the handle by which a client names a task.
+    pub(super) fn record_handle(&self, handle: &str, number: u64) {
         self.lock().tasks.push((handle.to_owned(), number));
     }
 
-    /// Somebody asks about a task of its principal's, and may hear of it from now on.
+    /// Records that a client asks about a task of its principal and may be notified of it from now
+    /// on.
     pub(super) fn follow(&self, who: &str, number: u64) {
         self.lock().followers.insert((who.to_owned(), number));
     }
@@ -189,7 +190,7 @@ impl Ledger {
         has_begun || state.followers.contains(&(who.to_owned(), number))
     }
 
-    /// One of the tasks that somebody has begun: its handle, and by which request.
+    /// A random task: its handle, and the number of its request.
     pub(super) fn any_task(&self, dice: &mut Dice) -> Option<(String, u64)> {
         let state = self.lock();
         let count = state.tasks.len() as u64;
@@ -198,23 +199,24 @@ impl Ledger {
 
     // === Configurations ===
 
-    /// The next configuration, which may hold from now on.
+    /// Adds the next configuration, which may apply from now on.
     pub(super) fn write(&self, rules: Rules) {
         self.lock().rules.push(rules);
     }
 
-    /// The newest configuration holds, and no other; lists have changed for those whom it concerns.
-    pub(super) fn take_up(&self) {
+    /// Records that only the newest configuration applies; lists have changed for the affected
+    /// roles.
+    pub(super) fn mark_applied(&self) {
         let mut state = self.lock();
         let newest = state.rules.len() - 1;
-        let (before, next) = (state.rules[state.taken_up].clone(), state.rules[newest].clone());
-        state.taken_up = newest;
+        let (before, next) = (state.rules[state.applied].clone(), state.rules[newest].clone());
+        state.applied = newest;
         for role in ["staff", "guest"].into_iter().filter(|role| before.concerns(&next, role)) {
-            for topic in Topic::ALL {
+            for topic in ListTopic::ALL {
                 state.count_change(role, topic);
             }
         }
-        // What changed before it may be seen now, and may be read only now.
+        // An item that changed before may be visible now, and may be read only now.
         let seen = state.unseen.extract_if(.., |(role, _, name)| next.may(role, name));
         for (role, topic, _) in seen.collect::<Vec<_>>() {
             state.count_change(role, topic);
@@ -223,27 +225,27 @@ impl Ledger {
 
     pub(super) fn rules(&self) -> Rules {
         let state = self.lock();
-        state.rules[state.taken_up].clone()
+        state.rules[state.applied].clone()
     }
 
     pub(super) fn since(&self) -> Since {
-        Since(self.lock().taken_up)
+        Since(self.lock().applied)
     }
 
-    /// Every configuration that may have held since then.
+    /// All configurations that may have applied since then.
     pub(super) fn rules_since(&self, since: Since) -> Vec<Rules> {
         self.lock().rules[since.0..].to_vec()
     }
 
-    /// Whether a server has been there from the beginning until now.
+    /// Whether all configurations until now have this server.
     pub(super) fn has_stayed(&self, server: &str) -> bool {
         self.lock().rules.iter().all(|rules| rules.has(server))
     }
 
-    /// A list changes by the item that is called so.
-    pub(super) fn change(&self, topic: Topic, name: &str) {
+    /// Records a list change by the item of this name.
+    pub(super) fn change(&self, topic: ListTopic, name: &str) {
         let mut state = self.lock();
-        let rules = state.rules[state.taken_up].clone();
+        let rules = state.rules[state.applied].clone();
         for role in ["staff", "guest"] {
             match rules.may(role, name) {
                 true => state.count_change(role, topic),
@@ -252,12 +254,12 @@ impl Ledger {
         }
     }
 
-    /// How often a list has changed for this role, at the most.
-    pub(super) fn changes(&self, role: &'static str, topic: Topic) -> u32 {
+    /// Greatest number of changes of a list for this role.
+    pub(super) fn changes(&self, role: &'static str, topic: ListTopic) -> u32 {
         self.lock().changes.get(&(role, topic)).copied().unwrap_or_default()
     }
 
-    // === The weather ===
+    // === Faults ===
 
     pub(super) fn storms(&self) {
         self.lock().is_stormy = true;
@@ -267,12 +269,13 @@ impl Ledger {
         self.lock().is_stormy
     }
 
-    /// A server falls. Where that is between its resources and its templates, of a change that is told as one the first
-    /// half is told now and the other when it is back.
+    /// Records a server outage. If it falls between the lists of its resources and its templates,
+    /// the first half of a change, which is announced as one, is announced now and the other after
+    /// its return.
     pub(super) fn fall(&self) {
         let mut state = self.lock();
         for role in ["staff", "guest"] {
-            *state.changes.entry((role, Topic::Resources)).or_default() += 1;
+            *state.changes.entry((role, ListTopic::Resources)).or_default() += 1;
         }
     }
 
@@ -284,19 +287,19 @@ impl Ledger {
         self.lock().has_stopped
     }
 
-    // === In the end ===
+    // === The verdict ===
 
     pub(super) fn wrong(&self) -> Vec<String> {
         let state = self.lock();
         let facts = state.facts.iter().filter_map(|(number, fact)| {
-            let (fate, _) = self.fate(*number);
-            let wrong = fact.wrong(fate)?;
-            Some(format!("{number}: {wrong}; {fate:?}, {fact:?}"))
+            let (action, _) = self.action(*number);
+            let wrong = fact.wrong(action)?;
+            Some(format!("{number}: {wrong}; {action:?}, {fact:?}"))
         });
         state.wrong.iter().cloned().chain(facts).collect()
     }
 
-    /// All events. What was seen at the same time has no order but each one's own.
+    /// All events. Simultaneous events are only ordered for each participant.
     pub(super) fn history(&self) -> String {
         let mut state = self.lock();
         state.events.sort_by(|a, b| (a.at_ms, &a.who).cmp(&(b.at_ms, &b.who)));
@@ -316,14 +319,15 @@ impl Ledger {
 }
 
 impl State {
-    /// Of two kinds of a topic one may be read at first, and the other only when the weather lets it.
-    fn count_change(&mut self, role: &'static str, topic: Topic) {
-        let times = if topic == Topic::Resources && self.is_stormy { 2 } else { 1 };
+    /// Counts a change. Of the two kinds of a topic one may be read at first, and the other only
+    /// when the network allows it.
+    fn count_change(&mut self, role: &'static str, topic: ListTopic) {
+        let times = if topic == ListTopic::Resources && self.is_stormy { 2 } else { 1 };
         *self.changes.entry((role, topic)).or_default() += times;
     }
 }
 
-/// Whether a client's side and a server's know the same kind of tasks.
+/// Whether a client's side and a server's side have the same kind of tasks.
 pub(super) fn have_tasks(client: Side, server: Side) -> bool {
     client.revision == server.revision
 }

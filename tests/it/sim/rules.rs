@@ -1,41 +1,41 @@
-//! The configurations of a simulation: who may use what, and which servers there are.
+//! The configurations of a simulation: access rules and servers.
 
 use std::fmt::Write;
 
 use super::dice::Dice;
 
-/// Names that servers ever list, by their ends; the sorts are `open` and `secret`.
+/// Number of names of each sort that servers list; the sorts are `open` and `secret`.
 const NUMBERS: u32 = 5;
 
-/// What one configuration decides.
+/// Decisions of one configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rules {
     guest: Guest,
-    /// Each server: whether it is there, and how often its own settings were others.
+    /// For each server: whether it is configured, and how often its own settings have changed.
     servers: Vec<(&'static str, bool, u32)>,
 }
 
-/// What guests may use; the staff may use everything.
+/// Access of the configuration's narrower role; the role `staff` may use everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guest {
-    /// What is open.
+    /// All items of the sort `open`.
     Wide,
-    /// Two open things of each kind.
+    /// Two `open` items of each kind.
     Narrow,
     /// Everything.
     All,
 }
 
-/// What somebody does to the configuration.
+/// Edit of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edit {
-    /// Guests may use something else.
+    /// Another access of the narrower role.
     Guest,
-    /// A server comes or goes.
+    /// A server is added or removed.
     Presence,
-    /// A server gets other settings, and so is opened anew.
+    /// A server gets other settings, so that its connection is opened anew.
     Settings,
-    /// Nothing.
+    /// No change.
     Same,
     /// A mistake.
     Bad,
@@ -60,7 +60,7 @@ impl Rules {
         Self { guest: Guest::Wide, servers }
     }
 
-    /// Whether a role may use what has this name, without its server's.
+    /// Whether a role may use the item of this name (without the server's prefix).
     pub(super) fn may(&self, role: &str, name: &str) -> bool {
         let is_open = name.contains("open");
         role == "staff"
@@ -75,19 +75,19 @@ impl Rules {
         self.servers.iter().any(|(name, is_there, _)| *name == server && *is_there)
     }
 
-    /// The servers that are there.
+    /// The configured servers.
     pub(super) fn names(&self) -> Vec<&'static str> {
         let there = self.servers.iter().filter(|(_, is_there, _)| *is_there);
         there.map(|(name, ..)| *name).collect()
     }
 
-    /// What comes of an edit; where there is none to be made, another one is.
+    /// The edited configuration; an edit that is not possible is replaced by another one.
     pub(super) fn edited(&self, edit: Edit, dice: &mut Dice) -> Self {
         let mut next = self.clone();
         let at = dice.below(next.servers.len() as u64) as usize;
         match edit {
             Edit::Same | Edit::Bad => {}
-            // The first one stays.
+            // The first server stays.
             Edit::Presence if at > 0 => next.servers[at].1 = !next.servers[at].1,
             Edit::Settings if next.servers[at].1 => next.servers[at].2 += 1,
             Edit::Guest | Edit::Presence | Edit::Settings => {
@@ -99,14 +99,14 @@ impl Rules {
         next
     }
 
-    /// Whether lists may be others than before for this role.
+    /// Whether lists may differ from before for this role.
     pub(super) fn concerns(&self, next: &Self, role: &str) -> bool {
         let names = (0..NUMBERS).flat_map(|at| [format!("open_{at}"), format!("secret_{at}")]);
         let mut names = names.filter(|name| self.may(role, name) != next.may(role, name));
         self.names() != next.names() || names.next().is_some()
     }
 
-    /// The configuration, without the ways to the servers.
+    /// Text of the configuration, without the addresses of the servers.
     pub(super) fn text(&self) -> String {
         let (names, uris): (&[&str], &[&str]) = match self.guest {
             Guest::Wide => (&["*/open_*"], &["*/*open*"]),
@@ -125,13 +125,13 @@ impl Rules {
         text
     }
 
-    /// The same with a mistake in it.
-    pub(super) fn spoilt(&self) -> String {
+    /// Text of the configuration with a mistake in it.
+    pub(super) fn with_mistake(&self) -> String {
         format!("{}\n[roles.nobody]\nprompts.alow = [\"*\"]\n", self.text())
     }
 }
 
-/// The name of an item without its server's, from a key as clients see it.
+/// Name of an item without its server's prefix, from a key as clients see it.
 pub(super) fn base_of(key: &str) -> String {
     for sort in ["open", "secret"] {
         if let Some((_, rest)) = key.split_once(sort) {
@@ -143,7 +143,7 @@ pub(super) fn base_of(key: &str) -> String {
 }
 
 impl Edit {
-    pub(super) fn throw(dice: &mut Dice) -> Self {
+    pub(super) fn random(dice: &mut Dice) -> Self {
         match dice.below(8) {
             0 => Self::Bad,
             1 => Self::Same,

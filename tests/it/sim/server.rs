@@ -1,4 +1,4 @@
-//! A server in a simulation: what it does with the requests that reach it, and what befalls it.
+//! A simulated server: its handling of requests, and its faults.
 
 mod asking;
 mod tasks;
@@ -15,19 +15,19 @@ use weir::mcp::kind::Kind;
 
 use super::dice::Dice;
 use super::fact::ServerEnd;
-use super::ledger::{Fate, Ledger};
+use super::ledger::{Ledger, ServerAction};
 use super::rules::{Rules, base_of};
-use crate::upstream::{Call, Cancelled, Held, Upstream, definition, own_key};
+use crate::upstream::{Call, Cancelled, InterceptedCalls, Upstream, definition, own_key};
 use crate::world::pass;
 
-/// What is executed, and of which kind it is.
+/// Executed methods, with the kind of their items.
 pub(super) const METHODS: [(&str, Kind); 3] =
     [("tools/call", Kind::Tool), ("prompts/get", Kind::Prompt), ("resources/read", Kind::Resource)];
 
-/// What is asked about tasks.
+/// Methods about tasks.
 const ABOUT_TASKS: [&str; 2] = ["tasks/get", "tasks/cancel"];
 
-/// How many changes and other misfortunes a server has.
+/// Number of changes and faults of a server.
 const MISFORTUNES: u64 = 12;
 
 #[derive(Clone)]
@@ -35,22 +35,22 @@ pub(super) struct Server {
     pub(super) name: &'static str,
     upstream: Upstream,
     ledger: Arc<Ledger>,
-    /// What it lists now, of each kind.
+    /// Current lists, by kind.
     lists: Arc<[Mutex<BTreeSet<String>>; 4]>,
-    /// Requests that it works at.
+    /// Number of open requests.
     open: Arc<AtomicI64>,
-    /// How often it has gone, and left unfinished what it was saying.
-    falls: Arc<AtomicU64>,
+    /// Number of outages, in which it left its messages unfinished.
+    outages: Arc<AtomicU64>,
     tasks: TaskTracker,
 }
 
-/// What a server lists at first. The item 0 of either sort stays for ever.
+/// Names that a server lists at first. Item 0 of either sort stays for ever.
 pub(super) fn first_names(kind: Kind, server: &str) -> Vec<String> {
     let names = ["open_0", "open_1", "secret_0", "secret_1"];
     names.iter().map(|name| name_of(kind, server, name)).collect()
 }
 
-/// What an item is called, where the clients do not put the server's name before it.
+/// Name of an item, where clients do not put the server's name before it.
 pub(super) fn name_of(kind: Kind, server: &str, name: &str) -> String {
     match kind {
         Kind::Prompt | Kind::Tool => name.to_owned(),
@@ -69,19 +69,19 @@ impl Server {
     ) -> Self {
         let lists = Kind::ALL.map(|kind| Mutex::new(first_names(kind, name).into_iter().collect()));
         let (upstream, ledger, tasks) = (upstream.clone(), Arc::clone(ledger), tasks.clone());
-        upstream.be_far();
-        let (open, falls) = (Arc::default(), Arc::default());
-        Self { name, upstream, ledger, lists: Arc::new(lists), open, falls, tasks }
+        upstream.become_unreliable();
+        let (open, outages) = (Arc::default(), Arc::default());
+        Self { name, upstream, ledger, lists: Arc::new(lists), open, outages, tasks }
     }
 
-    /// The keys of what it lists, as these rules show them to clients.
+    /// Keys of the listed items, as these rules make them visible to clients.
     pub(super) fn listed(&self, kind: Kind, rules: &Rules, role: &str) -> Vec<String> {
         let names = self.lists[kind.index()].lock().unwrap_or_else(PoisonError::into_inner).clone();
         let may = |name: &String| rules.has(self.name) && rules.may(role, &base_of(name));
         names.into_iter().filter(may).map(|name| self.public(kind, &name)).collect()
     }
 
-    /// The key of an item, as clients see it.
+    /// Key of an item, as clients see it.
     pub(super) fn public(&self, kind: Kind, name: &str) -> String {
         match kind {
             Kind::Prompt | Kind::Tool => format!("{}__{name}", self.name),
@@ -89,7 +89,7 @@ impl Server {
         }
     }
 
-    /// Whether a key that clients see is of one of its items.
+    /// Whether a key, as clients see it, belongs to one of the server's items.
     pub(super) fn owns(&self, kind: Kind, key: &str) -> bool {
         match kind {
             Kind::Prompt | Kind::Tool => key.starts_with(&format!("{}__", self.name)),
@@ -98,22 +98,26 @@ impl Server {
         }
     }
 
-    /// Takes what is to be executed into its hands, and what is asked about tasks.
+    /// Starts handling executions and requests about tasks.
     pub(super) fn serve(&self) -> Vec<BoxFuture<'static, ()>> {
-        self.ledger.tell(self.name, format!("stands there: {}", self.upstream.side()));
+        self.ledger.record(self.name, format!("stands there: {}", self.upstream.side()));
         let serve = |(method, kind): (&str, Kind)| {
-            let held = self.upstream.hold(method);
-            self.clone().take_all(held, kind).boxed()
+            let intercepted = self.upstream.intercept(method);
+            self.clone().take_all(intercepted, kind).boxed()
         };
-        let tell = |method: &str| {
-            let held = self.upstream.hold(method);
-            self.clone().tell_about_all(held, method == "tasks/get").boxed()
+        let serve_task_method = |method: &str| {
+            let intercepted = self.upstream.intercept(method);
+            self.clone().answer_task_requests(intercepted, method == "tasks/get").boxed()
         };
-        METHODS.into_iter().map(serve).chain(ABOUT_TASKS.into_iter().map(tell)).collect()
+        METHODS
+            .into_iter()
+            .map(serve)
+            .chain(ABOUT_TASKS.into_iter().map(serve_task_method))
+            .collect()
     }
 
-    async fn take_all(self, mut held: Held, kind: Kind) {
-        while let Some(call) = held.any().await {
+    async fn take_all(self, mut intercepted: InterceptedCalls, kind: Kind) {
+        while let Some(call) = intercepted.any().await {
             let number = number_of(&call);
             let server = self.clone();
             match call.params.has("inputResponses") {
@@ -125,77 +129,84 @@ impl Server {
 
     async fn execute(self, call: Call, kind: Kind, number: u64) {
         self.ledger.execute(number);
-        self.ledger.tell(self.name, format!("has {number}"));
+        self.ledger.record(self.name, format!("has {number}"));
         self.open.fetch_add(1, Ordering::Relaxed);
-        let (fate, mut dice) = self.ledger.fate(number);
+        let (action, mut dice) = self.ledger.action(number);
         let delay = if dice.one_in(3) { 0 } else { dice.below(400) };
         let how = tokio::select! {
             biased;
             how = call.gone() => Some(how),
-            () = pass(Duration::from_millis(delay)), if fate != Fate::Silence => None,
+            () = pass(Duration::from_millis(delay)), if action != ServerAction::Silence => None,
         };
         match how {
             Some(how) => self.is_over(number, how),
-            None if fate == Fate::Asks => self.ask(call, kind, number).await,
+            None if action == ServerAction::Asks => self.ask(call, kind, number).await,
             None => {
-                self.ledger.tell(self.name, format!("ends {number}: {fate:?}"));
+                self.ledger.record(self.name, format!("ends {number}: {action:?}"));
                 self.ledger.ended_there(number, ServerEnd::Ended);
-                match self.can_begin_task(kind, number) && fate == Fate::Task {
+                match self.can_begin_task(kind, number) && action == ServerAction::Task {
                     true => self.begin_task(call, number, &mut dice),
-                    false => self.end(call, kind, number, fate, &mut dice).await,
+                    false => self.end(call, kind, number, action, &mut dice).await,
                 }
             }
         }
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Nobody waits for it any more.
+    /// Records that a request was cancelled.
     fn is_over(&self, number: u64, how: Cancelled) {
-        self.ledger.tell(self.name, format!("hears that {number} is over"));
+        self.ledger.record(self.name, format!("hears that {number} is over"));
         let end = match how {
-            Cancelled::Told => ServerEnd::Told,
+            Cancelled::Notified => ServerEnd::Notified,
             Cancelled::Closed => ServerEnd::Closed,
         };
         self.ledger.ended_there(number, end);
     }
 
-    async fn end(&self, call: Call, kind: Kind, number: u64, fate: Fate, dice: &mut Dice) {
+    async fn end(
+        &self,
+        call: Call,
+        kind: Kind,
+        number: u64,
+        action: ServerAction,
+        dice: &mut Dice,
+    ) {
         let is_http = self.upstream.side().is_http();
         let result = |more: &str| self.result(kind, number, more);
-        match fate {
-            Fate::Noted if call.wants_progress() => {
+        match action {
+            ServerAction::Noted if call.wants_progress() => {
                 for step in 1..=1 + dice.below(3) {
                     call.progress(&format!(r#""progress":{step}"#));
                     pass(Duration::from_millis(dice.below(100))).await;
                 }
                 call.result(&result(""));
             }
-            Fate::Large | Fate::CutShort if is_http => {
+            ServerAction::Large | ServerAction::CutShort if is_http => {
                 let whole = result(&"large ".repeat(12_000 + dice.below(3_000) as usize));
                 let whole = format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{whole}}}"#);
                 let cut = whole.len() - 1 - dice.below(whole.len() as u64 - 70_000) as usize;
                 call.piece(&whole[..cut]);
                 pass(Duration::from_millis(dice.below(100))).await;
-                if fate == Fate::Large {
+                if action == ServerAction::Large {
                     call.piece(&whole[cut..]);
                 } else {
                     call.hang_up();
                 }
             }
-            Fate::Refused => call.garbage(&format!(
+            ServerAction::Refused => call.respond_raw(&format!(
                 r##"{{"jsonrpc":"2.0","id":{{id}},"error":{{"code":-31000,"message":"{}"}}}}"##,
                 proof(self.name, number)
             )),
-            Fate::HungUp => call.hang_up(),
-            Fate::Garbage => call.garbage(r#"{"jsonrpc":"2.0","id":{id}}"#),
-            Fate::Twice => {
+            ServerAction::HungUp => call.hang_up(),
+            ServerAction::Garbage => call.respond_raw(r#"{"jsonrpc":"2.0","id":{id}}"#),
+            ServerAction::Twice => {
                 let first = format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{}}}"#, result(""));
-                call.stray(&first);
+                call.send_raw(&first);
                 call.result(&result("a second time"));
             }
-            Fate::Misdirected => {
+            ServerAction::Misdirected => {
                 let wrong = result("for somebody else");
-                call.stray(&format!(r#"{{"jsonrpc":"2.0","id":987654321,"result":{wrong}}}"#));
+                call.send_raw(&format!(r#"{{"jsonrpc":"2.0","id":987654321,"result":{wrong}}}"#));
                 call.result(&result(""));
             }
             _ => call.result(&result("")),
@@ -220,19 +231,19 @@ impl Server {
         }
     }
 
-    /// How often it has gone, and left unfinished what it was saying.
-    pub(super) fn falls(&self) -> u64 {
-        self.falls.load(Ordering::Relaxed)
+    /// Number of outages, in which it left its messages unfinished.
+    pub(super) fn outages(&self) -> u64 {
+        self.outages.load(Ordering::Relaxed)
     }
 
     fn fall(&self, how: &str) {
-        self.ledger.tell(self.name, how);
+        self.ledger.record(self.name, how);
         self.ledger.fall();
-        self.falls.fetch_add(1, Ordering::Relaxed);
+        self.outages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What befalls it, one thing after the other.
-    pub(super) async fn suffer(&self, mut dice: Dice) {
+    /// Runs the server's changes and faults, one after the other.
+    pub(super) async fn run_faults(&self, mut dice: Dice) {
         let upstream = &self.upstream;
         for _ in 0..dice.below(MISFORTUNES) {
             pass(Duration::from_millis(50 + dice.below(1_500))).await;
@@ -248,11 +259,11 @@ impl Server {
                     self.fall("is away");
                     upstream.go_down();
                     pass(Duration::from_millis(dice.below(6_000))).await;
-                    self.ledger.tell(self.name, "is back");
+                    self.ledger.record(self.name, "is back");
                     upstream.come_up();
                 }
                 2 if upstream.side().is_http() && !upstream.side().is_modern() => {
-                    self.ledger.tell(self.name, "forgets");
+                    self.ledger.record(self.name, "forgets");
                     upstream.forget_sessions();
                 }
                 3 => {
@@ -265,13 +276,13 @@ impl Server {
         upstream.come_up();
     }
 
-    /// Lists something more, or no longer, and says so to whoever listens just now.
+    /// Adds or removes an item and notifies the current listeners.
     fn change(&self, dice: &mut Dice) {
         let kind = Kind::ALL[dice.below(4) as usize];
         let sort = if dice.one_in(2) { "open" } else { "secret" };
         let name = name_of(kind, self.name, &format!("{sort}_{}", 1 + dice.below(4)));
         let item = definition(kind, &name);
-        self.ledger.tell(self.name, format!("changes {kind:?} {name}"));
+        self.ledger.record(self.name, format!("changes {kind:?} {name}"));
         let mut list = self.lists[kind.index()].lock().unwrap_or_else(PoisonError::into_inner);
         if list.remove(&name) {
             self.upstream.change_quietly(kind, |all| all.retain(|it| *it != item));
@@ -284,7 +295,7 @@ impl Server {
         self.upstream.announce(kind.topic());
     }
 
-    /// Nothing may be left with it when all clients are gone.
+    /// Checks that nothing is left open when all clients are gone.
     pub(super) fn check(&self) {
         let open = self.open.load(Ordering::Relaxed);
         if open != 0 {
@@ -294,13 +305,13 @@ impl Server {
     }
 }
 
-/// The number under which the ledger has a request.
+/// Number of a request in the ledger.
 fn number_of(call: &Call) -> u64 {
     let inner = call.params.get_object("_meta").expect("_meta");
     inner.get("sim/number").expect("a number").parse().expect("a number")
 }
 
-/// What only the answer to this request, by this server, carries.
+/// Text that only the response of this server to this request contains.
 pub(super) fn proof(server: &str, number: u64) -> String {
     format!("#{number} by {server}#")
 }

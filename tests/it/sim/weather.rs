@@ -1,4 +1,4 @@
-//! What lies between the house and the others: odd chunks, delays, and in a storm connections that break.
+//! Simulated network around the gateway: odd chunks, delays, and in a storm connections that break.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,41 +11,41 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio_util::task::TaskTracker;
 
 use super::dice::Dice;
-use crate::world::Between;
+use crate::world::ConnectionWrapper;
 
 const PIPE: usize = 64 * 1024;
 
 #[derive(Clone)]
-pub(super) struct Weather {
-    /// How many connections each has had, so that a connection's weather follows from whose it is.
+pub(super) struct FaultyNetwork {
+    /// Number of connections by owner, so that the faults of a connection follow from its owner.
     counts: Arc<Mutex<HashMap<String, u64>>>,
     seed: u64,
     is_stormy: Arc<AtomicBool>,
     tasks: TaskTracker,
 }
 
-impl Weather {
+impl FaultyNetwork {
     pub(super) fn new(mut dice: Dice, tasks: TaskTracker) -> Self {
         let (counts, is_stormy) = (Arc::default(), Arc::default());
         Self { counts, seed: dice.next(), is_stormy, tasks }
     }
 
-    /// From now on new connections may break.
+    /// Lets connections break from now on.
     pub(super) fn storm(&self) {
         self.is_stormy.store(true, Ordering::Relaxed);
     }
 
-    /// From now on none does.
+    /// Lets no connection break from now on.
     pub(super) fn calm(&self) {
         self.is_stormy.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn between(&self) -> Between {
+    pub(super) fn wrapper(&self) -> ConnectionWrapper {
         let weather = self.clone();
-        Arc::new(move |whose, end| weather.stand_between(whose, end))
+        Arc::new(move |whose, end| weather.wrap(whose, end))
     }
 
-    fn stand_between(&self, whose: &str, end: DuplexStream) -> DuplexStream {
+    fn wrap(&self, whose: &str, end: DuplexStream) -> DuplexStream {
         let number = {
             let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
             let count = counts.entry(whose.to_owned()).or_default();
@@ -59,7 +59,8 @@ impl Weather {
         let (there, back) = (tokio::io::split(end), tokio::io::split(far));
         let one = self.clone().carry(there.0, back.1, may_break, dice.fork());
         let other = self.clone().carry(back.0, there.1, may_break, dice.fork());
-        // Who has closed one way of a socket has closed both; of two pipes each ends by itself, and what is in it arrives.
+        // A socket that is closed in one direction is closed in both; of two pipes each ends by
+        // itself, after its contents have arrived.
         let (one, other) = (one.boxed(), other.boxed());
         let both = async move {
             match may_break {

@@ -1,16 +1,16 @@
-//! What is said beside a task's result names it by its handle, towards the upstream by its own id.
+//! Messages related to a task: they name it by its handle, and towards the upstream by its own id.
 
 use super::{EXTENSION, about, begin_tasks, begun, has_tasks, is_unknown, task, working};
-use crate::cell::{SIDES, Wire};
+use crate::cell::{SIDES, Transport};
 use crate::client::object;
 use crate::world::{World, everywhere};
 
-/// What a client that can be asked declares.
+/// Capabilities of a client that answers input requests.
 const ASKED: &str =
     r#"{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
-/// The id of the task that an object says to be related to.
+/// Id of the related task of an object.
 fn related(params: &weir::json::Object) -> Option<String> {
     let related = params.get_object("_meta")?.get_object(RELATED)?;
     related.get_string("taskId").map(|id| id.into_owned())
@@ -19,15 +19,16 @@ fn related(params: &weir::json::Object) -> Option<String> {
 #[tokio::test(start_paused = true)]
 async fn a_question_beside_a_tasks_result_and_its_answer_name_the_task_as_each_side_knows_it() {
     everywhere("", working, async |world, cell| {
-        // Who asks for whom is known where a call has a stream of its own.
-        if !has_tasks(cell) || cell.upstream.is_modern() || cell.upstream.wire != Wire::Http {
+        // Weir knows the call of an input request only where the call has a stream of its own.
+        let upstream = cell.upstream;
+        if !has_tasks(cell) || upstream.is_modern() || upstream.transport != Transport::Http {
             return;
         }
         let client = world.client_declaring(cell.client, ASKED).await;
         let hub = world.upstream("hub");
         begin_tasks(world, "hub", "own-1");
         let handle = begun(&client, "hub__a").await;
-        // The task waits for its client, who comes for what is asked.
+        // The task waits for its client, which asks for the result.
         hub.result(
             "tasks/get",
             &task(cell.upstream, "", "own-1").replace("working", "input_required"),
@@ -37,15 +38,15 @@ async fn a_question_beside_a_tasks_result_and_its_answer_name_the_task_as_each_s
         assert_eq!(state.get_string("status").as_deref(), Some("input_required"));
         assert_eq!(state.get_string("taskId").as_deref(), Some(&*handle), "one handle for a task");
 
-        let mut held = hub.hold("tasks/result");
+        let mut intercepted = hub.intercept("tasks/result");
         let params =
             format!(r#"{{"taskId":"{handle}","_meta":{{"progressToken":"p","{RELATED}":{{"taskId":"{handle}"}}}}}}"#);
         let mut exchange = client.start("tasks/result", &params);
-        let call = held.next().await;
+        let call = intercepted.next().await;
         assert_eq!(related(&call.params).as_deref(), Some("own-1"));
         let meta = r#""_meta":{"io.modelcontextprotocol/related-task":{"taskId":"own-1"},"x":1.0}"#;
         let ask = |id: u32| {
-            call.question(&format!(
+            call.send_request(&format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{{"message":"m","requestedSchema":{{"type":"object","properties":{{}}}},{meta}}}}}"#
             ));
         };
@@ -56,7 +57,7 @@ async fn a_question_beside_a_tasks_result_and_its_answer_name_the_task_as_each_s
         ];
         for (at, (answer, expected)) in answers.into_iter().enumerate() {
             ask(at as u32 + 1);
-            let question = object(&exchange.question().await);
+            let question = object(&exchange.next_server_message().await);
             let params = question.get_object("params").expect("params");
             assert_eq!(related(&params).as_deref(), Some(&*handle));
             assert_eq!(params.get_object("_meta").expect("meta").get("x"), Some("1.0"));
@@ -66,19 +67,42 @@ async fn a_question_beside_a_tasks_result_and_its_answer_name_the_task_as_each_s
                     r#"{{"jsonrpc":"2.0","id":{id},"result":{{"action":"accept","content":{{}},"_meta":{{"{RELATED}":{answer},"z":1.0}}}}}}"#
                 ))
                 .await;
-            let heard = hub.answers_heard(at + 1).await;
-            let result = object(&heard[at]).get_object("result").expect("a result");
+            let received = hub.received_responses(at + 1).await;
+            let result = object(&received[at]).get_object("result").expect("a result");
             assert_eq!(related(&result).as_deref(), expected);
             assert_eq!(result.get_object("_meta").expect("meta").get("z"), Some("1.0"));
         }
         call.progress(&format!(r#""progress":1,{meta}"#));
-        let note = object(&exchange.question().await);
+        let note = object(&exchange.next_server_message().await);
         let params = note.get_object("params").expect("params");
-        let told = (params.get("progress"), related(&params));
-        assert_eq!(told, (Some("1"), Some(handle.clone())));
+        let announced = (params.get("progress"), related(&params));
+        assert_eq!(announced, (Some("1"), Some(handle.clone())));
         call.result(&format!(r#"{{"content":[],{meta}}}"#));
         let reply = exchange.reply().await;
         assert_eq!(related(&object(reply.result())).as_deref(), Some(&*handle));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_result_of_a_call_that_is_related_to_a_task_names_it_by_its_handle() {
+    everywhere("", working, async |world, cell| {
+        if !has_tasks(cell) || cell.upstream.is_modern() {
+            return;
+        }
+        let client = world.client_declaring(cell.client, EXTENSION).await;
+        let hub = world.upstream("hub");
+        begin_tasks(world, "hub", "own-1");
+        let handle = begun(&client, "hub__a").await;
+        let large = "x".repeat(70_000);
+        let meta = format!(r#""_meta":{{"{RELATED}":{{"taskId":"own-1"}}}}"#);
+        for members in [format!(r#"{meta},"x":"{large}""#), format!(r#""x":"{large}",{meta}"#)] {
+            hub.result("tools/call", &format!(r#"{{"content":[],{members}}}"#));
+            let params =
+                format!(r#"{{"name":"hub__b","_meta":{{"{RELATED}":{{"taskId":"{handle}"}}}}}}"#);
+            let reply = client.request("tools/call", &params).await;
+            assert_eq!(related(&object(reply.result())).as_deref(), Some(&*handle));
+        }
     })
     .await;
 }
@@ -93,10 +117,10 @@ async fn what_a_task_of_the_newer_era_asks_is_answered_by_an_update() {
         let hub = world.upstream("hub");
         begin_tasks(world, "hub", "own-1");
         let handle = begun(&client, "hub__a").await;
-        let asks = r#""resultType":"complete","inputRequests":{"a":{"method":"elicitation/create","params":{ "message" : "\u0041","requestedSchema":{"type":"object","properties":{}}}}},"#;
+        let input_required = r#""resultType":"complete","inputRequests":{"a":{"method":"elicitation/create","params":{ "message" : "\u0041","requestedSchema":{"type":"object","properties":{}}}}},"#;
         hub.result(
             "tasks/get",
-            &task(cell.upstream, asks, "own-1").replace("working", "input_required"),
+            &task(cell.upstream, input_required, "own-1").replace("working", "input_required"),
         );
         let state = about(&client, "tasks/get", &handle).await;
         assert_eq!(
@@ -112,7 +136,8 @@ async fn what_a_task_of_the_newer_era_asks_is_answered_by_an_update() {
         assert_eq!(params.get("inputResponses"), Some(answers));
         assert_eq!(params.get("taskId"), Some("\"own-1\""));
 
-        // Who did not declare it is not asked, and is told what it would take.
+        // A client without the capability gets no input request, but an error that names the
+        // capability.
         let silent = world.client_declaring(cell.client, EXTENSION).await;
         let handle = begun(&silent, "hub__a").await;
         let reply = about(&silent, "tasks/get", &handle).await;

@@ -1,4 +1,4 @@
-//! What becomes of a task is told to whom it belongs, under its handle, and to nobody else.
+//! Status notifications of a task: to its owner, under the owner's handle, and to no other client.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use weir::mcp::kind::Kind;
 
 use super::{
     BOTH, EXTENSION, ROLES, about, begin_tasks, begun, has_tasks, is_unknown, state_of as state,
-    working,
+    task, working,
 };
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side};
 use crate::client::{Client, object};
 use crate::upstream::{Script, Upstream};
 use crate::world::{World, everywhere, pass};
 
-/// Longer than anything is held back.
+/// Longer than any notification is delayed.
 const LONG: Duration = Duration::from_secs(10);
 
-async fn tell(upstream: &Upstream, own: &str, status: &str) {
-    upstream.until_listened(own).await;
-    assert!(upstream.tell_task(own, &state(upstream.side(), status)) > 0);
+async fn announce(upstream: &Upstream, own: &str, status: &str) {
+    upstream.until_task_listener(own).await;
+    assert!(upstream.announce_task(own, &state(upstream.side(), status)) > 0);
 }
 
 async fn two_owners(world: &World, side: Side) -> [(Client, String); 2] {
@@ -39,28 +39,57 @@ async fn a_task_is_told_to_its_owner_under_its_handle_and_to_nobody_else() {
             return;
         }
         let [(ann, anns), (bob, bobs)] = two_owners(world, cell.client).await;
-        let (mut ann_ears, honored) = ann.follow_tasks(&[&anns]).await;
+        let (mut ann_changes, honored) = ann.follow_tasks(&[&anns]).await;
         assert_eq!(honored, [&*anns]);
-        let (mut bob_ears, honored) = bob.follow_tasks(&[&bobs]).await;
+        let (mut bob_changes, honored) = bob.follow_tasks(&[&bobs]).await;
         assert_eq!(honored, [&*bobs]);
         pass(LONG).await;
         let hub = world.upstream("hub");
         for status in ["working", "input_required", "completed"] {
-            tell(hub, "own-1", status).await;
-            let task = ann_ears.next_task().await;
+            announce(hub, "own-1", status).await;
+            let task = ann_changes.next_task().await;
             assert_eq!(task.get_string("taskId").as_deref(), Some(&*anns));
             assert_eq!(task.get_string("status").as_deref(), Some(status));
             assert_eq!((task.get("x"), task.get("createdAt").is_some()), (Some("1.0"), true));
             pass(LONG).await;
         }
-        bob_ears.stays_silent().await;
-        tell(hub, "own-2", "failed").await;
-        assert_eq!(bob_ears.next_task().await.get_string("taskId").as_deref(), Some(&*bobs));
-        // What nobody was told of, and what is no task.
-        world.upstream("other").tell_task("own-1", &state(cell.upstream, "working"));
-        hub.tell_task("own-3", &state(cell.upstream, "working"));
-        ann_ears.stays_silent().await;
-        bob_ears.stays_silent().await;
+        bob_changes.stays_silent().await;
+        announce(hub, "own-2", "failed").await;
+        assert_eq!(bob_changes.next_task().await.get_string("taskId").as_deref(), Some(&*bobs));
+        // A task without a handle, and a notification without a task.
+        world.upstream("other").announce_task("own-1", &state(cell.upstream, "working"));
+        hub.announce_task("own-3", &state(cell.upstream, "working"));
+        ann_changes.stays_silent().await;
+        bob_changes.stays_silent().await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_began_in_a_large_result_is_told_to_its_owner() {
+    everywhere("", working, async |world, cell| {
+        if !has_tasks(cell) {
+            return;
+        }
+        let client = world.client_declaring(cell.client, EXTENSION).await;
+        let hub = world.upstream("hub");
+        let large = format!(r#""statusMessage":"{}","#, "x".repeat(70_000));
+        match cell.upstream.is_modern() {
+            true => {
+                let large = format!(r#""resultType":"task",{large}"#);
+                hub.result("tools/call", &task(cell.upstream, &large, "own-1"));
+            }
+            false => {
+                let task = task(cell.upstream, &large, "own-1");
+                hub.result("tools/call", &format!(r#"{{"task":{task}}}"#));
+            }
+        }
+        let handle = begun(&client, "hub__a").await;
+        let (mut changes, honored) = client.follow_tasks(&[&handle]).await;
+        assert_eq!(honored, [&*handle]);
+        pass(LONG).await;
+        announce(hub, "own-1", "completed").await;
+        assert_eq!(changes.next_task().await.get_string("taskId").as_deref(), Some(&*handle));
     })
     .await;
 }
@@ -74,20 +103,20 @@ async fn whoever_may_not_ask_about_a_task_any_more_hears_no_more_of_it() {
         let client = world.client_declaring(cell.client, EXTENSION).await;
         begin_tasks(world, "hub", "own-1");
         let handle = begun(&client, "hub__a").await;
-        let (mut ears, _) = client.follow_tasks(&[&handle]).await;
+        let (mut changes, _) = client.follow_tasks(&[&handle]).await;
         pass(LONG).await;
         let hub = world.upstream("hub");
         hub.remove(Kind::Tool, "a").await;
         pass(LONG).await;
         is_unknown(&about(&client, "tasks/get", &handle).await);
-        tell(hub, "own-1", "working").await;
-        let told = tokio::time::timeout(LONG, async {
+        announce(hub, "own-1", "working").await;
+        let announced = tokio::time::timeout(LONG, async {
             loop {
-                let message = ears.next().await.expect("the stream is open");
+                let message = changes.next().await.expect("the stream is open");
                 assert!(message.contains("list_changed"), "{message}");
             }
         });
-        assert!(told.await.is_err());
+        assert!(announced.await.is_err());
     })
     .await;
 }
@@ -99,7 +128,7 @@ async fn a_listen_names_its_tasks_to_the_upstream_and_goes_on_after_a_gap() {
         let [(ann, anns), (bob, bobs)] = two_owners(&world, side).await;
         let hub = world.upstream("hub");
         let before = hub.count("subscriptions/listen");
-        let (mut ears, _) = ann.follow_tasks(&[&anns, &anns]).await;
+        let (mut changes, _) = ann.follow_tasks(&[&anns, &anns]).await;
         let (second, _) = ann.follow_tasks(&[&anns]).await;
         assert_eq!(hub.count("subscriptions/listen"), before + 1, "one for all who want the same");
         drop(second);
@@ -116,15 +145,15 @@ async fn a_listen_names_its_tasks_to_the_upstream_and_goes_on_after_a_gap() {
 
         hub.restart();
         pass(LONG).await;
-        tell(hub, "own-1", "completed").await;
+        announce(hub, "own-1", "completed").await;
         if side.is_http() {
-            let task = ears.next_task().await;
+            let task = changes.next_task().await;
             assert_eq!(task.get_string("taskId").as_deref(), Some(&*anns));
         } else {
-            // In the new process this is another task.
-            ears.stays_silent().await;
+            // In the new process this id means another task.
+            changes.stays_silent().await;
         }
-        drop((ears, bobs_ears));
+        drop((changes, bobs_ears));
         drop((ann, bob));
         world.close().await;
     }
@@ -139,13 +168,13 @@ async fn a_handle_that_is_not_good_is_not_honored_and_nothing_is_asked_for() {
         let handle = begun(&owner, "hub__a").await;
         let narrow = world.client_as_declaring("narrow", side, EXTENSION).await;
         let before = world.requests();
-        let (ears, honored) = narrow.follow_tasks(&[&handle, "own-1", "", "x"]).await;
+        let (changes, honored) = narrow.follow_tasks(&[&handle, "own-1", "", "x"]).await;
         assert_eq!(honored, [""; 0], "{side}");
-        drop(ears);
-        let (ears, honored) = owner.follow_tasks(&[&handle[1..], &handle[..30], "own-1"]).await;
+        drop(changes);
+        let (changes, honored) = owner.follow_tasks(&[&handle[1..], &handle[..30], "own-1"]).await;
         assert_eq!(honored, [""; 0], "{side}");
         assert_eq!(world.requests(), before);
-        drop(ears);
+        drop(changes);
         drop((owner, narrow));
         world.close().await;
     }
@@ -191,14 +220,14 @@ async fn a_task_that_asks_for_what_its_listener_did_not_declare_is_not_told() {
         ] {
             let client = world.client_declaring(side, &capabilities).await;
             let handle = begun(&client, "hub__a").await;
-            let (mut ears, _) = client.follow_tasks(&[&handle]).await;
-            hub.tell_task("own-1", &state);
+            let (mut changes, _) = client.follow_tasks(&[&handle]).await;
+            hub.announce_task("own-1", &state);
             if is_told {
-                assert!(ears.next_task().await.has("inputRequests"));
+                assert!(changes.next_task().await.has("inputRequests"));
             } else {
-                ears.stays_silent().await;
+                changes.stays_silent().await;
             }
-            drop(ears);
+            drop(changes);
         }
         world.close().await;
     }
@@ -208,17 +237,17 @@ async fn a_task_that_asks_for_what_its_listener_did_not_declare_is_not_told() {
 async fn each_clients_own_process_tells_of_its_own_tasks_only() {
     let scripts = || vec![("hub", Script::full(LEGACY_STDIO).capabilities(BOTH))];
     let world = World::start(scripts(), "[upstreams.hub]\nsharing = \"client\"\n").await;
-    // Two processes that count from one: the same id is two tasks.
+    // Two processes count from one: the same id means two tasks.
     begin_tasks(&world, "hub", "1");
     let (ann, bob) = (world.client(LEGACY_HTTP).await, world.client(LEGACY_HTTP).await);
-    let mut held = world.upstream("hub").hold("tools/call");
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
     let (mut anns, mut bobs) = (ann.listen().await, bob.listen().await);
     let params = r#"{"name":"hub__a","task":{}}"#;
     let working = format!(r#"{{"taskId":"1",{}}}"#, state(LEGACY_STDIO, "working"));
     let mut calls = Vec::new();
     for client in [&ann, &bob] {
         let exchange = client.start("tools/call", params);
-        calls.push(held.next().await);
+        calls.push(intercepted.next().await);
         calls.last().expect("a call").notify("notifications/tasks/status", &working);
         drop(exchange);
     }
@@ -230,8 +259,8 @@ async fn each_clients_own_process_tells_of_its_own_tasks_only() {
     // From bob's process, which has begun no task.
     calls[0].notify("notifications/tasks/status", &working);
     anns.stays_silent().await;
-    // From both: ann hears of hers, once.
-    assert_eq!(world.upstream("hub").tell_task("1", &state(LEGACY_STDIO, "completed")), 3);
+    // Both processes send it; ann gets the notification of her task once.
+    assert_eq!(world.upstream("hub").announce_task("1", &state(LEGACY_STDIO, "completed")), 3);
     assert_eq!(anns.next_task().await.get_string("status").as_deref(), Some("completed"));
     anns.stays_silent().await;
     bobs.stays_silent().await;

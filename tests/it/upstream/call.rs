@@ -1,4 +1,4 @@
-//! A call in a test's hands, and the sink through which a server answers.
+//! An intercepted call, and the sink for a server's answers.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use weir::jsonrpc::{self, Id};
 use weir::mcp::meta;
 
 use super::{PATIENCE, QUEUE};
-use crate::cell::Wire;
-use crate::judge::Talk;
+use crate::cell::Transport;
+use crate::judge::JudgedConversation;
 
-/// What a server sends for a request.
+/// Output of a server for a request.
 #[derive(Debug)]
-pub(super) enum Out {
-    /// A message before the answer.
+pub(super) enum Output {
+    /// A message before the response.
     Note(Bytes),
-    /// The answer.
+    /// The response.
     Last(Bytes),
-    /// Raw bytes of an answer, as they are.
+    /// Raw bytes of a response.
     Piece(Bytes),
-    /// No answer: the connection ends.
+    /// No response: the connection ends.
     HangUp,
-    /// No answer but this HTTP status, with `Retry-After` in seconds if there is one.
+    /// Only this HTTP status, with `Retry-After` in seconds if there is one.
     Status(u16, Option<u64>),
 }
 
-/// Where a server puts it: the process's output, or the request's own response.
+/// Destination of the output: the process's stdout, or the request's own response.
 #[derive(Debug, Clone)]
-pub(super) struct Sink(pub(super) mpsc::Sender<Out>);
+pub(super) struct OutputSink(pub(super) mpsc::Sender<Output>);
 
-impl Sink {
-    pub(super) fn send(&self, out: Out) {
-        // Whoever is gone misses it, as on any wire.
+impl OutputSink {
+    pub(super) fn send(&self, out: Output) {
+        // A receiver that is gone misses the output, as on any transport.
         if let Err(TrySendError::Full(_)) = self.0.try_send(out) {
             panic!("a test says more than {QUEUE} things at once");
         }
@@ -45,38 +45,38 @@ impl Sink {
     }
 }
 
-/// A call that waits for the test. Dropped, it is never answered; over HTTP its response breaks off.
+/// An intercepted call. Dropped, it is never answered; over HTTP its response breaks off.
 pub(crate) struct Call {
     pub(crate) params: Object,
     pub(super) id: Id,
-    pub(super) sink: Sink,
+    pub(super) sink: OutputSink,
     pub(super) cancelled: CancellationToken,
-    pub(super) talk: Option<Arc<Talk>>,
+    pub(super) conversation: Option<Arc<JudgedConversation>>,
 }
 
-/// How a server learned that nobody waits for a call.
+/// Signal by which a server learned that a call is abandoned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cancelled {
     /// By `notifications/cancelled`.
-    Told,
-    /// Its response stream or its process's output was closed.
+    Notified,
+    /// The end of its response stream or of its process's output.
     Closed,
 }
 
 impl Call {
-    /// Sends progress, if it is wanted; `members` as in `"progress":1`.
+    /// Sends progress if the call asks for it; `members` as in `"progress":1`.
     pub(crate) fn progress(&self, members: &str) {
         let token = self.progress_token();
         let params = format!(r#"{{"progressToken":{token},{members}}}"#);
         self.notify("notifications/progress", &params);
     }
 
-    /// The id under which the call came.
+    /// Id of the call's request.
     pub(crate) fn id(&self) -> Id {
         self.id.clone()
     }
 
-    /// The token under which the call asks for progress.
+    /// Token of the call's progress.
     pub(crate) fn progress_token(&self) -> String {
         let meta = self.params.get_object("_meta").unwrap_or_default();
         meta.get(meta::PROGRESS_TOKEN).expect("the call asks for progress").to_owned()
@@ -89,57 +89,57 @@ impl Call {
 
     /// Sends any notification on the call's stream.
     pub(crate) fn notify(&self, method: &str, params: &str) {
-        self.sink.send(Out::Note(jsonrpc::write_notification(method, params.as_bytes())));
+        self.sink.send(Output::Note(jsonrpc::write_notification(method, params.as_bytes())));
     }
 
     pub(crate) fn result(self, result: &str) {
-        self.sink.send(Out::Last(jsonrpc::write_result(&self.id, result.as_bytes())));
+        self.sink.send(Output::Last(jsonrpc::write_result(&self.id, result.as_bytes())));
     }
 
-    /// Sends this text in the answer's place; `{id}` in it stands for the request's id.
-    pub(crate) fn garbage(self, text: &str) {
-        self.sink.send(Out::Last(text.replace("{id}", &self.id.to_string()).into()));
+    /// Sends this text instead of the response; `{id}` in it stands for the request's id.
+    pub(crate) fn respond_raw(self, text: &str) {
+        self.sink.send(Output::Last(text.replace("{id}", &self.id.to_string()).into()));
     }
 
-    /// Sends this text before the answer; `{id}` in it stands for the request's id.
-    pub(crate) fn stray(&self, text: &str) {
-        self.sink.send(Out::Note(text.replace("{id}", &self.id.to_string()).into()));
+    /// Sends this text before the response; `{id}` in it stands for the request's id.
+    pub(crate) fn send_raw(&self, text: &str) {
+        self.sink.send(Output::Note(text.replace("{id}", &self.id.to_string()).into()));
     }
 
-    /// Asks something on the call's own stream.
-    pub(crate) fn question(&self, text: &str) {
-        if let Some(talk) = &self.talk {
-            talk.said(text.as_bytes(), Wire::Http);
+    /// Sends a request on the call's own stream.
+    pub(crate) fn send_request(&self, text: &str) {
+        if let Some(conversation) = &self.conversation {
+            conversation.record_sent(text.as_bytes(), Transport::Http);
         }
-        self.sink.send(Out::Note(text.to_owned().into()));
+        self.sink.send(Output::Note(text.to_owned().into()));
     }
 
-    /// Sends some bytes of the answer; `{id}` in them stands for the request's id.
+    /// Sends some bytes of the response; `{id}` in them stands for the request's id.
     pub(crate) fn piece(&self, bytes: &str) {
-        self.sink.send(Out::Piece(bytes.replace("{id}", &self.id.to_string()).into()));
+        self.sink.send(Output::Piece(bytes.replace("{id}", &self.id.to_string()).into()));
     }
 
     /// Breaks off: over HTTP the connection ends, else the process.
     pub(crate) fn hang_up(self) {
-        self.sink.send(Out::HangUp);
+        self.sink.send(Output::HangUp);
     }
 
-    /// Waits until nobody wants the answer any more.
+    /// Waits until the call is abandoned.
     pub(crate) async fn cancelled(&self) -> Cancelled {
         let gone = tokio::time::timeout(PATIENCE, self.gone()).await;
         gone.expect("the call is cancelled in time")
     }
 
-    /// The same, however long it takes.
+    /// Waits until the call is abandoned, without a time limit.
     pub(crate) async fn gone(&self) -> Cancelled {
         tokio::select! {
             biased;
-            () = self.cancelled.cancelled() => Cancelled::Told,
+            () = self.cancelled.cancelled() => Cancelled::Notified,
             () = self.sink.0.closed() => Cancelled::Closed,
         }
     }
 
-    /// Whether somebody still wants the answer, as far as a server can know.
+    /// Whether the response is still expected, as far as a server can know.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.cancelled.is_cancelled() && !self.sink.is_closed()
     }

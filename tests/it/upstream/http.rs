@@ -21,11 +21,11 @@ use weir::mcp::call;
 use weir::mcp::revision::Revision;
 use weir::sse;
 
-use super::call::{Out, Sink};
-use super::{Ear, QUEUE, Replies, Upstream};
-use crate::cell::Wire;
+use super::call::{Output, OutputSink};
+use super::{Listener, QUEUE, Replies, Upstream};
+use crate::cell::Transport;
 
-/// How much either side may write ahead of the other's reading.
+/// Bytes that either side may write before the other reads.
 const PIPE: usize = 64 * 1024;
 
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -39,8 +39,8 @@ impl Upstream {
         let service = service_fn(move |request| {
             let upstream = upstream.clone();
             async move {
-                Ok::<_, Infallible>(match upstream.side().wire {
-                    Wire::Sse => upstream.serve_pair(request).await,
+                Ok::<_, Infallible>(match upstream.side().transport {
+                    Transport::Sse => upstream.serve_pair(request).await,
                     _ => upstream.serve(request).await,
                 })
             }
@@ -48,7 +48,7 @@ impl Upstream {
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(ours), service);
         self.tasks.spawn(async move {
-            // A connection that breaks off is what many tests want.
+            // Many tests break connections on purpose.
             let _ = stop.run_until_cancelled(serving).await;
         });
         Ok(theirs)
@@ -56,7 +56,7 @@ impl Upstream {
 
     async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
-        self.got(&head.headers);
+        self.record_headers(&head.headers);
         let modern = self.side().is_modern();
         match head.method {
             Method::POST => {
@@ -66,7 +66,7 @@ impl Upstream {
             Method::GET if !modern => match self.session(&head.headers) {
                 Ok(of) => {
                     let (sender, outs) = mpsc::channel(QUEUE);
-                    self.listened(Ear { of, sink: Sink(sender), listen: None });
+                    self.add_listener(Listener { of, sink: OutputSink(sender), listen: None });
                     events(outs, None)
                 }
                 Err(refusal) => status(refusal),
@@ -91,13 +91,13 @@ impl Upstream {
     async fn post(&self, headers: HeaderMap, body: Bytes) -> Response<Body> {
         let accept = text(&headers, ACCEPT.as_str()).unwrap_or_default();
         if !accept.contains("application/json") || !accept.contains("text/event-stream") {
-            self.note_surprise(format!("a POST that accepts {accept:?}"));
+            self.record_violation(format!("a POST that accepts {accept:?}"));
         }
-        self.heard(&body);
+        self.check_received(&body);
         let message = match Message::parse(body.clone()) {
             Ok(message) => message,
             Err(invalid) => {
-                self.note_surprise(format!("an odd body: {invalid}: {body:?}"));
+                self.record_violation(format!("an odd body: {invalid}: {body:?}"));
                 return status(400);
             }
         };
@@ -119,12 +119,12 @@ impl Upstream {
                 match &*note.method {
                     "notifications/initialized" if !modern => {}
                     "notifications/cancelled" if !modern => self.cancelled(of, &note.params),
-                    other => self.note_surprise(format!("unknown notification {other}")),
+                    other => self.record_violation(format!("unknown notification {other}")),
                 }
                 return status(202);
             }
-            Message::Answer(_) => {
-                self.answered(String::from_utf8_lossy(&body).into_owned());
+            Message::Response(_) => {
+                self.record_response(String::from_utf8_lossy(&body).into_owned());
                 return status(202);
             }
         };
@@ -133,7 +133,7 @@ impl Upstream {
         }
         let (sender, outs) = mpsc::channel(QUEUE);
         let method = request.method.clone();
-        self.receive(of, request, headers, Sink(sender));
+        self.receive(of, request, headers, OutputSink(sender));
         let mut response = self.respond(outs, &method).await;
         if opens && response.status() == StatusCode::OK {
             let session = format!("session-{of}");
@@ -144,7 +144,7 @@ impl Upstream {
         response
     }
 
-    /// The conversation that a legacy request belongs to, or the status with which it is refused.
+    /// Conversation of a legacy request, or the status of its refusal.
     fn session(&self, headers: &HeaderMap) -> Result<u64, u16> {
         let session = text(headers, "mcp-session-id").ok_or(400_u16)?;
         let of = *self.lock().sessions.get(&session).ok_or(404_u16)?;
@@ -152,7 +152,7 @@ impl Upstream {
         if revision >= Revision::V2025_06_18 {
             let version = text(headers, "mcp-protocol-version");
             if version.as_deref() != Some(revision.as_str()) {
-                self.note_surprise(format!("a session's request speaks {version:?}"));
+                self.record_violation(format!("a session's request speaks {version:?}"));
             }
         }
         Ok(of)
@@ -170,19 +170,19 @@ impl Upstream {
         ] {
             let found = text(headers, header).map(|value| decoded(&value));
             if found.as_deref() != expected {
-                self.note_surprise(format!("{method}: {header} is {found:?}, not {expected:?}"));
+                self.record_violation(format!("{method}: {header} is {found:?}, not {expected:?}"));
             }
         }
         if headers.contains_key("mcp-session-id") {
-            self.note_surprise(format!("{method} with a session"));
+            self.record_violation(format!("{method} with a session"));
         }
     }
 
-    async fn respond(&self, mut outs: mpsc::Receiver<Out>, method: &str) -> Response<Body> {
+    async fn respond(&self, mut outs: mpsc::Receiver<Output>, method: &str) -> Response<Body> {
         let as_events = self.script.replies == Replies::Events;
         match outs.recv().await {
-            Some(Out::Last(answer)) if !as_events => {
-                // What a client of the modern era tells a legacy server by (versioning, HTTP).
+            Some(Output::Last(answer)) if !as_events => {
+                // A modern client recognizes a legacy server by this error (versioning, HTTP).
                 let unknown = method != "server/discover"
                     && self.side().is_modern()
                     && answer.windows(6).any(|window| window == b"-32601");
@@ -191,43 +191,45 @@ impl Upstream {
                     Full::new(answer).map_err(never).boxed_unsync(),
                 )
             }
-            Some(Out::Piece(first)) => {
+            Some(Output::Piece(first)) => {
                 let rest = stream::unfold(outs, |mut outs| async {
                     match outs.recv().await {
-                        Some(Out::Piece(piece)) => Some((Ok(Frame::data(piece)), outs)),
-                        Some(Out::HangUp) => Some((Err(io::ErrorKind::BrokenPipe.into()), outs)),
+                        Some(Output::Piece(piece)) => Some((Ok(Frame::data(piece)), outs)),
+                        Some(Output::HangUp) => Some((Err(io::ErrorKind::BrokenPipe.into()), outs)),
                         _ => None,
                     }
                 });
                 let first = stream::once(async { Ok(Frame::data(first)) });
                 json(200, StreamBody::new(first.chain(rest)).boxed_unsync())
             }
-            Some(Out::Status(code, after)) => later(code, after),
-            Some(Out::HangUp) | None => {
+            Some(Output::Status(code, after)) => later(code, after),
+            Some(Output::HangUp) | None => {
                 let cut = stream::once(async { Err(io::ErrorKind::BrokenPipe.into()) });
                 json(200, StreamBody::new(cut).boxed_unsync())
             }
-            first @ Some(Out::Note(_) | Out::Last(_)) => events(outs, first),
+            first @ Some(Output::Note(_) | Output::Last(_)) => events(outs, first),
         }
     }
 }
 
-/// An event stream that ends with the answer.
-fn events(outs: mpsc::Receiver<Out>, first: Option<Out>) -> Response<Body> {
-    // What comes next, and where from; `None` behind the end.
-    let next = |state: Option<(Option<Out>, mpsc::Receiver<Out>)>| async {
+/// Event stream that ends with the response.
+fn events(outs: mpsc::Receiver<Output>, first: Option<Output>) -> Response<Body> {
+    // The next output and its source; `None` after the end.
+    let next = |state: Option<(Option<Output>, mpsc::Receiver<Output>)>| async {
         let (first, mut outs) = state?;
         let out = match first {
             Some(first) => Some(first),
             None => outs.recv().await,
         };
         Some(match out {
-            Some(Out::Note(note)) => {
+            Some(Output::Note(note)) => {
                 (Ok(Frame::data(sse::write_message(&note))), Some((None, outs)))
             }
-            Some(Out::Last(answer)) => (Ok(Frame::data(sse::write_message(&answer))), None),
-            Some(Out::Piece(piece)) => (Ok(Frame::data(piece)), Some((None, outs))),
-            Some(Out::HangUp | Out::Status(..)) => (Err(io::ErrorKind::BrokenPipe.into()), None),
+            Some(Output::Last(answer)) => (Ok(Frame::data(sse::write_message(&answer))), None),
+            Some(Output::Piece(piece)) => (Ok(Frame::data(piece)), Some((None, outs))),
+            Some(Output::HangUp | Output::Status(..)) => {
+                (Err(io::ErrorKind::BrokenPipe.into()), None)
+            }
             None => return None,
         })
     };
@@ -246,7 +248,7 @@ fn json(code: u16, body: Body) -> Response<Body> {
     response
 }
 
-/// A status that may say when to come back.
+/// Response with this status and perhaps `Retry-After`.
 pub(super) fn later(code: u16, retry_after: Option<u64>) -> Response<Body> {
     let mut response = status(code);
     if let Some(seconds) = retry_after {

@@ -1,4 +1,4 @@
-//! A server as data: what it speaks, what it lists, and its manners.
+//! A server as data: its revision, its lists, and its behaviour.
 
 use weir::mcp::kind::Kind;
 
@@ -15,48 +15,48 @@ pub(crate) struct Script {
     pub(super) replies: Replies,
     pub(super) capabilities: String,
     pub(super) instructions: Option<String>,
-    /// Of its lists.
+    /// Cache scope of its lists.
     pub(super) cache_scope: &'static str,
     pub(super) ttl_ms: u64,
     pub(super) starts_down: bool,
 }
 
-/// What a server's cursors look like.
+/// Form of a server's cursors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cursors {
-    /// Where the next page begins.
+    /// Offset of the next page.
     Offsets,
-    /// This text before where the next page begins.
+    /// This text before the offset of the next page.
     Odd(&'static str),
-    /// This text on every page; the server itself remembers where it is.
+    /// This text on every page; the server itself keeps the position.
     Same(&'static str),
-    /// Each page is the first one and leads to another.
+    /// Each page is the first one and has a new cursor.
     Circle,
-    /// Each page has an item that no page has had, and leads to another.
+    /// Each page has a new item and a new cursor.
     Endless,
-    /// The first cursor that comes back is refused, once.
+    /// The first cursor of a client is refused, once.
     Refused,
 }
 
-/// How a legacy server takes `server/discover`.
+/// Reaction of a legacy server to `server/discover`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// It never answers.
+    /// No response.
     Silent,
-    /// With this error.
+    /// This error.
     Error(i64),
-    /// It ends (stdio).
+    /// The process ends (stdio).
     Exit,
-    /// With this HTTP status and a body that is no JSON.
+    /// This HTTP status and a body that is no JSON.
     Status(u16),
 }
 
-/// How a server answers over HTTP when it has a choice.
+/// Form of a server's HTTP responses, where it has a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replies {
-    /// As one JSON object, unless notes come before.
+    /// One JSON object, unless notifications come before it.
     Json,
-    /// As an event stream.
+    /// An event stream.
     Events,
 }
 
@@ -116,14 +116,14 @@ impl Script {
         Self { replies, ..self }
     }
 
-    /// A server that tells of changes of its resources, too.
+    /// Lets the server support subscriptions to its resources.
     pub(crate) fn subscribable(self) -> Self {
         let capabilities =
             self.capabilities.replace(r#""resources":{"#, r#""resources":{"subscribe":true,"#);
         Self { capabilities, ..self }
     }
 
-    /// A server that nobody can reach until it comes up.
+    /// Makes the server unreachable until it comes up.
     pub(crate) fn down(self) -> Self {
         Self { starts_down: true, ..self }
     }
@@ -132,12 +132,12 @@ impl Script {
         Self { capabilities: capabilities.into(), ..self }
     }
 
-    /// What it tells models about its use.
+    /// Sets the server's instructions for models.
     pub(crate) fn instructions(self, instructions: &str) -> Self {
         Self { instructions: Some(instructions.into()), ..self }
     }
 
-    /// Its instructions as a member that others follow.
+    /// The instructions as a member that others follow.
     pub(super) fn instructions_member(&self) -> String {
         let text = self.instructions.as_ref().map(|text| weir::json::quote(text));
         let text =

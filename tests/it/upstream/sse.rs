@@ -1,5 +1,5 @@
-//! A scripted upstream over the HTTP+SSE pair: one stream for all that it says, and an endpoint for
-//! what it is told.
+//! A scripted upstream over the HTTP+SSE pair: one stream for all its messages, and an endpoint for
+//! the client's.
 
 use std::io;
 
@@ -15,19 +15,19 @@ use weir::jsonrpc::Message;
 use weir::mcp::revision::Revision;
 use weir::sse;
 
-use super::call::{Out, Sink};
+use super::call::{Output, OutputSink};
 use super::http::{Body, later, status, text};
-use super::{Ear, QUEUE, Upstream};
+use super::{Listener, QUEUE, Upstream};
 
 impl Upstream {
-    /// Serves the stream at `/mcp` and the endpoint at `/messages`; whatever else is tried is refused.
+    /// Serves the stream at `/mcp` and the endpoint at `/messages`, and refuses everything else.
     pub(super) async fn serve_pair(&self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
-        self.got(&head.headers);
+        self.record_headers(&head.headers);
         match (&head.method, head.uri.path()) {
             (&Method::GET, "/mcp") => self.open_pair(),
             (&Method::POST, "/messages") => match body.collect().await {
-                Ok(body) => self.told(&head, body.to_bytes()),
+                Ok(body) => self.handle_post(&head, body.to_bytes()),
                 Err(_) => status(400),
             },
             _ => status(405),
@@ -36,7 +36,7 @@ impl Upstream {
 
     fn open_pair(&self) -> Response<Body> {
         let (sender, outs) = mpsc::channel(QUEUE);
-        let sink = Sink(sender);
+        let sink = OutputSink(sender);
         let session = {
             let mut state = self.lock();
             let of = state.number();
@@ -46,12 +46,12 @@ impl Upstream {
             session
         };
         let endpoint = format!("event: endpoint\ndata: /messages?session={session}\n\n");
-        sink.send(Out::Piece(endpoint.into()));
+        sink.send(Output::Piece(endpoint.into()));
         let pieces = stream::unfold(outs, |mut outs| async {
             let piece = match outs.recv().await? {
-                Out::Note(message) | Out::Last(message) => Ok(sse::write_message(&message)),
-                Out::Piece(piece) => Ok(piece),
-                Out::HangUp | Out::Status(..) => Err(io::ErrorKind::BrokenPipe.into()),
+                Output::Note(message) | Output::Last(message) => Ok(sse::write_message(&message)),
+                Output::Piece(piece) => Ok(piece),
+                Output::HangUp | Output::Status(..) => Err(io::ErrorKind::BrokenPipe.into()),
             };
             Some((piece.map(Frame::data), outs))
         });
@@ -62,7 +62,7 @@ impl Upstream {
     }
 
     /// Takes a message. What it is answered with goes to the stream, but for a status.
-    fn told(&self, head: &Parts, body: Bytes) -> Response<Body> {
+    fn handle_post(&self, head: &Parts, body: Bytes) -> Response<Body> {
         let query = head.uri.query().unwrap_or_default();
         let session = query.strip_prefix("session=").unwrap_or_default();
         let found = {
@@ -71,11 +71,11 @@ impl Upstream {
             of.and_then(|of| Some((of, state.streams.get(&of)?.clone())))
         };
         let Some((of, stream)) = found else { return status(404) };
-        self.heard(&body);
+        self.check_received(&body);
         let message = match Message::parse(body.clone()) {
             Ok(message) => message,
             Err(invalid) => {
-                self.note_surprise(format!("an odd body: {invalid}: {body:?}"));
+                self.record_violation(format!("an odd body: {invalid}: {body:?}"));
                 return status(400);
             }
         };
@@ -85,29 +85,29 @@ impl Upstream {
         let version = text(&head.headers, "mcp-protocol-version");
         let expected = (revision >= Revision::V2025_06_18 && !opens).then_some(revision.as_str());
         if version.as_deref() != expected || head.headers.contains_key("mcp-session-id") {
-            self.note_surprise(format!("a message of the pair speaks {version:?}"));
+            self.record_violation(format!("a message of the pair speaks {version:?}"));
         }
         let request = match message {
             Message::Request(request) => request,
             Message::Notification(note) => {
                 match &*note.method {
                     "notifications/initialized" => {
-                        self.listened(Ear { of, sink: stream, listen: None });
+                        self.add_listener(Listener { of, sink: stream, listen: None });
                     }
                     "notifications/cancelled" => self.cancelled(of, &note.params),
-                    other => self.note_surprise(format!("unknown notification {other}")),
+                    other => self.record_violation(format!("unknown notification {other}")),
                 }
                 return status(202);
             }
-            Message::Answer(_) => {
-                self.answered(String::from_utf8_lossy(&body).into_owned());
+            Message::Response(_) => {
+                self.record_response(String::from_utf8_lossy(&body).into_owned());
                 return status(202);
             }
         };
         let (sender, mut outs) = mpsc::channel(QUEUE);
-        self.receive(of, request, head.headers.clone(), Sink(sender));
+        self.receive(of, request, head.headers.clone(), OutputSink(sender));
         match outs.try_recv() {
-            Ok(Out::Status(code, after)) => return later(code, after),
+            Ok(Output::Status(code, after)) => return later(code, after),
             Ok(first) => stream.send(first),
             Err(_) => {}
         }

@@ -8,28 +8,28 @@ use tokio_util::sync::CancellationToken;
 use weir::jsonrpc::Message;
 use weir::upstream::connect::Child;
 
-use super::call::{Out, Sink};
-use super::{Ear, QUEUE, Upstream};
-use crate::checks::house::Running;
+use super::call::{Output, OutputSink};
+use super::{Listener, QUEUE, Upstream};
+use crate::checks::gateway::FakeProcess;
 
-/// How much either side may write ahead of the other's reading.
+/// Bytes that either side may write before the other reads.
 const PIPE: usize = 64 * 1024;
 
 impl Upstream {
-    /// Starts the process; `between` is given its end of the pipes and gives what the house gets.
+    /// Starts the process; `wrapper` wraps its end of the pipes and returns the gateway's end.
     pub(crate) fn spawn(
         &self,
-        between: impl FnOnce(DuplexStream) -> DuplexStream,
+        wrapper: impl FnOnce(DuplexStream) -> DuplexStream,
     ) -> io::Result<Child> {
         let (number, stop) = self.connected()?;
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let (stdout, stdin) = tokio::io::split(between(theirs));
+        let (stdout, stdin) = tokio::io::split(wrapper(theirs));
         self.run(number, ours, stop.clone());
         Ok(Child {
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
             stderr: None,
-            process: Box::new(Running(stop)),
+            process: Box::new(FakeProcess(stop)),
         })
     }
 
@@ -47,7 +47,7 @@ impl Upstream {
         self.tasks.spawn(write(output, outs, stop.clone()));
         let upstream = self.clone();
         self.tasks.spawn(async move {
-            let reading = upstream.read(number, input, Sink(sender));
+            let reading = upstream.read(number, input, OutputSink(sender));
             stop.run_until_cancelled(reading).await;
             upstream.ended(number);
             // A server whose input has ended exits.
@@ -59,42 +59,46 @@ impl Upstream {
     fn ended(&self, number: u64) {
         let mut state = self.lock();
         state.subscriptions.remove(&number);
-        if !state.talked.remove(&number) {
-            state.cut_probes += 1;
+        if !state.spoken_processes.remove(&number) {
+            state.aborted_probes += 1;
         }
     }
 
-    async fn read(&self, number: u64, input: ReadHalf<DuplexStream>, sink: Sink) {
+    async fn read(&self, number: u64, input: ReadHalf<DuplexStream>, sink: OutputSink) {
         let (mut input, mut read) = (BufReader::new(input), String::new());
         let mut initialized = false;
         loop {
             read.clear();
-            // Without its end it is no line: whoever wrote it was cut off.
+            // A line without its end is no line: its writer was cut off.
             let Ok(1..) = input.read_line(&mut read).await else { return };
             let Some(line) = read.strip_suffix('\n').map(str::to_owned) else { return };
-            self.heard(line.as_bytes());
+            self.check_received(line.as_bytes());
             if !line.contains("server/discover") {
-                self.lock().talked.insert(number);
+                self.lock().spoken_processes.insert(number);
             }
             match Message::parse(line.clone().into()) {
                 Ok(Message::Request(request)) => {
                     let early =
                         matches!(&*request.method, "initialize" | "server/discover" | "ping");
                     if !self.side().is_modern() && !initialized && !early {
-                        self.note_surprise(format!("{} before initialized", request.method));
+                        self.record_violation(format!("{} before initialized", request.method));
                     }
                     self.receive(number, request, hyper::HeaderMap::new(), sink.clone());
                 }
                 Ok(Message::Notification(note)) => match &*note.method {
                     "notifications/initialized" if !self.side().is_modern() => {
                         initialized = true;
-                        self.listened(Ear { of: number, sink: sink.clone(), listen: None });
+                        self.add_listener(Listener {
+                            of: number,
+                            sink: sink.clone(),
+                            listen: None,
+                        });
                     }
                     "notifications/cancelled" => self.cancelled(number, &note.params),
-                    other => self.note_surprise(format!("unknown notification {other}")),
+                    other => self.record_violation(format!("unknown notification {other}")),
                 },
-                Ok(Message::Answer(_)) => self.answered(line),
-                Err(_) => self.note_surprise(format!("odd line {line}")),
+                Ok(Message::Response(_)) => self.record_response(line),
+                Err(_) => self.record_violation(format!("odd line {line}")),
             }
         }
     }
@@ -102,7 +106,7 @@ impl Upstream {
 
 async fn write(
     mut output: WriteHalf<DuplexStream>,
-    mut outs: mpsc::Receiver<Out>,
+    mut outs: mpsc::Receiver<Output>,
     stop: CancellationToken,
 ) {
     loop {
@@ -112,9 +116,9 @@ async fn write(
             out = outs.recv() => out,
         };
         let bytes = match out {
-            Some(Out::Note(line) | Out::Last(line)) => [&line[..], b"\n"].concat(),
-            Some(Out::Piece(piece)) => piece.to_vec(),
-            Some(Out::HangUp | Out::Status(..)) | None => return stop.cancel(),
+            Some(Output::Note(line) | Output::Last(line)) => [&line[..], b"\n"].concat(),
+            Some(Output::Piece(piece)) => piece.to_vec(),
+            Some(Output::HangUp | Output::Status(..)) | None => return stop.cancel(),
         };
         let written = stop.run_until_cancelled(output.write_all(&bytes)).await;
         if !matches!(written, Some(Ok(()))) {

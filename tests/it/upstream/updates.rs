@@ -1,86 +1,98 @@
-//! Resources that one can subscribe to, and tasks that are told of, in both eras.
+//! Resources with subscriptions, and task notifications, in both eras.
 
 use weir::json::{self, Object};
 use weir::jsonrpc;
 use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
-use weir::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
+use weir::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
 
-use super::call::Out;
-use super::{Answer, Ear, State, Upstream, subscription};
+use super::call::Output;
+use super::{Answer, Listener, State, Upstream, subscription};
 use crate::world::settle;
 
 impl Upstream {
-    /// Says that a resource has changed, to those conversations and listens that subscribed to exactly
-    /// `subscribed`.
+    /// Announces a change of a resource, to the conversations and listens that subscribed to
+    /// exactly `subscribed`.
     pub(crate) fn update_part(&self, subscribed: &str, uri: &str) {
         let mut state = self.lock();
-        state.ears.retain(|ear| !ear.sink.is_closed());
+        state.listeners.retain(|listener| !listener.sink.is_closed());
         state.forget_pairs();
-        for ear in
-            state.ears.iter().filter(|ear| state.resources_of(ear).contains(&subscribed.into()))
+        for listener in state
+            .listeners
+            .iter()
+            .filter(|listener| state.resources_of(listener).contains(&subscribed.into()))
         {
             let mut params = Object::new();
-            if let Some((id, _)) = &ear.listen {
+            if let Some((id, _)) = &listener.listen {
                 params.set("_meta", subscription(id));
             }
             params.set("uri", json::quote(uri));
-            ear.sink
-                .send(Out::Note(jsonrpc::write_notification(RESOURCE_UPDATED, &params.to_bytes())));
+            listener.sink.send(Output::Note(jsonrpc::write_notification(
+                RESOURCE_UPDATED,
+                &params.to_bytes(),
+            )));
         }
     }
 
-    /// Says that a resource has changed, to whom it may concern.
+    /// Announces a change of a resource to its subscribers.
     pub(crate) fn update(&self, uri: &str) {
         self.update_part(uri, uri);
     }
 
-    /// Says what has become of a task: to the listens that name it, or in the legacy era on every stream. Returns
-    /// how many that are.
-    pub(crate) fn tell_task(&self, own: &str, members: &str) -> usize {
+    /// Announces the status of a task: to the listens that name it, or in the legacy era on every
+    /// stream. Returns the number of these streams.
+    pub(crate) fn announce_task(&self, own: &str, members: &str) -> usize {
         let mut state = self.lock();
-        state.ears.retain(|ear| !ear.sink.is_closed());
+        state.listeners.retain(|listener| !listener.sink.is_closed());
         state.forget_pairs();
-        let named = |ear: &&Ear| ear.listen.is_none() || ear.names(TASK_IDS).contains(&own.into());
-        let ears: Vec<_> = state.ears.iter().filter(named).collect();
-        for ear in &ears {
+        let named = |listener: &&Listener| {
+            listener.listen.is_none() || listener.names(TASK_IDS).contains(&own.into())
+        };
+        let listeners: Vec<_> = state.listeners.iter().filter(named).collect();
+        for listener in &listeners {
             let mut params: Object =
                 Object::parse(format!(r#"{{"taskId":"{own}",{members}}}"#)).expect("an object");
-            let method = match &ear.listen {
+            let method = match &listener.listen {
                 Some((id, _)) => {
                     params.set("_meta", subscription(id));
-                    TOLD_TO_LISTENERS
+                    TASK_NOTIFICATION
                 }
-                None => TOLD_TO_OWNERS,
+                None => TASK_STATUS_NOTIFICATION,
             };
-            ear.sink.send(Out::Note(jsonrpc::write_notification(method, &params.to_bytes())));
+            listener
+                .sink
+                .send(Output::Note(jsonrpc::write_notification(method, &params.to_bytes())));
         }
-        ears.len()
+        listeners.len()
     }
 
-    /// Waits until this task would be told of on some stream.
-    pub(crate) async fn until_listened(&self, own: &str) {
+    /// Waits until a stream is open on which this task would be announced.
+    pub(crate) async fn until_task_listener(&self, own: &str) {
         let what = format!("somebody listens for {own}");
-        let heard = |state: &State| {
-            let mut open = state.ears.iter().filter(|ear| !ear.sink.is_closed());
-            open.any(|ear| ear.listen.is_none() || ear.names(TASK_IDS).contains(&own.into()))
+        let received = |state: &State| {
+            let mut open = state.listeners.iter().filter(|listener| !listener.sink.is_closed());
+            open.any(|listener| {
+                listener.listen.is_none() || listener.names(TASK_IDS).contains(&own.into())
+            })
         };
-        self.until(&what, heard).await;
+        self.until(&what, received).await;
     }
 
-    /// What is subscribed to, as often as it is.
+    /// All subscribed resources, with duplicates.
     pub(crate) fn subscribed(&self) -> Vec<String> {
         let mut state = self.lock();
-        state.ears.retain(|ear| !ear.sink.is_closed());
+        state.listeners.retain(|listener| !listener.sink.is_closed());
         state.forget_pairs();
         let mut all: Vec<_> = match self.side().is_modern() {
-            true => state.ears.iter().flat_map(|ear| state.resources_of(ear)).collect(),
+            true => {
+                state.listeners.iter().flat_map(|listener| state.resources_of(listener)).collect()
+            }
             false => state.subscriptions.values().flatten().cloned().collect(),
         };
         all.sort();
         all
     }
 
-    /// Waits until exactly this is subscribed to.
+    /// Waits until exactly these resources are subscribed to.
     pub(crate) async fn until_subscribed(&self, uris: &[&str]) {
         for _ in 0..20_000 {
             if self.subscribed() == uris {
@@ -91,7 +103,7 @@ impl Upstream {
         panic!("waited in vain for {uris:?}: {:?}", self.subscribed());
     }
 
-    /// A legacy client begins or ends to hear of a resource.
+    /// Adds or removes a legacy subscription.
     pub(super) fn change_subscriptions(&self, of: u64, method: &str, params: &Object) -> Answer {
         let uri = params.get_string("uri").expect("a URI").into_owned();
         let mut state = self.lock();
@@ -101,7 +113,7 @@ impl Upstream {
             _ => own.remove(&uri),
         };
         if !is_news {
-            state.surprises.push(format!("{method} {uri} once too often"));
+            state.violations.push(format!("{method} {uri} once too often"));
         }
         Answer::Result("{}".into())
     }
@@ -114,17 +126,17 @@ impl State {
         subscriptions.retain(|of, _| streams.get(of).is_none_or(|stream| !stream.is_closed()));
     }
 
-    /// The resources whose changes an ear hears.
-    fn resources_of(&self, ear: &Ear) -> Vec<String> {
-        match ear.listen {
-            None => self.subscriptions.get(&ear.of).into_iter().flatten().cloned().collect(),
-            Some(_) => ear.names(RESOURCE_SUBSCRIPTIONS),
+    /// Resources whose changes are announced on a stream.
+    fn resources_of(&self, listener: &Listener) -> Vec<String> {
+        match listener.listen {
+            None => self.subscriptions.get(&listener.of).into_iter().flatten().cloned().collect(),
+            Some(_) => listener.names(RESOURCE_SUBSCRIPTIONS),
         }
     }
 }
 
-impl Ear {
-    /// What a listen's filter names in this member.
+impl Listener {
+    /// Elements of this member of a listen's filter.
     fn names(&self, member: &str) -> Vec<String> {
         let filter = self.listen.as_ref().map(|(_, filter)| filter);
         let list = filter.and_then(|filter| filter.get_bytes(member)).unwrap_or_default();

@@ -1,23 +1,23 @@
-//! The hot paths one by one, for callgrind: `paths NAME` prepares one and takes it a hundred times inside [`counted_path`].
+//! Single hot paths for callgrind: `paths NAME` prepares one and runs it a hundred times inside
+//! [`counted_path`].
 //!
-//! `./dev counts` has valgrind count the instructions in that one function, divides, and compares with `counts.txt`. A path is
-//! taken some times before, so that what is made once is not counted.
-//!
-//! Knows nothing of: figures, and what is good.
+//! `./dev counts` counts the instructions in that one function with valgrind, divides, and compares
+//! with `counts.txt`. A path runs some times before, so that one-time initialization is not
+//! counted.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
-use weir::catalog::{Catalog, Filter, Outlet, Settings, Snapshot, View};
-use weir::sse::{self, Reader};
-use weir::json::Extract;
+use weir::catalog::{Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings};
+use weir::json::MemberExtractor;
+use weir::jsonrpc::{Id, Message, write_result};
+use weir::mcp::definition::downgrade::DefinitionForm;
 use weir::mcp::definition::item::Item;
 use weir::mcp::kind::Kind;
 use weir::mcp::name::{Naming, UpstreamName};
-use weir::mcp::definition::downgrade::Form;
-use weir::mcp::pattern::Rules;
+use weir::mcp::pattern::AllowDeny;
 use weir::mcp::uri::CanonicalUri;
-use weir::jsonrpc::{Id, Message, write_result};
+use weir::sse::{self, SseDecoder};
 
 use bytes::Bytes;
 
@@ -30,7 +30,7 @@ fn main() {
     counted_path(&mut *path);
 }
 
-/// What callgrind counts: a hundred times.
+/// Runs a path a hundred times; callgrind counts this function only.
 #[inline(never)]
 fn counted_path(path: &mut dyn FnMut()) {
     for _ in 0..100 {
@@ -38,13 +38,15 @@ fn counted_path(path: &mut dyn FnMut()) {
     }
 }
 
-/// A path by its name.
+/// Returns a path by its name.
 fn path(name: &str) -> Box<dyn FnMut()> {
     match name {
         "page_cut" => {
             let view = view();
-            let second = view.page(Kind::Tool, None, Form::Newest).next;
-            Box::new(move || drop(black_box(view.page(Kind::Tool, second.as_ref(), Form::Newest))))
+            let second = view.page(Kind::Tool, None, DefinitionForm::Newest).next;
+            Box::new(move || {
+                drop(black_box(view.page(Kind::Tool, second.as_ref(), DefinitionForm::Newest)));
+            })
         }
         "resolve" => {
             let view = view();
@@ -63,8 +65,8 @@ fn path(name: &str) -> Box<dyn FnMut()> {
             let head = r#"{"jsonrpc":"2.0","id":42,"result":{"content":[{"type":"text","text":""#;
             let reply = filled(head, "\"}]}}");
             Box::new(move || {
-                let mut extract = Extract::new("result", 1_024);
-                drop(black_box(extract.feed(black_box(&reply)).expect("a reply")));
+                let mut extractor = MemberExtractor::new("result", 1_024);
+                drop(black_box(extractor.feed(black_box(&reply)).expect("a reply")));
             })
         }
         "encode" => {
@@ -77,8 +79,8 @@ fn path(name: &str) -> Box<dyn FnMut()> {
         }
         "event_read" => {
             let event = sse::write_message(&result());
-            let mut reader = Reader::new(1 << 20);
-            Box::new(move || drop(black_box(reader.feed(black_box(&event)).expect("small"))))
+            let mut decoder = SseDecoder::new(1 << 20);
+            Box::new(move || drop(black_box(decoder.feed(black_box(&event)).expect("small"))))
         }
         other => panic!("no path is called '{other}'"),
     }
@@ -94,21 +96,21 @@ fn result() -> Bytes {
     filled(r#"{"content":[{"type":"text","text":""#, "\"}]}")
 }
 
-/// All tools of ten servers with a hundred each, for a role with a rule.
-fn view() -> Arc<View> {
+/// View of all tools of ten servers with a hundred each, for a role with a rule.
+fn view() -> Arc<RoleView> {
     let names: Vec<UpstreamName> =
         (0..10).map(|number| format!("up{number}").parse().expect("a name")).collect();
-    let outlet = |name: &UpstreamName| Outlet {
+    let export_rules = |name: &UpstreamName| ExportRules {
         name: name.clone(),
         prefix: name.clone(),
-        prompts: Rules::everything(),
-        tools: Rules::everything(),
-        resources: Rules::everything(),
+        prompts: AllowDeny::everything(),
+        tools: AllowDeny::everything(),
+        resources: AllowDeny::everything(),
         rename: Vec::new(),
     };
     let catalog = Catalog::new(Settings {
         naming: Naming::default(),
-        outlets: names.iter().map(outlet).collect(),
+        exports: names.iter().map(export_rules).collect(),
         page_items: 200,
         page_bytes: 1 << 20,
         instructions: true,
@@ -125,15 +127,15 @@ fn view() -> Arc<View> {
         catalog.publish(
             name,
             Kind::Tool,
-            Snapshot { items, fresh_until: None, is_private: false, cut: None },
+            ListSnapshot { items, fresh_until: None, is_private: false, cut: None },
         );
     }
-    let role: Arc<dyn Filter> = Arc::new(Role(Rules::new(&["*"], &["hub/secret_*"])));
+    let role: Arc<dyn Filter> = Arc::new(Role(AllowDeny::new(&["*"], &["hub/secret_*"])));
     catalog.view("role", &role).borrow().clone()
 }
 
 /// A role with one rule.
-struct Role(Rules);
+struct Role(AllowDeny);
 
 impl Filter for Role {
     fn allows(&self, _kind: Kind, upstream: &UpstreamName, key: &str) -> bool {
@@ -142,6 +144,10 @@ impl Filter for Role {
 
     fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
         self.0.decide_uri(&format!("{upstream}/"), uri).allows()
+    }
+
+    fn resources(&self) -> &AllowDeny {
+        &self.0
     }
 
     fn reaches(&self, _upstream: &UpstreamName) -> bool {

@@ -1,4 +1,4 @@
-//! A connection that speaks just enough HTTP/1.1: writes what was rendered, reads one response.
+//! A connection with a minimal HTTP/1.1: writes rendered requests, reads one response each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,17 +8,17 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A connection that is kept.
+/// A persistent connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     read: BytesMut,
-    /// A body that came in chunks, put together.
+    /// Body of a chunked response, joined.
     whole: Vec<u8>,
-    /// How much of `read` the last response took.
+    /// Length of the last response in `read`.
     spent: usize,
 }
 
-/// A response, as long as nothing else is asked.
+/// A response, valid until the next request.
 #[derive(Debug)]
 pub(crate) struct Response<'a> {
     pub(crate) status: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Response<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// How a body ends.
+/// End of a body.
 enum Framing {
     Length(usize),
     Chunked,
@@ -39,18 +39,18 @@ impl Connection {
         Ok(Self { stream, read: BytesMut::with_capacity(16 << 10), whole: Vec::new(), spent: 0 })
     }
 
-    /// Sends a request and reads what is answered.
+    /// Sends a request and reads the response.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<Response<'_>> {
         self.stream.write_all(request).await?;
         self.response().await
     }
 
-    /// Sends without waiting for anything.
+    /// Sends a request without waiting for a response.
     pub(crate) async fn send(&mut self, request: &[u8]) -> io::Result<()> {
         self.stream.write_all(request).await
     }
 
-    /// Reads on until this text has come, and drops all up to its end. For streams that do not end.
+    /// Reads until this text has arrived, and drops everything up to its end. For endless streams.
     pub(crate) async fn until(&mut self, text: &str) -> io::Result<()> {
         let finder = memmem::Finder::new(text);
         loop {
@@ -90,7 +90,7 @@ impl Connection {
         Ok(Response { status, head, body })
     }
 
-    /// Puts the chunks together that begin at `at`; tells where they end.
+    /// Joins the chunks that begin at `at`; returns their end.
     async fn chunks(&mut self, mut at: usize) -> io::Result<usize> {
         self.whole.clear();
         loop {

@@ -1,4 +1,4 @@
-//! Many connections, each of which asks again as soon as it is answered, for a time.
+//! Many connections, each of which sends its next request after each response, for a given time.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use super::connection::Connection;
 use super::exchange::{Exchange, FIRST_ID};
 use super::peer::Peer;
 
-/// One of the clients: whom it asks, and what, in turn. Each round through all of it is one piece of work where `is_walk`.
+/// One client: its endpoint, and its requests, in turn. Where `is_walk`, each round through all of
+/// them is one piece of work.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) peer: Peer,
@@ -18,20 +19,20 @@ pub(crate) struct Client {
     pub(crate) is_walk: bool,
 }
 
-/// What became of it.
+/// Result of a load.
 #[derive(Debug, Default)]
 pub(crate) struct Driven {
-    /// In nanoseconds, sorted: of each piece of work that was done right.
+    /// Durations in nanoseconds, sorted: of each successful piece of work.
     pub(crate) times: Vec<u64>,
-    /// How many were not.
+    /// Number of failed pieces of work.
     pub(crate) wrong: usize,
-    /// The first of those, in words.
+    /// Reason of the first failure.
     pub(crate) first_wrong: Option<String>,
     pub(crate) seconds: f64,
 }
 
 impl Driven {
-    /// The time that this share of all took at most, in microseconds.
+    /// Percentile of the durations, in microseconds.
     pub(crate) fn micros(&self, share: f64) -> f64 {
         let at = (self.times.len() as f64 * share) as usize;
         let found = self.times.get(at.min(self.times.len().saturating_sub(1)));
@@ -49,7 +50,8 @@ impl Driven {
     }
 }
 
-/// All connect, ask once without being counted, and then ask for this long. `begin` is called in between.
+/// Connects all clients, sends one uncounted request each, and then requests for this long. `begin`
+/// is called in between.
 pub(crate) async fn drive(
     clients: &[Client],
     time: Duration,
@@ -60,18 +62,18 @@ pub(crate) async fn drive(
     for (number, client) in clients.iter().cloned().enumerate() {
         connecting.spawn(async move {
             let connection = Connection::open(client.peer.address).await?;
-            // Each begins somewhere else, so that the items are asked for evenly.
+            // Each client begins with another item, so that all items are requested evenly.
             let at = if client.is_walk { 0 } else { number * 7 };
             let id = FIRST_ID + number as u64 * IDS_PER_CLIENT;
             let buffer = Vec::new();
-            let mut asking = Asking { connection, client, at, id, buffer };
-            let first = tokio::time::timeout(PATIENCE, asking.work()).await;
+            let mut active = ActiveClient { connection, client, at, id, buffer };
+            let first = tokio::time::timeout(PATIENCE, active.work()).await;
             let first = first.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-            io::Result::Ok((asking, first))
+            io::Result::Ok((active, first))
         });
     }
     while let Some(connected) = connecting.join_next().await {
-        let (asking, first) = connected.map_err(io::Error::other)??;
+        let (active, first) = connected.map_err(io::Error::other)??;
         if let Err(wrong) = first {
             return Ok(Driven {
                 wrong: 1,
@@ -80,17 +82,17 @@ pub(crate) async fn drive(
                 ..Driven::default()
             });
         }
-        ready.push(asking);
+        ready.push(active);
     }
     begin();
     let start = Instant::now();
     let until = start + time;
-    let mut asking = JoinSet::new();
+    let mut active = JoinSet::new();
     for one in ready {
-        asking.spawn(one.until(until));
+        active.spawn(one.until(until));
     }
     let mut driven = Driven::default();
-    while let Some(one) = asking.join_next().await {
+    while let Some(one) = active.join_next().await {
         driven.add(one.map_err(io::Error::other)?);
     }
     driven.seconds = start.elapsed().as_secs_f64();
@@ -98,7 +100,7 @@ pub(crate) async fn drive(
     Ok(driven)
 }
 
-struct Asking {
+struct ActiveClient {
     connection: Connection,
     client: Client,
     at: usize,
@@ -106,7 +108,7 @@ struct Asking {
     buffer: Vec<u8>,
 }
 
-impl Asking {
+impl ActiveClient {
     async fn until(mut self, until: Instant) -> Driven {
         let mut driven = Driven::default();
         loop {
@@ -122,7 +124,7 @@ impl Asking {
                     driven.wrong += 1;
                     driven.first_wrong.get_or_insert(wrong);
                 }
-                // What broke off is wrong, too, and this connection has nothing more to ask.
+                // A broken connection counts as a failure and sends nothing more.
                 Err(error) => {
                     driven.wrong += 1;
                     driven.first_wrong.get_or_insert(format!("the connection: {error}"));
@@ -149,6 +151,6 @@ impl Asking {
     }
 }
 
-/// So that no two connections use one id.
+/// Range of ids per client, so that no two connections use one id.
 const IDS_PER_CLIENT: u64 = 10_000_000;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! One request as it is sent again and again, and what its reply has to be.
+//! A repeated request, and the check of its responses.
 
 use std::sync::OnceLock;
 
@@ -7,39 +7,39 @@ use serde_json::Value;
 
 use super::connection::Response;
 
-/// A request, and the check of its reply.
+/// A request, and the check of its response.
 pub(crate) struct Exchange {
     request: Vec<u8>,
     id_at: usize,
     want: Want,
-    /// The first reply that was read in full and found right.
+    /// The first response that was parsed and found right.
     known: OnceLock<Known>,
 }
 
-/// What a result has to hold.
+/// Expected content of a result.
 #[derive(Debug, Clone)]
 pub(crate) enum Want {
-    /// This text and no other: of a prompt's one message, or of a call's one content.
+    /// Exactly this text: of a prompt's one message, or of a call's one content.
     Text(String),
-    /// A page of `prompts` with so many items.
+    /// A page of `prompts` with this number of items.
     Prompts(usize),
     /// Any result.
     Anything,
 }
 
-/// A right reply, and where its id stands.
+/// A right response, and the place of its id.
 struct Known {
     body: Vec<u8>,
     id_at: usize,
 }
 
-/// Ids have this many digits, so that every request and every reply has one length.
+/// Number of digits of all ids, so that every request and every response has one length.
 const ID_DIGITS: usize = 10;
-/// The least of them.
+/// Smallest id.
 pub(crate) const FIRST_ID: u64 = 1_000_000_000;
 
 impl Exchange {
-    /// A POST of this message, whose id is [`FIRST_ID`], with these lines in its head.
+    /// Renders a POST of this message, whose id is [`FIRST_ID`], with these lines in its head.
     pub(crate) fn new(head: &str, message: &str, want: Want) -> Self {
         let length = message.len();
         let request = format!("{head}content-length: {length}\r\n\r\n{message}").into_bytes();
@@ -48,7 +48,7 @@ impl Exchange {
         Self { request, id_at, want, known: OnceLock::new() }
     }
 
-    /// Its bytes under an id, in a buffer that is used again.
+    /// Writes the request with an id into a reused buffer.
     pub(crate) fn write(&self, id: u64, buffer: &mut Vec<u8>) {
         buffer.clear();
         buffer.extend_from_slice(&self.request);
@@ -57,7 +57,7 @@ impl Exchange {
         }
     }
 
-    /// Whether this is the right reply to it.
+    /// Checks that this is the right response.
     pub(crate) fn check(&self, id: u64, response: &Response<'_>) -> Result<(), String> {
         let Response { status, head: _, body } = *response;
         if status == 200 && self.known.get().is_some_and(|known| known.is(id, body)) {
@@ -67,13 +67,13 @@ impl Exchange {
         let text = digits(id);
         let places: Vec<_> = memmem::find_iter(body, &text).collect();
         if let [id_at] = places[..] {
-            // Whoever was first is as good as any other.
+            // If several connections race, any of their responses will do.
             let _ = self.known.set(Known { body: body.to_vec(), id_at });
         }
         Ok(())
     }
 
-    /// Reads the whole reply.
+    /// Parses and checks the whole response.
     fn read(&self, id: u64, status: u16, body: &[u8]) -> Result<(), String> {
         let shown = || String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
         if status != 200 {
@@ -122,7 +122,7 @@ impl Known {
     }
 }
 
-/// The answer to this id in a body: the body itself, or an event in it.
+/// Response to this id in a body: the body itself, or an event in it.
 pub(crate) fn message(body: &[u8], id: u64) -> Option<Value> {
     let is_it = |message: &Value| message["id"] == id && message["jsonrpc"] == "2.0";
     if let Ok(message) = serde_json::from_slice::<Value>(body) {

@@ -1,4 +1,4 @@
-//! Who is asked, and how a client of either era speaks to it.
+//! Endpoint of a load, and the requests of a client of either era.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub(crate) struct Peer {
     /// Sent as a bearer token.
     pub(crate) key: Option<String>,
     pub(crate) era: Era,
-    /// Of the legacy era, once it is open.
+    /// Session of the legacy era, once it is open.
     session: Option<String>,
     revision: String,
 }
@@ -43,7 +43,7 @@ impl Peer {
         Self { address, path: path.to_owned(), key, era, session: None, revision: revision.into() }
     }
 
-    /// What each request's head begins with.
+    /// Common beginning of each request's head.
     fn head(&self, method: &str, name: Option<&str>) -> String {
         let Self { address, path, revision, .. } = self;
         let mut head = format!(
@@ -69,7 +69,7 @@ impl Peer {
         head
     }
 
-    /// A request as this client writes it.
+    /// Renders a request of this client.
     pub(crate) fn request(&self, method: &str, mut params: Value, want: Want) -> Exchange {
         if self.era == Era::Modern {
             params["_meta"] = json!({
@@ -84,7 +84,7 @@ impl Peer {
         Exchange::new(&self.head(method, name.as_deref()), &message, want)
     }
 
-    /// Shakes hands, if its era does.
+    /// Initializes, in the legacy era.
     pub(crate) async fn open(&mut self) -> io::Result<()> {
         if self.era == Era::Modern {
             return Ok(());
@@ -119,8 +119,8 @@ impl Peer {
         }
     }
 
-    /// Asks once, on a connection of its own, and gives the result.
-    pub(crate) async fn ask(&self, method: &str, params: Value) -> io::Result<Value> {
+    /// Sends one request on a connection of its own, and returns the result.
+    pub(crate) async fn request_once(&self, method: &str, params: Value) -> io::Result<Value> {
         let mut connection = Connection::open(self.address).await?;
         let exchange = self.request(method, params, Want::Anything);
         let mut buffer = Vec::new();
@@ -131,14 +131,14 @@ impl Peer {
         Ok(answer["result"].clone())
     }
 
-    /// All items of a kind, through all pages, with the cursor that led to each page and the names on it.
+    /// All items of a kind, from all pages, with the cursor of each page and the names on it.
     pub(crate) async fn walk(&self, method: &str) -> io::Result<Vec<Page>> {
         let member = method.split('/').next().unwrap_or_default();
         let mut pages = Vec::new();
         let mut cursor = None;
         loop {
             let params = cursor.as_ref().map_or(json!({}), |cursor| json!({ "cursor": cursor }));
-            let result = self.ask(method, params).await?;
+            let result = self.request_once(method, params).await?;
             let items = result[member].as_array().map(Vec::as_slice).unwrap_or_default();
             let names = items.iter().filter_map(|item| item["name"].as_str().map(str::to_owned));
             let is_partial = !result["_meta"]["weir/partial"].is_null();

@@ -1,4 +1,4 @@
-//! A wrong reply is counted as failed, whatever is wrong with it.
+//! A wrong response is counted as failed, whatever is wrong with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use super::peer::{Era, Peer};
 const RIGHT: &str =
     r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a: text"}]}}"#;
 
-/// What is seen by one connection of a server that says `first` to the first requests, and then `later`.
+/// Result of one connection to a server that responds with `first` to the first requests, and then
+/// with `later`.
 async fn driven(first: &'static str, later: &'static str) -> Driven {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -47,9 +48,9 @@ async fn fails(later: &'static str, because: &str) {
     for first in [RIGHT, later] {
         let driven = driven(first, later).await;
         assert!(driven.wrong > 0, "{later} was taken for right");
-        let said = driven.first_wrong.expect("a reason");
-        assert!(said.contains(because), "{said}");
-        // The two that were right, behind the one before the clock.
+        let output = driven.first_wrong.expect("a reason");
+        assert!(output.contains(because), "{output}");
+        // The two right responses, behind the one before the clock.
         assert!(driven.times.len() <= 2, "{} counted", driven.times.len());
     }
 }

@@ -1,15 +1,15 @@
-//! What Weir wants to reach, and whether a run shows that it does: ratios of medians within the run, or figures.
+//! Performance goals, and whether a run reaches them: ratios of medians within the run, or figures.
 
 use std::fmt::Write as _;
 
 use crate::results::Results;
 
-/// A goal, and what a run says of it.
+/// A goal, and the figure of a run.
 pub(crate) struct Goal {
     pub(crate) what: String,
-    /// The least or the most that it may be.
+    /// Lower or upper bound.
     bound: Bound,
-    /// Nothing where it was not measured, or something about it was wrong.
+    /// `None` if it was not measured or a response was wrong.
     pub(crate) is: Option<f64>,
 }
 
@@ -20,7 +20,7 @@ enum Bound {
 }
 
 impl Goal {
-    /// By how many percent it is missed; nothing, if it is reached or was not measured.
+    /// Percentage by which it is missed; `None` if it is reached or was not measured.
     pub(crate) fn missed_by(&self) -> Option<f64> {
         let is = self.is?;
         let (missed, bound) = match self.bound {
@@ -80,7 +80,7 @@ pub(crate) fn checked(results: &Results) -> Vec<Goal> {
         add(format!("{large}: throughput to nginx"), AtLeast(0.95), is);
         let peak = |name| median(name, "weir", "peak_mib");
         let is = peak(&large).zip(peak(&small)).map(|(large, small)| large / small);
-        // Four times the size: a tenth more is what an allocator makes of it.
+        // Four times the size: a tenth more is allowed for the allocator.
         add(format!("{large}: peak memory to that of {small}"), AtMost(1.1), is);
     }
     let is = ratio("list-one", "per_s", "weir", "direct");
@@ -88,11 +88,15 @@ pub(crate) fn checked(results: &Results) -> Vec<Goal> {
     let is = ratio("list-200", "per_s", "weir", "nginx");
     add("list-200: throughput to nginx".into(), AtLeast(1.0), is);
     add("stdio-32: CPU µs a call".into(), AtMost(20.0), median("stdio-32", "weir", "cpu_us"));
-    add("fanout-200: all told, ms".into(), AtMost(4.0), median("fanout-200", "weir", "told_ms"));
+    add(
+        "fanout-200: all streams notified, ms".into(),
+        AtMost(4.0),
+        median("fanout-200", "weir", "told_ms"),
+    );
     let is = ratio("fanout-200", "cpu_ms", "weir", "nginx");
     add("fanout-200: CPU to nginx".into(), AtMost(1.0), is);
     let is = median("fanout-10000", "weir", "told_ms");
-    add("fanout-10000: all told, ms".into(), AtMost(1_000.0), is);
+    add("fanout-10000: all streams notified, ms".into(), AtMost(1_000.0), is);
     let is = median("fanout-10000", "weir", "kib_each");
     add("fanout-10000: KiB a stream".into(), AtMost(16.0), is);
     add("memory: idle, MiB".into(), AtMost(15.0), median("memory", "weir", "idle_mib"));
@@ -108,13 +112,13 @@ pub(crate) fn checked(results: &Results) -> Vec<Goal> {
         ("100 servers, 100 000 items", "1 server, 100 items"),
         ("1 server, 1 000 roles", "1 server, 1 role"),
     ] {
-        // Flat: within what caches and turns make of it.
+        // Flat, except for caches and the order of turns.
         add(format!("growth: CPU, {of} to {to}"), AtMost(1.1), ratio("growth", "cpu_us", of, to));
     }
     goals
 }
 
-/// Those that were measured, as a table.
+/// The measured goals as a table.
 pub(crate) fn table(results: &Results) -> String {
     let goals = checked(results);
     let mut text = "| goal | wanted | is | |\n|---|---:|---:|---|\n".to_owned();

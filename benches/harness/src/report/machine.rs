@@ -1,4 +1,4 @@
-//! What a run was made on: processor, memory, kernel, and the versions of who took part.
+//! Machine of a run: processor, memory, kernel, and the versions of the programs.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::subject::Programs;
 
-/// A machine in words.
+/// Description of a machine.
 pub(crate) struct Machine {
     processors: usize,
     model: String,
@@ -17,7 +17,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This one, now.
+    /// Describes this machine.
     pub(crate) fn here(programs: &Programs) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -31,14 +31,16 @@ impl Machine {
             let code = format!(
                 "import importlib.metadata as m; print('{package}', m.version('{package}'))"
             );
-            said(Command::new(programs.parts.join(part).join("bin/python")).arg("-c").arg(code))
+            first_line(
+                Command::new(programs.parts.join(part).join("bin/python")).arg("-c").arg(code),
+            )
         };
         let versions = [
-            said(Command::new(&programs.weir).arg("--version")),
-            said(Command::new(programs.parts.join("bin/nginx")).arg("-v")),
+            first_line(Command::new(&programs.weir).arg("--version")),
+            first_line(Command::new(programs.parts.join("bin/nginx")).arg("-v")),
             python("mcp2", "fastmcp"),
             python("contextforge", "mcp-contextforge-gateway"),
-            said(Command::new("rustc").arg("--version")),
+            first_line(Command::new("rustc").arg("--version")),
         ];
         Self {
             processors: std::thread::available_parallelism().map_or(1, usize::from),
@@ -51,8 +53,8 @@ impl Machine {
     }
 }
 
-/// The first line that a program says of itself.
-fn said(command: &mut Command) -> Option<String> {
+/// First line of a program's output.
+fn first_line(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     let text = String::from_utf8_lossy(&text);

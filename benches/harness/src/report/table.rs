@@ -1,4 +1,5 @@
-//! Tables in Markdown: one for each workload, a row for each subject, medians, and ratios to direct and to nginx.
+//! Tables in Markdown: one for each workload, a row for each subject, medians, and ratios to direct
+//! and to nginx.
 
 use std::fmt::Write as _;
 
@@ -28,7 +29,7 @@ fn table(workload: &Workload) -> String {
         if taken.problem.is_none() {
             for column in &columns {
                 let value = taken.median(column);
-                cells.push(value.map_or("–".into(), shown));
+                cells.push(value.map_or("–".into(), formatted));
                 for (_, reference) in references(workload, column) {
                     let ratio = value.zip(reference.median(column)).map(|(ours, its)| ours / its);
                     cells.push(ratio.map_or("–".into(), |ratio| format!("{ratio:.2}")));
@@ -49,7 +50,7 @@ fn table(workload: &Workload) -> String {
     text
 }
 
-/// Whom a column is compared with.
+/// Subjects that a column is compared with.
 fn references<'a>(
     workload: &'a Workload,
     column: &'a str,
@@ -71,7 +72,7 @@ fn title(column: &str) -> &str {
         "peak_mib" => "peak MiB",
         "idle_mib" => "idle MiB",
         "with_256_mib" => "256 connections MiB",
-        "told_ms" => "all told ms",
+        "told_ms" => "all notified ms",
         "changed_to_told_ms" => "from the change ms",
         "cpu_ms" => "CPU ms",
         "kib_each" => "KiB a stream",
@@ -80,7 +81,8 @@ fn title(column: &str) -> &str {
     }
 }
 
-fn shown(value: f64) -> String {
+/// A figure in three to five digits.
+pub(super) fn formatted(value: f64) -> String {
     match value {
         1_000.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
@@ -88,7 +90,7 @@ fn shown(value: f64) -> String {
     }
 }
 
-/// The columns in their order, and whom each is compared with.
+/// The columns in their order, each with the subjects that it is compared with.
 const COLUMNS: &[(&str, &[&str])] = &[
     ("per_s", &["direct", "nginx"]),
     ("p50_us", &[]),

@@ -1,4 +1,4 @@
-//! All that is not Weir, and how it is configured.
+//! All subjects except Weir, and their configuration.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use crate::process::Process;
 
 // === The fixture ===
 
-/// The servers behind, which run until this is dropped.
+/// The servers behind the gateways, which run until this is dropped.
 pub(crate) struct Fixture {
     _process: Process,
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
 impl Fixture {
-    /// Starts one, and waits until it tells its addresses.
+    /// Starts the fixture, and waits until it writes its addresses.
     pub(crate) fn start(settings: &fixture::Settings, folder: &Path) -> io::Result<Self> {
         let mut command = fixture_command(settings)?;
         command.stdout(Stdio::piped());
@@ -35,7 +35,7 @@ impl Fixture {
     }
 }
 
-/// This very program, as the fixture.
+/// Command that runs this program as the fixture.
 fn fixture_command(settings: &fixture::Settings) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(fixture_arguments(settings));
@@ -104,7 +104,7 @@ pub(super) async fn contextforge(
     let errors = folder.join("errors");
     let mut process = Process::start(command, &errors)?;
     let output = process.output().ok_or_else(|| io::Error::other("no output"))?;
-    // On a thread of its own, since it takes its time and nothing else is to stand still.
+    // On a thread of its own, since it takes long and must not block other tasks.
     let ready = tokio::task::spawn_blocking(move || {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         lines.find_map(|line| line.strip_prefix("ready ").map(str::to_owned))
@@ -112,8 +112,8 @@ pub(super) async fn contextforge(
     let ready = tokio::time::timeout(3 * STARTUP + Duration::from_secs(30), ready).await;
     let key = ready.map_err(io::Error::other)?.map_err(io::Error::other)?;
     let Some(key) = key else {
-        let said = std::fs::read_to_string(errors).unwrap_or_default();
-        return Err(io::Error::other(said.lines().last().unwrap_or("it ended").to_owned()));
+        let line = std::fs::read_to_string(errors).unwrap_or_default();
+        return Err(io::Error::other(line.lines().last().unwrap_or("it ended").to_owned()));
     };
     let path = "/mcp/".to_owned();
     Ok(Running { path, keys: vec![key], ..running(address, Some(process), folder) })

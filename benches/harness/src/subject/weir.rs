@@ -1,4 +1,4 @@
-//! Weir: as it comes, with all of its policy on, and in front of many servers.
+//! Weir: with its defaults, with all of its policy on, and in front of many servers.
 
 use std::fmt::Write as _;
 use std::io;
@@ -14,14 +14,14 @@ use crate::fixture;
 use crate::load::peer::Era;
 use crate::process::Process;
 
-/// What stands behind it, and what it decides.
+/// Upstreams and policy of a Weir.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup<'a> {
     /// Servers over HTTP.
     pub(crate) upstreams: &'a [SocketAddr],
-    /// One over stdio, instead.
+    /// One server over stdio, instead.
     pub(crate) stdio: Option<&'a fixture::Settings>,
-    /// Which era it speaks with them.
+    /// Era of the upstreams.
     pub(crate) era: Era,
     pub(crate) policy: Policy,
     /// Items on a page.
@@ -31,22 +31,22 @@ pub(crate) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// As it comes, in front of these.
+    /// Defaults, in front of these upstreams.
     pub(crate) fn of(upstreams: &'a [SocketAddr], era: Era) -> Self {
         Self { upstreams, stdio: None, era, policy: Policy::None, page: 200, streams: 8 }
     }
 }
 
-/// What is decided about clients.
+/// Rules for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Nothing: everybody may use everything.
+    /// No rules: all clients may use everything.
     None,
-    /// Keys with so many roles, two limits, and an audit log.
+    /// Keys with this number of roles, two limits, and an audit log.
     Full { roles: usize },
 }
 
-/// How many keys there are: 256 connections are more than one client may have calls under way.
+/// Number of keys: 256 connections exceed the calls that one client may have in flight.
 const KEYS: usize = 32;
 
 pub(crate) fn start(programs: &Programs, setup: &Setup<'_>, folder: &Path) -> io::Result<Running> {
@@ -78,7 +78,7 @@ fn configuration(
         setup.page
     );
     let era = setup.era.name();
-    // A name is one server's, so that the items of one are found in their order.
+    // A name belongs to one server, so that the items of one are listed in their order.
     for (number, upstream) in setup.upstreams.iter().enumerate() {
         let _ = write!(
             text,
@@ -121,7 +121,7 @@ fn configuration(
     Ok(text)
 }
 
-/// A key of Weir's own form, with its check digits: any other would be refused before it is looked up.
+/// A key of Weir's own form, with its check digits: any other would be rejected before its lookup.
 fn key(who: usize) -> String {
     let body = format!("weir_{who:043}");
     let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());

@@ -1,13 +1,13 @@
-//! Whether a request costs more where there is more that it has nothing to do with: servers, items, roles.
+//! Growth workload: whether a request costs more with more unrelated servers, items and roles.
 
 use std::io;
 
-use super::requests::{self, Ask, fixture};
+use super::requests::{self, RequestKind, fixture};
 use super::{Bench, Entry};
 use crate::load::peer::Era;
 use crate::subject::{self, Fixture, Policy, Setup, Subject};
 
-/// How much there is of each.
+/// Number of servers, items and roles.
 struct Size {
     label: &'static str,
     servers: usize,
@@ -27,13 +27,13 @@ pub(super) async fn run(bench: &mut Bench) -> io::Result<()> {
     if !bench.wants("growth") || !bench.subjects.contains(&Subject::Weir) {
         return Ok(());
     }
-    let (mut held, mut entries) = (Vec::new(), Vec::new());
+    let (mut guards, mut entries) = (Vec::new(), Vec::new());
     for size in SIZES {
-        bench.say(&format!("growth: starting with {}", size.label));
+        bench.report_progress(&format!("growth: starting with {}", size.label));
         match open(bench, &size).await {
-            Ok((entry, kept)) => {
+            Ok((entry, guard)) => {
                 entries.push(entry);
-                held.push(kept);
+                guards.push(guard);
             }
             Err(error) => bench.results.fail("growth", size.label, &error.to_string()),
         }
@@ -41,7 +41,7 @@ pub(super) async fn run(bench: &mut Bench) -> io::Result<()> {
     bench.take_turns("growth", &entries).await
 }
 
-/// Starts a Weir of this size; what is returned beside it has to be held for as long as it is asked.
+/// Starts a Weir of this size; the second value has to live for as long as requests are sent.
 async fn open(bench: &Bench, size: &Size) -> io::Result<(Entry, impl Sized + use<>)> {
     let folder = tempfile::tempdir_in(&bench.folder)?;
     let mut settings = fixture(1 << 10);
@@ -54,7 +54,7 @@ async fn open(bench: &Bench, size: &Size) -> io::Result<(Entry, impl Sized + use
     let mut running = subject::start_weir(&bench.programs, &setup, folder.path())?;
     running.lists(size.servers * size.prompts, Era::Modern).await?;
     let peers = requests::peers(&running, 32, Era::Modern).await?;
-    let clients = requests::clients(&peers, Ask::Get, 32, 1 << 10).await?;
+    let clients = requests::clients(&peers, RequestKind::Get, 32, 1 << 10).await?;
     let entry = Entry { label: size.label.to_owned(), clients, processes: running.processes() };
     Ok((entry, (running, fixture, folder)))
 }

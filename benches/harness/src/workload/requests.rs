@@ -1,4 +1,4 @@
-//! Requests and their replies: gets and calls of one server, and walks through a list of many.
+//! Request workloads: gets and calls of one server, and walks through a list of many.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,15 +13,15 @@ use crate::load::exchange::{Exchange, Want};
 use crate::load::peer::{Era, Peer};
 use crate::subject::{self, Fixture, Running, Setup, Subject};
 
-/// What a client asks for.
+/// Kind of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum RequestKind {
     Get,
     Call,
     Walk,
 }
 
-/// Workloads that share what is started for them.
+/// Workloads that share started programs.
 struct Group {
     client: Era,
     upstream: Era,
@@ -35,13 +35,13 @@ struct Group {
 /// One workload.
 struct Cell {
     name: String,
-    ask: Ask,
+    kind: RequestKind,
     connections: usize,
 }
 
-/// The settings of the fixture in most workloads.
+/// Settings of the fixture in most workloads.
 pub(super) fn fixture(bytes: usize) -> fixture::Settings {
-    // Half of the processors: what answers from memory needs no more, and the load takes its own.
+    // Half of the processors: responding from memory needs no more, and the load takes its own.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     fixture::Settings {
         stdio: false,
@@ -76,43 +76,43 @@ fn groups() -> Vec<Group> {
         subjects: &Subject::ALL,
         cells: Vec::new(),
     };
-    let cell = |name: &str, ask, connections| Cell { name: name.to_owned(), ask, connections };
+    let cell = |name: &str, kind, connections| Cell { name: name.to_owned(), kind, connections };
     let mut groups = Vec::new();
     for era in [Era::Modern, Era::Legacy] {
         let mut group = base(era, era, 1 << 10);
-        for (what, ask) in [("get-1k", Ask::Get), ("call-1k", Ask::Call)] {
+        for (what, kind) in [("get-1k", RequestKind::Get), ("call-1k", RequestKind::Call)] {
             for connections in [1, 32, 256] {
                 let name = format!("{what}-{}-{connections}", era.name());
-                group.cells.push(cell(&name, ask, connections));
+                group.cells.push(cell(&name, kind, connections));
             }
         }
         groups.push(group);
     }
-    // Each by itself: what one leaves with the allocator would be the next one's memory.
+    // Each by itself: the allocator's retained memory would count for the next one.
     for (size, bytes) in [("256k", 256 << 10), ("1m", 1 << 20)] {
-        for (what, ask) in [("get", Ask::Get), ("call", Ask::Call)] {
+        for (what, kind) in [("get", RequestKind::Get), ("call", RequestKind::Call)] {
             let mut group = base(Era::Modern, Era::Modern, bytes);
             (group.fixture.prompts, group.fixture.tools) = (1, 2);
             group.subjects = NO_PYTHON;
-            group.cells.push(cell(&format!("{what}-{size}"), ask, 8));
+            group.cells.push(cell(&format!("{what}-{size}"), kind, 8));
             groups.push(group);
         }
     }
     let mut stdio = base(Era::Modern, Era::Modern, 1 << 10);
     (stdio.is_stdio, stdio.subjects) = (true, &[Subject::Weir, Subject::WeirPolicy]);
-    stdio.cells.push(cell("stdio-32", Ask::Call, 32));
+    stdio.cells.push(cell("stdio-32", RequestKind::Call, 32));
     groups.push(stdio);
     for (client, upstream) in [(Era::Legacy, Era::Modern), (Era::Modern, Era::Legacy)] {
         let mut group = base(client, upstream, 1 << 10);
         group.subjects = NO_PYTHON;
         let name = format!("mixed-{}-{}", client.name(), upstream.name());
-        group.cells.push(cell(&name, Ask::Call, 32));
+        group.cells.push(cell(&name, RequestKind::Call, 32));
         groups.push(group);
     }
     for (name, page) in [("list-one", 1_000), ("list-200", 200)] {
         let mut group = base(Era::Modern, Era::Modern, 1 << 10);
         (group.fixture.servers, group.page, group.subjects) = (10, page, NO_PYTHON);
-        group.cells.push(cell(name, Ask::Walk, 8));
+        group.cells.push(cell(name, RequestKind::Walk, 8));
         groups.push(group);
     }
     groups
@@ -120,9 +120,9 @@ fn groups() -> Vec<Group> {
 
 async fn measure(bench: &mut Bench, group: Group) -> io::Result<()> {
     let folder = tempfile::tempdir_in(&bench.folder)?;
-    let is_walk = group.cells.iter().any(|cell| cell.ask == Ask::Walk);
+    let is_walk = group.cells.iter().any(|cell| cell.kind == RequestKind::Walk);
     let fixture = Fixture::start(&group.fixture, folder.path())?;
-    // Whoever merges nothing has one server before it, which holds all that the ten have.
+    // A subject that merges nothing has one server behind it, which has all items of the ten.
     let mut whole = group.fixture.clone();
     whole.prompts *= whole.servers;
     (whole.servers, whole.page) = (1, group.page);
@@ -132,7 +132,7 @@ async fn measure(bench: &mut Bench, group: Group) -> io::Result<()> {
 
     let mut running = Vec::new();
     for subject in bench.of(group.subjects) {
-        bench.say(&format!("{}: starting {subject}", group.cells[0].name));
+        bench.report_progress(&format!("{}: starting {subject}", group.cells[0].name));
         let merges = matches!(subject, Subject::Weir | Subject::WeirPolicy);
         let upstreams = match &whole_fixture {
             Some(whole) if !merges => &whole.addresses,
@@ -165,7 +165,7 @@ async fn measure(bench: &mut Bench, group: Group) -> io::Result<()> {
             if cell.connections > most_for(*subject) {
                 continue;
             }
-            let clients = clients(peers, cell.ask, cell.connections, group.fixture.bytes).await;
+            let clients = clients(peers, cell.kind, cell.connections, group.fixture.bytes).await;
             match clients {
                 Ok(clients) => entries.push(Entry {
                     label: subject.name().to_owned(),
@@ -180,7 +180,7 @@ async fn measure(bench: &mut Bench, group: Group) -> io::Result<()> {
     Ok(())
 }
 
-/// So many clients of it, each with a session of its own where its era has any.
+/// This number of clients, each with a session of its own in the legacy era.
 pub(super) async fn peers(running: &Running, count: usize, era: Era) -> io::Result<Vec<Peer>> {
     let mut peers = Vec::with_capacity(count);
     for number in 0..count {
@@ -191,21 +191,21 @@ pub(super) async fn peers(running: &Running, count: usize, era: Era) -> io::Resu
     Ok(peers)
 }
 
-/// The first of these peers as clients that ask for the same items, under the names that they were shown.
+/// The first of these peers as clients that request equal items, under the names in their lists.
 pub(super) async fn clients(
     peers: &[Peer],
-    ask: Ask,
+    kind: RequestKind,
     connections: usize,
     bytes: usize,
 ) -> io::Result<Vec<Client>> {
-    let list = if ask == Ask::Call { "tools/list" } else { "prompts/list" };
+    let list = if kind == RequestKind::Call { "tools/list" } else { "prompts/list" };
     let pages = peers[0].walk(list).await?;
     let names: BTreeSet<_> = pages.iter().flat_map(|page| &page.names).cloned().collect();
     if names.len() != pages.iter().map(|page| page.names.len()).sum::<usize>() {
         return Err(io::Error::other("a list names something twice"));
     }
     let script = |peer: &Peer| -> Vec<Exchange> {
-        if ask == Ask::Walk {
+        if kind == RequestKind::Walk {
             let page = |page: &crate::load::peer::Page| {
                 let cursor = page.cursor.as_ref();
                 let params = cursor.map_or(json!({}), |cursor| json!({ "cursor": cursor }));
@@ -213,11 +213,12 @@ pub(super) async fn clients(
             };
             return pages.iter().map(page).collect();
         }
-        let method = if ask == Ask::Call { "tools/call" } else { "prompts/get" };
+        let method = if kind == RequestKind::Call { "tools/call" } else { "prompts/get" };
         let item = |name: &String| {
-            // Gateways put something before a name, never behind it: six characters are the fixture's own.
+            // Gateways add a prefix to a name, never a suffix: the last six characters are the
+            // fixture's own.
             let own = &name[name.len().saturating_sub(6)..];
-            let argument = if ask == Ask::Call { "query" } else { "topic" };
+            let argument = if kind == RequestKind::Call { "query" } else { "topic" };
             let params = json!({ "name": name, "arguments": { argument: "brown foxes" } });
             peer.request(method, params, Want::Text(text_of(own, bytes)))
         };
@@ -228,13 +229,13 @@ pub(super) async fn clients(
     let client = |peer: &Peer| Client {
         peer: peer.clone(),
         script: if is_alike { Arc::clone(&shared) } else { Arc::new(script(peer)) },
-        is_walk: ask == Ask::Walk,
+        is_walk: kind == RequestKind::Walk,
     };
     Ok(peers.iter().take(connections).map(client).collect())
 }
 
-/// How many connections a subject is asked over at most. With 256, the gateways written in Python take longer to answer what
-/// was asked in a turn than the turn lasts, many times over.
+/// Maximum number of connections to a subject. With 256, the gateways written in Python take many
+/// times longer than a turn for the requests of the turn.
 fn most_for(subject: Subject) -> usize {
     match subject {
         Subject::Fastmcp | Subject::Contextforge => 32,
@@ -242,8 +243,8 @@ fn most_for(subject: Subject) -> usize {
     }
 }
 
-/// How many items are asked for in turn. Few, so that what the load holds stays in the caches.
+/// Number of items that are requested in turn. Few, so that the load's data stays in the caches.
 const ITEMS: usize = 8;
-/// Those that are fast enough to be asked for much.
+/// Subjects that are fast enough for large workloads.
 const NO_PYTHON: &[Subject] =
     &[Subject::Direct, Subject::Nginx, Subject::Weir, Subject::WeirPolicy, Subject::Hyper];

@@ -1,10 +1,11 @@
-//! What it takes to be there: memory when idle and under load, and the time from the start to the first full list.
+//! Startup workload: memory when idle and under load, and the time from the start to the first full
+//! list.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::Bench;
-use super::requests::{self, Ask, fixture};
+use super::requests::{self, RequestKind, fixture};
 use crate::load::drive::drive;
 use crate::load::peer::Era;
 use crate::process;
@@ -20,7 +21,7 @@ pub(super) async fn run(bench: &mut Bench) -> io::Result<()> {
     }
     if bench.wants("start") && bench.subjects.contains(&Subject::Weir) {
         for turn in 0..bench.turns {
-            bench.say(&format!("start: turn {} of {}", turn + 1, bench.turns));
+            bench.report_progress(&format!("start: turn {} of {}", turn + 1, bench.turns));
             match start(bench).await {
                 Ok(time) => bench.results.note("start", "weir", "first_list_ms", time * 1e3),
                 Err(error) => bench.results.fail("start", "weir", &error.to_string()),
@@ -31,7 +32,7 @@ pub(super) async fn run(bench: &mut Bench) -> io::Result<()> {
 }
 
 async fn memory(bench: &mut Bench, subject: Subject) -> io::Result<()> {
-    bench.say(&format!("memory: {subject}"));
+    bench.report_progress(&format!("memory: {subject}"));
     let folder = tempfile::tempdir_in(&bench.folder)?;
     let fixture = Fixture::start(&fixture(1 << 10), folder.path())?;
     let setup = Setup::of(&fixture.addresses, Era::Modern);
@@ -42,7 +43,7 @@ async fn memory(bench: &mut Bench, subject: Subject) -> io::Result<()> {
     let idle = process::memory_kib(&processes, "VmRSS") / 1024.0;
     bench.results.note("memory", subject.name(), "idle_mib", idle);
     let peers = requests::peers(&running, 256, Era::Modern).await?;
-    let clients = requests::clients(&peers, Ask::Get, 256, 1 << 10).await?;
+    let clients = requests::clients(&peers, RequestKind::Get, 256, 1 << 10).await?;
     let driven = drive(&clients, bench.turn.max(Duration::from_secs(1)), || {}).await?;
     if let Some(wrong) = driven.first_wrong {
         return Err(io::Error::other(wrong));
@@ -52,7 +53,7 @@ async fn memory(bench: &mut Bench, subject: Subject) -> io::Result<()> {
     Ok(())
 }
 
-/// The seconds from the start of the program until a client has all prompts of ten servers.
+/// Seconds from the start of the program until a client has all prompts of ten servers.
 async fn start(bench: &Bench) -> io::Result<f64> {
     let folder = tempfile::tempdir_in(&bench.folder)?;
     let mut settings = fixture(64);

@@ -1,8 +1,9 @@
-//! One change of a list, told to everybody who listens.
+//! Notification workload: one change of a list, sent to all open streams.
 //!
-//! The time runs from when the list was read (by Weir, which has to know what changed before it tells anybody; the
-//! fixture notes when) until the last stream has the notice. Where nobody reads a list in between (direct, nginx), it
-//! runs from the change. The load reads all streams in one thread, and its time is in the figure.
+//! The time runs from when the list was requested (by Weir, which has to know the change before it
+//! notifies; the fixture records when) until the last stream has the notification. Where no gateway
+//! requests a list in between (direct, nginx), it runs from the change. The load reads all streams
+//! in one thread, and its time is in the figure.
 
 use std::io;
 use std::time::Duration;
@@ -51,7 +52,7 @@ async fn measure(
     let processes = running.processes();
     let control = Peer::new(fixture.addresses[0], "/mcp", None, Era::Modern);
 
-    bench.say(&format!("{name}: {subject}: opening {streams} streams"));
+    bench.report_progress(&format!("{name}: {subject}: opening {streams} streams"));
     let idle = process::memory_kib(&processes, "VmRSS");
     let mut open = Vec::with_capacity(streams);
     for _ in 0..streams {
@@ -62,20 +63,24 @@ async fn measure(
         bench.results.note(name, subject.name(), "kib_each", each);
     }
     for turn in 0..bench.turns {
-        bench.say(&format!("{name}: {subject}: change {} of {}", turn + 1, bench.turns));
-        // A client is told of a kind at most once a second.
+        bench.report_progress(&format!(
+            "{name}: {subject}: change {} of {}",
+            turn + 1,
+            bench.turns
+        ));
+        // A client is notified of a kind at most once a second.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let cpu = process::cpu_of_threads(&processes);
         let mut waiting = JoinSet::new();
         for mut stream in open.drain(..) {
             waiting.spawn(async move {
-                let told = stream.until("notifications/prompts/list_changed");
-                let told = tokio::time::timeout(Duration::from_secs(20), told).await;
-                told.map_err(io::Error::other)??;
+                let notified = stream.until("notifications/prompts/list_changed");
+                let notified = tokio::time::timeout(Duration::from_secs(20), notified).await;
+                notified.map_err(io::Error::other)??;
                 io::Result::Ok((stream, monotonic_nanos()))
             });
         }
-        // All of them wait before there is anything to wait for.
+        // All streams wait before the change.
         tokio::task::yield_now().await;
         let begin = monotonic_nanos();
         command(&control, "POST", "add").await?;
@@ -98,7 +103,7 @@ async fn measure(
     Ok(())
 }
 
-/// Opens a stream and waits until it is acknowledged.
+/// Opens a stream and waits for the acknowledgment.
 async fn listen(peer: &Peer) -> io::Result<Connection> {
     let mut stream = Connection::open(peer.address).await?;
     let wanted = json!({ "notifications": { "promptsListChanged": true } });
@@ -111,7 +116,7 @@ async fn listen(peer: &Peer) -> io::Result<Connection> {
     Ok(stream)
 }
 
-/// Tells the fixture something beside MCP.
+/// Sends a command to the fixture's control plane.
 async fn command(fixture: &Peer, method: &str, path: &str) -> io::Result<String> {
     let mut connection = Connection::open(fixture.address).await?;
     let head =

@@ -1,28 +1,26 @@
-//! A status as text, for any width.
+//! Text form of a status, for any terminal width.
 //!
-//! Promises: no line is wider than asked for, but for a single word that is; what upstreams say cannot move the cursor;
-//! whoever reads without colors reads the same words.
-//!
-//! Knows nothing of: how a status is asked for.
+//! Invariants: no line is wider than requested, unless a single word is; texts from upstreams
+//! cannot move the cursor; colors change no word.
 
-use crate::admin::status::{Status, Upstream};
-use crate::cli::query::render::plain;
+use crate::admin::status::{Status, UpstreamStatus};
+use crate::cli::output::render::sanitize_line;
 
-/// A text that grows by lines.
-pub(in crate::cli) struct Page {
+/// Builder of the text.
+pub(in crate::cli) struct StatusPage {
     columns: usize,
     colored: bool,
     text: String,
 }
 
-impl Page {
-    /// An empty page of this width.
+impl StatusPage {
+    /// Creates an empty page of this width.
     pub(in crate::cli) fn new(columns: usize, colored: bool) -> Self {
         Self { columns, colored, text: String::new() }
     }
 
-    /// The whole status.
-    pub(in crate::cli) fn of(mut self, status: &Status) -> String {
+    /// Formats the whole status.
+    pub(in crate::cli) fn format(mut self, status: &Status) -> String {
         let state = match (status.draining, status.ready) {
             (true, _) => "stopping",
             (false, true) => "ready",
@@ -30,7 +28,7 @@ impl Page {
         };
         self.row(
             "weir",
-            &format!("{}, {state}, for {}", status.version, lasted(status.uptime_seconds)),
+            &format!("{}, {state}, for {}", status.version, format_duration(status.uptime_seconds)),
         );
         self.row("endpoint", &status.endpoint);
         if let Some(file) = &status.configuration {
@@ -38,7 +36,7 @@ impl Page {
         }
         if let Some(refused) = &status.refused {
             let text = format!(
-                "refused at {}, the former one holds: {}; your move: `weir check` tells all",
+                "rejected at {}, the previous one stays active: {}; run `weir check` for details",
                 refused.at, refused.why
             );
             self.row("", &text);
@@ -67,8 +65,10 @@ impl Page {
             None => self.row("audit", "off"),
             Some(audit) => {
                 let mut words = vec![match audit.failing {
-                    true => "cannot be written: see the log, and make room or correct the path"
-                        .to_owned(),
+                    true => {
+                        "cannot be written: see the log, and free disk space or correct the path"
+                            .to_owned()
+                    }
                     false => "on".to_owned(),
                 }];
                 words.push(match audit.lost {
@@ -89,14 +89,14 @@ impl Page {
             );
         }
         for limit in &status.limits {
-            let ago = lasted(limit.ago_seconds as f64);
+            let ago = format_duration(limit.ago_seconds as f64);
             let text = format!(
                 "limits[{}] ({}) refused {}, last {ago} ago",
                 limit.number, limit.what, limit.refused
             );
             self.row("limit", &text);
         }
-        let widest = |of: fn(&Upstream) -> &str, most| {
+        let widest = |of: fn(&UpstreamStatus) -> &str, most| {
             status.upstreams.iter().map(|it| of(it).len()).max().unwrap_or(0).min(most)
         };
         let width = (widest(|it| &it.state, usize::MAX).max(4), widest(|it| &it.name, 16));
@@ -109,13 +109,13 @@ impl Page {
         self.text
     }
 
-    /// `width` is that of the states, and that of the names.
-    fn upstream(&mut self, it: &Upstream, (states, names): (usize, usize)) {
+    /// Adds an upstream; the widths are those of the states and of the names.
+    fn upstream(&mut self, it: &UpstreamStatus, (states, names): (usize, usize)) {
         let mark = match (&*it.state, it.required) {
-            ("up", _) => self.paint("up", 32),
+            ("up", _) => self.colorize("up", 32),
             ("asleep", _) => "asleep".to_owned(),
-            ("starting", _) => self.paint("starting", 33),
-            (other, _) => self.paint(other, 31),
+            ("starting", _) => self.colorize("starting", 33),
+            (other, _) => self.colorize(other, 31),
         };
         let head = format!(
             "{mark:pad$}  {:names$}  ",
@@ -146,7 +146,7 @@ impl Page {
                 .join("; ");
         }
         if let Some(reason) = &it.reason {
-            let reason = plain(reason);
+            let reason = sanitize_line(reason);
             first = if first.is_empty() { reason } else { format!("{reason}; {first}") };
         }
         if it.required {
@@ -155,7 +155,7 @@ impl Page {
         let visible = head.len() - (mark.len() - it.state.len());
         self.wrap(&head, visible, &first, indent);
         if !it.is_connected() && !matches!(&*it.state, "starting" | "asleep") {
-            self.wrap(&" ".repeat(indent), indent, &move_of(it), indent);
+            self.wrap(&" ".repeat(indent), indent, &describe_action(it), indent);
         }
         let mut load = vec![counted(it.calls, "call"), counted(it.errors, "error")];
         load.push(format!("{} in flight", it.in_flight));
@@ -166,31 +166,36 @@ impl Page {
             load.push(counted(it.restarts, "restart"));
         }
         self.wrap(&" ".repeat(indent), indent, &load.join(", "), indent);
-        // Its state stands in the first line.
-        let lists = Upstream { state: "up".to_owned(), ..it.clone() }.why_not_whole();
+        // The state is in the first line already.
+        let lists = UpstreamStatus { state: "up".to_owned(), ..it.clone() }.problems_for_clients();
         for why in lists {
-            self.wrap(&" ".repeat(indent), indent, &plain(&why), indent);
+            self.wrap(&" ".repeat(indent), indent, &sanitize_line(&why), indent);
         }
         for left_out in it.left_out.iter().take(MAX_LEFT_OUT) {
             self.wrap(
                 &" ".repeat(indent),
                 indent,
-                &format!("left out: {}", plain(left_out)),
+                &format!("left out: {}", sanitize_line(left_out)),
                 indent,
             );
         }
         if let more @ 1.. = it.left_out.len().saturating_sub(MAX_LEFT_OUT) {
-            let text = format!("left out: {more} more; `weir status --json` tells them");
+            let text = format!("left out: {more} more; `weir status --json` lists them");
             self.wrap(&" ".repeat(indent), indent, &text, indent);
         }
     }
 
     fn row(&mut self, name: &str, text: &str) {
         let head = format!("{name:9} ");
-        self.wrap(&head, head.len(), &plain(text), if self.columns >= 60 { head.len() } else { 2 });
+        self.wrap(
+            &head,
+            head.len(),
+            &sanitize_line(text),
+            if self.columns >= 60 { head.len() } else { 2 },
+        );
     }
 
-    /// A line that begins with `head`, which is `width` columns wide, and goes on below if it has to.
+    /// Adds a line that begins with `head`, which is `width` columns wide, and wraps it if needed.
     fn wrap(&mut self, head: &str, width: usize, text: &str, indent: usize) {
         self.text.push_str(head);
         let mut at = width;
@@ -220,7 +225,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    fn paint(&self, word: &str, color: u8) -> String {
+    fn colorize(&self, word: &str, color: u8) -> String {
         match self.colored {
             true => format!("\u{1b}[{color}m{word}\u{1b}[0m"),
             false => word.to_owned(),
@@ -228,25 +233,25 @@ impl Page {
     }
 }
 
-/// The most items that are told to be left out, of one upstream.
+/// Most left-out items that are listed for one upstream.
 const MAX_LEFT_OUT: usize = 5;
 
-/// Whose move it is at an upstream that is not connected.
-fn move_of(it: &Upstream) -> String {
+/// Advice for an upstream that is not connected.
+fn describe_action(it: &UpstreamStatus) -> String {
     let again = match it.next_try_seconds {
-        Some(seconds) => format!("Weir tries again in {}", lasted(seconds as f64)),
-        None => "Weir tries again by itself".to_owned(),
+        Some(seconds) => format!("Weir retries in {}", format_duration(seconds as f64)),
+        None => "Weir retries automatically".to_owned(),
     };
-    let since = lasted(it.since_seconds as f64);
-    format!("for {since}; your move: see that it runs and that its table is right; {again}")
+    let since = format_duration(it.since_seconds as f64);
+    format!("for {since}; check that it runs and that its table is correct; {again}")
 }
 
 fn counted(count: u64, word: &str) -> String {
     format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A time in words, to its two largest units.
-pub(crate) fn lasted(seconds: f64) -> String {
+/// Formats a duration with its two largest units.
+pub(crate) fn format_duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     match (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60) {
         (0, 0, 0, s) => format!("{s} s"),
@@ -262,7 +267,7 @@ mod tests {
 
     use insta::assert_snapshot;
 
-    use crate::admin::status::{Audit, Limit, Method, Usage};
+    use crate::admin::status::{AuditStatus, LimitStatus, MethodStatus, Usage};
     use crate::cli::instance::status::page::*;
 
     fn status() -> Status {
@@ -283,7 +288,7 @@ mod tests {
             sessions: 1,
             streams: 3,
             upstreams: vec![
-                Upstream {
+                UpstreamStatus {
                     name: name("github"),
                     state: name("up"),
                     required: true,
@@ -296,35 +301,36 @@ mod tests {
                     restarts: 1,
                     calls: 1_200,
                     errors: 4,
-                    ..Upstream::default()
+                    ..UpstreamStatus::default()
                 },
-                Upstream {
+                UpstreamStatus {
                     name: name("notes"),
                     state: name("down"),
                     reason: Some(name(
                         "connection\u{1b}[2J refused by the host that its url names",
                     )),
                     missing: vec![name("tools/list")],
-                    ..Upstream::default()
+                    ..UpstreamStatus::default()
                 },
             ],
-            methods: vec![Method { count: 5_000, errors: 12, ..Method::default() }],
+            methods: vec![MethodStatus { count: 5_000, errors: 12, ..MethodStatus::default() }],
             refusals: BTreeMap::from([(name("auth"), 7), (name("limit"), 0)]),
-            limits: vec![Limit {
+            limits: vec![LimitStatus {
                 number: 1,
                 what: name("one in 1s, 60 at once, per client"),
                 refused: 9,
                 ago_seconds: 75,
-                ..Limit::default()
+                ..LimitStatus::default()
             }],
-            audit: Some(Audit { lost: 2, left_out: 0, failing: false }),
+            audit: Some(AuditStatus { lost: 2, left_out: 0, failing: false }),
             usage: Some(Usage { memory: 24 << 20, cpu_seconds: 1.25, files: 19 }),
         }
     }
 
     #[test]
     fn a_status_is_readable_on_wide_and_on_narrow_terminals() {
-        let [wide, narrow] = [80, 40].map(|columns| Page::new(columns, false).of(&status()));
+        let [wide, narrow] =
+            [80, 40].map(|columns| StatusPage::new(columns, false).format(&status()));
         for (columns, text) in [(80, &wide), (40, &narrow)] {
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
             assert!(!text.contains('\u{1b}'), "{text}");
@@ -335,10 +341,10 @@ mod tests {
 
     #[test]
     fn colors_change_no_word() {
-        let colored = Page::new(80, true).of(&status());
+        let colored = StatusPage::new(80, true).format(&status());
         let plain = ["\u{1b}[31m", "\u{1b}[32m", "\u{1b}[0m"];
         let plain = plain.iter().fold(colored.clone(), |text, code| text.replace(code, ""));
         assert_ne!(colored, plain);
-        assert_eq!(plain, Page::new(80, false).of(&status()));
+        assert_eq!(plain, StatusPage::new(80, false).format(&status()));
     }
 }

@@ -1,8 +1,6 @@
-//! The terminal that `weir top` draws on: its other screen, its keys, its size.
+//! Terminal control of `weir top`: alternate screen, unbuffered keys, size.
 //!
-//! Promises: dropped, the terminal is as it was before; nothing that is drawn wraps or moves what stands below it.
-//!
-//! Knows nothing of: what is drawn, and which key means what.
+//! Invariants: drop restores the terminal; drawn text neither wraps nor moves the lines below it.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -14,79 +12,81 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::exit::Failure;
 
-/// A terminal that is drawn on. Dropped, it is as it was.
+/// Terminal in drawing mode. Drop restores it.
 pub(super) struct Terminal {
     keys: Option<Termios>,
     resized: Signal,
     suspended: Signal,
 }
 
-/// What a terminal asks of whoever draws on it.
+/// Event that the drawing code has to handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// To be drawn on anew: it has another size, or shows us again.
-    Draw,
-    /// To be given back for a while (Ctrl-Z).
-    Rest,
+pub(super) enum TerminalEvent {
+    /// The terminal was resized, so it must be drawn again.
+    Redraw,
+    /// Ctrl-Z: the process must restore the terminal and stop until it is continued.
+    Suspend,
 }
 
-/// Whether standard output is a terminal on which places can be named.
-pub(super) fn is_drawable() -> bool {
+/// Returns whether standard output is a terminal with cursor control.
+pub(super) fn supports_drawing() -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     io::stdout().is_terminal() && !is_dumb
 }
 
 impl Terminal {
-    /// Takes it over.
+    /// Enters drawing mode.
     pub(super) fn open() -> Result<Self, Failure> {
-        let heard = |kind| {
-            signal(kind).map_err(|error| Failure::Unreachable(format!("no signals: {error}")))
+        let handler = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::Unreachable(format!("signal handlers cannot be installed: {error}"))
+            })
         };
-        let resized = heard(SignalKind::window_change())?;
-        let suspended = heard(SignalKind::from_raw(Number::TSTP.as_raw()))?;
-        Ok(Self { keys: take(), resized, suspended })
+        let resized = handler(SignalKind::window_change())?;
+        let suspended = handler(SignalKind::from_raw(Number::TSTP.as_raw()))?;
+        Ok(Self { keys: enter_drawing_mode(), resized, suspended })
     }
 
-    /// Waits for what it asks for.
-    pub(super) async fn wish(&mut self) -> Wish {
+    /// Waits for the next event.
+    pub(super) async fn next_event(&mut self) -> TerminalEvent {
         tokio::select! {
-            _ = self.resized.recv() => Wish::Draw,
-            _ = self.suspended.recv() => Wish::Rest,
+            _ = self.resized.recv() => TerminalEvent::Redraw,
+            _ = self.suspended.recv() => TerminalEvent::Suspend,
         }
     }
 
-    /// Gives it back until the program is in the foreground again.
-    pub(super) fn rest(&mut self) {
-        give_back(self.keys.take().as_ref());
-        // It goes on behind this line, when the shell says so.
+    /// Restores the terminal and stops the process until it is in the foreground again.
+    pub(super) fn suspend(&mut self) {
+        restore_terminal(self.keys.take().as_ref());
+        // The process stops here until the shell continues it.
         let _ = kill_process(getpid(), Number::STOP);
-        self.keys = take();
+        self.keys = enter_drawing_mode();
     }
 
-    /// Draws lines from the top, and leaves nothing of what was there before.
+    /// Draws lines from the top and clears everything else.
     pub(super) fn draw(&self, text: &str) {
-        // Each line replaces what stood there: so nothing flickers.
+        // Each line overwrites the old one without clearing the screen, which avoids flicker.
         let lines: Vec<_> = text.lines().map(|line| format!("{line}{END_OF_LINE}")).collect();
         write(&format!("{HOME}{}{END_OF_SCREEN}", lines.join("\r\n")));
     }
 
-    /// How many columns and rows it has.
+    /// Columns and rows of the terminal.
     pub(super) fn size(&self) -> (usize, usize) {
-        let told = tcgetwinsize(io::stdout())
+        let reported = tcgetwinsize(io::stdout())
             .map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
-        told.ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or(USUAL_SIZE)
+        reported.ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or(USUAL_SIZE)
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        give_back(self.keys.as_ref());
+        restore_terminal(self.keys.as_ref());
     }
 }
 
-/// Goes to the other screen, without a cursor, and hears keys one by one, which are not shown. Returns how keys were
-/// heard before.
-fn take() -> Option<Termios> {
+/// Enters the alternate screen, hides the cursor, and disables line buffering and echo. Returns the
+/// previous input modes.
+fn enter_drawing_mode() -> Option<Termios> {
     write(OPEN);
     let before = tcgetattr(io::stdin()).ok()?;
     let mut modes = before.clone();
@@ -97,9 +97,9 @@ fn take() -> Option<Termios> {
     Some(before)
 }
 
-fn give_back(keys: Option<&Termios>) {
+fn restore_terminal(keys: Option<&Termios>) {
     if let Some(before) = keys {
-        // A terminal that is gone needs nothing any more. What was typed at us is not for the shell.
+        // Fails only if the terminal is closed. Flush, so that the shell does not read typed keys.
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, before);
     }
     write(CLOSE);
@@ -107,15 +107,15 @@ fn give_back(keys: Option<&Termios>) {
 
 fn write(text: &str) {
     let mut terminal = io::stdout().lock();
-    // Whoever closes the terminal sees nothing any more.
+    // Fails only if the terminal is closed.
     let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
 }
 
-/// The other screen, no cursor, and no line that wraps: a wide character would push all below it down.
+/// Alternate screen, hidden cursor, no line wrap: a wide character would push down all lines below.
 const OPEN: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
 const CLOSE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 const HOME: &str = "\u{1b}[H";
 const END_OF_LINE: &str = "\u{1b}[K";
 const END_OF_SCREEN: &str = "\u{1b}[J";
-/// Of a terminal that does not tell.
+/// Size of a terminal that does not report it.
 const USUAL_SIZE: (usize, usize) = (80, 24);

@@ -1,9 +1,8 @@
-//! How a line of the log looks, and whether it is written at all.
+//! Format of log lines, and suppression of repetitions.
 //!
-//! Promises: what is said again and again is said a few times a second, and then how often it was not said; a line that
-//! concerns a request names it, its client, its upstream and its trace, where programs read the log.
-//!
-//! Knows nothing of: where the lines go.
+//! Invariants: lines of one call site are written a few times per second, with the number of
+//! suppressed ones; in a JSON log, a line that belongs to a request contains the request id, the
+//! client, the upstream and the trace id.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -17,28 +16,28 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::json;
-use crate::request_scope::{self, Known};
+use crate::request_scope::{self, LogContext};
 
-/// The form of a line, with what is known of its request.
-pub(super) struct Lines<F> {
+/// Event formatter that adds the context of the request.
+pub(super) struct LogFormatter<F> {
     form: F,
     is_json: bool,
-    rates: Rates,
+    rates: RepeatLimiter,
 }
 
-impl<F> Lines<F> {
-    /// Lines of JSON.
-    pub(super) fn of_json(form: F) -> Self {
-        Self { form, is_json: true, rates: Rates::default() }
+impl<F> LogFormatter<F> {
+    /// Formats lines as JSON.
+    pub(super) fn json(form: F) -> Self {
+        Self { form, is_json: true, rates: RepeatLimiter::default() }
     }
 
-    /// Lines for people, who do not want to read numbers.
-    pub(super) fn for_people(form: F) -> Self {
-        Self { form, is_json: false, rates: Rates::default() }
+    /// Formats lines for people, without the request context.
+    pub(super) fn pretty(form: F) -> Self {
+        Self { form, is_json: false, rates: RepeatLimiter::default() }
     }
 }
 
-impl<S, N, F> FormatEvent<S, N> for Lines<F>
+impl<S, N, F> FormatEvent<S, N> for LogFormatter<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -50,20 +49,22 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        // Who asks for everything gets everything.
+        // At DEBUG and TRACE nothing is suppressed.
         let metadata = event.metadata();
-        let untold = match *metadata.level() <= Level::INFO {
+        let suppressed = match *metadata.level() <= Level::INFO {
             true => match self.rates.admit(metadata.callsite(), Instant::now()) {
-                Some(untold) => untold,
+                Some(suppressed) => suppressed,
                 None => return Ok(()),
             },
             false => 0,
         };
         if !self.is_json {
             self.form.format_event(context, writer.by_ref(), event)?;
-            return match untold {
+            return match suppressed {
                 0 => Ok(()),
-                untold => writeln!(writer, "{untold} lines like the last one were left out"),
+                suppressed => {
+                    writeln!(writer, "{suppressed} repetitions of the last line suppressed")
+                }
             };
         }
         let mut line = String::new();
@@ -73,16 +74,16 @@ where
         };
         let mut line = open.to_owned();
         let says = |name: &str| metadata.fields().field(name).is_some();
-        request_scope::look(|number, known| add(&mut line, number, known, says));
-        if untold > 0 {
-            let _ = write!(line, ",\"left_out\":{untold}");
+        request_scope::current(|number, known| add(&mut line, number, known, says));
+        if suppressed > 0 {
+            let _ = write!(line, ",\"left_out\":{suppressed}");
         }
         writeln!(writer, "{line}}}")
     }
 }
 
-/// Adds what is known of the request, but for what the line itself says.
-fn add(line: &mut String, number: u64, known: &Known, says: impl Fn(&str) -> bool) {
+/// Adds the context of the request, except members that the line already has.
+fn add(line: &mut String, number: u64, known: &LogContext, says: impl Fn(&str) -> bool) {
     let _ = write!(line, ",\"request\":{number}");
     for (name, value) in [
         ("client", known.client.as_deref()),
@@ -96,37 +97,38 @@ fn add(line: &mut String, number: u64, known: &Known, says: impl Fn(&str) -> boo
     }
 }
 
-/// How often each thing is said. There are as many as places in the program that say something.
+/// Rate limit per call site. Call sites are static, so the map is bounded.
 #[derive(Default)]
-struct Rates(Mutex<HashMap<Identifier, Rate>>);
+struct RepeatLimiter(Mutex<HashMap<Identifier, LineBudget>>);
 
-struct Rate {
-    room: f64,
+struct LineBudget {
+    tokens: f64,
     at: Instant,
-    /// How often it was not said since it last was.
-    untold: u64,
+    /// Lines suppressed since the last one that was written.
+    suppressed: u64,
 }
 
-impl Rates {
-    /// Whether it may be said now; then how often it was not, since the last time.
+impl RepeatLimiter {
+    /// Admits a line, and returns the number of suppressed ones before it; `None` suppresses it.
     fn admit(&self, what: Identifier, now: Instant) -> Option<u64> {
         let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let rate = rates.entry(what).or_insert(Rate { room: BURST, at: now, untold: 0 });
+        let rate =
+            rates.entry(what).or_insert(LineBudget { tokens: BURST, at: now, suppressed: 0 });
         let passed = now.saturating_duration_since(rate.at).as_secs_f64();
         rate.at = now;
-        rate.room = (rate.room + passed * PER_SECOND).min(BURST);
-        if rate.room < 1.0 {
-            rate.untold += 1;
+        rate.tokens = (rate.tokens + passed * PER_SECOND).min(BURST);
+        if rate.tokens < 1.0 {
+            rate.suppressed += 1;
             return None;
         }
-        rate.room -= 1.0;
-        Some(std::mem::take(&mut rate.untold))
+        rate.tokens -= 1.0;
+        Some(std::mem::take(&mut rate.suppressed))
     }
 }
 
-/// How many lines of one place are written one behind the other: each of some hundred upstreams may say the same.
+/// Lines of one call site that may be written in a burst: some hundred upstreams may log the same.
 const BURST: f64 = 200.0;
-/// And how many a second after that.
+/// Lines of one call site per second after the burst.
 const PER_SECOND: f64 = 5.0;
 
 #[cfg(test)]
@@ -136,21 +138,21 @@ mod tests {
     use std::time::Duration;
 
     use crate::cli::server::log::format::*;
-    use crate::request_scope::Trail;
+    use crate::request_scope::RequestScope;
 
     #[tokio::test]
     async fn a_line_names_its_request_once() {
         let logged = Arc::new(tempfile::tempfile().expect("a file"));
         let logger = tracing_subscriber::fmt().json().flatten_event(true).without_time();
         let logger = logger.with_target(false).with_writer(Arc::clone(&logged));
-        let logger = logger.map_event_format(Lines::of_json).finish();
+        let logger = logger.map_event_format(LogFormatter::json).finish();
         let _here = tracing::subscriber::set_default(logger);
-        tracing::warn!("of nobody");
-        let trail = Trail::begin();
+        tracing::warn!("without a request");
+        let trail = RequestScope::begin();
         let number = trail.number();
         trail
-            .walk(async {
-                request_scope::leave(|known| {
+            .run(async {
+                request_scope::record(|known| {
                     known.client = Some("a\"b".into());
                     known.upstream = Some("hub".into());
                     known.trace = Some("4bf9".into());
@@ -159,7 +161,7 @@ mod tests {
             })
             .await;
         let expected = [
-            r#"{"level":"WARN","message":"of nobody"}"#.to_owned(),
+            r#"{"level":"WARN","message":"without a request"}"#.to_owned(),
             format!(
                 r#"{{"level":"WARN","message":"of a request","upstream":"other","request":{number},"client":"a\"b","trace_id":"4bf9"}}"#
             ),
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_is_said_too_often_is_counted_instead() {
-        let (rates, now) = (Rates::default(), Instant::now());
+        let (rates, now) = (RepeatLimiter::default(), Instant::now());
         let what =
             tracing::callsite!(name: "x", kind: tracing::metadata::Kind::EVENT, fields: message);
         let what = tracing::Callsite::metadata(what).callsite();

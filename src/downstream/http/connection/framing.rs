@@ -1,58 +1,59 @@
-//! Where each request on a connection begins and ends.
+//! Request framing of a connection: the first and the last byte of each request.
 //!
-//! The HTTP library gets the bytes of one request, and those of the next one only when that has been answered. So each
-//! head is seen here before it is parsed, and none can hide behind a body.
+//! hyper gets the bytes of one request, and those of the next one only after that has been
+//! answered. So each head passes here before it is parsed, and none can hide in a body.
 //!
-//! Promise: a line of a head, or of the trailers of a chunked body, that ends with a line feed alone is not parsed as a line:
-//! the line feed becomes a NUL, which the library refuses with 400. RFC 9112, 2.2 lets a recipient take such lines; then two
-//! recipients in a row can disagree about where a head ends, which is how requests are smuggled.
+//! Invariant: a line of a head, or of the trailers of a chunked body, that ends with a line feed
+//! alone is never parsed as a line: the line feed becomes a NUL, which hyper refuses with 400. RFC
+//! 9112, 2.2 lets a recipient accept such lines; then two recipients in a row can disagree about
+//! the end of a head, which allows request smuggling.
 
-/// Follows the bytes of one connection.
+/// Tracks the request boundaries in the bytes of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
     state: State,
-    lines: Lines,
+    lines: HeaderLines,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
     #[default]
     Head,
-    /// So many bytes of a body, or of a chunk and its line end, are left; then comes [`Next`].
-    Bytes(u64, Next),
-    /// The size of a chunk, as far as its hexadecimal digits have come.
+    /// Remaining bytes of a body, or of a chunk and its line end; then [`AfterBytes`] follows.
+    Bytes(u64, AfterBytes),
+    /// Size of a chunk, as far as its hexadecimal digits have arrived.
     Size(u64),
-    /// Behind the digits of the size of a chunk.
+    /// After the digits of a chunk size.
     AfterSize(u64),
     Trailers,
-    /// Not chunked as it should be: the library finds the mistake, and ends the connection.
+    /// Invalid chunked encoding: hyper detects the error and ends the connection.
     Broken,
-    /// The request ends here, or its head does and its body is not known yet.
+    /// End of the request, or of its head while the length of the body is not known yet.
     End,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum AfterBytes {
     End,
     Size,
 }
 
-/// The lines of a head or of trailers, over any cuts.
+/// Line parser for a head or trailers, whose bytes may be split anywhere.
 #[derive(Debug, Default)]
-struct Lines {
-    /// A line that is not empty has come.
+struct HeaderLines {
+    /// True once a line that is not empty has arrived.
     has_begun: bool,
-    /// How many bytes of the line under way have come.
+    /// Bytes of the current line that have arrived.
     length: usize,
     ends_with_return: bool,
 }
 
 impl Framing {
-    /// Takes over the head that was parsed: a body of so many bytes follows, or a chunked one.
+    /// Records the body of the parsed head: its length, or `None` for chunked.
     pub(crate) fn begin_body(&mut self, bytes: Option<u64>) {
         self.state = match bytes {
             Some(0) => State::End,
-            Some(bytes) => State::Bytes(bytes, Next::End),
+            Some(bytes) => State::Bytes(bytes, AfterBytes::End),
             None => State::Size(0),
         };
     }
@@ -64,12 +65,13 @@ impl Framing {
         }
     }
 
-    /// Whether all bytes of the request have passed.
+    /// True if all bytes of the request have passed.
     pub(crate) fn is_at_end(&self) -> bool {
         self.state == State::End
     }
 
-    /// How many of the next bytes belong to the request; at least one unless it [is at its end](Self::is_at_end).
+    /// Returns how many of the next bytes belong to the request; at least one unless it [is at its
+    /// end](Self::is_at_end).
     pub(crate) fn take(&mut self, bytes: &mut [u8]) -> usize {
         let mut taken = 0;
         while let Some(rest) = bytes.get_mut(taken..).filter(|rest| !rest.is_empty()) {
@@ -89,8 +91,8 @@ impl Framing {
                     let count =
                         usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()));
                     self.state = match (left - count as u64, next) {
-                        (0, Next::End) => State::End,
-                        (0, Next::Size) => State::Size(0),
+                        (0, AfterBytes::End) => State::End,
+                        (0, AfterBytes::Size) => State::Size(0),
                         (left, next) => State::Bytes(left, next),
                     };
                     count
@@ -107,15 +109,15 @@ impl Framing {
                     };
                     1
                 }
-                // Extensions of the chunk pass.
+                // Chunk extensions are passed on.
                 State::AfterSize(size) => {
                     self.state = match (first, size) {
                         (b'\n', 0) => {
-                            self.lines = Lines::default();
+                            self.lines = HeaderLines::default();
                             State::Trailers
                         }
                         (b'\n', _) => match size.checked_add(2) {
-                            Some(bytes) => State::Bytes(bytes, Next::Size),
+                            Some(bytes) => State::Bytes(bytes, AfterBytes::Size),
                             None => State::Broken,
                         },
                         _ => State::AfterSize(size),
@@ -128,9 +130,9 @@ impl Framing {
     }
 }
 
-impl Lines {
-    /// Takes what belongs to these lines, and tells whether the empty one that ends them was there. Empty lines before the
-    /// first line of a head do not end it (RFC 9112, 2.2).
+impl HeaderLines {
+    /// Returns how many bytes belong to these lines, and whether the empty line that ends them was
+    /// found. Empty lines before the first line of a head do not end it (RFC 9112, 2.2).
     fn take(&mut self, bytes: &mut [u8], is_head: bool) -> (usize, bool) {
         let mut start = 0;
         while let Some(at) = memchr::memchr(b'\n', &bytes[start..]).map(|at| start + at) {
@@ -147,7 +149,7 @@ impl Lines {
                 continue;
             }
             self.length = 0;
-            // Nothing but the carriage return.
+            // The line consists of the carriage return only.
             if length == 1 && (self.has_begun || !is_head) {
                 return (start, true);
             }
@@ -166,7 +168,8 @@ mod tests {
     use crate::downstream::http::connection::framing::*;
     use proptest::prelude::*;
 
-    /// Passes bytes on in pieces, as a connection would: the requests, each as the library gets it.
+    /// Passes bytes on in pieces, as a connection would, and returns the requests as hyper gets
+    /// them.
     fn passed(text: &[u8], bodies: &[Option<u64>], piece: usize) -> Vec<Vec<u8>> {
         let (mut framing, mut requests) = (Framing::default(), vec![Vec::new()]);
         let (mut bodies, mut is_head) = (bodies.iter(), true);

@@ -1,9 +1,8 @@
-//! The listening socket: who comes in, and what becomes of those who wait there when the house closes.
+//! Listening socket: the accept loop, and the connections in the backlog at shutdown.
 //!
-//! Promises: accepting neither ends on an error nor spins; whoever the kernel has let in before the house closed is
-//! answered, unless another process listens at the same socket: then they are its guests.
-//!
-//! Knows nothing of: what is said on a connection.
+//! Invariants: the accept loop neither ends on an error nor spins; connections that the kernel has
+//! accepted before the shutdown are answered, unless another process listens on the same socket and
+//! accepts them.
 
 use std::fs::File;
 use std::io;
@@ -22,112 +21,117 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::downstream::Doors;
+use crate::downstream::ServerStateCell;
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::connection::workers::Workers;
-use crate::downstream::http::{serve_connection, serve_secured};
+use crate::downstream::http::{serve_connection, serve_tls};
 
-/// A listening socket. All clones are the same one, which closes with the last of them.
+/// Listening socket. All clones share it; it closes with the last of them.
 #[derive(Clone)]
-pub struct Socket(Arc<Listening>);
+pub struct ListenSocket(Arc<SharedListener>);
 
-struct Listening {
+struct SharedListener {
     listener: TcpListener,
-    /// Another process listens here, too.
+    /// True if another process listens on the socket, too.
     is_shared: AtomicBool,
 }
 
-impl Socket {
-    /// The same of a socket from elsewhere.
+impl ListenSocket {
+    /// Wraps a socket of the standard library.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener).map(Self::from)
     }
 
-    /// Tells that another process listens here, or will: who waits is left to it when the house closes.
+    /// Records that another process listens on the socket, or will: the backlog is left to it at
+    /// shutdown.
     pub fn share(&self) {
         self.0.is_shared.store(true, Ordering::Release);
     }
 
-    /// Whether another process listens here.
+    /// True if another process listens on the socket.
     pub fn is_shared(&self) -> bool {
         self.0.is_shared.load(Ordering::Acquire)
     }
 
-    /// The address that is listened at.
+    /// Local address of the socket.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.0.listener.local_addr()
     }
 
-    /// Everybody who waits, without waiting for anybody.
-    fn waiting(&self) -> impl Iterator<Item = TcpStream> {
+    /// Accepts all connections in the backlog, without waiting.
+    fn backlog(&self) -> impl Iterator<Item = TcpStream> {
         let accept = || accept_with(&self.0.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
         std::iter::from_fn(move || accept().ok())
             .filter_map(|stream| TcpStream::from_std(stream.into()).ok())
     }
 }
 
-impl From<TcpListener> for Socket {
+impl From<TcpListener> for ListenSocket {
     fn from(listener: TcpListener) -> Self {
-        Self(Arc::new(Listening { listener, is_shared: AtomicBool::new(false) }))
+        Self(Arc::new(SharedListener { listener, is_shared: AtomicBool::new(false) }))
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.listener.as_fd()
     }
 }
 
-/// Accepts connections until the house closes, and lets `workers` serve each on a task of its own, so many at a time;
-/// further ones wait in the kernel.
+/// Accepts connections until shutdown and serves each in a task of its own on one of the `workers`.
+/// At most `max_connections` are open; further ones wait in the kernel's backlog.
 ///
-/// Never ends on an error: what accepting can fail with passes (a client that left, no free file
-/// descriptors), so it waits and tries again.
+/// Never ends on an error: the causes are temporary (a client that left, no free file descriptors),
+/// so the loop waits and tries again.
 pub async fn accept_loop(
-    socket: impl Into<Socket>,
+    socket: impl Into<ListenSocket>,
     tls: Option<Arc<Tls>>,
-    places: usize,
-    doors: Arc<Doors>,
+    max_connections: usize,
+    state_cell: Arc<ServerStateCell>,
     workers: Arc<Workers>,
 ) {
     let socket = socket.into();
-    // What is the same under every configuration; who held more would hold the first one for good.
+    // These values are the same under every configuration. Keeping the state itself would keep the
+    // first configuration in memory.
     let (tasks, stop, sessions) = {
-        let door = doors.now();
-        (door.tasks.clone(), door.stop.clone(), Arc::clone(&door.sessions))
+        let state = state_cell.now();
+        (state.tasks.clone(), state.stop.clone(), Arc::clone(&state.sessions))
     };
-    let at_once = places.div_ceil(8);
-    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
+    let evict_at_once = max_connections.div_ceil(8);
+    let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
     let ending = stop.clone();
     tasks.spawn(async move { sessions.sweep(&ending).await });
     if let Some(tls) = tls.clone() {
         let ending = stop.clone();
         tasks.spawn(async move { tls.watch(&ending).await });
     }
-    let begin = |stream, place| begin(&tasks, &workers, &doors, tls.clone(), stream, place);
-    let mut spare = Spare::new();
+    let spawn = |stream, permit| {
+        spawn_connection(&tasks, &workers, &state_cell, tls.clone(), stream, permit)
+    };
+    let mut reserve = ReserveFd::new();
     let mut pause = FIRST_PAUSE;
     loop {
         let accepted = tokio::select! {
             biased;
             () = stop.cancelled() => break,
             accepted = async {
-                // Before accepting: who has no place waits in the kernel and not here.
-                let place = place(&places, at_once, &doors).await;
-                socket.0.listener.accept().await.map(|(stream, _)| (stream, place))
+                // The permit is acquired before accepting: without one, the connection waits in the
+                // kernel.
+                let permit = acquire_permit(&permits, evict_at_once, &state_cell).await;
+                socket.0.listener.accept().await.map(|(stream, _)| (stream, permit))
             } => accepted,
         };
         match accepted {
-            Ok((stream, place)) => {
+            Ok((stream, permit)) => {
                 pause = FIRST_PAUSE;
-                begin(stream, Some(place));
+                spawn(stream, Some(permit));
             }
-            Err(error) if is_the_peers(&error) => {}
+            Err(error) if is_client_error(&error) => {}
             Err(error) => {
-                warn!(%error, "no connection can be accepted at the moment");
-                if is_exhausted(&error) {
-                    spare.turn_away(&socket);
+                warn!(%error, "cannot accept connections, retrying");
+                if is_fd_limit(&error) {
+                    reserve.reject_oldest(&socket);
                 }
                 tokio::select! {
                     () = stop.cancelled() => break,
@@ -138,64 +142,72 @@ pub async fn accept_loop(
         }
     }
     if !socket.is_shared() {
-        // Closing the socket would cut them off, and what they may have asked already.
-        socket.waiting().for_each(|stream| begin(stream, None));
+        // Closing the socket would reset these connections, and requests that they may have sent
+        // already.
+        socket.backlog().for_each(|stream| spawn(stream, None));
     }
 }
 
-/// Waits for a place. Where there is none, connections that nothing is asked on are closed, so many `at_once`.
-async fn place(places: &Arc<Semaphore>, at_once: usize, doors: &Doors) -> OwnedSemaphorePermit {
+/// Waits for a connection permit. While there is none, idle connections are closed, `evict_at_once`
+/// at a time.
+async fn acquire_permit(
+    permits: &Arc<Semaphore>,
+    evict_at_once: usize,
+    state_cell: &ServerStateCell,
+) -> OwnedSemaphorePermit {
     loop {
-        let acquiring = Arc::clone(places).acquire_owned();
-        match timeout(MAKE_ROOM_EVERY, acquiring).await {
-            Ok(place) => return place.expect("nobody closes the semaphore"),
-            Err(_) => doors.now().connections.close_idle(at_once),
+        let acquiring = Arc::clone(permits).acquire_owned();
+        match timeout(EVICTION_INTERVAL, acquiring).await {
+            Ok(permit) => return permit.expect("the semaphore is never closed"),
+            Err(_) => state_cell.now().connections.close_idle(evict_at_once),
         }
     }
 }
 
-/// Serves a connection on a task of its own.
-fn begin(
+/// Serves a connection in a task of its own.
+fn spawn_connection(
     tasks: &TaskTracker,
     workers: &Workers,
-    doors: &Arc<Doors>,
+    state_cell: &Arc<ServerStateCell>,
     tls: Option<Arc<Tls>>,
     stream: TcpStream,
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 ) {
     let Ok(peer) = stream.peer_addr() else {
-        // It has left already.
+        // The client has disconnected already.
         return;
     };
     if let Err(error) = stream.set_nodelay(true) {
-        debug!(%peer, %error, "small answers may be late");
+        debug!(%peer, %error, "cannot set TCP_NODELAY");
     }
-    // The runtime that accepted it would go on to hear of its bytes.
+    // The stream is deregistered from the runtime that accepted it and registered with the
+    // worker's.
     let Ok(stream) = stream.into_std() else { return };
-    let (serving, at) = (Arc::clone(doors), workers.place());
-    let runtime = at.runtime().clone();
+    let (serving, slot) = (Arc::clone(state_cell), workers.assign());
+    let runtime = slot.runtime().clone();
     let serving = async move {
         let Ok(stream) = TcpStream::from_std(stream) else { return };
         match tls {
             None => serve_connection(serving, stream, Some(peer)).await,
-            // Boxed: the task of a connection without TLS would be as large.
-            Some(tls) => serve_secured(serving, &tls, stream, peer).boxed().await,
+            // Boxed: otherwise the task of a connection without TLS would be as large.
+            Some(tls) => serve_tls(serving, &tls, stream, peer).boxed().await,
         }
-        drop((place, at));
+        drop((permit, slot));
     };
     tasks.spawn_on(serving, &runtime);
 }
 
-/// A file descriptor that is kept for when there are no others.
-struct Spare(Option<File>);
+/// Reserve file descriptor, for when the process has no other left.
+struct ReserveFd(Option<File>);
 
-impl Spare {
+impl ReserveFd {
     fn new() -> Self {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Hangs up on the one who has waited longest, so that it need not wait for nothing.
-    fn turn_away(&mut self, socket: &Socket) {
+    /// Accepts the oldest connection in the backlog and closes it, so that its client does not wait
+    /// in vain.
+    fn reject_oldest(&mut self, socket: &ListenSocket) {
         if self.0.take().is_some() {
             let accepted = accept_with(&socket.0.listener, SocketFlags::CLOEXEC);
             drop(accepted);
@@ -204,19 +216,19 @@ impl Spare {
     }
 }
 
-/// Whether there are no file descriptors left.
-fn is_exhausted(error: &io::Error) -> bool {
+/// True if no file descriptors are left.
+fn is_fd_limit(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Whether a connection failed by itself between the kernel's accepting it and ours.
-fn is_the_peers(error: &io::Error) -> bool {
+/// True if the connection failed before it was accepted here.
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// How often connections are closed that nothing is asked on, while there is no place for another one.
-const MAKE_ROOM_EVERY: Duration = Duration::from_millis(100);
-/// How long accepting rests after an error, doubling.
+/// Interval of the eviction of idle connections while the connection limit is reached.
+const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
+/// First pause of the accept loop after an error; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);

@@ -1,11 +1,12 @@
-//! A connection's byte stream with our own timers around it.
+//! Byte stream of a connection with read, write and idle timeouts.
 //!
-//! hyper's timers do not fit: its head timer also closes idle connections, nothing watches a client that
-//! takes no bytes, and one that has sent part of a next request and left goes unnoticed. So the stream
-//! knows in which phase the connection is, and fails with a time-out in the phases that are bounded.
+//! hyper's timers do not fit: its head timer also closes idle connections, no timer covers a client
+//! that reads nothing, and a client that has sent part of the next request and disconnected goes
+//! unnoticed. So this wrapper tracks the phase of the connection and fails with a timeout in the
+//! phases that are bounded.
 //!
-//! Everything is polled by the one task that serves the connection, so the lock is never contended.
-//! Knows nothing of: HTTP, beyond that requests take turns.
+//! All methods are called by the one task that serves the connection, so the lock is never
+//! contended.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,106 +20,113 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
-use crate::downstream::Timeouts;
+use crate::downstream::ConnectionTimeouts;
 use crate::downstream::http::connection::framing::Framing;
-use crate::memory_budget::{Budget, Stage};
+use crate::memory_budget::{MemoryBudget, MemoryPressure};
 
-/// A stream with timers. Cheap to clone: all clones are the same stream.
-pub(crate) struct Wire<S> {
+/// Stream with timeouts. Cheap to clone: all clones are the same stream.
+pub(crate) struct TimedIo<S> {
     inner: Arc<Mutex<Inner<S>>>,
-    phase: Arc<Phases>,
+    phase: Arc<ConnectionPhases>,
 }
 
 struct Inner<S> {
     io: S,
     framing: Framing,
-    /// Read while looking whether the client is still there, or together with the end of a request; hyper gets it first.
-    ahead: BytesMut,
-    /// The client has closed its side.
+    /// Bytes read while watching for a disconnect, or together with the end of a request; hyper
+    /// gets them first.
+    read_ahead: BytesMut,
+    /// True once the client has closed its side.
     ended: bool,
     read_timer: Timer,
     write_timer: Timer,
-    write_stall: Duration,
+    write_timeout: Duration,
 }
 
-/// The phase of a connection, shared with the requests on it.
-pub(crate) struct Phases {
-    now: Mutex<Phase>,
-    /// Tells that the connection has become idle.
-    rested: Notify,
+/// Phase of a connection, shared with its requests.
+pub(crate) struct ConnectionPhases {
+    now: Mutex<ConnectionPhase>,
+    /// Notified when the connection has become idle.
+    phase_changed: Notify,
     head_timeout: Duration,
     idle_timeout: Duration,
-    budget: Budget,
+    budget: MemoryBudget,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// A head is expected in full by then.
+enum ConnectionPhase {
+    /// Reading a head, which has to be complete by then.
     Head(Instant),
-    /// A request is being worked on; its own limits hold.
+    /// A request is in progress; its own limits apply.
     Busy,
-    /// Between requests, since then. See [`Wire::idle_too_long`].
+    /// Between requests, since then. See [`TimedIo::idle_timeout_elapsed`].
     Idle(Instant),
-    /// Nothing was asked, and the connection is to be closed.
-    Over,
+    /// Evicted while idle; the connection is closing.
+    Evicted,
 }
 
-/// A request is on this connection from its head to the end of its answer; dropped, it is over.
-pub(crate) struct Busy(Arc<Phases>);
+/// Marks a request in progress, from its head to the end of its response; ends on drop.
+pub(crate) struct RequestInProgress(Arc<ConnectionPhases>);
 
-impl<S> Wire<S> {
-    pub(crate) fn new(io: S, timeouts: &Timeouts, budget: &Budget) -> Self {
+impl<S> TimedIo<S> {
+    pub(crate) fn new(io: S, timeouts: &ConnectionTimeouts, budget: &MemoryBudget) -> Self {
         let inner = Inner {
             io,
             framing: Framing::default(),
-            ahead: BytesMut::new(),
+            read_ahead: BytesMut::new(),
             ended: false,
             read_timer: Timer::default(),
             write_timer: Timer::default(),
-            write_stall: timeouts.write,
+            write_timeout: timeouts.write,
         };
-        let phase = Arc::new(Phases::new(timeouts, budget));
+        let phase = Arc::new(ConnectionPhases::new(timeouts, budget));
         Self { inner: Arc::new(Mutex::new(inner)), phase }
     }
 
-    /// The phase that the connection is in.
-    pub(crate) fn phases(&self) -> &Arc<Phases> {
+    /// Phase of the connection.
+    pub(crate) fn phases(&self) -> &Arc<ConnectionPhases> {
         &self.phase
     }
 
-    /// Tells that a request's head has been read, and how long its body is if it is not chunked.
-    pub(crate) fn busy(&self, body_bytes: Option<u64>) -> Busy {
+    /// Starts the busy phase after a head was read. `body_bytes` is the length of the body, `None`
+    /// if it is chunked.
+    pub(crate) fn begin_request(&self, body_bytes: Option<u64>) -> RequestInProgress {
         self.lock().framing.begin_body(body_bytes);
-        *self.phase.lock() = Phase::Busy;
-        Busy(Arc::clone(&self.phase))
+        *self.phase.lock() = ConnectionPhase::Busy;
+        RequestInProgress(Arc::clone(&self.phase))
     }
 
-    /// Whether a request is being worked on.
+    /// True if a request is in progress.
     pub(crate) fn is_busy(&self) -> bool {
-        *self.phase.lock() == Phase::Busy
+        *self.phase.lock() == ConnectionPhase::Busy
     }
 
-    /// Waits until nobody has asked anything for too long.
+    /// Waits until the connection has been idle for too long.
     ///
-    /// This does not go by reading: hyper looks for the client's end while a request is being worked
-    /// on, and having found nothing it does not read again behind the answer, so no timer would begin.
-    pub(crate) async fn idle_too_long(self) {
-        let mut stages = self.phase.budget.stages();
+    /// Reading cannot detect this: hyper watches for a disconnect while a request is in progress,
+    /// and after the response it does not read again, so no read timer would start.
+    pub(crate) async fn idle_timeout_elapsed(self) {
+        let mut stages = self.phase.budget.subscribe_pressure();
         loop {
             let phase = *self.phase.lock();
-            let is_tight = *stages.borrow_and_update() >= Stage::Tight;
-            let patience =
-                self.phase.idle_timeout.min(if is_tight { TIGHT_IDLE } else { Duration::MAX });
+            let is_tight = *stages.borrow_and_update() >= MemoryPressure::Elevated;
+            let timeout = self.phase.idle_timeout.min(if is_tight {
+                TIGHT_IDLE_TIMEOUT
+            } else {
+                Duration::MAX
+            });
             match phase {
-                Phase::Idle(since) if since + patience <= Instant::now() => return,
-                Phase::Idle(since) => tokio::select! {
+                ConnectionPhase::Idle(since) if since + timeout <= Instant::now() => return,
+                ConnectionPhase::Idle(since) => tokio::select! {
                     biased;
-                    () = tokio::time::sleep_until(since + patience) => {}
+                    () = tokio::time::sleep_until(since + timeout) => {}
                     _ = stages.changed() => {}
-                    () = self.phase.rested.notified() => {}
+                    () = self.phase.phase_changed.notified() => {}
                 },
-                Phase::Over => return,
-                Phase::Head(_) | Phase::Busy => self.phase.rested.notified().await,
+                ConnectionPhase::Evicted => return,
+                ConnectionPhase::Head(_) | ConnectionPhase::Busy => {
+                    self.phase.phase_changed.notified().await
+                }
             }
         }
     }
@@ -128,37 +136,39 @@ impl<S> Wire<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Wire<S> {
-    /// Waits until the client has closed the connection, even if it left bytes of a next request
-    /// behind. One that leaves more than [`MAX_AHEAD`] of them is not noticed before they are read.
-    pub(crate) async fn gone(self) {
-        poll_fn(|cx| self.lock().poll_gone(cx)).await;
+impl<S: AsyncRead + Unpin> TimedIo<S> {
+    /// Waits until the client has closed the connection, even if it has sent bytes of a next
+    /// request. With more than [`MAX_READ_AHEAD_BYTES`] of them, the disconnect is not noticed
+    /// before they are read.
+    pub(crate) async fn disconnected(self) {
+        poll_fn(|cx| self.lock().poll_disconnected(cx)).await;
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
-    /// Closes our side, and takes what still comes until the client has closed its own, within bounds.
+impl<S: AsyncRead + AsyncWrite + Unpin> TimedIo<S> {
+    /// Closes the write side, and discards input until the client has closed its side, within
+    /// limits.
     ///
-    /// A socket that is closed with something unread in it is reset, and a reset takes back what was written last:
-    /// the client would never see why.
-    pub(crate) async fn see_off(self, patience: Duration) {
-        let seeing_off = async {
+    /// Closing a socket with unread input resets the connection, and a reset discards what was
+    /// written last: the client would not see the reason.
+    pub(crate) async fn lingering_close(self, timeout: Duration) {
+        let closing = async {
             let _ = poll_fn(|cx| Pin::new(&mut self.lock().io).poll_shutdown(cx)).await;
-            let mut taken = 0;
-            while taken < MAX_SEE_OFF {
+            let mut discarded = 0;
+            while discarded < MAX_DISCARDED_BYTES {
                 let more = poll_fn(|cx| self.lock().poll_discard(cx)).await;
                 if more == 0 {
                     break;
                 }
-                taken += more;
+                discarded += more;
             }
         };
-        let _ = tokio::time::timeout(patience, seeing_off).await;
+        let _ = tokio::time::timeout(timeout, closing).await;
     }
 }
 
 impl<S: AsyncRead + Unpin> Inner<S> {
-    /// Takes some bytes and drops them; none at the client's end.
+    /// Reads and discards some bytes; returns 0 at the client's end.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         let mut chunk = [0_u8; 8 * 1_024];
         if self.ended {
@@ -169,13 +179,13 @@ impl<S: AsyncRead + Unpin> Inner<S> {
         Poll::Ready(if read.is_ok() { buffer.filled().len() } else { 0 })
     }
 
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut chunk = [0_u8; 1_024];
-        while !self.ended && self.ahead.len() < MAX_AHEAD {
+        while !self.ended && self.read_ahead.len() < MAX_READ_AHEAD_BYTES {
             let mut buffer = ReadBuf::new(&mut chunk);
             match ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {
-                    self.ahead.extend_from_slice(buffer.filled());
+                    self.read_ahead.extend_from_slice(buffer.filled());
                 }
                 Ok(()) | Err(_) => self.ended = true,
             }
@@ -183,23 +193,23 @@ impl<S: AsyncRead + Unpin> Inner<S> {
         if self.ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Reads what belongs to the request under way. Behind its end only the end of the stream is looked for: the reader
-    /// then is woken when the request has been answered.
+    /// Reads bytes of the request in progress. After its end, only a disconnect is watched for: the
+    /// reader is woken when the request has been answered.
     fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.framing.is_at_end() {
-            ready!(self.poll_gone(cx));
-            return if self.ahead.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
+            ready!(self.poll_disconnected(cx));
+            return if self.read_ahead.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
         let before = into.filled().len();
-        if !self.ahead.is_empty() {
-            let count = self.ahead.len().min(into.remaining());
-            into.put_slice(&self.ahead[..count]);
+        if !self.read_ahead.is_empty() {
+            let count = self.read_ahead.len().min(into.remaining());
+            into.put_slice(&self.read_ahead[..count]);
             let taken = self.framing.take(&mut into.filled_mut()[before..]);
             into.set_filled(before + taken);
-            self.ahead.advance(taken);
-            if self.ahead.is_empty() {
-                // An idle connection keeps no room for it.
-                self.ahead = BytesMut::new();
+            self.read_ahead.advance(taken);
+            if self.read_ahead.is_empty() {
+                // An idle connection keeps no buffer.
+                self.read_ahead = BytesMut::new();
             }
             return Poll::Ready(Ok(()));
         }
@@ -208,17 +218,17 @@ impl<S: AsyncRead + Unpin> Inner<S> {
         }
         let read = Pin::new(&mut self.io).poll_read(cx, into);
         if matches!(read, Poll::Ready(Ok(()))) {
-            let came = &mut into.filled_mut()[before..];
-            self.ended = came.is_empty();
-            let taken = self.framing.take(came);
-            self.ahead.extend_from_slice(&came[taken..]);
+            let received = &mut into.filled_mut()[before..];
+            self.ended = received.is_empty();
+            let taken = self.framing.take(received);
+            self.read_ahead.extend_from_slice(&received[taken..]);
             into.set_filled(before + taken);
         }
         read
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -232,7 +242,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         match inner.poll_read(cx, into) {
             Poll::Ready(Ok(())) if into.filled().len() > before => {
                 inner.read_timer.stop();
-                self.phase.bytes_came();
+                self.phase.on_bytes();
                 Poll::Ready(Ok(()))
             }
             Poll::Pending => match self.phase.deadline() {
@@ -248,15 +258,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Inner<S> {
-    /// Fails where nothing has been taken for too long.
-    fn timed<T>(
+    /// Fails if the client has read nothing for too long.
+    fn with_write_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         match write(Pin::new(&mut self.io), cx) {
             Poll::Pending => {
-                let deadline = self.write_timer.or_begin(Instant::now() + self.write_stall);
+                let deadline = self.write_timer.or_start(Instant::now() + self.write_timeout);
                 self.write_timer.poll(deadline, cx)
             }
             done => {
@@ -267,13 +277,13 @@ impl<S: AsyncWrite + Unpin> Inner<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedIo<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.lock().timed(cx, |io, cx| io.poll_write(cx, bytes))
+        self.lock().with_write_timeout(cx, |io, cx| io.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -281,7 +291,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.lock().timed(cx, |io, cx| io.poll_write_vectored(cx, slices))
+        self.lock().with_write_timeout(cx, |io, cx| io.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -289,89 +299,89 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().timed(cx, |io, cx| io.poll_flush(cx))
+        self.lock().with_write_timeout(cx, |io, cx| io.poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().timed(cx, |io, cx| io.poll_shutdown(cx))
+        self.lock().with_write_timeout(cx, |io, cx| io.poll_shutdown(cx))
     }
 }
 
-impl<S> Clone for Wire<S> {
+impl<S> Clone for TimedIo<S> {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), phase: Arc::clone(&self.phase) }
     }
 }
 
-impl Phases {
-    /// A connection that has just been opened.
-    pub(crate) fn new(timeouts: &Timeouts, budget: &Budget) -> Self {
+impl ConnectionPhases {
+    /// State of a connection that has just been opened.
+    pub(crate) fn new(timeouts: &ConnectionTimeouts, budget: &MemoryBudget) -> Self {
         Self {
-            now: Mutex::new(Phase::Head(Instant::now() + timeouts.head)),
-            rested: Notify::new(),
+            now: Mutex::new(ConnectionPhase::Head(Instant::now() + timeouts.head)),
+            phase_changed: Notify::new(),
             head_timeout: timeouts.head,
             idle_timeout: timeouts.idle,
             budget: budget.clone(),
         }
     }
 
-    /// Since when nothing has been asked; none while a request is being worked on.
+    /// Time since which the connection is idle; `None` while a request is in progress.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         match *self.lock() {
-            Phase::Head(deadline) => deadline.checked_sub(self.head_timeout),
-            Phase::Idle(since) => Some(since),
-            Phase::Busy | Phase::Over => None,
+            ConnectionPhase::Head(deadline) => deadline.checked_sub(self.head_timeout),
+            ConnectionPhase::Idle(since) => Some(since),
+            ConnectionPhase::Busy | ConnectionPhase::Evicted => None,
         }
     }
 
-    /// Has the connection closed, unless somebody has asked something meanwhile.
-    pub(crate) fn make_room(&self) {
+    /// Evicts the connection, unless a request has begun meanwhile.
+    pub(crate) fn evict(&self) {
         let mut now = self.lock();
-        if matches!(*now, Phase::Head(_) | Phase::Idle(_)) {
-            *now = Phase::Over;
-            self.rested.notify_one();
+        if matches!(*now, ConnectionPhase::Head(_) | ConnectionPhase::Idle(_)) {
+            *now = ConnectionPhase::Evicted;
+            self.phase_changed.notify_one();
         }
     }
 
-    /// Whether the connection is closed to make room.
-    pub(crate) fn is_over(&self) -> bool {
-        *self.lock() == Phase::Over
+    /// True if the connection was evicted.
+    pub(crate) fn is_evicted(&self) -> bool {
+        *self.lock() == ConnectionPhase::Evicted
     }
 
-    /// Waits until the connection is to be closed. For one that nothing has been asked on yet.
-    pub(crate) async fn over(&self) {
-        while !self.is_over() {
-            self.rested.notified().await;
+    /// Waits until the connection is evicted. For a connection in its TLS handshake.
+    pub(crate) async fn evicted(&self) {
+        while !self.is_evicted() {
+            self.phase_changed.notified().await;
         }
     }
 
-    fn bytes_came(&self) {
+    fn on_bytes(&self) {
         let mut now = self.lock();
-        if let Phase::Idle(_) = *now {
-            *now = Phase::Head(Instant::now() + self.head_timeout);
+        if let ConnectionPhase::Idle(_) = *now {
+            *now = ConnectionPhase::Head(Instant::now() + self.head_timeout);
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
         match *self.lock() {
-            Phase::Head(deadline) => Some(deadline),
-            Phase::Busy | Phase::Idle(_) | Phase::Over => None,
+            ConnectionPhase::Head(deadline) => Some(deadline),
+            ConnectionPhase::Busy | ConnectionPhase::Idle(_) | ConnectionPhase::Evicted => None,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Phase> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionPhase> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Busy {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
-        *self.0.lock() = Phase::Idle(Instant::now());
-        self.0.rested.notify_one();
+        *self.0.lock() = ConnectionPhase::Idle(Instant::now());
+        self.0.phase_changed.notify_one();
     }
 }
 
-/// A deadline that a task is woken at. Allocated at its first use: a quick connection has none.
+/// Deadline that wakes a task. Allocated at its first use: a fast connection never needs it.
 #[derive(Default)]
 struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -383,8 +393,8 @@ impl Timer {
         self.deadline = None;
     }
 
-    /// The deadline that runs, or else this one from now on.
-    fn or_begin(&mut self, deadline: Instant) -> Instant {
+    /// Returns the running deadline, or else this one.
+    fn or_start(&mut self, deadline: Instant) -> Instant {
         self.deadline.unwrap_or(deadline)
     }
 
@@ -400,12 +410,12 @@ impl Timer {
     }
 }
 
-/// How long a connection may be idle while what is held for clients is nearly all that may be.
-const TIGHT_IDLE: Duration = Duration::from_secs(5);
-/// How much of a client's next requests is read ahead while it waits for an answer.
-const MAX_AHEAD: usize = 64 * 1024;
-/// How much is taken of what a client still sends when its connection ends.
-const MAX_SEE_OFF: usize = 4 * 1024 * 1024;
+/// Idle timeout while the memory budget is nearly exhausted.
+const TIGHT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a client's next requests that are read ahead while it waits for a response.
+const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
+/// Bytes that are discarded from a client when its connection ends.
+const MAX_DISCARDED_BYTES: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -413,9 +423,9 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio_util::task::TaskTracker;
 
-    fn wire(buffer: usize) -> (Wire<DuplexStream>, DuplexStream) {
+    fn timed_io(buffer: usize) -> (TimedIo<DuplexStream>, DuplexStream) {
         let (ours, theirs) = duplex(buffer);
-        (Wire::new(ours, &Timeouts::default(), &Budget::new(1 << 20)), theirs)
+        (TimedIo::new(ours, &ConnectionTimeouts::default(), &MemoryBudget::new(1 << 20)), theirs)
     }
 
     fn is_timeout<T>(result: io::Result<T>) -> bool {
@@ -424,7 +434,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_head_has_its_time_from_its_first_byte_however_it_trickles() {
-        let (mut wire, mut client) = wire(64);
+        let (mut timed_io, mut client) = timed_io(64);
         let start = Instant::now();
         let trickle = async {
             loop {
@@ -434,45 +444,45 @@ mod tests {
                 }
             }
         };
-        let read = async { while wire.read_u8().await.is_ok() {} };
+        let read = async { while timed_io.read_u8().await.is_ok() {} };
         tokio::select! { () = trickle => {}, () = read => {} }
         assert_eq!(start.elapsed(), Duration::from_secs(10));
     }
 
     #[tokio::test(start_paused = true)]
     async fn between_requests_there_is_more_time_and_none_runs_while_one_is_worked_on() {
-        let (mut wire, mut client) = wire(64);
-        let busy = wire.busy(Some(0));
-        let waited = tokio::time::timeout(Duration::from_secs(600), wire.read_u8()).await;
+        let (mut timed_io, mut client) = timed_io(64);
+        let begin_request = timed_io.begin_request(Some(0));
+        let waited = tokio::time::timeout(Duration::from_secs(600), timed_io.read_u8()).await;
         assert!(waited.is_err(), "no limit of the connection's own");
-        drop(busy);
+        drop(begin_request);
         let start = Instant::now();
-        wire.clone().idle_too_long().await;
+        timed_io.clone().idle_timeout_elapsed().await;
         assert_eq!(start.elapsed(), Duration::from_secs(75));
-        drop(wire.busy(Some(0)));
+        drop(timed_io.begin_request(Some(0)));
         client.write_all(b"P").await.expect("room");
-        assert!(wire.read_u8().await.is_ok());
+        assert!(timed_io.read_u8().await.is_ok());
         let start = Instant::now();
-        assert!(is_timeout(wire.read_u8().await));
+        assert!(is_timeout(timed_io.read_u8().await));
         assert_eq!(start.elapsed(), Duration::from_secs(10));
     }
 
     #[tokio::test(start_paused = true)]
     async fn where_much_is_held_an_idle_connection_closes_after_five_seconds() {
-        let budget = Budget::new(1 << 20);
+        let budget = MemoryBudget::new(1 << 20);
         let (ours, _theirs) = duplex(64);
-        let wire = Wire::new(ours, &Timeouts::default(), &budget);
-        drop(wire.busy(Some(0)));
-        let mut held = budget.hold();
+        let timed_io = TimedIo::new(ours, &ConnectionTimeouts::default(), &budget);
+        drop(timed_io.begin_request(Some(0)));
+        let mut held = budget.start_reservation();
         held.grow((1 << 20) * 85 / 100 + 1).expect("room");
         let start = Instant::now();
-        wire.clone().idle_too_long().await;
+        timed_io.clone().idle_timeout_elapsed().await;
         assert_eq!(start.elapsed(), Duration::from_secs(5));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_given_up_and_one_that_takes_little_is_not() {
-        let (mut wire, mut client) = wire(1);
+        let (mut timed_io, mut client) = timed_io(1);
         let start = Instant::now();
         let slow = async {
             for _ in 0..3 {
@@ -482,7 +492,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            result = wire.write_all(&[0; 100]) => assert!(is_timeout(result)),
+            result = timed_io.write_all(&[0; 100]) => assert!(is_timeout(result)),
             () = slow => {}
         }
         assert_eq!(start.elapsed(), Duration::from_secs(3 * 29 + 30));
@@ -490,13 +500,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_leaves_is_noticed_behind_what_it_sent_ahead() {
-        let (mut wire, mut client) = wire(64);
+        let (mut timed_io, mut client) = timed_io(64);
         client.write_all(b"POST").await.expect("room");
-        let gone = TaskTracker::new().spawn(wire.clone().gone());
+        let disconnected = TaskTracker::new().spawn(timed_io.clone().disconnected());
         drop(client);
-        gone.await.expect("no panic");
+        disconnected.await.expect("no panic");
         let mut read = Vec::new();
-        wire.read_to_end(&mut read).await.expect("the bytes are still there");
+        timed_io.read_to_end(&mut read).await.expect("the bytes are still there");
         assert_eq!(read, b"POST");
     }
 }

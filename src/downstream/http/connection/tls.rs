@@ -1,10 +1,9 @@
-//! TLS towards clients: the certificate, its key, and whose certificates clients may show.
+//! TLS for clients: server certificate, private key, and verification of client certificates.
 //!
-//! Promises: what is served with is read again when a file changes, and kept while the new one is not
-//! whole or does not fit; a handshake takes a bounded time; a client's certificate that the CA did not
-//! sign, or that is out of its time, ends the handshake, and the connection if it becomes so later.
-//!
-//! Knows nothing of: who a certificate's holder is.
+//! Invariants: the files are read again when they change, and the former ones stay in use while the
+//! new ones are incomplete or do not match; a handshake takes a bounded time; a client certificate
+//! that the CA did not sign, or that is outside its validity period, ends the handshake, and later
+//! the connection.
 
 mod clients;
 
@@ -31,77 +30,78 @@ use crate::secret::Secret;
 use crate::sha256::sha256;
 use clients::{ClientCertificates, Verifier, is_signed};
 
-/// Where the certificates are.
+/// TLS files.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Files {
-    /// The server's certificate and those between it and its CA, in PEM.
+pub struct TlsFiles {
+    /// Server certificate and intermediates, in PEM.
     pub certificate: PathBuf,
-    /// Its private key, in PEM.
-    pub key: Key,
-    /// The CAs whose certificates clients may show, in PEM; without it none is asked for.
+    /// Private key of the server certificate, in PEM.
+    pub key: TlsKey,
+    /// CAs of client certificates, in PEM; without it no client certificate is requested.
     pub client_ca: Option<PathBuf>,
-    /// Whether a client has to show a certificate to get in at all.
+    /// True if every client must present a certificate.
     pub client_required: bool,
 }
 
-/// A private key.
+/// Source of the private key.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Key {
-    /// In a file, which is read again when it changes.
+pub enum TlsKey {
+    /// A file, which is read again when it changes.
     File(PathBuf),
-    /// As it was told.
+    /// The key itself.
     Text(Secret),
 }
 
-/// Which of the files is not what it should be, and why.
+/// Unusable TLS file, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    /// The certificate.
+pub enum TlsFileError {
+    /// Server certificate.
     #[error("the certificate {0}")]
     Certificate(String),
-    /// The private key.
+    /// Private key.
     #[error("the private key {0}")]
     Key(String),
-    /// The CAs of clients.
+    /// CAs of client certificates.
     #[error("the client CA {0}")]
     ClientCa(String),
 }
 
-/// What connections are secured with.
+/// TLS acceptor that follows changes of its files.
 #[derive(Debug)]
 pub struct Tls {
-    files: Files,
-    current: RwLock<Arc<Current>>,
+    files: TlsFiles,
+    current: RwLock<Arc<ActiveTls>>,
     clients: Arc<ClientCertificates>,
-    /// Of what was read first: what changes before anybody watches has changed, too.
-    opened: [u8; 32],
+    /// Digest of the files that were read first: a change before the watch starts is detected, too.
+    initial_digest: [u8; 32],
 }
 
-/// What handshakes are made with until a file changes.
+/// Configuration of handshakes, until a file changes.
 #[derive(Debug)]
-struct Current {
+struct ActiveTls {
     config: Arc<ServerConfig>,
-    /// What client certificates are verified with, and the hash of the CAs in it; none if none are asked for.
+    /// Verifier of client certificates and the hash of its CAs; `None` if no certificate is
+    /// requested.
     verifier: Option<(Verifier, [u8; 32])>,
 }
 
 impl Tls {
     /// Reads the files.
-    pub fn open(files: Files) -> Result<Self, Broken> {
-        let text = Text::read(&files)?;
+    pub fn open(files: TlsFiles) -> Result<Self, TlsFileError> {
+        let text = PemFiles::read(&files)?;
         let current = RwLock::new(Arc::new(text.build(&files)?));
-        Ok(Self { opened: text.digest(), files, current, clients: Arc::default() })
+        Ok(Self { initial_digest: text.digest(), files, current, clients: Arc::default() })
     }
 
-    fn current(&self) -> Arc<Current> {
+    fn current(&self) -> Arc<ActiveTls> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Shakes hands, within a time. Returns what the client has proven to hold.
+    /// Performs a handshake within a time limit. Returns the verified client certificate.
     pub(crate) async fn accept<S>(
         &self,
         stream: S,
-        patience: Duration,
+        handshake_timeout: Duration,
     ) -> io::Result<(TlsStream<S>, Option<Arc<Certificate>>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -109,11 +109,11 @@ impl Tls {
         let current = self.current();
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake took too long");
         let handshake = TlsAcceptor::from(Arc::clone(&current.config)).accept(stream);
-        let stream = timeout(patience, handshake).await.map_err(late)??;
+        let stream = timeout(handshake_timeout, handshake).await.map_err(late)??;
         let Some(chain) = stream.get_ref().1.peer_certificates() else { return Ok((stream, None)) };
         let certificate = self.clients.add(chain)?;
-        // CAs that have changed since the handshake began may have been compared with those that were there before
-        // this certificate was.
+        // If the CAs changed during the handshake, the check against the new CAs may have run
+        // before this certificate was added.
         if let Some(verifier) = self.current().changed_since(&current)
             && !is_signed(chain, &verifier)
         {
@@ -122,11 +122,11 @@ impl Tls {
         Ok((stream, Some(certificate)))
     }
 
-    /// Reads the files again whenever they change, and ends the use of client certificates that are not valid any
-    /// more, until `stop`.
+    /// Reads the files again when they change, and ends the use of client certificates that have
+    /// become invalid, until `stop`.
     pub async fn watch(&self, stop: &CancellationToken) {
-        let mut last = self.opened;
-        let mut ticks = interval(LOOK_AGAIN);
+        let mut last = self.initial_digest;
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -135,8 +135,8 @@ impl Tls {
                 _ = ticks.tick() => {}
             }
             let files = self.files.clone();
-            let reading = tokio::task::spawn_blocking(move || Text::read(&files)).await;
-            // A file that is being replaced may be away for a moment; the next look tells.
+            let reading = tokio::task::spawn_blocking(move || PemFiles::read(&files)).await;
+            // A file that is being replaced may be missing for a moment; the next round reads it.
             let changed = match reading {
                 Ok(Ok(text)) => self.replace(&text, &mut last),
                 Ok(Err(_)) | Err(_) => None,
@@ -145,14 +145,14 @@ impl Tls {
             // Verifying thousands of certificates takes a processor for a second.
             let ending = move || clients.end_invalid(changed.as_ref());
             if let Err(error) = tokio::task::spawn_blocking(ending).await {
-                warn!(%error, "client certificates of open connections were not checked");
+                warn!(%error, "cannot check client certificates of open connections");
             }
         }
     }
 
-    /// Uses these texts from now on, if they are not the `last` ones and are good. Returns what client certificates
-    /// are verified with now if that has changed.
-    fn replace(&self, text: &Text, last: &mut [u8; 32]) -> Option<Verifier> {
+    /// Uses these texts if they differ from the `last` ones and are valid. Returns the verifier of
+    /// client certificates if it has changed.
+    fn replace(&self, text: &PemFiles, last: &mut [u8; 32]) -> Option<Verifier> {
         let digest = text.digest();
         if std::mem::replace(last, digest) == digest {
             return None;
@@ -163,19 +163,19 @@ impl Tls {
                 let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
                 let before = std::mem::replace(&mut *current, Arc::clone(&next));
                 drop(current);
-                info!("new TLS certificates are in use");
+                info!("TLS certificates reloaded");
                 next.changed_since(&before)
             }
             Err(broken) => {
-                warn!(%broken, "the TLS certificates have changed, and the former stay in use");
+                warn!(%broken, "changed TLS certificates are unusable, former ones stay in use");
                 None
             }
         }
     }
 }
 
-impl Current {
-    /// What client certificates are verified with, if it was made of other CAs than `before`.
+impl ActiveTls {
+    /// Returns the verifier of client certificates if its CAs differ from those of `before`.
     fn changed_since(&self, before: &Self) -> Option<Verifier> {
         let cas = |it: &Self| it.verifier.as_ref().map(|(_, cas)| *cas);
         let (verifier, _) = self.verifier.as_ref().filter(|_| cas(self) != cas(before))?;
@@ -183,36 +183,36 @@ impl Current {
     }
 }
 
-/// The files' contents.
-struct Text {
+/// Contents of the files.
+struct PemFiles {
     certificate: Vec<u8>,
     key: Zeroizing<Vec<u8>>,
     client_ca: Option<Vec<u8>>,
 }
 
-impl Text {
-    fn read(files: &Files) -> Result<Self, Broken> {
+impl PemFiles {
+    fn read(files: &TlsFiles) -> Result<Self, TlsFileError> {
         let read = |path: &Path| {
             regular_file::read(path, MAX_FILE_BYTES).map_err(|error| match error.kind() {
                 io::ErrorKind::FileTooLarge => {
-                    format!("is too large for one: {}", path.display())
+                    format!("is larger than 1 MiB: {}", path.display())
                 }
                 _ => format!("cannot be read: {}: {error}", path.display()),
             })
         };
         let key = match &files.key {
-            Key::File(path) => read(path).map_err(Broken::Key)?,
-            Key::Text(text) => text.expose().as_bytes().to_vec(),
+            TlsKey::File(path) => read(path).map_err(TlsFileError::Key)?,
+            TlsKey::Text(text) => text.expose().as_bytes().to_vec(),
         };
         Ok(Self {
-            certificate: read(&files.certificate).map_err(Broken::Certificate)?,
+            certificate: read(&files.certificate).map_err(TlsFileError::Certificate)?,
             key: Zeroizing::new(key),
             client_ca: files
                 .client_ca
                 .as_deref()
                 .map(read)
                 .transpose()
-                .map_err(Broken::ClientCa)?,
+                .map_err(TlsFileError::ClientCa)?,
         })
     }
 
@@ -221,18 +221,18 @@ impl Text {
         sha256(parts.map(sha256).concat())
     }
 
-    fn build(&self, files: &Files) -> Result<Current, Broken> {
+    fn build(&self, files: &TlsFiles) -> Result<ActiveTls, TlsFileError> {
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
-        let chain = certificates(&self.certificate).map_err(Broken::Certificate)?;
-        // What is wrong in it is not told: the text would be the key's.
+        let chain = certificates(&self.certificate).map_err(TlsFileError::Certificate)?;
+        // The error is not included because it could contain parts of the key.
         let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| Broken::Key("is no private key in PEM".to_owned()))?;
+            .map_err(|_| TlsFileError::Key("is not a private key in PEM".to_owned()))?;
         let verifier: Option<(Verifier, [u8; 32])> = match &self.client_ca {
             None => None,
             Some(text) => {
                 let mut roots = RootCertStore::empty();
-                for root in certificates(text).map_err(Broken::ClientCa)? {
-                    let bad = |error| Broken::ClientCa(format!("is not one: {error}"));
+                for root in certificates(text).map_err(TlsFileError::ClientCa)? {
+                    let bad = |error| TlsFileError::ClientCa(format!("is invalid: {error}"));
                     roots.add(root).map_err(bad)?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(
@@ -243,41 +243,42 @@ impl Text {
                     true => verifier,
                     false => verifier.allow_unauthenticated(),
                 };
-                let bad = |error| Broken::ClientCa(format!("cannot be used: {error}"));
+                let bad = |error| TlsFileError::ClientCa(format!("cannot be used: {error}"));
                 Some((verifier.build().map_err(bad)?, sha256(text)))
             }
         };
         let of_clients = verifier.as_ref().map(|(verifier, _)| Arc::clone(verifier));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| Broken::Certificate(format!("cannot be used: {error}")))?
+            .map_err(|error| TlsFileError::Certificate(format!("cannot be used: {error}")))?
             .with_client_cert_verifier(of_clients.unwrap_or_else(|| Arc::new(NoClientAuth)))
             .with_single_cert(chain, key)
-            .map_err(|error| Broken::Key(format!("does not fit the certificate: {error}")))?;
+            .map_err(|error| TlsFileError::Key(format!("does not fit the certificate: {error}")))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         if verifier.is_some() {
-            // A TLS session that is taken up again brings the certificate of its first handshake, unverified: it may have
-            // expired, or been renewed meanwhile. So there is nothing to take up, in TLS 1.2 and 1.3.
+            // A resumed TLS session carries the certificate of its first handshake, unverified: it
+            // may have expired or been renewed meanwhile. So resumption is disabled, in TLS 1.2 and
+            // 1.3.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Current { config: Arc::new(config), verifier })
+        Ok(ActiveTls { config: Arc::new(config), verifier })
     }
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match read {
-        Ok(certificates) if certificates.is_empty() => Err("file holds none in PEM".to_owned()),
+        Ok(certificates) if certificates.is_empty() => Err("file contains none in PEM".to_owned()),
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(format!("is not in PEM: {error}")),
     }
 }
 
-/// How often the files are looked at. Not by notices of the kernel: where secrets are mounted they are
-/// swapped by links, or come over a network.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// A chain of certificates is far smaller.
+/// Interval of the file checks. File system notifications are not enough: mounted secrets are
+/// swapped by symbolic links, or are on a network file system.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Size limit per file; a certificate chain is far smaller.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 #[cfg(test)]
@@ -321,15 +322,15 @@ mod tests {
         format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
     }
 
-    /// What lies in a folder for a server of this CA's.
-    fn write(folder: &TempDir, ca: &Issuer) -> (Files, CertificateDer<'static>) {
+    /// Writes the files of a server with a certificate of this CA.
+    fn write(folder: &TempDir, ca: &Issuer) -> (TlsFiles, CertificateDer<'static>) {
         let (certificate, key) = signed(ca, &[dns("weir.test")]);
         let at = |name: &str| folder.path().join(name);
         fs::write(at("cert"), pem(&certificate)).expect("written");
         fs::write(at("key"), key.serialize_pem()).expect("written");
-        let files = Files {
+        let files = TlsFiles {
             certificate: at("cert"),
-            key: Key::File(at("key")),
+            key: TlsKey::File(at("key")),
             client_ca: None,
             client_required: false,
         };
@@ -338,8 +339,8 @@ mod tests {
 
     type Identity = Option<(CertificateDer<'static>, KeyPair)>;
 
-    /// Shakes hands with a client that trusts `ca`: what the server knows of the client, and the
-    /// certificate that the client has seen.
+    /// Performs a handshake with a client that trusts `ca`; returns the client certificate that the
+    /// server has verified, and the server certificate that the client has received.
     async fn shake(
         tls: &Tls,
         ca: &Issuer,
@@ -378,16 +379,16 @@ mod tests {
         let seen = async || shake(&tls, &ca, None).await.expect("hands are shaken").1;
         assert_eq!(seen().await, first);
 
-        // The key of another certificate, and nothing at all.
+        // A certificate that does not match the key, and then a missing file.
         fs::write(&files.certificate, pem(&signed(&ca, &[dns("weir.test")]).0)).expect("written");
-        tokio::time::sleep(2 * LOOK_AGAIN).await;
+        tokio::time::sleep(2 * CHECK_INTERVAL).await;
         assert_eq!(seen().await, first);
         fs::remove_file(&files.certificate).expect("removed");
-        tokio::time::sleep(2 * LOOK_AGAIN).await;
+        tokio::time::sleep(2 * CHECK_INTERVAL).await;
         assert_eq!(seen().await, first);
 
         let (_, second) = write(&folder, &ca);
-        tokio::time::sleep(2 * LOOK_AGAIN).await;
+        tokio::time::sleep(2 * CHECK_INTERVAL).await;
         assert_eq!(seen().await, second);
         stop.cancel();
         tasks.close();
@@ -401,7 +402,7 @@ mod tests {
         let (_, second) = write(&folder, &ca);
         let stop = CancellationToken::new();
         let look = async {
-            tokio::time::sleep(2 * LOOK_AGAIN).await;
+            tokio::time::sleep(2 * CHECK_INTERVAL).await;
             stop.cancel();
         };
         tokio::join!(tls.watch(&stop), look);
@@ -453,24 +454,26 @@ mod tests {
         fs::write(at("junk"), secret).expect("written");
         let (key, other) = (KeyPair::generate().expect("a key"), at("other"));
         fs::write(&other, key.serialize_pem()).expect("written");
-        let told = |files: Files| {
+        let error_of = |files: TlsFiles| {
             let broken = Tls::open(files).expect_err("broken").to_string();
             broken.replace(&folder.path().display().to_string(), "DIR")
         };
-        let key_of = |path: PathBuf| Files { key: Key::File(path), ..files.clone() };
+        let key_of = |path: PathBuf| TlsFiles { key: TlsKey::File(path), ..files.clone() };
         assert_eq!(
-            told(key_of(at("junk"))),
+            error_of(key_of(at("junk"))),
             "the private key does not fit the certificate: unexpected error: failed to parse private key as RSA, ECDSA, or EdDSA"
         );
-        assert_eq!(told(key_of(at("cert"))), "the private key is no private key in PEM");
+        assert_eq!(error_of(key_of(at("cert"))), "the private key is not a private key in PEM");
         assert_eq!(
-            told(key_of(at("gone"))),
+            error_of(key_of(at("gone"))),
             "the private key cannot be read: DIR/gone: No such file or directory (os error 2)"
         );
-        assert!(told(key_of(other)).starts_with("the private key does not fit the certificate: "));
-        let certificate = Files { certificate: at("junk"), ..files.clone() };
-        assert_eq!(told(certificate), "the certificate file holds none in PEM");
-        let client_ca = Files { client_ca: Some(at("key")), ..files.clone() };
-        assert_eq!(told(client_ca), "the client CA file holds none in PEM");
+        assert!(
+            error_of(key_of(other)).starts_with("the private key does not fit the certificate: ")
+        );
+        let certificate = TlsFiles { certificate: at("junk"), ..files.clone() };
+        assert_eq!(error_of(certificate), "the certificate file contains none in PEM");
+        let client_ca = TlsFiles { client_ca: Some(at("key")), ..files.clone() };
+        assert_eq!(error_of(client_ca), "the client CA file contains none in PEM");
     }
 }

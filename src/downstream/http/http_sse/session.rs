@@ -1,83 +1,77 @@
-//! One session of the HTTP+SSE pair: a task that takes what its client posts.
+//! Session of the HTTP+SSE transport: a task that handles the messages its client posts.
 //!
-//! Promises: it never waits for the stream, so a message is taken or refused at once; `initialize` opens the
-//! session once; when the house closes, what is under way is answered before the stream ends.
-//!
-//! Knows nothing of: HTTP, and whose messages these are.
+//! Invariants: the task never waits for the stream, so each message is accepted or refused
+//! immediately; `initialize` opens the session once; at shutdown, requests in progress are answered
+//! before the stream ends.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::sessions::Listed;
-use crate::audit::Record;
-use crate::downstream::response::{Answer, Call, Refused};
-use crate::downstream::stream_session::Conversation;
-use crate::downstream::{Door, Doors, legacy};
-use crate::gateway::Guest;
+use super::sessions::{PostedMessage, PostedPayload, RegisteredSession};
+use crate::audit::AuditEvent;
+use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseFuture};
+use crate::downstream::stream_session::StreamSession;
+use crate::downstream::{ServerState, ServerStateCell, legacy};
+use crate::gateway::ClientContext;
 use crate::jsonrpc::{Message, Request, code};
 use crate::policy::Certificate;
 
-/// What a client has posted.
-pub(super) struct Posted {
-    pub(super) told: Told,
-    /// Whether it is taken: then whatever answers it comes on the stream.
-    pub(super) verdict: oneshot::Sender<Result<(), Answer>>,
-}
-
-/// One message, or several.
-pub(super) enum Told {
-    Message(Message),
-    /// Not read yet: whether there are batches is the session's revision's to say.
-    Batch(Bytes),
-}
-
-/// The session.
-pub(super) struct Talk {
-    conversation: Conversation,
-    inbox: mpsc::Receiver<Posted>,
+/// Session of one client, run as a task.
+pub(super) struct SseSession {
+    session: StreamSession,
+    inbox: mpsc::Receiver<PostedMessage>,
     end: CancellationToken,
     stop: CancellationToken,
-    listed: Listed,
-    /// The client certificate of the stream's connection, if it has one.
+    registered: RegisteredSession,
+    /// Client certificate of the stream's connection.
     certificate: Option<Arc<Certificate>>,
 }
 
 enum Event {
     /// The stream has ended.
     Gone,
-    /// The house closes.
+    /// Shutdown.
     Stop,
-    /// Another configuration holds.
+    /// Configuration reload.
     Replaced,
-    /// The certificate that the stream was opened with is not valid any more.
+    /// The client certificate has expired.
     Expired,
-    Posted(Option<Posted>),
+    Posted(Option<PostedMessage>),
 }
 
-impl Talk {
+impl SseSession {
     pub(super) fn new(
-        doors: &Doors,
-        door: Arc<Door>,
-        guest: Guest,
-        inbox: mpsc::Receiver<Posted>,
+        state_cell: &ServerStateCell,
+        state: Arc<ServerState>,
+        client: ClientContext,
+        inbox: mpsc::Receiver<PostedMessage>,
         queue: mpsc::Sender<Bytes>,
         end: CancellationToken,
-        listed: Listed,
+        registered: RegisteredSession,
     ) -> Self {
-        let stop = door.stop.clone();
-        let certificate = guest.certificate().cloned();
-        // Room for one of the largest whatever else waits.
-        let room = 2 * door.settings.held.limit;
-        let conversation = Conversation::new(doors, door, guest, queue, end.clone(), HINT, room);
-        Self { conversation, inbox, end, stop, listed, certificate }
+        let stop = state.stop.clone();
+        let certificate = client.certificate().cloned();
+        // Enough for one response of the largest size in addition to whatever else is queued.
+        let max_queued_bytes = 2 * state.settings.buffer_limit.limit;
+        let session = StreamSession::new(
+            state_cell,
+            state,
+            client,
+            queue,
+            end.clone(),
+            HINT,
+            max_queued_bytes,
+        );
+        Self { session, inbox, end, stop, registered, certificate }
     }
 
-    /// Takes what is posted until the stream has ended, the house closes or its client would not be let in any more. The stream ends when this
-    /// does, if it has not before: nobody is left who has anything to say.
+    /// Handles posted messages until the stream ends, the gateway shuts down, or the client would
+    /// no longer be authenticated. The stream ends with this task, because all of its senders are
+    /// dropped.
     pub(super) async fn run(mut self) {
         loop {
             let event = tokio::select! {
@@ -85,15 +79,15 @@ impl Talk {
                 () = self.end.cancelled() => Event::Gone,
                 () = self.stop.cancelled() => Event::Stop,
                 () = Certificate::expired(self.certificate.as_ref()) => Event::Expired,
-                () = self.conversation.replaced() => Event::Replaced,
+                () = self.session.config_changed() => Event::Replaced,
                 posted = self.inbox.recv() => Event::Posted(posted),
             };
             match event {
-                Event::Posted(Some(Posted { told, verdict })) => {
-                    // Whoever has posted may have left.
-                    let _ = verdict.send(self.take(told));
+                Event::Posted(Some(PostedMessage { payload, outcome })) => {
+                    // The POST may have been dropped.
+                    let _ = outcome.send(self.handle(payload));
                 }
-                Event::Replaced if self.conversation.follow() => {}
+                Event::Replaced if self.session.apply_new_config() => {}
                 Event::Replaced
                 | Event::Expired
                 | Event::Gone
@@ -101,63 +95,65 @@ impl Talk {
                 | Event::Posted(None) => break,
             }
         }
-        // Nobody finds it any more, and who has found it before is told that it has ended.
-        drop((self.listed, self.inbox));
-        self.conversation.close().await;
+        // The session is removed from the table, and a POST that has found it already gets an
+        // error.
+        drop((self.registered, self.inbox));
+        self.session.close().await;
     }
 
-    fn take(&mut self, told: Told) -> Result<(), Answer> {
-        match told {
-            Told::Message(Message::Request(request)) => self.take_request(request),
-            Told::Message(Message::Notification(notification)) => {
-                self.conversation.take_notification(&notification);
+    fn handle(&mut self, payload: PostedPayload) -> Result<(), ClientResponse> {
+        match payload {
+            PostedPayload::Message(Message::Request(request)) => self.handle_request(request),
+            PostedPayload::Message(Message::Notification(notification)) => {
+                self.session.handle_notification(&notification);
                 Ok(())
             }
-            Told::Message(Message::Answer(answer)) => {
-                self.conversation.take_answer(answer);
+            PostedPayload::Message(Message::Response(response)) => {
+                self.session.handle_response(response);
                 Ok(())
             }
-            Told::Batch(text) => {
-                let taken = self.conversation.take_batch(&text);
-                taken.map_err(|refused| Answer::refused(None, &refused))
+            PostedPayload::Batch(text) => {
+                let taken = self.session.handle_batch(&text);
+                taken.map_err(|refused| ClientResponse::refused(None, &refused))
             }
         }
     }
 
-    fn take_request(&mut self, request: Request) -> Result<(), Answer> {
-        let outgoing = &self.conversation.outgoing;
+    fn handle_request(&mut self, request: Request) -> Result<(), ClientResponse> {
+        let outbound = &self.session.outgoing;
         let id = request.id.clone();
-        let turn = match self.conversation.turn() {
-            Ok(turn) => turn,
+        let permit = match self.session.request_permit() {
+            Ok(permit) => permit,
             Err(refused) => {
-                let answer = self.conversation.busy_answer(&request, &refused);
-                // On the stream, where its client looks for it, if there is room; else the POST's record tells of it.
-                if !outgoing.try_say(&answer) {
-                    return Err(answer);
+                let response = self.session.overloaded_response(&request, &refused);
+                // The response is sent on the stream, where the client expects it, if the queue has
+                // room. Otherwise the POST returns it, and its audit event records it.
+                if !outbound.try_send(&response) {
+                    return Err(response);
                 }
-                self.conversation.answered(&request, answer);
+                self.session.record_response(&request, response);
                 return Ok(());
             }
         };
-        let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
-            let text = "the session is open already: open another stream to begin anew";
-            let again = Refused::new(StatusCode::OK, code::INVALID_REQUEST, text);
-            let again = Answer::refused(Some(&id), &again);
-            Some((self.conversation.answered(&request, again), turn))
+        let response = if self.session.is_initialized() && &*request.method == legacy::INITIALIZE {
+            let text = "the session is already initialized: open another stream for a new session";
+            let error = ErrorResponse::new(StatusCode::OK, code::INVALID_REQUEST, text);
+            let error = ClientResponse::refused(Some(&id), &error);
+            Some((self.session.record_response(&request, error), permit))
         } else {
-            self.conversation.take_request(request, turn)
+            self.session.handle_request(request, permit)
         };
-        if let Some((answer, turn)) = answer {
-            let call = Call::answered(answer);
-            self.conversation.outgoing.answer(id, call, Record::off(), turn);
+        if let Some((response, permit)) = response {
+            let call = ResponseFuture::ready(response);
+            self.session.outgoing.spawn_call(id, call, AuditEvent::off(), permit);
         }
         Ok(())
     }
 }
 
-/// How many messages wait for the stream. When it is full, each call waits with its own answer in a task
-/// of its own, and keeps its client's turn: no more than this and the client's turns are held at a time, and
-/// together no more than two of the largest replies.
-pub(super) const QUEUE: usize = 32;
-/// What a client that asks something before it has opened its session can do.
+/// Messages queued for the stream. When the queue is full, each call waits with its response in a
+/// task of its own and keeps its concurrency permit. So a client can have no more than this number
+/// and its permits queued, and all together no more than two responses of the largest size.
+pub(super) const MAX_QUEUED_MESSAGES: usize = 32;
+/// Hint for a client that sends a request before it has initialized.
 const HINT: &str = "send `initialize` first";

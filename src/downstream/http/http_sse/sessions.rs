@@ -1,51 +1,70 @@
-//! The open sessions of the HTTP+SSE pair: who may post to which.
+//! Table of the open HTTP+SSE sessions.
 //!
-//! Promises: an id is as hard to guess as any session's, and good only for the principal that opened it.
-//!
-//! Knows nothing of: HTTP, and what is posted.
+//! Invariant: an id is random like any session id, and valid only for the principal that opened the
+//! session.
 
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::session::Posted;
-use crate::downstream::session::{self, Seat};
+use crate::downstream::response::ClientResponse;
+use crate::downstream::session::{self, SessionPermit};
+use crate::jsonrpc::Message;
 use crate::policy::Principal;
+use bytes::Bytes;
 
-/// All sessions of the pair.
+/// Message that a client has posted.
+pub(super) struct PostedMessage {
+    pub(super) payload: PostedPayload,
+    /// Result of the POST: accepted, with the response on the stream, or refused.
+    pub(super) outcome: oneshot::Sender<Result<(), ClientResponse>>,
+}
+
+/// Posted message or batch.
+pub(super) enum PostedPayload {
+    Message(Message),
+    /// Not parsed yet: the session's revision decides whether batches are allowed.
+    Batch(Bytes),
+}
+
+/// Open HTTP+SSE sessions.
 #[derive(Default, Clone)]
-pub(in crate::downstream) struct Pairs {
-    by_id: Arc<DashMap<Box<str>, Entry>>,
+pub(in crate::downstream) struct SseSessions {
+    by_id: Arc<DashMap<Box<str>, InboxEntry>>,
 }
 
-struct Entry {
+struct InboxEntry {
     principal: Principal,
-    inbox: mpsc::Sender<Posted>,
+    inbox: mpsc::Sender<PostedMessage>,
 }
 
-/// A session's place in the table; dropped, nobody finds it any more.
-pub(super) struct Listed {
-    by_id: Arc<DashMap<Box<str>, Entry>>,
+/// Entry of one session in the table. Removed on drop.
+pub(super) struct RegisteredSession {
+    by_id: Arc<DashMap<Box<str>, InboxEntry>>,
     id: Box<str>,
-    _seat: Seat,
+    _permit: SessionPermit,
 }
 
-impl Pairs {
-    /// Enters a session under a new id.
-    pub(super) fn enter(
+impl SseSessions {
+    /// Adds a session under a new id.
+    pub(super) fn add(
         &self,
         principal: &Principal,
-        inbox: mpsc::Sender<Posted>,
-        seat: Seat,
-    ) -> Listed {
+        inbox: mpsc::Sender<PostedMessage>,
+        permit: SessionPermit,
+    ) -> RegisteredSession {
         let id = session::new_id();
-        self.by_id.insert(id.clone(), Entry { principal: principal.clone(), inbox });
-        Listed { by_id: Arc::clone(&self.by_id), id, _seat: seat }
+        self.by_id.insert(id.clone(), InboxEntry { principal: principal.clone(), inbox });
+        RegisteredSession { by_id: Arc::clone(&self.by_id), id, _permit: permit }
     }
 
-    /// Finds where a principal posts to its session.
-    pub(super) fn find(&self, principal: &Principal, id: &str) -> Option<mpsc::Sender<Posted>> {
+    /// Finds the inbox of a principal's session.
+    pub(super) fn find(
+        &self,
+        principal: &Principal,
+        id: &str,
+    ) -> Option<mpsc::Sender<PostedMessage>> {
         let entry = self.by_id.get(id)?;
         (entry.principal == *principal).then(|| entry.inbox.clone())
     }
@@ -55,13 +74,13 @@ impl Pairs {
     }
 }
 
-impl Listed {
+impl RegisteredSession {
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 }
 
-impl Drop for Listed {
+impl Drop for RegisteredSession {
     fn drop(&mut self) {
         self.by_id.remove(&self.id);
     }

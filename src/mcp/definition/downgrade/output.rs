@@ -1,12 +1,13 @@
-//! Output schemas that an older client can compile.
+//! Check of output schemas: whether every older client can compile them.
 //!
-//! Clients of the TypeScript SDK v1 compile the output schema of each tool when they list tools, and the list fails if one of
-//! them does not compile. An output schema only describes what comes anyway, so one that is not known to compile there is
-//! dropped for older clients. Known are the keywords of JSON Schema with values of their own types, references within the
-//! schema, and the common part of regular expressions. What gives a schema another address (`$id`, `$anchor`) is not:
-//! two tools with the same one would be checked by the same schema.
+//! Clients of the TypeScript SDK v1 compile the output schema of each tool when they list tools,
+//! and the list fails if one of them does not compile. An output schema only describes results that
+//! are sent anyway, so a schema that is not known to compile there is dropped for older clients.
+//! Known are the keywords of JSON Schema with values of their own types, references within the
+//! schema, and the common part of regular expressions. Keywords that give a schema another address
+//! (`$id`, `$anchor`) are not: two tools with the same one would be checked by the same schema.
 //!
-//! Promises: nothing is followed twice; a schema is bounded by its item.
+//! Invariants: no reference is followed; the size of a schema is bounded by that of its item.
 
 use std::collections::HashSet;
 
@@ -19,7 +20,7 @@ pub(super) fn compiles(schema: &Object) -> bool {
     object_compiles(schema, &Definitions::of(schema))
 }
 
-/// The names that a reference within a schema may lead to.
+/// Names that a reference within a schema may point to.
 struct Definitions([HashSet<String>; 2]);
 
 /// The members of a schema that hold definitions.
@@ -31,11 +32,12 @@ impl Definitions {
         Self(GROUPS.map(|group| root.get_object(group).map(names).unwrap_or_default()))
     }
 
-    /// Whether a reference is to the schema itself or to one of its definitions, by a plain name.
+    /// Whether a reference points to the schema itself or to one of its definitions, by a plain
+    /// name.
     fn has(&self, reference: &str) -> bool {
         let Some(path) = reference.strip_prefix("#/") else { return reference == "#" };
         let Some((group, name)) = path.split_once('/') else { return false };
-        // Whatever an escape or a further step would lead to, few schemas have one.
+        // References with an escape or a further step are rare, so they are not resolved.
         let is_plain = !name.contains(['/', '%', '~']);
         let group = GROUPS.iter().position(|it| *it == group);
         is_plain && group.is_some_and(|at| self.0[at].contains(name))
@@ -57,7 +59,7 @@ fn object_compiles(schema: &Object, definitions: &Definitions) -> bool {
             | "formatExclusiveMaximum" => false,
             "$ref" => json::decode_string(raw).is_some_and(|it| definitions.has(&it)),
             "type" => is_type(raw) || each(&value, |it| is_type(&String::from_utf8_lossy(it))),
-            // Refused without a type, and `[]` is none.
+            // The compiler rejects `nullable` without a type, and `[]` is no type.
             "nullable" => {
                 raw == "true"
                     && schema.has("type")
@@ -108,7 +110,7 @@ fn object_compiles(schema: &Object, definitions: &Definitions) -> bool {
 fn schema_compiles(value: &Bytes, definitions: &Definitions) -> bool {
     matches!(&**value, b"true" | b"false")
         || value.starts_with(b"{")
-            && Object::parse_again(value.clone())
+            && Object::parse_trusted(value.clone())
                 .is_ok_and(|schema| object_compiles(&schema, definitions))
 }
 
@@ -119,7 +121,7 @@ fn each(array: &Bytes, fits: impl Fn(&Bytes) -> bool) -> bool {
 
 fn members(value: &Bytes, fits: impl Fn(&str, &Bytes) -> bool) -> bool {
     let object = Some(value).filter(|value| value.starts_with(b"{"));
-    let object = object.and_then(|value| Object::parse_again(value.clone()).ok());
+    let object = object.and_then(|value| Object::parse_trusted(value.clone()).ok());
     object.is_some_and(|object| object.members().all(|(name, value)| fits(name, &value)))
 }
 
@@ -136,11 +138,11 @@ fn is_type(raw: &str) -> bool {
     json::decode_string(raw).is_some_and(|it| types.contains(&&*it))
 }
 
-/// Whether a regular expression is one in ECMAScript with the flag `u`, as far as it is known here: without backward
-/// references, named groups and properties of characters.
+/// Whether a regular expression is valid in ECMAScript with the flag `u`. Backward references,
+/// named groups and character properties are not supported here and count as invalid.
 fn is_pattern(pattern: &str) -> bool {
     let mut rest = pattern.chars().peekable();
-    // The groups that are open: whether each may be repeated.
+    // For each open group, whether it may be repeated.
     let mut open = Vec::new();
     let mut may_repeat = false;
     while let Some(letter) = rest.next() {
@@ -182,12 +184,12 @@ fn is_pattern(pattern: &str) -> bool {
     open.is_empty()
 }
 
-/// What may follow a backslash anywhere.
+/// Whether the character may follow a backslash anywhere.
 fn is_escape(letter: char) -> bool {
     "dDwWsStnvrf^$\\.*+?()[]{}|/".contains(letter)
 }
 
-/// Takes the rest of `{2,3}`.
+/// Consumes the rest of a count such as `{2,3}`; whether it is valid.
 fn is_count(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> bool {
     let text: String = rest.by_ref().take_while(|letter| *letter != '}').collect();
     let number = |text: &str| {
@@ -202,10 +204,10 @@ fn is_count(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> bool {
     }
 }
 
-/// Takes the rest of `[a-z]`.
+/// Consumes the rest of a class such as `[a-z]`; whether it is valid.
 fn is_class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> bool {
     rest.next_if_eq(&'^');
-    // The letter that a range may begin with.
+    // The character that a range may begin with.
     let (mut before, mut is_first) = (None::<char>, true);
     while let Some(letter) = rest.next() {
         let starts = std::mem::take(&mut is_first);
@@ -219,7 +221,7 @@ fn is_class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> bool {
                 _ => return false,
             },
             '-' if starts => Some('-'),
-            // Between two classes some read a range, and some a dash.
+            // Between two classes some engines read a range, and some a dash.
             '-' if is_range => return false,
             '\\' => match rest.next() {
                 Some(letter) if is_escape(letter) || letter == '-' => match letter {

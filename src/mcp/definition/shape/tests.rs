@@ -1,4 +1,4 @@
-//! The tables against definitions; what real readers make of them is in `tests/interop`.
+//! Tests of the tables with definitions; `tests/interop` tests them with real clients.
 
 use crate::mcp::definition::shape::*;
 
@@ -91,7 +91,7 @@ fn malformed_definition_is_named_by_its_member() {
         (
             Kind::Tool,
             r#"{"name":"a","annotations":{"title":"x","title":"y"}}"#,
-            "`annotations` is not an object whose members each stand once",
+            "`annotations` is not an object without duplicate members",
         ),
         (
             Kind::Tool,

@@ -1,20 +1,21 @@
-//! Strings and numbers that are JSON and that some client cannot read all the same, and dates.
+//! Strings and numbers that are valid JSON but that some clients cannot read, and dates.
 //!
-//! JSON allows half of a surrogate pair in a string (`"\ud800"`), and a number of any size (`1e400`). Readers in Rust and Python
-//! refuse the whole message for the first, those in Rust for the second, too.
+//! JSON allows half of a surrogate pair in a string (`"\ud800"`), and a number of any size
+//! (`1e400`). Parsers in Rust and Python reject the whole message for the first, parsers in Rust
+//! for the second, too.
 
 use crate::json;
-use crate::mcp::definition::shape::Wrong;
+use crate::mcp::definition::shape::Mismatch;
 
-/// Looks for what some client could not read in a text that is JSON.
-pub(super) fn unreadable(text: &[u8]) -> Option<Wrong> {
-    if memchr::memmem::find(text, b"\\u").is_some() && has_half_a_pair(text) {
-        return Some(Wrong::HalfAPair);
+/// Finds the first defect of a JSON text that some client could not read.
+pub(super) fn unreadable(text: &[u8]) -> Option<Mismatch> {
+    if memchr::memmem::find(text, b"\\u").is_some() && has_lone_surrogate(text) {
+        return Some(Mismatch::LoneSurrogate);
     }
-    has_huge_number(text).then_some(Wrong::HugeNumber)
+    has_huge_number(text).then_some(Mismatch::HugeNumber)
 }
 
-fn has_half_a_pair(text: &[u8]) -> bool {
+fn has_lone_surrogate(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     let mut found = false;
     json::rewrite_strings(&text, |string| {
@@ -25,7 +26,7 @@ fn has_half_a_pair(text: &[u8]) -> bool {
     found
 }
 
-/// Whether a number outside of strings is infinite as a double.
+/// Whether a number outside of strings overflows a double.
 fn has_huge_number(text: &[u8]) -> bool {
     let (mut at, mut is_in_string) = (0, false);
     while let Some(byte) = text.get(at) {
@@ -37,7 +38,7 @@ fn has_huge_number(text: &[u8]) -> bool {
                     |byte: &&u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
                 let length = text[at..].iter().take_while(is_number).count();
                 let number = std::str::from_utf8(&text[at..at + length]).unwrap_or_default();
-                // A double takes all numbers of so few characters without an exponent.
+                // Every number of at most `MAX_PLAIN` characters without an exponent fits a double.
                 let may_be_huge = length > MAX_PLAIN || number.contains(['e', 'E']);
                 if may_be_huge && number.parse::<f64>().is_ok_and(f64::is_infinite) {
                     return true;
@@ -52,7 +53,7 @@ fn has_huge_number(text: &[u8]) -> bool {
     false
 }
 
-/// Whether a text is a date with a time and an offset, as RFC 3339 has it; the seconds may be missing.
+/// Whether a text is an RFC 3339 timestamp with an offset; the seconds may be missing.
 pub(super) fn is_timestamp(text: &str) -> bool {
     let Some((date, rest)) = text.split_once('T') else { return false };
     let (time, offset) = match rest.strip_suffix('Z') {
@@ -101,11 +102,11 @@ fn is_time(text: &str) -> bool {
     }
 }
 
-/// A number of so many digits.
+/// Parses a number of exactly `digits` digits.
 fn number(text: &str, digits: usize) -> Option<u32> {
     let is_number = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
 }
 
-/// How many digits fit into a double without an exponent: 308.
+/// Number of digits that fit into a double without an exponent.
 const MAX_PLAIN: usize = 308;

@@ -1,15 +1,17 @@
-//! URIs that every client reads.
+//! Check of URIs: whether every client can read them.
 //!
-//! The specification asks for a URI (RFC 3986). Some readers are looser (any string), some have a reader of their own: Python's
-//! SDK takes a resource's `uri` for an `AnyUrl`, which is WHATWG's URL. Spaces and letters beyond ASCII are common in paths
-//! of files and every reader takes them, so they pass here; what one of the readers refuses does not.
+//! The specification asks for a URI (RFC 3986). Some clients are looser (any string), some have a
+//! parser of their own: Python's SDK parses a resource's `uri` as an `AnyUrl`, which is WHATWG's
+//! URL. Spaces and letters beyond ASCII are common in paths of files and every client accepts them,
+//! so they pass here; a text that one of the clients rejects does not.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What WHATWG's readers take for a slash in URLs of the web and of files.
+/// Characters that WHATWG's parsers take for a slash in URLs of the web and of files.
 const SLASHES: [char; 2] = ['/', '\\'];
 
-/// Whether every reader takes a text as a URI: it has a scheme, no control characters, and an authority that can be one.
+/// Whether every client accepts a text as a URI: it has a scheme, no control characters, and a
+/// possible authority.
 pub(super) fn is_uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
@@ -19,11 +21,11 @@ pub(super) fn is_uri(text: &str) -> bool {
         return false;
     }
     match &*scheme.to_ascii_lowercase() {
-        // WHATWG's readers skip any number of slashes of either kind here.
+        // WHATWG's parsers skip any number of slashes of either kind here.
         "http" | "https" | "ws" | "wss" | "ftp" => {
             is_authority(until(rest.trim_start_matches(SLASHES), &['/', '\\', '?', '#']), is_domain)
         }
-        // They take a backslash for a slash here, too.
+        // WHATWG's parsers take a backslash for a slash here, too.
         "file" => rest
             .strip_prefix(SLASHES)
             .and_then(|rest| rest.strip_prefix(SLASHES))
@@ -38,7 +40,8 @@ pub(super) fn is_uri(text: &str) -> bool {
     }
 }
 
-/// The same, and of the characters of RFC 3986 alone (brackets, which belong to addresses of IPv6, are not among them).
+/// Whether every client accepts a text as a URI and it has only characters of RFC 3986 (without
+/// brackets, which belong to IPv6 addresses).
 pub(super) fn is_plain_uri(text: &str) -> bool {
     let is_allowed = |it: u8| it.is_ascii_alphanumeric() || b"-._~:/?#@!$&'()*+,;=%".contains(&it);
     let mut escapes = text.split('%').skip(1);
@@ -78,7 +81,8 @@ fn is_authority(text: &str, is_host: impl Fn(&str) -> bool) -> bool {
     is_port && is_host(host)
 }
 
-/// A domain or an address. Internationalized names are not among them: whether one is good is more than is read here.
+/// Whether the host is a domain or an address. Internationalized names are not accepted: they are
+/// not validated here.
 fn is_domain(host: &str) -> bool {
     if host.starts_with('[') {
         return is_bracketed(host);
@@ -86,7 +90,7 @@ fn is_domain(host: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let labels = || host.trim_end_matches('.').split('.');
     let last = labels().next_back().unwrap_or_default();
-    // An address is what ends in a number, decimal or hexadecimal.
+    // A host whose last label is a number, decimal or hexadecimal, is an address.
     let is_number = |label: &str| match label.get(..2) {
         Some("0x" | "0X") => label[2..].bytes().all(|it| it.is_ascii_hexdigit()),
         _ => label.bytes().all(|it| it.is_ascii_digit()),
@@ -96,7 +100,7 @@ fn is_domain(host: &str) -> bool {
         && (!is_number(last) || host.parse::<Ipv4Addr>().is_ok())
 }
 
-/// Whether a label says another one in ASCII (`xn--`).
+/// Whether a label is punycode (`xn--`).
 fn is_encoded(label: &str) -> bool {
     label.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("xn--"))
 }
@@ -106,7 +110,7 @@ fn is_bracketed(host: &str) -> bool {
     inside.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
 
-/// The host of a scheme that WHATWG does not know.
+/// Whether a text can be the host of a scheme that is not special in WHATWG's URL standard.
 fn is_opaque_host(host: &str) -> bool {
     is_bracketed(host)
         || !host.is_empty() && !host.contains([' ', '<', '>', '[', '\\', ']', '^', '|', ':'])

@@ -1,12 +1,12 @@
-//! Tokens that are good.
+//! Tests of valid tokens.
 
 use std::time::Duration;
 
 use super::mint::{self, NOW};
-use super::{AUDIENCE, House, settings};
-use crate::policy::tokens::key::{Algorithm, Key, Unfit};
+use super::{AUDIENCE, TestPolicy, settings};
+use crate::policy::tokens::key::{Algorithm, KeyError, VerificationKey};
 use crate::policy::tokens::{Preset, Settings};
-use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
+use crate::policy::{AuthAttempt, AuthError, Credentials, Policy, Principal};
 use crate::sha256::sha256;
 
 fn ann() -> Principal {
@@ -16,17 +16,17 @@ fn ann() -> Principal {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_of_each_algorithm_is_accepted() {
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     for (algorithm, _) in Algorithm::NAMED {
-        assert_eq!(house.enter(&mint::token(algorithm)).await, Ok(ann()), "{algorithm}");
+        assert_eq!(fixture.authenticate(&mint::token(algorithm)).await, Ok(ann()), "{algorithm}");
     }
-    assert_eq!(house.provider.asked(), Vec::<String>::new());
-    house.close().await;
+    assert_eq!(fixture.provider.take_requests(), Vec::<String>::new());
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_may_differ_makes_no_difference() {
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     let with = |header: &str| mint::signed("ES256", header, &mint::claims());
     let headers = [
         r#"{"alg":"ES256","kid":"ES256"}"#,
@@ -35,12 +35,12 @@ async fn what_may_differ_makes_no_difference() {
         r#"{"alg":"ES256","kid":"ES256","typ":"application/at+jwt"}"#,
         // There is one key for this algorithm only.
         r#"{"alg":"ES256"}"#,
-        // What a header brings along is not looked at.
+        // Keys in a header are ignored.
         r#"{"alg":"ES256","kid":"ES256","jku":"https://evil.test/keys","x5u":"https://evil.test/"}"#,
         r#" { "kid" : "ES256" , "alg" : "ES256" , "unknown" : { "a" : [ 1 ] } } "#,
     ];
     for header in headers {
-        assert_eq!(house.enter(&with(header)).await, Ok(ann()), "{header}");
+        assert_eq!(fixture.authenticate(&with(header)).await, Ok(ann()), "{header}");
     }
     let audiences = [
         (format!(r#""aud":"{AUDIENCE}""#), r#""aud":["https://other.test","api://weir"]"#),
@@ -51,26 +51,26 @@ async fn what_may_differ_makes_no_difference() {
     ];
     for (from, to) in audiences {
         let token = mint::token_of(&mint::claims_but(&from, to));
-        assert_eq!(house.enter(&token).await, Ok(ann()), "{to}");
+        assert_eq!(fixture.authenticate(&token).await, Ok(ann()), "{to}");
     }
     let by_curve = mint::signed("EdDSA", r#"{"alg":"Ed25519","kid":"EdDSA"}"#, &mint::claims());
-    assert_eq!(house.enter(&by_curve).await, Ok(ann()));
+    assert_eq!(fixture.authenticate(&by_curve).await, Ok(ann()));
     // An RSA key that does not say its algorithm is for the first one that is allowed.
     let plain = mint::signed("RS256", r#"{"alg":"RS256","kid":"plain"}"#, &mint::claims());
-    assert_eq!(house.enter(&plain).await, Ok(ann()));
-    house.close().await;
+    assert_eq!(fixture.authenticate(&plain).await, Ok(ann()));
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_good_token_is_good_until_it_ends() {
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     let token = mint::token("ES256");
     // Remembered from the first time on.
     for (after, expected) in [(0, true), (600, true), (659, true), (660, false), (0, true)] {
-        let found = house.enter_at(&token, mint::now() + Duration::from_secs(after)).await;
+        let found = fixture.authenticate_at(&token, mint::now() + Duration::from_secs(after)).await;
         assert_eq!(found.is_ok(), expected, "{after}: {found:?}");
     }
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,8 +111,8 @@ async fn each_product_is_taken_at_its_own_words() {
     for (preset, claims, (name, role, application)) in cases {
         let user_claim = preset.user_claim().to_owned();
         let role_claim = preset.role_claim().to_owned();
-        let house =
-            House::open_with(Settings { preset, user_claim, role_claim, ..settings() }).await;
+        let fixture =
+            TestPolicy::open_with(Settings { preset, user_claim, role_claim, ..settings() }).await;
         let audience = match preset {
             Preset::Cognito => String::new(),
             _ => format!(r#","aud":"{AUDIENCE}""#),
@@ -124,35 +124,35 @@ async fn each_product_is_taken_at_its_own_words() {
             application: application.map(|it: &str| format!("corp/{it}").into()),
             ..Principal::new(name, role)
         };
-        assert_eq!(house.enter(&token).await, Ok(expected), "{preset:?}");
-        house.close().await;
+        assert_eq!(fixture.authenticate(&token).await, Ok(expected), "{preset:?}");
+        fixture.close().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_and_a_token_are_told_apart_by_their_form() {
-    let key = crate::policy::keys::Key {
+    let key = crate::policy::keys::ApiKey {
         client: "bob".into(),
         role: "dev".into(),
         sha256: vec![sha256("a.b.c"), sha256("abc")],
         expires: None,
     };
-    let enter = async |providers: Vec<Settings>, shown: &str| {
+    let authenticate = async |providers: Vec<Settings>, shown: &str| {
         let policy = Policy::new(crate::policy::Settings {
             keys: vec![key.clone()],
             providers,
             ..Default::default()
         });
         let arrival =
-            Arrival { credentials: Credentials::Bearer(shown), certificate: None, from: None };
-        policy.enter(arrival, mint::now()).await.map(|found| found.0.name.to_string())
+            AuthAttempt { credentials: Credentials::Bearer(shown), certificate: None, from: None };
+        policy.authenticate(arrival, mint::now()).await.map(|found| found.0.name.to_string())
     };
-    assert_eq!(enter(vec![settings()], "abc").await, Ok("bob".to_owned()));
-    let malformed = crate::policy::tokens::Bad::Form.into();
-    assert_eq!(enter(vec![settings()], "a.b.c").await, Err(malformed));
-    assert_eq!(enter(vec![settings()], "a.b").await, Err(Refusal::Unknown));
+    assert_eq!(authenticate(vec![settings()], "abc").await, Ok("bob".to_owned()));
+    let malformed = crate::policy::tokens::TokenError::Form.into();
+    assert_eq!(authenticate(vec![settings()], "a.b.c").await, Err(malformed));
+    assert_eq!(authenticate(vec![settings()], "a.b").await, Err(AuthError::Unknown));
     // Without providers nothing is a token.
-    assert_eq!(enter(Vec::new(), "a.b.c").await, Ok("bob".to_owned()));
+    assert_eq!(authenticate(Vec::new(), "a.b.c").await, Ok("bob".to_owned()));
 }
 
 /// RFC 7515, A.2 and A.3; RFC 8037, A.4: signatures that others made.
@@ -180,7 +180,7 @@ fn the_signatures_of_the_standards_are_good() {
     for (jwk, message, signature) in cases {
         let jwk = crate::json::Object::parse(jwk).expect("an object");
         let allowed = Algorithm::NAMED.map(|(_, algorithm)| algorithm);
-        let key = Key::from_jwk(&jwk, &allowed).expect("a key");
+        let key = VerificationKey::from_jwk(&jwk, &allowed).expect("a key");
         use base64::Engine;
         let mut signature =
             base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(signature).expect("base64url");
@@ -199,9 +199,9 @@ fn an_rsa_key_has_2048_to_8192_bits() {
         let n = mint::encode(n);
         let jwk = format!(r#"{{"kty":"RSA","n":"{n}","e":"AQAB"}}"#);
         let jwk = crate::json::Object::parse(jwk).expect("an object");
-        Key::from_jwk(&jwk, &[Algorithm::Rs256]).map(|_| bits)
+        VerificationKey::from_jwk(&jwk, &[Algorithm::Rs256]).map(|_| bits)
     };
-    let refused = Unfit::Junk("an RSA key has 2048 to 8192 bits");
+    let refused = KeyError::Malformed("an RSA key has 2048 to 8192 bits");
     assert_eq!([2048, 8192].map(read), [Ok(2048), Ok(8192)]);
     assert_eq!([2047, 8193].map(read), [Err(refused), Err(refused)]);
 }

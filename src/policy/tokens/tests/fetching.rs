@@ -1,12 +1,12 @@
-//! How often keys are fetched, and what holds while they cannot be.
+//! Tests of the fetches of keys: their rate, and the validity of old keys.
 
 use std::time::Duration;
 
 use super::mint;
-use super::{House, Played, settings};
-use crate::policy::Refusal;
-use crate::policy::tokens::Bad;
+use super::{FakeProvider, TestPolicy, settings};
+use crate::policy::AuthError;
 use crate::policy::tokens::Settings;
+use crate::policy::tokens::TokenError;
 
 const KEYS: &str = "https://id.test/keys";
 const METADATA: &str = "https://id.test/a/.well-known/openid-configuration";
@@ -24,94 +24,97 @@ fn naming(id: &str) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn keys_are_fetched_at_the_start_and_every_five_minutes() {
-    let house = House::new(settings(), Played::with_keys(&mint::jwks()));
-    house.settle().await;
-    assert_eq!(house.provider.asked(), [METADATA, KEYS]);
+    let fixture = TestPolicy::new(settings(), FakeProvider::with_keys(&mint::jwks()));
+    fixture.settle().await;
+    assert_eq!(fixture.provider.take_requests(), [METADATA, KEYS]);
     pass(299).await;
-    assert_eq!(house.provider.asked(), Vec::<String>::new());
+    assert_eq!(fixture.provider.take_requests(), Vec::<String>::new());
     pass(2).await;
-    assert_eq!(house.provider.asked(), [KEYS]);
-    // Where they are is asked for again once an hour.
+    assert_eq!(fixture.provider.take_requests(), [KEYS]);
+    // The URL of the keys is discovered again once an hour.
     pass(60 * 60).await;
-    let asked = house.provider.asked();
+    let asked = fixture.provider.take_requests();
     assert_eq!(asked.iter().filter(|asked| **asked == METADATA).count(), 1);
     assert_eq!(asked.len(), 13);
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_unknown_keys_make_one_fetch_in_thirty_seconds() {
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     for round in 0..3 {
         pass(31).await;
-        house.provider.asked();
+        fixture.provider.take_requests();
         for n in 0..3_400 {
-            let found = house.enter(&naming(&format!("made-up-{round}-{n}"))).await;
-            assert_eq!(found, Err(Bad::UnknownKey.into()));
+            let found = fixture.authenticate(&naming(&format!("made-up-{round}-{n}"))).await;
+            assert_eq!(found, Err(TokenError::UnknownKey.into()));
         }
-        assert_eq!(house.provider.asked(), [KEYS]);
+        assert_eq!(fixture.provider.take_requests(), [KEYS]);
     }
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_comes_while_keys_are_fetched_waits_for_that_fetch() {
-    let provider = Played::with_keys(&mint::jwks());
+    let provider = FakeProvider::with_keys(&mint::jwks());
     *provider.delay.lock().unwrap() = Duration::from_secs(2);
-    let house = House::new(settings(), provider);
+    let fixture = TestPolicy::new(settings(), provider);
     let tokens: Vec<_> = (0..50).map(|_| mint::token("ES256")).collect();
-    let all = tokens.iter().map(|token| house.enter(token));
+    let all = tokens.iter().map(|token| fixture.authenticate(token));
     assert!(futures::future::join_all(all).await.iter().all(Result::is_ok));
-    assert_eq!(house.provider.asked(), [METADATA, KEYS]);
-    house.close().await;
+    assert_eq!(fixture.provider.take_requests(), [METADATA, KEYS]);
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_key_is_fetched_when_its_first_token_comes() {
-    let provider =
-        Played::with_keys(&mint::set_of(&[mint::ec_jwk(&mint::keys().other_p256, "old", "P-256")]));
-    let house = House::new(settings(), provider);
+    let provider = FakeProvider::with_keys(&mint::set_of(&[mint::ec_jwk(
+        &mint::keys().other_p256,
+        "old",
+        "P-256",
+    )]));
+    let fixture = TestPolicy::new(settings(), provider);
     pass(31).await;
     let old = mint::signed("other ES256", r#"{"alg":"ES256","kid":"old"}"#, &mint::claims());
-    assert!(house.enter(&old).await.is_ok());
-    house.provider.answers(KEYS, Ok(&mint::jwks()));
-    assert!(house.enter(&mint::token("ES256")).await.is_ok());
+    assert!(fixture.authenticate(&old).await.is_ok());
+    fixture.provider.set_response(KEYS, Ok(&mint::jwks()));
+    assert!(fixture.authenticate(&mint::token("ES256")).await.is_ok());
     // The one that is gone is no longer good, though it was a moment ago and is remembered.
-    assert_eq!(house.enter(&old).await, Err(Bad::UnknownKey.into()));
-    house.close().await;
+    assert_eq!(fixture.authenticate(&old).await, Err(TokenError::UnknownKey.into()));
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn known_keys_go_on_for_a_day_while_the_provider_is_away() {
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     let (known, later) = (mint::token("ES256"), mint::token("EdDSA"));
-    assert!(house.enter(&known).await.is_ok());
-    house.provider.is_away();
+    assert!(fixture.authenticate(&known).await.is_ok());
+    fixture.provider.go_offline();
     pass(24 * 60 * 60 - 10).await;
-    assert!(house.enter(&known).await.is_ok());
-    assert!(house.enter(&later).await.is_ok());
-    assert_eq!(house.enter(&naming("new")).await, Err(Bad::UnknownKey.into()));
+    assert!(fixture.authenticate(&known).await.is_ok());
+    assert!(fixture.authenticate(&later).await.is_ok());
+    assert_eq!(fixture.authenticate(&naming("new")).await, Err(TokenError::UnknownKey.into()));
     pass(20).await;
-    assert_eq!(house.enter(&known).await, Err(Refusal::Unverifiable));
-    assert_eq!(house.enter(&later).await, Err(Refusal::Unverifiable));
+    assert_eq!(fixture.authenticate(&known).await, Err(AuthError::Unverifiable));
+    assert_eq!(fixture.authenticate(&later).await, Err(AuthError::Unverifiable));
     // It is asked again all the while, and no more than once a minute, at two places.
-    let asked = house.provider.asked().len();
+    let asked = fixture.provider.take_requests().len();
     assert!((2 * 1_430..2 * 1_460).contains(&asked), "{asked}");
-    let back = Played::with_keys(&mint::jwks()).answers.lock().unwrap().clone();
-    *house.provider.answers.lock().unwrap() = back;
+    let back = FakeProvider::with_keys(&mint::jwks()).responses.lock().unwrap().clone();
+    *fixture.provider.responses.lock().unwrap() = back;
     pass(61).await;
-    assert!(house.enter(&known).await.is_ok());
-    house.close().await;
+    assert!(fixture.authenticate(&known).await.is_ok());
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_keys_nothing_gets_in_and_nobody_waits_for_long() {
-    let house = House::new(settings(), Played::default());
-    *house.provider.delay.lock().unwrap() = Duration::from_secs(3_600);
+    let fixture = TestPolicy::new(settings(), FakeProvider::default());
+    *fixture.provider.delay.lock().unwrap() = Duration::from_secs(3_600);
     let start = tokio::time::Instant::now();
-    assert_eq!(house.enter(&mint::token("ES256")).await, Err(Refusal::Unverifiable));
+    assert_eq!(fixture.authenticate(&mint::token("ES256")).await, Err(AuthError::Unverifiable));
     assert!(start.elapsed() <= Duration::from_secs(16), "{:?}", start.elapsed());
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +122,7 @@ async fn junk_leaves_the_keys_that_were_there() {
     let private =
         mint::ec_jwk(&mint::keys().p256, "x", "P-256").replace("\"kty\"", "\"d\":\"AA\",\"kty\"");
     let private = mint::set_of(&[private]);
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     let junk = [
         "",
         "<html>",
@@ -133,12 +136,12 @@ async fn junk_leaves_the_keys_that_were_there() {
         &private,
     ];
     for junk in junk {
-        house.provider.answers(KEYS, Ok(junk));
+        fixture.provider.set_response(KEYS, Ok(junk));
         pass(301).await;
-        assert!(!house.provider.asked().is_empty(), "{junk}");
-        assert!(house.enter(&mint::token("ES256")).await.is_ok(), "{junk}");
+        assert!(!fixture.provider.take_requests().is_empty(), "{junk}");
+        assert!(fixture.authenticate(&mint::token("ES256")).await.is_ok(), "{junk}");
     }
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,16 +183,18 @@ async fn a_bad_key_is_left_out_and_takes_no_other_with_it() {
         assert!(left_out[0].what.starts_with("number 2: "), "{left_out:?}");
         let is_for_others =
             ["\"enc\"", "\"sign\"", "P-257", "X25519"].iter().any(|it| bad.contains(it));
-        assert_eq!(left_out[0].is_junk, !is_for_others, "{bad}: {left_out:?}");
+        assert_eq!(left_out[0].is_malformed, !is_for_others, "{bad}: {left_out:?}");
         let token = crate::policy::tokens::key::Algorithm::Es256;
         let found = keys.find(Some("ES256"), token);
-        assert!(matches!(found, crate::policy::tokens::key_set::Found::Key(_)), "{bad}");
+        assert!(matches!(found, crate::policy::tokens::key_set::KeyLookup::Found(_)), "{bad}");
     }
-    let house =
-        House::new(settings(), Played::with_keys(&mint::set_of(&[&bad[..], &[good]].concat())));
-    house.settle().await;
-    assert!(house.enter(&mint::token("ES256")).await.is_ok());
-    house.close().await;
+    let fixture = TestPolicy::new(
+        settings(),
+        FakeProvider::with_keys(&mint::set_of(&[&bad[..], &[good]].concat())),
+    );
+    fixture.settle().await;
+    assert!(fixture.authenticate(&mint::token("ES256")).await.is_ok());
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,29 +202,32 @@ async fn the_second_place_of_metadata_is_asked_when_the_first_is_no_good() {
     let good = r#"{"issuer":"https://id.test/a","jwks_uri":"https://id.test/keys"}"#;
     let foreign = r#"{"issuer":"https://id.test","jwks_uri":"https://evil.test/keys"}"#;
     for first in [Err("404"), Ok("<html>"), Ok(foreign)] {
-        let provider = Played::with_keys(&mint::jwks());
-        provider.answers(METADATA, first);
-        provider.answers(OTHER_METADATA, Ok(good));
-        let house = House::new(settings(), provider);
-        house.settle().await;
-        assert_eq!(house.provider.asked(), [METADATA, OTHER_METADATA, KEYS]);
-        assert!(house.enter(&mint::token("ES256")).await.is_ok());
-        house.close().await;
+        let provider = FakeProvider::with_keys(&mint::jwks());
+        provider.set_response(METADATA, first);
+        provider.set_response(OTHER_METADATA, Ok(good));
+        let fixture = TestPolicy::new(settings(), provider);
+        fixture.settle().await;
+        assert_eq!(fixture.provider.take_requests(), [METADATA, OTHER_METADATA, KEYS]);
+        assert!(fixture.authenticate(&mint::token("ES256")).await.is_ok());
+        fixture.close().await;
     }
-    let provider = Played::with_keys(&mint::jwks());
-    provider.answers(METADATA, Ok(foreign));
-    let house = House::new(settings(), provider);
-    house.settle().await;
-    assert_eq!(house.provider.asked(), [METADATA, OTHER_METADATA]);
-    house.close().await;
+    let provider = FakeProvider::with_keys(&mint::jwks());
+    provider.set_response(METADATA, Ok(foreign));
+    let fixture = TestPolicy::new(settings(), provider);
+    fixture.settle().await;
+    assert_eq!(fixture.provider.take_requests(), [METADATA, OTHER_METADATA]);
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_configured_needs_no_metadata() {
     let jwks_uri = Some(hyper::Uri::from_static(KEYS));
-    let house = House::new(Settings { jwks_uri, ..settings() }, Played::with_keys(&mint::jwks()));
-    house.settle().await;
-    assert_eq!(house.provider.asked(), [KEYS]);
-    assert!(house.enter(&mint::token("ES256")).await.is_ok());
-    house.close().await;
+    let fixture = TestPolicy::new(
+        Settings { jwks_uri, ..settings() },
+        FakeProvider::with_keys(&mint::jwks()),
+    );
+    fixture.settle().await;
+    assert_eq!(fixture.provider.take_requests(), [KEYS]);
+    assert!(fixture.authenticate(&mint::token("ES256")).await.is_ok());
+    fixture.close().await;
 }

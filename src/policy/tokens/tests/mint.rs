@@ -1,4 +1,4 @@
-//! Makes tokens, good ones and any other.
+//! Creates tokens, valid and invalid ones.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,8 +24,8 @@ pub(super) fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(NOW)
 }
 
-/// The provider's keys, and one more of each kind that is somebody else's.
-pub(super) struct Keys {
+/// Keys of the provider, and one more of each kind that belongs to an attacker.
+pub(super) struct MintKeys {
     pub(super) rsa: RsaKeyPair,
     pub(super) other_rsa: RsaKeyPair,
     pub(super) p256: EcdsaKeyPair,
@@ -35,13 +35,13 @@ pub(super) struct Keys {
     pub(super) ed25519: Ed25519KeyPair,
 }
 
-pub(super) fn keys() -> &'static Keys {
-    static KEYS: OnceLock<Keys> = OnceLock::new();
+pub(super) fn keys() -> &'static MintKeys {
+    static KEYS: OnceLock<MintKeys> = OnceLock::new();
     KEYS.get_or_init(|| {
         let rsa = || RsaKeyPair::generate(KeySize::Rsa2048).expect("a key");
         let on =
             |curve: &'static EcdsaSigningAlgorithm| EcdsaKeyPair::generate(curve).expect("a key");
-        Keys {
+        MintKeys {
             rsa: rsa(),
             other_rsa: rsa(),
             p256: on(&ECDSA_P256_SHA256_FIXED_SIGNING),
@@ -85,7 +85,7 @@ pub(super) fn rsa_jwk(key: &RsaKeyPair, id: &str, algorithm: Option<&str>) -> St
     )
 }
 
-/// Modulus and exponent, out of the RSAPublicKey in DER (RFC 8017, A.1.1): two integers in a sequence.
+/// Modulus and exponent of an RSAPublicKey in DER (RFC 8017, A.1.1): two integers in a sequence.
 pub(super) fn rsa_numbers(key: &RsaKeyPair) -> (Vec<u8>, Vec<u8>) {
     let (sequence, _) = tlv(key.public_key().as_ref());
     let (n, rest) = tlv(sequence);
@@ -173,14 +173,14 @@ fn rsa(key: &RsaKeyPair, padding: &'static dyn RsaEncoding, message: &[u8]) -> V
     signature
 }
 
-/// A token that is signed with a secret that everybody knows: HMAC over a public key.
+/// A token signed with a public secret: HMAC over a public key.
 pub(super) fn hmac_signed(header: &str, claims: &str, secret: &[u8]) -> String {
     let message = format!("{}.{}", encode(header), encode(claims));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
     format!("{message}.{}", encode(hmac::sign(&key, message.as_bytes())))
 }
 
-/// The provider's RSA key as everybody can have it.
+/// Public RSA key of the provider.
 pub(super) fn public_rsa() -> Vec<u8> {
     keys().rsa.public_key().as_ref().to_vec()
 }

@@ -1,16 +1,16 @@
-//! Tokens that are not good: each is refused for its own reason, and makes nobody fetch anything.
+//! Tests of invalid tokens: each is refused for its own reason, and causes no fetch.
 
 use proptest::prelude::*;
 
 use super::mint::{self, NOW, claims, claims_but, encode, hmac_signed, signed, token, token_of};
-use super::{AUDIENCE, House, ISSUER, settings};
-use crate::policy::Refusal;
-use crate::policy::tokens::Bad::{self, *};
-use crate::policy::tokens::compact::Compact;
+use super::{AUDIENCE, ISSUER, TestPolicy, settings};
+use crate::policy::AuthError;
+use crate::policy::tokens::TokenError::{self, *};
+use crate::policy::tokens::jws::CompactJws;
 use crate::policy::tokens::{self, Preset, Settings, is_token};
 
 /// A bad token: what it tries, itself, and why it is refused.
-type Row = (&'static str, String, Bad);
+type Row = (&'static str, String, TokenError);
 
 /// A good signature under this header.
 fn headed(header: &str) -> String {
@@ -41,7 +41,7 @@ fn flipped(at: usize, bit: usize) -> String {
     })
 }
 
-/// What is wrong with the form and the header.
+/// Defects of the form and the header.
 fn misshapen() -> Vec<Row> {
     let good = token("ES256");
     let [header, payload, signature] =
@@ -114,7 +114,7 @@ fn misshapen() -> Vec<Row> {
     ]
 }
 
-/// The same signature, written in another way.
+/// Another encoding of the same signature.
 fn with_stray_bits(part: &str) -> String {
     // 64 bytes: the last of 86 characters carries two bits.
     let (rest, last) = part.split_at(part.len() - 1);
@@ -127,7 +127,7 @@ fn with_stray_bits(part: &str) -> String {
     format!("{rest}{next}")
 }
 
-/// What is wrong with the signature and its key.
+/// Defects of the signature and its key.
 fn unsigned() -> Vec<Row> {
     let public = mint::public_rsa();
     let jwk = mint::ec_jwk(&mint::keys().other_p256, "ES256", "P-256");
@@ -311,7 +311,7 @@ fn der_like() -> Vec<u8> {
     [&[0x30, 0x44, 0x02, 0x20][..], &[1; 32], &[0x02, 0x20], &[1; 32]].concat()
 }
 
-/// What is wrong with the claims.
+/// Defects of the claims.
 fn misclaimed() -> Vec<Row> {
     let end = format!(r#""exp":{}"#, NOW + 600);
     let with_end = |exp: &str| token_of(&claims_but(&end, exp));
@@ -379,15 +379,15 @@ fn misclaimed() -> Vec<Row> {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_token_is_refused_for_its_own_reason_and_makes_nobody_fetch() {
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     let rows = [misshapen(), unsigned(), misclaimed()].concat();
     assert!(rows.len() >= 60, "{}", rows.len());
     let mut otherwise = Vec::new();
     for (what, token, why) in &rows {
-        let found = house.enter(token).await;
-        // What has not even the form is looked for among the keys.
+        let found = fixture.authenticate(token).await;
+        // A credential without the form of a token is looked up among the keys.
         let expected = match why {
-            Form if !is_token(token) => Refusal::Unknown,
+            Form if !is_token(token) => AuthError::Unknown,
             why => (*why).into(),
         };
         if found != Err(expected) {
@@ -395,37 +395,41 @@ async fn a_bad_token_is_refused_for_its_own_reason_and_makes_nobody_fetch() {
         }
     }
     assert_eq!(otherwise, []);
-    assert_eq!(house.provider.asked(), Vec::<String>::new());
-    house.close().await;
+    assert_eq!(fixture.provider.take_requests(), Vec::<String>::new());
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_bit_of_a_token_counts() {
-    let house = House::open().await;
+    let fixture = TestPolicy::open().await;
     for part in 0..3 {
         for bit in 0..8 * 64 {
             let token = flipped(part, bit);
-            let found = house.enter(&token).await;
+            let found = fixture.authenticate(&token).await;
             assert!(found.is_err(), "part {part}, bit {bit}: {token}");
         }
     }
     let good = token("ES256");
     for cut in 1..good.len() {
-        assert!(house.enter(&good[..cut]).await.is_err(), "{cut}");
+        assert!(fixture.authenticate(&good[..cut]).await.is_err(), "{cut}");
     }
-    assert!(house.enter(&good).await.is_ok());
-    house.close().await;
+    assert!(fixture.authenticate(&good).await.is_ok());
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_algorithm_that_is_not_allowed_is_refused() {
     let only = vec![tokens::Algorithm::Rs256];
-    let house = House::open_with(Settings { algorithms: only, ..settings() }).await;
-    assert!(house.enter(&token("RS256")).await.is_ok());
+    let fixture = TestPolicy::open_with(Settings { algorithms: only, ..settings() }).await;
+    assert!(fixture.authenticate(&token("RS256")).await.is_ok());
     for other in ["RS384", "PS256", "ES256", "EdDSA"] {
-        assert_eq!(house.enter(&token(other)).await, Err(Bad::Algorithm.into()), "{other}");
+        assert_eq!(
+            fixture.authenticate(&token(other)).await,
+            Err(TokenError::Algorithm.into()),
+            "{other}"
+        );
     }
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,28 +444,28 @@ async fn a_products_other_tokens_are_refused() {
         (Preset::Entra, r#""oid":"o","nonce":"n""#),
         (Preset::Auth0, r#""nonce":"n""#),
     ] {
-        let house = House::open_with(Settings { preset, ..settings() }).await;
+        let fixture = TestPolicy::open_with(Settings { preset, ..settings() }).await;
         let token = token_of(&claims_but("\"sub\"", &format!(r#"{claims},"sub""#)));
-        assert_eq!(house.enter(&token).await, Err(Use.into()), "{preset:?}: {claims}");
-        house.close().await;
+        assert_eq!(fixture.authenticate(&token).await, Err(Use.into()), "{preset:?}: {claims}");
+        fixture.close().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_stands_for_the_audience_only_where_the_product_has_none() {
-    let house = House::open_with(Settings { preset: Preset::Cognito, ..settings() }).await;
+    let fixture = TestPolicy::open_with(Settings { preset: Preset::Cognito, ..settings() }).await;
     let audience = format!(r#""aud":"{AUDIENCE}""#);
     for (claims, good) in [
         (r#""token_use":"access","client_id":"api://weir""#, true),
         (r#""token_use":"access","client_id":"other""#, false),
-        // Where it names an audience, that counts.
+        // If the token names an audience, that one counts.
         (r#""token_use":"access","client_id":"api://weir","aud":"other""#, false),
     ] {
-        let found = house.enter(&token_of(&claims_but(&audience, claims))).await;
+        let found = fixture.authenticate(&token_of(&claims_but(&audience, claims))).await;
         assert_eq!(found.is_ok(), good, "{claims}: {found:?}");
         assert!(good || found == Err(Audience.into()));
     }
-    house.close().await;
+    fixture.close().await;
 }
 
 proptest! {
@@ -474,7 +478,7 @@ proptest! {
         let encoded = parts.iter().map(encode).collect::<Vec<_>>().join(".");
         let headed = format!("{}.{}.AA", encode(&header), encode(claims()));
         for shown in [encoded, text, headed] {
-            if let Ok(read) = Compact::parse(&shown) {
+            if let Ok(read) = CompactJws::parse(&shown) {
                 prop_assert!(is_token(&shown));
                 prop_assert_eq!(shown.rsplit_once('.').map(|(signed, _)| signed.as_bytes()), Some(read.signed));
             }

@@ -1,22 +1,22 @@
-//! From claims to roles.
+//! Tests of the mapping from claims to roles.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::mint;
-use super::{House, settings};
+use super::{TestPolicy, settings};
 use crate::mcp::kind::Kind;
-use crate::mcp::pattern::Rules;
-use crate::policy::Refusal;
-use crate::policy::role::{MAX_JOINED, NO_ROLE, Role, Roles};
-use crate::policy::tokens::{Bad, Settings};
+use crate::mcp::pattern::AllowDeny;
+use crate::policy::AuthError;
+use crate::policy::role::{MAX_COMBINATIONS, NO_ROLE, Role, Roles};
+use crate::policy::tokens::{Settings, TokenError};
 
 /// The role of who shows a token with this in place of its roles.
 async fn role_of(settings: Settings, claim: &str) -> String {
-    let house = House::open_with(settings).await;
+    let fixture = TestPolicy::open_with(settings).await;
     let token = mint::token_of(&mint::claims_but(r#""roles":["devs"]"#, claim));
-    let found = house.enter(&token).await.expect("a good token").role;
-    house.close().await;
+    let found = fixture.authenticate(&token).await.expect("a good token").role;
+    fixture.close().await;
     found.to_string()
 }
 
@@ -74,10 +74,10 @@ async fn a_user_is_one_plain_text() {
         r#""subject":"ann""#,
         &long,
     ] {
-        let house = House::open().await;
+        let fixture = TestPolicy::open().await;
         let token = mint::token_of(&mint::claims_but(r#""sub":"ann""#, claim));
-        assert_eq!(house.enter(&token).await, Err(Bad::User.into()), "{claim}");
-        house.close().await;
+        assert_eq!(fixture.authenticate(&token).await, Err(TokenError::User.into()), "{claim}");
+        fixture.close().await;
     }
 }
 
@@ -95,13 +95,13 @@ async fn a_token_without_a_required_scope_is_told_all_of_them() {
         (r#""scope":7"#, false),
         (r#""a":1"#, false),
     ] {
-        let house = House::open_with(required()).await;
+        let fixture = TestPolicy::open_with(required()).await;
         let token = mint::token_of(&mint::claims_but(r#""scope":"mcp.use openid""#, claim));
-        let expected = Err(Refusal::Scope("mcp.use mcp.write".into()));
-        let found = house.enter(&token).await;
+        let expected = Err(AuthError::Scope("mcp.use mcp.write".into()));
+        let found = fixture.authenticate(&token).await;
         assert_eq!(found.is_ok(), is_enough, "{claim}");
         assert!(is_enough || found == expected, "{claim}");
-        house.close().await;
+        fixture.close().await;
     }
 }
 
@@ -112,14 +112,14 @@ fn set(names: &[&str]) -> BTreeSet<Arc<str>> {
 #[test]
 fn several_roles_are_the_union_of_allows_less_the_union_of_denies() {
     let role = |allow: &[&str], deny: &[&str]| Role {
-        prompts: Rules::new(allow, deny),
+        prompts: AllowDeny::new(allow, deny),
         ..Role::default()
     };
     let roles = Roles::new([
         ("a".to_owned(), role(&["hub/*"], &["hub/secret"])),
         ("b".to_owned(), role(&["hub/secret", "x/*"], &[])),
     ]);
-    let name = roles.join(&set(&["b", "a"])).expect("room");
+    let name = roles.combine(&set(&["b", "a"])).expect("room");
     assert_eq!(&*name, "a+b");
     let both = roles.get(&name).0;
     let allows =
@@ -127,8 +127,8 @@ fn several_roles_are_the_union_of_allows_less_the_union_of_denies() {
     assert!(allows("hub", "a") && allows("x", "a"));
     assert!(!allows("hub", "secret") && !allows("y", "a"));
     assert!(!both.allows(Kind::Tool, &"hub".parse().expect("a name"), "a"));
-    assert_eq!(roles.join(&set(&["a"])).as_deref(), Some("a"));
-    assert_eq!(*roles.get(&roles.join(&set(&[])).expect("room")).0, Role::default());
+    assert_eq!(roles.combine(&set(&["a"])).as_deref(), Some("a"));
+    assert_eq!(*roles.get(&roles.combine(&set(&[])).expect("room")).0, Role::default());
 }
 
 #[test]
@@ -136,10 +136,10 @@ fn combinations_of_roles_are_bounded() {
     let names: Vec<String> = (0..2_000).map(|n| format!("r{n}")).collect();
     let roles = Roles::new(names.iter().map(|name| (name.clone(), Role::everything())));
     let pair = |n: usize| set(&["r0", &names[n]]);
-    for n in 1..=MAX_JOINED {
-        assert!(roles.join(&pair(n)).is_some(), "{n}");
+    for n in 1..=MAX_COMBINATIONS {
+        assert!(roles.combine(&pair(n)).is_some(), "{n}");
     }
-    assert_eq!(roles.join(&pair(MAX_JOINED + 1)), None);
-    assert!(roles.join(&pair(1)).is_some());
-    assert!(roles.join(&set(&["r7"])).is_some());
+    assert_eq!(roles.combine(&pair(MAX_COMBINATIONS + 1)), None);
+    assert!(roles.combine(&pair(1)).is_some());
+    assert!(roles.combine(&set(&["r7"])).is_some());
 }

@@ -1,9 +1,7 @@
-//! Subscriptions to resources, as a legacy client makes them: a request for each.
+//! Resource subscriptions to a legacy server: one request for each URI.
 //!
-//! Promises: what is wanted is asked for and what is not wanted any more is ended; of each URI one request
-//! is under way at a time.
-//!
-//! Knows nothing of: who wants what.
+//! Invariants: each wanted URI is subscribed and each unwanted one unsubscribed; each URI has at
+//! most one request in flight.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,19 +12,20 @@ use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
 use crate::json::{self, Object};
-use crate::mcp::call::Outcome;
-use crate::upstream::message::{Answer, Cancel, Failure, Outgoing, Wire};
-use crate::upstream::session::legacy::Dialect;
-use crate::upstream::subscriptions::{Interest, PATIENCE, sleep_until};
+use crate::mcp::call::ResponseOutcome;
+use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::session::legacy::LegacyDialect;
+use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, SubscriptionRegistry, sleep_until};
+use crate::upstream::transport::Transport;
 
-/// How a URI stands on this connection.
+/// State of a URI on this connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
-    Making,
-    Held,
-    Ending,
-    /// It could not be made, and is tried again then.
-    Resting(Instant),
+enum UriState {
+    Subscribing,
+    Subscribed,
+    Unsubscribing,
+    /// The subscription failed, and is tried again at this time.
+    Failed(Instant),
 }
 
 #[expect(
@@ -34,57 +33,65 @@ enum Place {
     reason = "there is one at a time, and it is taken apart at once"
 )]
 enum Event {
-    Done(Arc<str>, Result<Answer, Failure>),
-    Look,
+    Done(Arc<str>, Result<TransportResponse, TransportError>),
+    Recheck,
 }
 
-impl Dialect {
-    /// Keeps the server subscribed to what is wanted until the connection is over. Returns why it must be
-    /// opened again, if it must.
-    pub(in crate::upstream) async fn follow(&self, wire: Wire, interest: &Interest) -> String {
-        let mut news = interest.news();
-        interest.begin_anew();
-        let mut places: HashMap<Arc<str>, Place> = HashMap::new();
-        let mut open = FuturesUnordered::new();
+impl LegacyDialect {
+    /// Subscribes the server's resources as the registry wants them, until the connection is over.
+    /// Returns the reason why it must be opened again, if it must.
+    pub(in crate::upstream) async fn sync_subscriptions(
+        &self,
+        transport: Transport,
+        registry: &SubscriptionRegistry,
+    ) -> String {
+        let mut changes = registry.changes();
+        registry.reset();
+        let mut states: HashMap<Arc<str>, UriState> = HashMap::new();
+        let mut in_flight = FuturesUnordered::new();
         loop {
-            news.borrow_and_update();
+            changes.borrow_and_update();
             let now = Instant::now();
-            places.retain(|_, place| !matches!(place, Place::Resting(until) if *until <= now));
-            let wanted = interest.wanted();
+            states.retain(|_, state| !matches!(state, UriState::Failed(until) if *until <= now));
+            let wanted = registry.desired();
             let mut more_to_end = false;
-            for (uri, place) in places.iter_mut().filter(|(_, place)| **place == Place::Held) {
-                // Held also for whoever came only now.
-                if !wanted.uris.contains(uri) || !interest.held(uri) {
-                    more_to_end = open.len() >= WIDTH;
+            for (uri, state) in
+                states.iter_mut().filter(|(_, state)| **state == UriState::Subscribed)
+            {
+                // This also confirms the subscription to subscribers that were added only now.
+                if !wanted.uris.contains(uri) || !registry.on_accepted(uri) {
+                    more_to_end = in_flight.len() >= MAX_IN_FLIGHT;
                     if more_to_end {
                         break;
                     }
-                    *place = Place::Ending;
-                    open.push(self.tell(&wire, UNSUBSCRIBE, uri.clone()));
+                    *state = UriState::Unsubscribing;
+                    in_flight.push(self.send(&transport, UNSUBSCRIBE, uri.clone()));
                 }
             }
-            let is_new = |uri: &Arc<str>| !places.contains_key(uri);
+            let is_new = |uri: &Arc<str>| !states.contains_key(uri);
             let mut new: Vec<_> = wanted.uris.into_iter().filter(is_new).collect();
             loop {
-                while open.len() < WIDTH
+                while in_flight.len() < MAX_IN_FLIGHT
                     && let Some(uri) = new.pop()
                 {
-                    places.insert(uri.clone(), Place::Making);
-                    open.push(self.tell(&wire, SUBSCRIBE, uri));
+                    states.insert(uri.clone(), UriState::Subscribing);
+                    in_flight.push(self.send(&transport, SUBSCRIBE, uri));
                 }
-                let resting = places.values().filter_map(|place| match place {
-                    Place::Resting(until) => Some(*until),
+                let resting = states.values().filter_map(|state| match state {
+                    UriState::Failed(until) => Some(*until),
                     _ => None,
                 });
                 let until = resting.chain(wanted.until).min();
                 let event = tokio::select! {
                     biased;
-                    Some((uri, came)) = open.next(), if !open.is_empty() => Event::Done(uri, came),
-                    Ok(()) = news.changed() => Event::Look,
-                    () = sleep_until(until) => Event::Look,
+                    Some((uri, result)) = in_flight.next(), if !in_flight.is_empty() => {
+                        Event::Done(uri, result)
+                    }
+                    Ok(()) = changes.changed() => Event::Recheck,
+                    () = sleep_until(until) => Event::Recheck,
                 };
-                let Event::Done(uri, came) = event else { break };
-                match self.settle(interest, &mut places, uri, came) {
+                let Event::Done(uri, result) = event else { break };
+                match self.apply_result(registry, &mut states, uri, result) {
                     Ok(is_settled) if is_settled && !more_to_end => {}
                     Ok(_) => break,
                     Err(reason) => return reason,
@@ -93,66 +100,66 @@ impl Dialect {
         }
     }
 
-    /// Takes what came of a request. Tells whether nothing else has to be done about it now; an error is
-    /// why the connection must be opened again.
-    fn settle(
+    /// Applies the result of a request. Returns whether nothing else has to be done for the URI
+    /// now; an error is the reason why the connection must be opened again.
+    fn apply_result(
         &self,
-        interest: &Interest,
-        places: &mut HashMap<Arc<str>, Place>,
+        registry: &SubscriptionRegistry,
+        states: &mut HashMap<Arc<str>, UriState>,
         uri: Arc<str>,
-        came: Result<Answer, Failure>,
+        result: Result<TransportResponse, TransportError>,
     ) -> Result<bool, String> {
-        if places.get(&uri) == Some(&Place::Ending) {
-            places.remove(&uri);
-            return match came {
-                Err(Failure::Stale(reason)) => Err(reason),
-                // Somebody may want it again.
+        if states.get(&uri) == Some(&UriState::Unsubscribing) {
+            states.remove(&uri);
+            return match result {
+                Err(TransportError::SessionLost(reason)) => Err(reason),
+                // A client may want the URI again.
                 _ => Ok(false),
             };
         }
-        match came {
-            Ok(Answer { outcome: Outcome::Result(_), .. }) => {
-                let is_wanted = interest.held(&uri);
-                places.insert(uri, Place::Held);
+        match result {
+            Ok(TransportResponse { outcome: ResponseOutcome::Result(_), .. }) => {
+                let is_wanted = registry.on_accepted(&uri);
+                states.insert(uri, UriState::Subscribed);
                 Ok(is_wanted)
             }
-            Ok(Answer { outcome: Outcome::Error(error), .. }) => {
-                places.remove(&uri);
-                interest.refused(&uri, Some(error));
+            Ok(TransportResponse { outcome: ResponseOutcome::Error(error), .. }) => {
+                states.remove(&uri);
+                registry.on_refused(&uri, Some(error));
                 Ok(true)
             }
-            Err(Failure::Stale(reason)) => Err(reason),
+            Err(TransportError::SessionLost(reason)) => Err(reason),
             Err(failure) => {
-                interest.failed(&uri, &failure.into_reason());
-                places.insert(uri, Place::Resting(Instant::now() + AGAIN));
+                registry.on_failed(&uri, &failure.into_reason());
+                states.insert(uri, UriState::Failed(Instant::now() + RETRY_AFTER));
                 Ok(true)
             }
         }
     }
 
-    async fn tell(
+    async fn send(
         &self,
-        wire: &Wire,
+        transport: &Transport,
         method: &'static str,
         uri: Arc<str>,
-    ) -> (Arc<str>, Result<Answer, Failure>) {
+    ) -> (Arc<str>, Result<TransportResponse, TransportError>) {
         let mut params = Object::new();
         params.set("uri", json::quote(&uri));
-        let request = Outgoing {
-            cancel: Cancel::Notify,
+        let request = OutboundRequest {
+            cancel: CancelMode::Notify,
             resume: true,
-            ..Outgoing::new(method, params, self.headers())
+            ..OutboundRequest::new(method, params, self.headers())
         };
-        let came = timeout(PATIENCE, wire.exchange(request)).await;
-        (uri, self.read(came.unwrap_or(Err(Failure::TimedOut(PATIENCE)))))
+        let result = timeout(ACCEPT_TIMEOUT, transport.exchange(request)).await;
+        (uri, self.interpret(result.unwrap_or(Err(TransportError::TimedOut(ACCEPT_TIMEOUT)))))
     }
 }
 
 const SUBSCRIBE: &str = "resources/subscribe";
 const UNSUBSCRIBE: &str = "resources/unsubscribe";
 
-/// With how many requests under way no further resource is subscribed to.
-const WIDTH: usize = 16;
+/// Maximum number of requests in flight.
+const MAX_IN_FLIGHT: usize = 16;
 
-/// When a subscription that could not be made is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Pause after which a failed subscription is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);

@@ -1,10 +1,10 @@
-//! Subscriptions to resources, and to tasks, as a modern client makes them: a listen that names them all.
+//! Subscriptions to resources and tasks of a modern server: one `subscriptions/listen` request that
+//! names them all.
 //!
-//! What is listened to cannot be changed, so a listen with the new names is opened beside the old one,
-//! which closes once the new one is acknowledged: nothing goes unheard in between. It is apart from the
-//! listen for changes of lists, which lives as long as the connection.
-//!
-//! Knows nothing of: who wants what.
+//! The filter of a listen request cannot be changed. A request with the new names is therefore
+//! opened beside the old one, which is closed once the new one is acknowledged, so no update is
+//! lost in between. List changes have a listen request of their own, which lasts as long as the
+//! connection.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -16,116 +16,132 @@ use tokio::time::{Instant, timeout};
 
 use crate::json::{self, Object};
 use crate::jsonrpc;
-use crate::mcp::call::Outcome;
+use crate::mcp::call::ResponseOutcome;
 use crate::mcp::capabilities;
 use crate::mcp::kind::RESOURCE_SUBSCRIPTIONS;
 use crate::mcp::task::TASK_IDS;
-use crate::upstream::message::{Answer, Failure, Outgoing, Wire};
-use crate::upstream::session::connection::{error_code, error_text};
-use crate::upstream::session::modern::{Dialect, cancel_on, dressed_declaring};
-use crate::upstream::subscriptions::{Interest, PATIENCE, Wanted, sleep_until};
+use crate::upstream::message::error_code;
+use crate::upstream::message::error_text;
+use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::session::modern::{ModernDialect, cancel_mode, request_declaring};
+use crate::upstream::subscriptions::{
+    ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry, sleep_until,
+};
+use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{LISTEN_AGAIN, next_pause};
 
-/// An open listen.
-struct Listen<'a> {
-    /// What the server has agreed to tell of.
-    honored: HashSet<Arc<str>>,
-    /// Its end. It has to be polled for the server to be heard.
-    end: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send + 'a>>,
+/// Open listen request.
+struct ListenRequest<'a> {
+    /// Resources or tasks that the server has accepted.
+    accepted_names: HashSet<Arc<str>>,
+    /// End of the request. It has to be polled for notifications to be received.
+    end: Pin<Box<dyn Future<Output = Result<TransportResponse, TransportError>> + Send + 'a>>,
     since: Instant,
 }
 
-/// How opening a listen went.
-enum Opened<'a> {
-    Acknowledged(Listen<'a>),
-    /// With the error object that it was answered with.
+/// Outcome of opening a listen request.
+enum ListenOutcome<'a> {
+    Acknowledged(ListenRequest<'a>),
+    /// Refused with this error object.
     Refused(Bytes),
-    Failed(Failure),
+    Failed(TransportError),
 }
 
 enum Event {
-    Look,
-    Ended(Result<Answer, Failure>),
+    Recheck,
+    Ended(Result<TransportResponse, TransportError>),
 }
 
-impl Dialect {
-    /// Keeps the server subscribed to what is wanted until the connection is over. Returns why it must be
-    /// opened again, if it must.
-    pub(in crate::upstream) async fn follow(&self, wire: Wire, interest: &Interest) -> String {
-        self.keep(wire, interest, RESOURCE_SUBSCRIPTIONS).await
-    }
-
-    /// The same of tasks.
-    pub(in crate::upstream) async fn follow_tasks(
+impl ModernDialect {
+    /// Subscribes the server's resources as the registry wants them, until the connection is over.
+    /// Returns the reason why it must be opened again, if it must.
+    pub(in crate::upstream) async fn sync_subscriptions(
         &self,
-        wire: Wire,
-        interest: &Interest,
+        transport: Transport,
+        registry: &SubscriptionRegistry,
     ) -> String {
-        self.keep(wire, interest, TASK_IDS).await
+        self.sync_listen(transport, registry, RESOURCE_SUBSCRIPTIONS).await
     }
 
-    /// Keeps a listen open whose filter names in `member` what is wanted.
-    async fn keep(&self, wire: Wire, interest: &Interest, member: &'static str) -> String {
-        let mut news = interest.news();
-        interest.begin_anew();
-        let mut current: Option<Listen<'_>> = None;
-        // How many new names go into one listen: fewer where the server refuses them together.
+    /// Subscribes to the tasks that the registry wants, until the connection is over. Returns the
+    /// reason why it must be opened again, if it must.
+    pub(in crate::upstream) async fn sync_task_subscriptions(
+        &self,
+        transport: Transport,
+        registry: &SubscriptionRegistry,
+    ) -> String {
+        self.sync_listen(transport, registry, TASK_IDS).await
+    }
+
+    /// Keeps a listen request open whose filter lists the wanted names in `member`.
+    async fn sync_listen(
+        &self,
+        transport: Transport,
+        registry: &SubscriptionRegistry,
+        member: &'static str,
+    ) -> String {
+        let mut changes = registry.changes();
+        registry.reset();
+        let mut current: Option<ListenRequest<'_>> = None;
+        // Maximum number of new names in one request: fewer if the server refuses them together.
         let mut step = usize::MAX;
-        let (mut pause, mut rest_until) = (LISTEN_AGAIN, None);
+        let (mut pause, mut retry_at) = (LISTEN_AGAIN, None);
         loop {
-            news.borrow_and_update();
-            let Wanted { uris: wanted, until } = interest.wanted();
+            changes.borrow_and_update();
+            let DesiredSubscriptions { uris: wanted, until } = registry.desired();
             if wanted.is_empty() {
                 current = None;
             }
-            let honored = current.as_ref().map(|listen| &listen.honored);
-            let old = wanted.iter().filter(|uri| honored.is_some_and(|it| it.contains(*uri)));
+            let accepted_names = current.as_ref().map(|listen| &listen.accepted_names);
+            let old =
+                wanted.iter().filter(|uri| accepted_names.is_some_and(|it| it.contains(*uri)));
             let mut names: HashSet<Arc<str>> = old.cloned().collect();
-            // Held also for whoever came only now.
+            // This also confirms the subscription to subscribers that were added only now.
             for uri in &names {
-                interest.held(uri);
+                registry.on_accepted(uri);
             }
-            let is_narrower = honored.is_some_and(|honored| names.len() < honored.len());
+            let is_narrower =
+                accepted_names.is_some_and(|accepted_names| names.len() < accepted_names.len());
             let new = wanted.into_iter().filter(|uri| !names.contains(uri)).take(step);
             let new: Vec<_> = new.collect();
-            if rest_until.is_none() && (is_narrower || !new.is_empty()) {
+            if retry_at.is_none() && (is_narrower || !new.is_empty()) {
                 names.extend(new.iter().cloned());
-                match self.open(&wire, interest, member, names, &mut current).await {
-                    Opened::Acknowledged(listen) => {
+                match self.open(&transport, registry, member, names, &mut current).await {
+                    ListenOutcome::Acknowledged(listen) => {
                         for uri in &new {
-                            if listen.honored.contains(uri) {
-                                interest.held(uri);
+                            if listen.accepted_names.contains(uri) {
+                                registry.on_accepted(uri);
                             } else {
-                                interest.refused(uri, None);
+                                registry.on_refused(uri, None);
                             }
                         }
-                        // Only now does the old one close.
+                        // The old request is closed only now.
                         current = Some(listen);
                         step = step.saturating_mul(2);
                         continue;
                     }
-                    Opened::Failed(Failure::Stale(reason)) => return reason,
-                    Opened::Failed(failure) => {
+                    ListenOutcome::Failed(TransportError::SessionLost(reason)) => return reason,
+                    ListenOutcome::Failed(failure) => {
                         let reason = failure.into_reason();
-                        new.iter().for_each(|uri| interest.failed(uri, &reason));
-                        rest_until = Some(Instant::now() + pause);
+                        new.iter().for_each(|uri| registry.on_failed(uri, &reason));
+                        retry_at = Some(Instant::now() + pause);
                         pause = next_pause(pause, Instant::now());
                     }
-                    Opened::Refused(error) => {
+                    ListenOutcome::Refused(error) => {
                         let unknown = error_code(&error) == Some(jsonrpc::code::METHOD_NOT_FOUND);
-                        tracing::debug!(error = error_text(&error), "a listen is refused");
+                        tracing::debug!(error = error_text(&error), "subscription refused");
                         if new.len() > 1 && !unknown {
-                            // One of them may be to blame.
+                            // One of the names may be the cause.
                             step = new.len() / 2;
                         } else {
                             let error = (!unknown).then_some(error);
-                            new.iter().for_each(|uri| interest.refused(uri, error.clone()));
+                            new.iter().for_each(|uri| registry.on_refused(uri, error.clone()));
                         }
                         if !new.is_empty() {
                             continue;
                         }
-                        // It would not even take fewer: the old one stays.
-                        rest_until = Some(Instant::now() + pause);
+                        // The server refused even fewer names: the old request stays open.
+                        retry_at = Some(Instant::now() + pause);
                         pause = next_pause(pause, Instant::now());
                     }
                 }
@@ -133,82 +149,91 @@ impl Dialect {
             let event = tokio::select! {
                 biased;
                 ended = end_of(&mut current) => Event::Ended(ended),
-                Ok(()) = news.changed() => Event::Look,
-                () = sleep_until(until) => Event::Look,
-                () = sleep_until(rest_until) => {
-                    rest_until = None;
-                    Event::Look
+                Ok(()) = changes.changed() => Event::Recheck,
+                () = sleep_until(until) => Event::Recheck,
+                () = sleep_until(retry_at) => {
+                    retry_at = None;
+                    Event::Recheck
                 }
             };
             let Event::Ended(ended) = event else { continue };
-            if let Err(Failure::Stale(reason)) = ended {
+            if let Err(TransportError::SessionLost(reason)) = ended {
                 return reason;
             }
-            tracing::debug!(?ended, "a subscription has ended");
+            tracing::debug!(?ended, "subscription ended");
             let since = current.take().map_or_else(Instant::now, |listen| listen.since);
-            interest.begin_anew();
-            rest_until = Some(Instant::now() + pause);
+            registry.reset();
+            retry_at = Some(Instant::now() + pause);
             pause = next_pause(pause, since);
         }
     }
 
-    /// Opens a listen for these names and waits for its acknowledgment, while the old one is still heard.
+    /// Opens a listen request for these names and waits for its acknowledgment; the old one still
+    /// receives notifications.
     async fn open<'a>(
         &'a self,
-        wire: &'a Wire,
-        interest: &Interest,
+        transport: &'a Transport,
+        registry: &SubscriptionRegistry,
         member: &'static str,
         names: HashSet<Arc<str>>,
-        old: &mut Option<Listen<'a>>,
-    ) -> Opened<'a> {
+        old: &mut Option<ListenRequest<'a>>,
+    ) -> ListenOutcome<'a> {
         let (acknowledged, mut acknowledgment) = mpsc::channel(1);
         let listed: Vec<_> = names.iter().map(|uri| json::quote(uri)).collect();
         let mut filter = Object::new();
         filter.set(member, [&b"["[..], &listed.join(&b","[..]), b"]"].concat());
         let mut params = Object::new();
         params.set("notifications", filter.to_bytes());
-        // SEP-2663, task status notifications: who has not declared the extension is refused.
+        // SEP-2663, task status notifications: a client that has not declared the extension is
+        // refused.
         let declared = if member == TASK_IDS { capabilities::TASKS } else { capabilities::OWN };
         let declared = Bytes::from_static(declared.as_bytes());
-        let request = Outgoing {
-            cancel: cancel_on(wire),
+        let request = OutboundRequest {
+            cancel: cancel_mode(transport),
             listen: true,
-            acknowledged: Some(acknowledged),
-            ..dressed_declaring("subscriptions/listen", params, None, declared)
+            accepted: Some(acknowledged),
+            ..request_declaring("subscriptions/listen", params, None, declared)
         };
         let since = Instant::now();
-        let mut end = Box::pin(async move { self.read(wire.exchange(request).await) });
+        let mut end = Box::pin(async move { self.interpret(transport.exchange(request).await) });
         let opening = async {
             loop {
                 tokio::select! {
                     biased;
                     ended = end_of(old) => {
-                        tracing::debug!(?ended, "a subscription has ended");
-                        // From here on nobody hears of what was subscribed to.
+                        tracing::debug!(?ended, "subscription ended");
+                        // Without the old request no updates arrive for its subscriptions.
                         *old = None;
-                        interest.begin_anew();
+                        registry.reset();
                     }
-                    Some(honored) = acknowledgment.recv() => return Ok(honored),
-                    came = &mut end => return Err(came),
+                    Some(accepted_names) = acknowledgment.recv() => return Ok(accepted_names),
+                    result = &mut end => return Err(result),
                 }
             }
         };
-        match timeout(PATIENCE, opening).await {
-            Ok(Ok(honored)) => {
-                let honored: HashSet<Box<str>> = honored.into_iter().collect();
-                let honored = names.into_iter().filter(|uri| honored.contains(&**uri)).collect();
-                Opened::Acknowledged(Listen { honored, end, since })
+        match timeout(ACCEPT_TIMEOUT, opening).await {
+            Ok(Ok(accepted_names)) => {
+                let accepted_names: HashSet<Box<str>> = accepted_names.into_iter().collect();
+                let accepted_names =
+                    names.into_iter().filter(|uri| accepted_names.contains(&**uri)).collect();
+                ListenOutcome::Acknowledged(ListenRequest { accepted_names, end, since })
             }
-            Ok(Err(Ok(Answer { outcome: Outcome::Error(error), .. }))) => Opened::Refused(error),
-            Ok(Err(Ok(_))) => Opened::Failed(Failure::Broke("the listen ended at once".into())),
-            Ok(Err(Err(failure))) => Opened::Failed(failure),
-            Err(_) => Opened::Failed(Failure::TimedOut(PATIENCE)),
+            Ok(Err(Ok(TransportResponse { outcome: ResponseOutcome::Error(error), .. }))) => {
+                ListenOutcome::Refused(error)
+            }
+            Ok(Err(Ok(_))) => ListenOutcome::Failed(TransportError::ConnectionLost(
+                "the subscription ended at once".into(),
+            )),
+            Ok(Err(Err(failure))) => ListenOutcome::Failed(failure),
+            Err(_) => ListenOutcome::Failed(TransportError::TimedOut(ACCEPT_TIMEOUT)),
         }
     }
 }
 
-/// Waits for the end of a listen. Cancel-safe.
-async fn end_of(listen: &mut Option<Listen<'_>>) -> Result<Answer, Failure> {
+/// Waits for the end of a listen request. Cancel-safe.
+async fn end_of(
+    listen: &mut Option<ListenRequest<'_>>,
+) -> Result<TransportResponse, TransportError> {
     match listen {
         Some(listen) => listen.end.as_mut().await,
         None => std::future::pending().await,

@@ -1,74 +1,146 @@
-//! Which call a message of an upstream belongs to.
+//! Attribution of an upstream's message to the call that it belongs to.
 //!
-//! A message on a call's own stream belongs to that call. On a stream that calls share, it depends on whose calls they are:
-//! see [`Callers`].
+//! A message on a call's own stream belongs to that call. On a stream that calls share, it depends
+//! on the clients of the connection: see [`ConnectionClients`].
 
-use crate::jsonrpc;
-use crate::mcp::call_notifications::Notes;
-use crate::upstream::input_requests::{SEVERAL_CALLS, unsupported};
-use crate::upstream::transport::dispatcher::{Asked, Callers, Ear, Side};
+use crate::json::Object;
+use crate::jsonrpc::{self, Id};
+use crate::mcp::call_notifications::NotificationSink;
+use crate::mcp::meta;
+use crate::upstream::input_requests::{SEVERAL_CALLS, unsupported_method};
+use crate::upstream::message::TransportError;
+use crate::upstream::transport::dispatcher::{
+    ConnectionClients, Dispatcher, InFlightContext, InputTarget,
+};
+use crate::upstream::transport::junk_limits::JunkCounts;
 
-impl Ear {
-    pub(super) fn notes_of(&self, id: u64) -> Option<Notes> {
-        self.pending.beside(id, |side| side.notes.clone()).flatten()
+impl Dispatcher {
+    /// Counts a response that matches no request in flight, or that is on the stream of another
+    /// request. A late or repeated response to a known id counts as unattributed, not as
+    /// unsolicited.
+    pub(super) fn count_response(
+        &self,
+        id: Option<u64>,
+        on: Option<u64>,
+        junk_counts: &mut JunkCounts,
+    ) {
+        let is_awaited = match (id, on) {
+            (Some(id), Some(on)) => id == on,
+            (Some(id), None) => self.pending.with_context(id, |_| ()).is_some(),
+            // On a request's own stream a response without an id can only be about that request.
+            (None, on) => on.is_some(),
+        };
+        if !is_awaited {
+            match id.is_some_and(|id| self.pending.was_issued(id)) {
+                true => junk_counts.unattributed += 1,
+                false => junk_counts.unsolicited += 1,
+            }
+        }
     }
 
-    /// The call that a log message is about, as with a question: see [`Ear::asked`].
-    pub(super) fn logs_to(&self, on: Option<u64>) -> Option<Notes> {
+    /// Registers the owner of the task that a result names, before any notification about that task
+    /// is dispatched.
+    pub(super) fn register_task(&self, id: Option<u64>, result: &Object) {
+        let claim =
+            id.and_then(|id| self.pending.with_context(id, |context| context.tasks.clone()));
+        if let (Some(claim), Some(scope)) = (claim.flatten(), self.scope.get()) {
+            self.tasks.on_response(result, claim, *scope);
+        }
+    }
+
+    /// Handles `notifications/cancelled` of the server.
+    pub(super) fn on_cancelled(&self, id: &Id) {
+        // spec 2026-07-28, cancellation: a server sends it to end a subscription and for nothing
+        // else. In older revisions it is about the server's own requests, whose ids are not ours.
+        let withdraw =
+            |context: &InFlightContext| context.input_requests.as_ref()?.withdraw(id).then_some(());
+        if self.pending.find_newest(withdraw).is_some() {
+            return;
+        }
+        let Some(id) = id.as_local() else { return };
+        if self.pending.with_context(id, |context| context.listen) == Some(true) {
+            let ended = TransportError::ConnectionLost("the server ended the subscription".into());
+            self.pending.complete(id, Err(ended));
+        }
+    }
+
+    pub(super) fn notification_sink(&self, id: u64) -> Option<NotificationSink> {
+        self.pending.with_context(id, |context| context.notifications.clone()).flatten()
+    }
+
+    /// Returns the notification sink of the call that a log message is about, attributed like an
+    /// input request: see [`Dispatcher::input_request_target`].
+    pub(super) fn log_target(&self, on: Option<u64>) -> Option<NotificationSink> {
         match on {
-            Some(id) => self.notes_of(id).filter(Notes::takes_logs),
-            None => self.unattributed(|side| {
-                let notes = side.notes.as_ref().filter(|notes| notes.takes_logs())?;
-                notes.logs().least().map(|_| notes.clone())
+            Some(id) => self.notification_sink(id).filter(NotificationSink::takes_logs),
+            None => self.find_unattributed(|context| {
+                let notifications =
+                    context.notifications.as_ref().filter(|sink| sink.takes_logs())?;
+                notifications.logs().minimum().map(|_| notifications.clone())
             }),
         }
     }
 
-    /// The call that something is about which does not say so.
-    fn unattributed<R>(&self, look: impl Fn(&Side) -> Option<R>) -> Option<R> {
-        match self.callers {
-            Callers::Many => None,
-            Callers::One => self.pending.newest(look),
-            Callers::Alike => self.pending.only(look),
+    /// Returns the call that a message without a stream of its own belongs to.
+    fn find_unattributed<R>(&self, select: impl Fn(&InFlightContext) -> Option<R>) -> Option<R> {
+        match self.clients {
+            ConnectionClients::Many => None,
+            ConnectionClients::Single => self.pending.find_newest(select),
+            ConnectionClients::SamePrincipal => self.pending.find_unique(select),
         }
     }
 
-    /// Whether what is not said to be about a call can be told to somebody.
-    pub(in crate::upstream) fn is_alone(&self) -> bool {
-        self.callers != Callers::Many
+    /// Whether a message that names no call can be attributed to one.
+    pub(in crate::upstream) fn is_exclusive(&self) -> bool {
+        self.clients != ConnectionClients::Many
     }
 
-    /// The call that a question is about, and where its notes go: the one on whose stream it came. On a stream that all share
-    /// nothing tells which, but where all are one client's the newest is as good as any.
-    pub(super) fn asked(&self, on: Option<u64>, method: &str) -> Result<Asked, jsonrpc::Error> {
-        let look = |side: &Side| Some((side.questions.clone()?, side.notes.clone()));
-        let asked = match (on, self.callers) {
-            (Some(id), _) => self.pending.beside(id, look).flatten(),
-            (None, Callers::Alike) => return self.asked_of_one(look, method),
-            (None, Callers::Many | Callers::One) => self.unattributed(look),
-        };
-        asked.ok_or_else(|| unsupported(method))
-    }
-
-    /// The call that a question is about where several clients may share a name: the only one that can be. One that
-    /// waits for its client has asked already, and a client that sends another call may never come back for it. So
-    /// the question is of the only call that does not wait, and those that do are given up.
-    fn asked_of_one(
+    /// Returns the call that a server request belongs to, and its notification sink: the call on
+    /// whose stream it arrived. A shared stream names no call, but where all calls are one client's
+    /// the newest is as good as any.
+    pub(super) fn input_request_target(
         &self,
-        look: impl Fn(&Side) -> Option<Asked>,
+        on: Option<u64>,
         method: &str,
-    ) -> Result<Asked, jsonrpc::Error> {
-        let all = self.pending.all(look).into_iter().filter(|(call, _)| !call.is_given_up());
-        let (waiting, running): (Vec<_>, Vec<_>) =
-            all.partition(|(call, _)| call.wait_for_client());
-        match (&running[..], &waiting[..]) {
-            ([asks], waiting) => {
-                waiting.iter().for_each(|(call, _)| call.give_up());
-                Ok(asks.clone())
+    ) -> Result<InputTarget, jsonrpc::Error> {
+        let select = |context: &InFlightContext| {
+            Some((context.input_requests.clone()?, context.notifications.clone()))
+        };
+        let target = match (on, self.clients) {
+            (Some(id), _) => self.pending.with_context(id, select).flatten(),
+            (None, ConnectionClients::SamePrincipal) => return self.only_candidate(select, method),
+            (None, ConnectionClients::Many | ConnectionClients::Single) => {
+                self.find_unattributed(select)
             }
-            ([], [asks]) => Ok(asks.clone()),
-            ([], []) => Err(unsupported(method)),
+        };
+        target.ok_or_else(|| unsupported_method(method))
+    }
+
+    /// Returns the call that a server request belongs to where several clients may share a
+    /// principal: the only candidate. A call that waits for its client has already received a
+    /// request, and a client that sends another call may never answer the first one. Therefore the
+    /// request belongs to the only call that does not wait, and the calls that wait are given up.
+    fn only_candidate(
+        &self,
+        select: impl Fn(&InFlightContext) -> Option<InputTarget>,
+        method: &str,
+    ) -> Result<InputTarget, jsonrpc::Error> {
+        let all = self.pending.find_all(select).into_iter().filter(|(call, _)| !call.is_given_up());
+        let (waiting, running): (Vec<_>, Vec<_>) =
+            all.partition(|(call, _)| call.is_waiting_for_client());
+        match (&running[..], &waiting[..]) {
+            ([target], waiting) => {
+                waiting.iter().for_each(|(call, _)| call.give_up());
+                Ok(target.clone())
+            }
+            ([], [target]) => Ok(target.clone()),
+            ([], []) => Err(unsupported_method(method)),
             _ => Err(jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, SEVERAL_CALLS)),
         }
     }
+}
+
+/// Returns the local id of the `subscriptions/listen` request that a notification belongs to.
+pub(super) fn subscription_of(params: &Object) -> Option<u64> {
+    params.get_object("_meta")?.get_bytes(meta::SUBSCRIPTION_ID).and_then(Id::parse)?.as_local()
 }

@@ -1,23 +1,21 @@
-// What the clients written for Node have in common: the contract that the README beside `parts` states.
+// Common part of the clients written for Node: the contract that the README beside `parts` describes.
 //
-// It reads the arguments, waits for the test where the contract says so, and walks the task with a
-// client of either TypeScript SDK; their methods have the same names. What differs between the two
-// (how to connect, to call with progress, to hear) is in `sdk1.mjs` and `sdk2.mjs`.
-//
-// Knows nothing of: the fleet, what is right.
+// It parses the arguments, waits for the test where the contract says so, and does the task with a client of
+// either TypeScript SDK; their methods have equal names. The differences between the two (connection, calls
+// with progress, notifications) are in `sdk1.mjs` and `sdk2.mjs`.
 
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
 
-// Programs outside of a part's folder find its packages only like this.
+// Programs outside of a part's folder can import its packages only this way.
 export const requireFrom = part =>
     createRequire(new URL(`../../../../.cache/interop/${part}/`, import.meta.url));
 
 export const task = JSON.parse(readFileSync(new URL(process.env.TASK ?? 'task.json', import.meta.url)));
 
 // `--era legacy|modern --wire http|sse|stdio TARGET...`
-export function told() {
+export function parsedArguments() {
     const [eraFlag, era, wireFlag, wire, ...target] = process.argv.slice(2);
     if (wireFlag !== '--wire' || eraFlag !== '--era' || target.length === 0) {
         throw new Error('usage: --era legacy|modern --wire http|sse|stdio URL | COMMAND [ARG...]');
@@ -25,7 +23,7 @@ export function told() {
     return { wire, era, target };
 }
 
-// The test says `go` when the fleet is complete.
+// The test sends `go` when the fleet is complete.
 export async function go() {
     const lines = createInterface({ input: process.stdin });
     for await (const line of lines) {
@@ -39,25 +37,25 @@ export const report = seen => console.log(JSON.stringify(seen));
 
 export const texts = got => got.messages.map(message => message.content.text);
 
-// Changes that were told of, to be waited for one at a time.
+// Change notifications, which can be awaited one at a time.
 export class Changes {
-    #told = 0;
+    #pending = 0;
     #wake = () => {};
 
-    tell() {
-        this.#told += 1;
+    notify() {
+        this.#pending += 1;
         this.#wake();
     }
 
     async next() {
-        while (this.#told === 0) {
+        while (this.#pending === 0) {
             await new Promise(resolve => (this.#wake = resolve));
         }
-        this.#told -= 1;
+        this.#pending -= 1;
     }
 }
 
-// Counts the requests of one method that leave by this transport.
+// Counts the requests of one method that this transport sends.
 export function countSent(transport, method) {
     const counter = { sent: 0 };
     const send = transport.send.bind(transport);
@@ -68,22 +66,22 @@ export function countSent(transport, method) {
     return counter;
 }
 
-// What was told of the progress of each call. Both SDKs drop their own `onprogress` when the result is
-// read, and hand on what came in the same piece of bytes only afterwards: so that takes the raw notes.
+// Progress of each call. Both SDKs drop their own `onprogress` when the result is read, and dispatch
+// notifications from the same chunk only afterwards: so this class uses the raw notifications.
 export class Progress {
     #byToken = new Map();
 
     take = ({ params: { progressToken, progress } }) => {
-        const told = this.#byToken.get(progressToken) ?? [];
-        this.#byToken.set(progressToken, [...told, progress]);
+        const reported = this.#byToken.get(progressToken) ?? [];
+        this.#byToken.set(progressToken, [...reported, progress]);
     };
 
     // In the order of the calls.
     ofCalls = () => [...this.#byToken.values()];
 }
 
-// Does the task with a connected client. `list(method, kind)` returns all that is listed, through all
-// pages; `call(params, options)` calls a tool; `listen()` returns once a change would be heard.
+// Does the task with a connected client. `list(method, kind)` returns all items, from all pages;
+// `call(params, options)` calls a tool; `listen()` returns once a change would be received.
 export async function walk(client, { list, call, listen, changes, pages, progress }) {
     const names = async () => (await list('listPrompts', 'prompts')).map(prompt => prompt.name);
     const seen = { prompts: await names(), pages: pages.sent };
@@ -107,7 +105,7 @@ export async function walk(client, { list, call, listen, changes, pages, progres
     }
     seen.counted = {};
     for (const tool of task.count) {
-        // Without this the SDK asks for no progress.
+        // Without this the SDK requests no progress.
         const result = await call(tool, { onprogress: () => {} });
         seen.counted[tool.name] = { said: result.content[0].text };
     }
@@ -122,18 +120,18 @@ export async function walk(client, { list, call, listen, changes, pages, progres
     }
     seen.unknown = await client.getPrompt({ name: task.unknown }).then(
         () => 'a prompt',
-        // The SDK v1 puts the code into the words.
+        // The SDK v1 puts the code into the text.
         ({ code, message }) => ({ code, message: message.replace(/^MCP error -?\d+: /, '') }),
     );
 
     await listen();
     waiting();
-    // Upstreams that have just come up may be announced, too: listen until it is this change.
+    // Upstreams that have just connected may be announced, too: wait for this change.
     do {
         await changes.next();
         seen.after = await names();
     } while (!seen.after.includes(task.awaited));
 
-    progress.ofCalls().forEach((told, nth) => (seen.counted[task.count[nth].name].progress = told));
+    progress.ofCalls().forEach((reported, nth) => (seen.counted[task.count[nth].name].progress = reported));
     return seen;
 }

@@ -1,9 +1,7 @@
-"""What the clients written in Python have in common: the contract that the README beside `parts` states.
+"""Common part of the clients written in Python: the contract that the README beside `parts` describes.
 
-It reads the arguments, waits for the test where the contract says so, and walks the task with a client
-of either generation of the SDK. What differs between the two is in `sdk1.py` and `sdk2.py`.
-
-Knows nothing of: the fleet, what is right.
+It parses the arguments, waits for the test where the contract says so, and does the task with a client
+of either generation of the SDK. The differences between the two are in `sdk1.py` and `sdk2.py`.
 """
 
 import argparse
@@ -18,7 +16,7 @@ import anyio.to_thread
 TASK = json.loads((pathlib.Path(__file__).parent / os.environ.get("TASK", "task.json")).read_text())
 
 
-def told():
+def parsed_arguments():
     """`--era legacy|modern --wire http|sse|stdio TARGET...`"""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--wire", choices=["http", "sse", "stdio"], required=True)
@@ -28,7 +26,7 @@ def told():
 
 
 async def go():
-    """The test says `go` when the fleet is complete."""
+    """The test sends `go` when the fleet is complete."""
     while await anyio.to_thread.run_sync(sys.stdin.readline) != "go\n":
         pass
 
@@ -55,12 +53,12 @@ def counted(session):
 
 
 class Changes:
-    """Changes that were told of, to be waited for one at a time."""
+    """Change notifications, which can be awaited one at a time."""
 
     def __init__(self):
         self._told = anyio.Event()
 
-    def tell(self):
+    def notify(self):
         self._told.set()
 
     async def next(self):
@@ -69,15 +67,15 @@ class Changes:
 
 
 def plain(model):
-    """A result as it is written in JSON, whatever its generation calls its members."""
+    """A result with the member names of JSON, which differ from the SDK's attribute names."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 async def walk(client, *, list_page, sent, complete, call, read, error, changes):
-    """Does the task with a connected client, up to the moment when a change is to be awaited.
+    """Does the task with a connected client, up to the point where it awaits a change.
 
-    `list_page(method, cursor)` asks for one page, `sent()` tells how many requests for prompts have
-    left, `call(tool, on_progress)` calls a tool, and `error` is what the client raises.
+    `list_page(method, cursor)` requests one page, `sent()` returns the number of sent requests for
+    prompts, `call(tool, on_progress)` calls a tool, and `error` is what the client raises.
     """
 
     async def names(method, kind, member):
@@ -131,14 +129,14 @@ async def walk(client, *, list_page, sent, complete, call, read, error, changes)
     except error as refusal:
         seen["unknown"] = {"code": refusal.error.code, "message": refusal.error.message}
 
-    async def hear():
-        """Waits for the change, once it would be heard."""
+    async def wait_for_change():
+        """Waits for the change, once it would be received."""
         waiting()
-        # Upstreams that have just come up may be announced, too: listen until it is this change.
+        # Upstreams that have just connected may be announced, too: wait for this change.
         while True:
             await changes.next()
             seen["after"] = await prompts()
             if TASK["awaited"] in seen["after"]:
                 return
 
-    return seen, hear
+    return seen, wait_for_change

@@ -1,20 +1,20 @@
-// The MCP Inspector's command line: one process for each request, in either era and over every wire.
+// The MCP Inspector's command line: one process per request, in either era and over every transport.
 //
-// It cannot complete, hears of no change, shows no progress, and says of an error only its words; its
-// user sees neither pages nor cursors. Since each request takes a process, it does the first of each
-// kind that the task has.
+// It supports no completion, no change notifications and no progress, and prints only the text of an error;
+// its user sees neither pages nor cursors. Since each request takes a process, it makes the first request of
+// each kind that the task has.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
-import { go, report, task, texts, told } from './contract.mjs';
+import { go, report, task, texts, parsedArguments } from './contract.mjs';
 
 const cli = fileURLToPath(new URL(
     '../../../../.cache/interop/inspector/node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js',
     import.meta.url,
 ));
-const { wire, era, target } = told();
+const { wire, era, target } = parsedArguments();
 const run = promisify(execFile);
 
 async function ask(method, ...rest) {

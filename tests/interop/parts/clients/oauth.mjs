@@ -1,7 +1,7 @@
-// A user's client of either TypeScript SDK that has to log in: `node oauth.mjs sdk1|sdk2 URL`.
+// An interactive client of either TypeScript SDK that has to log in: `node oauth.mjs sdk1|sdk2 URL`.
 //
-// It finds out where, registers itself, sends its user there, and comes back with a token: all by what the SDK
-// does, but for the browser, which is played here. It says in one line what it then sees.
+// It discovers the provider, registers itself, redirects its user there, and returns with a token: all by the
+// SDK, except for the browser, which is simulated here. It prints its observations as one line.
 
 import { requireFrom } from './contract.mjs';
 
@@ -18,7 +18,7 @@ const { Client, StreamableHTTPClientTransport, UnauthorizedError } = {
 
 const REDIRECT = 'http://127.0.0.1:9/callback';
 
-// Follows the redirects of the provider, with its cookies, until it sends the user back to the client.
+// Follows the redirects of the provider, with its cookies, until it redirects the user to the client.
 async function browse(start) {
     const jar = new Map();
     let at = start;

@@ -1,6 +1,6 @@
-"""A program without a user, over the Python SDK: `python oauth.py URL ISSUER`.
+"""A client without a user, with the Python SDK: `python oauth.py URL ISSUER`.
 
-It gets its token with the secret in ROBOT_SECRET, and says in one line what it then sees.
+It gets its token with the secret in ROBOT_SECRET, and prints its observations as one line.
 """
 
 import json

@@ -1,6 +1,6 @@
-// A client of the TypeScript SDK v1, which speaks the legacy era over every wire.
+// A client of the TypeScript SDK v1, which supports the legacy era over every transport.
 
-import { Changes, Progress, countSent, go, report, requireFrom, told, walk } from './contract.mjs';
+import { Changes, Progress, countSent, go, report, requireFrom, parsedArguments, walk } from './contract.mjs';
 import { ANSWERS, script, take } from './steps.mjs';
 
 const require = requireFrom('npm');
@@ -10,7 +10,7 @@ const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio
 const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
 const types = require('@modelcontextprotocol/sdk/types.js');
 
-const { wire, era, target } = told();
+const { wire, era, target } = parsedArguments();
 if (era !== 'legacy') throw new Error('this SDK speaks the legacy era only');
 const [first, ...args] = target;
 const transport = {
@@ -29,8 +29,8 @@ if (script !== undefined) {
     for (const name of Object.keys(script.capabilities)) {
         client.setRequestHandler(asked[name], () => ANSWERS[name]);
     }
-    const heard = new Changes();
-    client.setNotificationHandler(types.ResourceUpdatedNotificationSchema, () => heard.tell());
+    const updates = new Changes();
+    client.setNotificationHandler(types.ResourceUpdatedNotificationSchema, () => updates.notify());
     client.setNotificationHandler(types.LoggingMessageNotificationSchema, () => {});
     await client.connect(transport);
     await go();
@@ -38,7 +38,7 @@ if (script !== undefined) {
         page: (method, params) => client[method](params),
         call: (params, options) => client.callTool(params, undefined, options),
         request: request => client.request(request, types.ResultSchema),
-        heard,
+        updates,
     });
     await client.close();
     process.exit();
@@ -46,10 +46,10 @@ if (script !== undefined) {
 
 const changes = new Changes();
 const progress = new Progress();
-client.setNotificationHandler(types.PromptListChangedNotificationSchema, () => changes.tell());
+client.setNotificationHandler(types.PromptListChangedNotificationSchema, () => changes.notify());
 client.setNotificationHandler(types.ProgressNotificationSchema, progress.take);
 const pages = countSent(transport, 'prompts/list');
-// The client tells the revision to nobody but its transport.
+// The client reports the revision to its transport only.
 let revision;
 const takeRevision = transport.setProtocolVersion?.bind(transport);
 transport.setProtocolVersion = agreed => {
@@ -59,7 +59,7 @@ transport.setProtocolVersion = agreed => {
 await client.connect(transport);
 await go();
 
-// This SDK leaves the walk through the pages to its user.
+// This SDK leaves pagination to its user.
 async function list(method, kind) {
     const all = [];
     let cursor;

@@ -1,7 +1,7 @@
-"""A client of the Python SDK 1.x, which speaks the legacy era over every wire."""
+"""A client of the Python SDK 1.x, which supports the legacy era over every transport."""
 
 import anyio
-from contract import Changes, counted, go, report, told, walk
+from contract import Changes, counted, go, report, parsed_arguments, walk
 from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
@@ -20,7 +20,7 @@ def connect(options):
 
 
 async def main():
-    options = told()
+    options = parsed_arguments()
     if options.era != "legacy":
         raise SystemExit("this SDK speaks the legacy era only")
     changes, updates = Changes(), Changes()
@@ -28,11 +28,11 @@ async def main():
     async def on_message(message):
         root = getattr(message, "root", None)
         if isinstance(root, types.PromptListChangedNotification):
-            changes.tell()
+            changes.notify()
         if isinstance(root, types.ResourceUpdatedNotification):
-            updates.tell()
+            updates.notify()
 
-    # Over HTTP a third member tells the session's id.
+    # Over HTTP the third member returns the session id.
     async with connect(options) as (receive, send, *_):
         async with ClientSession(
             receive, send, message_handler=on_message, **callbacks(types)
@@ -54,7 +54,7 @@ async def main():
                 )
 
             async def cancelled():
-                # This SDK says nothing when its user gives up.
+                # This SDK sends nothing when its user cancels.
                 params = types.CancelledNotificationParams(
                     requestId=client._request_id - 1, reason="enough"
                 )
@@ -68,8 +68,8 @@ async def main():
                     get=lambda params: client.get_prompt(params["name"], params.get("arguments")),
                     complete=complete,
                     read=lambda uri: client.read_resource(AnyUrl(uri)),
-                    call=lambda params, told: client.call_tool(
-                        params["name"], params.get("arguments"), progress_callback=told
+                    call=lambda params, on_progress: client.call_tool(
+                        params["name"], params.get("arguments"), progress_callback=on_progress
                     ),
                     cancelled=cancelled,
                     request=lambda method, params: client.send_request(
@@ -78,11 +78,11 @@ async def main():
                     level=client.set_logging_level,
                     subscribe=lambda uri: client.subscribe_resource(AnyUrl(uri)),
                     unsubscribe=lambda uri: client.unsubscribe_resource(AnyUrl(uri)),
-                    heard=updates.next,
+                    next_update=updates.next,
                     error=McpError,
                 )
                 return
-            seen, hear = await walk(
+            seen, wait_for_change = await walk(
                 client,
                 list_page=list_page,
                 sent=counted(client),
@@ -93,13 +93,13 @@ async def main():
                 changes=changes,
             )
             # Over HTTP its GET stream has been open since the handshake.
-            await hear()
+            await wait_for_change()
             report({"server": started.serverInfo.name, "revision": started.protocolVersion} | seen)
 
 
 try:
     anyio.run(main)
 except BaseException:
-    # This SDK breaks when its server says something while it ends.
+    # This SDK raises if its server sends a message during its shutdown.
     if not (SCRIPT and was_taken()):
         raise

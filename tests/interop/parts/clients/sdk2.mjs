@@ -1,10 +1,10 @@
-// A client of the TypeScript SDK v2: the legacy era over every wire, the modern one over HTTP and
-// stdio. In the modern era it is as its users have it: it asks which era there is (`auto`).
+// A client of the TypeScript SDK v2: the legacy era over every transport, the modern one over HTTP and
+// stdio. In the modern era it is used as by its users: it detects the era (`auto`).
 //
-// Over stdio it asks that of a process that it throws away; the one that it keeps hears nothing until the
-// first request. A server that waits for a word before it starts its own would be waited for in vain.
+// Over stdio it probes one process, which it then ends; the second process, which it keeps, receives nothing
+// until the first request. Waiting for a message before that would take for ever.
 
-import { Changes, Progress, countSent, go, report, requireFrom, told, walk } from './contract.mjs';
+import { Changes, Progress, countSent, go, report, requireFrom, parsedArguments, walk } from './contract.mjs';
 import { ANSWERS, script, take } from './steps.mjs';
 
 const require = requireFrom('npm');
@@ -12,7 +12,7 @@ const { Client, SSEClientTransport, StreamableHTTPClientTransport } = require('@
 const { StdioClientTransport } = require('@modelcontextprotocol/client/stdio');
 const { z } = require('zod');
 
-const { wire, era, target } = told();
+const { wire, era, target } = parsedArguments();
 const [first, ...args] = target;
 const transport = {
     http: () => new StreamableHTTPClientTransport(new URL(first)),
@@ -36,8 +36,8 @@ if (script !== undefined) {
     for (const name of Object.keys(script.capabilities)) {
         client.setRequestHandler(asked[name], () => ANSWERS[name]);
     }
-    const heard = new Changes();
-    client.setNotificationHandler('notifications/resources/updated', () => heard.tell());
+    const updates = new Changes();
+    client.setNotificationHandler('notifications/resources/updated', () => updates.notify());
     client.setNotificationHandler('notifications/message', () => {});
     await connect();
     await go();
@@ -49,7 +49,7 @@ if (script !== undefined) {
             client.getProtocolEra() === 'modern'
                 ? async uri => (await client.listen({ resourceSubscriptions: [uri] })).close
                 : undefined,
-        heard,
+        updates,
     });
     await client.close();
     process.exit();
@@ -57,14 +57,14 @@ if (script !== undefined) {
 
 const changes = new Changes();
 const progress = new Progress();
-client.setNotificationHandler('notifications/prompts/list_changed', () => changes.tell());
+client.setNotificationHandler('notifications/prompts/list_changed', () => changes.notify());
 client.setNotificationHandler('notifications/progress', progress.take);
 const pages = countSent(transport, 'prompts/list');
 await connect();
 await go();
 
 const seen = await walk(client, {
-    // Without a cursor it walks the pages itself, and keeps what it found for as long as it may.
+    // Without a cursor the SDK follows the pages itself, and caches them for their `ttlMs`.
     list: async (method, kind) => (await client[method]())[kind],
     call: (params, options) => client.callTool(params, options),
     listen: async () => {

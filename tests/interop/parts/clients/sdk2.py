@@ -1,6 +1,6 @@
-"""A client of the Python SDK 2.x: the legacy era over every wire, the modern one over HTTP and stdio.
+"""A client of the Python SDK 2.x: the legacy era over every transport, the modern one over HTTP and stdio.
 
-In the modern era it is as its users have it: it asks which era there is (`auto`).
+In the modern era it is used as by its users: it detects the era (`auto`).
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import contextlib
 import anyio
 import anyio.lowlevel
 import mcp_types as types
-from contract import Changes, counted, go, report, told, walk
+from contract import Changes, counted, go, report, parsed_arguments, walk
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.sse import sse_client
 from steps import SCRIPT, callbacks, take
@@ -24,14 +24,14 @@ def target(options):
 
 
 async def main():
-    options = told()
+    options = parsed_arguments()
     changes, updates = Changes(), Changes()
 
     async def on_message(message):
         if isinstance(message, types.PromptListChangedNotification):
-            changes.tell()
+            changes.notify()
         if isinstance(message, types.ResourceUpdatedNotification):
-            updates.tell()
+            updates.notify()
 
     mode = "auto" if options.era == "modern" else "legacy"
     async with Client(
@@ -71,10 +71,10 @@ async def main():
                 get=lambda params: client.get_prompt(params["name"], params.get("arguments")),
                 complete=complete,
                 read=client.read_resource,
-                call=lambda params, told: client.call_tool(
-                    params["name"], params.get("arguments"), progress_callback=told, meta=params.get("_meta")
+                call=lambda params, on_progress: client.call_tool(
+                    params["name"], params.get("arguments"), progress_callback=on_progress, meta=params.get("_meta")
                 ),
-                # It says so itself when its user gives up.
+                # The SDK sends the cancellation itself.
                 cancelled=anyio.lowlevel.checkpoint,
                 request=lambda method, params: client.session.send_request(
                     types.Request(method=method, params=params), types.EmptyResult
@@ -82,14 +82,14 @@ async def main():
                 level=client.set_logging_level,
                 subscribe=subscribe,
                 unsubscribe=unsubscribe,
-                heard=updates.next,
+                next_update=updates.next,
                 error=MCPError,
             )
             return
-        seen, hear = await walk(
+        seen, wait_for_change = await walk(
             client,
             list_page=lambda method, cursor: getattr(client, method)(cursor=cursor),
-            # Below what it keeps for as long as it may.
+            # Below the cache, which keeps a page for its `ttlMs`.
             sent=counted(client.session),
             complete=complete,
             call=call,
@@ -97,9 +97,9 @@ async def main():
             error=MCPError,
             changes=changes,
         )
-        # The changes of a subscription come to the same handler.
+        # Notifications of a subscription go to the same handler.
         async with client.listen(prompts_list_changed=True) if modern else contextlib.nullcontext():
-            await hear()
+            await wait_for_change()
         report({"server": client.server_info.name, "revision": client.protocol_version} | seen)
 
 

@@ -1,13 +1,11 @@
-// The steps of a script, one after the other, with a client of either TypeScript SDK. What goes over the
-// wire is recorded outside; this says only how each step ended. The README beside `parts` has the steps.
-//
-// Knows nothing of: the servers, what is right.
+// Runs the steps of a script in order, with a client of either TypeScript SDK. The messages are recorded
+// outside of this program; it reports only the ending of each step. The README beside `parts` lists the steps.
 
-// `{ capabilities, steps }`; without it the program does its task. With `shows` it tells what each step
-// gave instead of that it was done. With `names` a list gives the names of its items, one behind the other.
+// `{ capabilities, steps }`; without it the program does its task. With `shows` it reports the result of
+// each step instead of `done`. With `names` a list reports the names of its items, joined.
 export const script = process.env.SCRIPT && JSON.parse(process.env.SCRIPT);
 
-// What a client with that capability answers.
+// Responses of a client with that capability.
 export const ANSWERS = {
     elicitation: { action: 'accept', content: { name: 'Ada', confirmed: true } },
     sampling: { role: 'assistant', model: 'none', content: { type: 'text', text: 'It holds water back.' } },
@@ -21,10 +19,10 @@ const LISTS = {
     'resources/templates/list': 'listResourceTemplates',
 };
 
-// What differs between the SDKs: `page(method, params)` lists a page, `call(params, options)` calls a
-// tool, `request(request)` sends what the SDK knows nothing of, `subscribe(uri)` listens for one
-// resource and returns how to end that, and `heard` tells of updates.
-export async function take(client, { page, call, request, subscribe, heard }) {
+// Differences between the SDKs: `page(method, params)` lists a page, `call(params, options)` calls a tool,
+// `request(request)` sends a request that the SDK does not support, `subscribe(uri)` subscribes to one
+// resource and returns a function that unsubscribes, and `updates` receives updates.
+export async function take(client, { page, call, request, subscribe, updates }) {
     const endings = [];
     let unsubscribe;
     const kinds = {
@@ -56,7 +54,7 @@ export async function take(client, { page, call, request, subscribe, heard }) {
             unsubscribe = subscribe ? await subscribe(uri) : () => client.unsubscribeResource({ uri });
             if (!subscribe) await client.subscribeResource({ uri });
         },
-        'hear of an update': () => heard.next(),
+        'hear of an update': () => updates.next(),
         unsubscribe: () => unsubscribe(),
     };
     for (const step of script.steps) {

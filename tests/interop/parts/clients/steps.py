@@ -1,7 +1,7 @@
-"""The steps of a script, one after the other, with a client of either Python SDK.
+"""Runs the steps of a script in order, with a client of either Python SDK.
 
-What goes over the wire is recorded outside; this says only how each step ended. The README beside
-`parts` has the steps. Knows nothing of: the servers, what is right.
+The messages are recorded outside of this program; it reports only the ending of each step. The README beside
+`parts` lists the steps.
 """
 
 import json
@@ -9,11 +9,11 @@ import os
 
 import anyio
 
-# `{ capabilities, steps }`; without it the program does its task. With `names` a list gives the names of its items,
-# one behind the other, instead of that it was done.
+# `{ capabilities, steps }`; without it the program does its task. With `names` a list reports the names of its items,
+# joined, instead of `done`.
 SCRIPT = json.loads(os.environ.get("SCRIPT", "null"))
 
-# What a client with that capability answers.
+# Responses of a client with that capability.
 ANSWERS = {
     "elicitation": {"action": "accept", "content": {"name": "Ada", "confirmed": True}},
     "sampling": {
@@ -24,7 +24,7 @@ ANSWERS = {
     "roots": {"roots": [{"uri": "file:///weir", "name": "weir"}]},
 }
 
-# How each step ended.
+# Ending of each step.
 endings = []
 
 LISTS = {
@@ -36,7 +36,7 @@ LISTS = {
 
 
 def callbacks(types):
-    """How a client with the script's capabilities answers, as its constructor's arguments."""
+    """Constructor arguments of a client with the script's capabilities and responses."""
 
     def answering(name, result):
         async def answer(*_):
@@ -53,8 +53,8 @@ def callbacks(types):
     return {known[name][0]: answering(name, known[name][1]) for name in wanted}
 
 
-async def take(*, list_page, ping, get, complete, read, call, cancelled, request, level, subscribe, unsubscribe, heard, error):
-    """Takes the steps. What differs between the SDKs is given; `error` is what they raise."""
+async def take(*, list_page, ping, get, complete, read, call, cancelled, request, level, subscribe, unsubscribe, next_update, error):
+    """Runs the steps. The parameters are the differences between the SDKs; `error` is their exception."""
 
     async def list_all(step):
         names, cursor = [], None
@@ -93,7 +93,7 @@ async def take(*, list_page, ping, get, complete, read, call, cancelled, request
         "request": lambda step: request(step["method"], step.get("params")),
         "log level": lambda step: level(step["level"]),
         "subscribe": lambda step: subscribe(step["uri"]),
-        "hear of an update": lambda step: heard(),
+        "hear of an update": lambda step: next_update(),
         "unsubscribe": lambda step: unsubscribe(step["uri"]),
     }
     for step in SCRIPT["steps"]:
@@ -107,5 +107,5 @@ async def take(*, list_page, ping, get, complete, read, call, cancelled, request
 
 
 def was_taken():
-    """Whether every step was taken."""
+    """Whether every step has run."""
     return len(endings) == len(SCRIPT["steps"])

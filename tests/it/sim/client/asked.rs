@@ -1,21 +1,22 @@
-//! A client that is asked something in the middle of its call.
+//! Input requests to a simulated client during its calls.
 
 use weir::json::Object;
 
-use super::{Person, number_in, text_of};
+use super::{SimulatedClient, number_in, text_of};
 use crate::client::{Reply, object};
 
-impl Person {
-    /// A legacy question: it has to be about a call of this client's. Answers it, or does not.
+impl SimulatedClient {
+    /// Handles a legacy input request, which has to belong to a call of this client. Answers it, or
+    /// does not.
     pub(super) async fn be_asked(&self, question: &Object) {
         let params = question.get_object("params").unwrap_or_default();
-        let Some(answer) = self.answer_to(&params) else { return };
+        let Some(answer) = self.response_to(&params) else { return };
         let id = question.get("id").unwrap_or("null");
         self.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{answer}}}"#)).await;
     }
 
-    /// What a modern client that was asked sends next: `None` if it was asked nothing, `Some(None)` if it does not
-    /// come back.
+    /// Members of the next round of a modern client: `None` without an input request, `Some(None)`
+    /// if it does not come back.
     #[expect(
         clippy::option_option,
         reason = "nothing to be done, and not doing it, are two things"
@@ -33,7 +34,7 @@ impl Person {
             if number_in(&text_of(&params, "message"), '?') != Some(number) {
                 self.object(format!("upon {number} it was asked {params:?}"));
             }
-            match self.answer_to(&params) {
+            match self.response_to(&params) {
                 Some(answer) => answers.push(format!(r#""{key}":{answer}"#)),
                 None => return Some(None),
             }
@@ -44,8 +45,8 @@ impl Person {
         Some(Some(format!(r#"{inner},"inputResponses":{{{answers}}},"requestState":{state}}}"#)))
     }
 
-    /// The answer to a question with these parameters, if it gives one.
-    fn answer_to(&self, params: &Object) -> Option<String> {
+    /// Response to an input request with these parameters, if the client gives one.
+    fn response_to(&self, params: &Object) -> Option<String> {
         let number = number_in(&text_of(params, "message"), '?');
         let fact = number.and_then(|number| Some((number, self.ledger.fact(number)?)));
         let Some((number, fact)) = fact else {
@@ -56,8 +57,8 @@ impl Person {
             self.object(format!("it was asked about {number}, a call of {}", fact.who));
         }
         self.ledger.count("questions");
-        self.tell(format!("is asked about {number}"));
-        let (_, mut dice) = self.ledger.fate(number);
+        self.record(format!("is asked about {number}"));
+        let (_, mut dice) = self.ledger.action(number);
         let by = &self.name;
         match dice.below(6) {
             0 => None,

@@ -1,21 +1,21 @@
-//! What a client lists, and what it hears of changes.
+//! Lists of a simulated client, and its notifications of changes.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use tokio_util::sync::CancellationToken;
 use weir::json::{self, Object};
-use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::kind::{Kind, ListTopic};
 
 use super::super::ledger::Since;
 use super::super::rules::{Rules, base_of};
 use super::super::server::{Server, name_of};
-use super::{AGAIN, Person};
-use crate::client::{Wired, keys_of, object, string};
+use super::{AGAIN, SimulatedClient};
+use crate::client::{ClientTransport, keys_of, object, string};
 use crate::world::pass;
 
-impl Person {
-    /// The keys of a kind through all pages; `None` if the connection broke.
+impl SimulatedClient {
+    /// Lists the keys of a kind through all pages; `None` if the connection broke.
     pub(super) async fn walk(&self, kind: Kind) -> Option<Vec<String>> {
         let (mut keys, mut cursor) = (Vec::new(), None::<String>);
         let begun = self.ledger.since();
@@ -38,14 +38,14 @@ impl Person {
             keys.extend(listed);
             cursor = page.get_string("nextCursor").map(Into::into);
             if cursor.is_none() {
-                self.tell(format!("lists {kind:?}: {}", keys.join(" ")));
+                self.record(format!("lists {kind:?}: {}", keys.join(" ")));
                 self.check_walk(kind, &keys, begun);
                 return Some(keys);
             }
         }
     }
 
-    /// One configuration decides a page, and all of it.
+    /// Checks that one configuration explains all of a page.
     fn check_page(&self, kind: Kind, keys: &[String], since: Since) {
         let shows = |rules: &Rules, key: &String| {
             let server = self.servers.iter().find(|server| server.owns(kind, key));
@@ -57,7 +57,7 @@ impl Person {
         }
     }
 
-    /// Whatever changes meanwhile, a walk meets everything once that is there all the time.
+    /// Checks that a walk meets each item once that exists all the time, whatever else changes.
     fn check_walk(&self, kind: Kind, keys: &[String], begun: Since) {
         let all: BTreeSet<_> = keys.iter().collect();
         if all.len() != keys.len() {
@@ -74,7 +74,7 @@ impl Person {
         }
     }
 
-    /// In the end everything is as the servers have it, and whoever listens knows.
+    /// Checks that the lists finally match the servers, and that a listening client was notified.
     pub(in super::super) async fn look_around(&self) {
         let rules = self.ledger.rules();
         for kind in Kind::ALL {
@@ -90,16 +90,19 @@ impl Person {
             if sorted(&keys) != sorted(&expected) {
                 self.object(format!("in the end {kind:?} are {keys:?}, not {expected:?}"));
             }
-            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(told) = told.1.get(&kind).filter(|told| **told != keys) {
-                self.object(format!("it was told of {told:?}, and there are {keys:?}"));
+            let seen_changes = self.seen_changes.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(seen_changes) =
+                seen_changes.1.get(&kind).filter(|seen_changes| **seen_changes != keys)
+            {
+                self.object(format!("it was told of {seen_changes:?}, and there are {keys:?}"));
             }
         }
     }
 
-    // === Notices ===
+    // === Notifications ===
 
-    /// Listens, and lists when it is told to. Who has one stream for everything is asked there, too.
+    /// Listens, and lists after each notification. Clients with one common stream get input
+    /// requests there.
     pub(in super::super) async fn attend(&self, over: &CancellationToken) {
         if self.listens || self.has_one_stream() {
             over.run_until_cancelled(self.listen_on()).await;
@@ -107,42 +110,43 @@ impl Person {
     }
 
     fn has_one_stream(&self) -> bool {
-        matches!(self.client.wire, Wired::Stdio(_)) && !self.client.side.is_modern()
+        matches!(self.client.transport, ClientTransport::Stdio(_)) && !self.client.side.is_modern()
     }
 
     async fn listen_on(&self) {
-        // Whoever comes later to a stream of everything may have missed something.
+        // A client that opens a common stream later may have missed something.
         while !self.ledger.has_stopped() {
-            let Some(mut ears) = self.client.try_listen_for(&Topic::ALL).await else {
+            let Some(mut stream) = self.client.try_listen_for(&ListTopic::ALL).await else {
                 pass(AGAIN).await;
                 continue;
             };
             if self.listens {
-                self.tell("listens");
+                self.record("listens");
                 for kind in Kind::ALL {
                     self.look_again(kind).await;
                 }
             }
-            while let Some(message) = ears.whenever().await {
-                if !self.hear(&object(&message)).await {
-                    // The end of the stream, in words.
+            while let Some(message) = stream.next_untimed().await {
+                if !self.handle_message(&object(&message)).await {
+                    // This message ends the stream.
                     break;
                 }
             }
             if self.listens {
-                self.tell("listens no more");
+                self.record("listens no more");
             }
             pass(AGAIN).await;
         }
     }
 
-    /// Takes what comes on a stream that is not a call's own. Tells whether the stream goes on.
-    async fn hear(&self, message: &Object) -> bool {
+    /// Handles a message on a stream that is not a call's own. Returns whether the stream
+    /// continues.
+    async fn handle_message(&self, message: &Object) -> bool {
         let method = message.get_string("method");
-        if let Some(topic) = method.as_deref().and_then(Topic::of_notification) {
+        if let Some(topic) = method.as_deref().and_then(ListTopic::of_notification) {
             if self.listens {
-                self.tell(format!("hears of {topic:?}"));
-                *self.told().0.entry(topic).or_default() += 1;
+                self.record(format!("hears of {topic:?}"));
+                *self.seen_changes().0.entry(topic).or_default() += 1;
                 for kind in Kind::ALL.into_iter().filter(|kind| kind.topic() == topic) {
                     self.look_again(kind).await;
                 }
@@ -153,8 +157,8 @@ impl Person {
             self.be_asked(message).await;
             return true;
         }
-        // On a stream for everything questions are taken back, and what is late has an answer.
-        self.hear_of_task(message) || self.has_one_stream()
+        // A common stream also carries cancellations of input requests, and late responses.
+        self.handle_task_message(message) || self.has_one_stream()
     }
 
     async fn look_again(&self, kind: Kind) {
@@ -163,12 +167,13 @@ impl Person {
             pass(AGAIN).await;
             keys = self.walk(kind).await;
         }
-        self.told().1.insert(kind, keys.unwrap_or_default());
+        self.seen_changes().1.insert(kind, keys.unwrap_or_default());
     }
 
-    /// Nobody hears of what it cannot see, and of what it can once.
+    /// Checks that the client was never notified of invisible items, and once of each visible
+    /// change.
     pub(in super::super) fn check(&self) {
-        for (topic, count) in &self.told().0 {
+        for (topic, count) in &self.seen_changes().0 {
             let changes = self.ledger.changes(self.role, *topic);
             if *count > changes {
                 self.object(format!("it heard {count} times of {topic:?}; {changes} changes"));

@@ -1,4 +1,4 @@
-//! A server that asks the client of a call something.
+//! Input requests of a simulated server.
 
 use weir::json::Object;
 use weir::mcp::kind::Kind;
@@ -9,52 +9,52 @@ use crate::sim::fact::ServerEnd;
 use crate::upstream::Call;
 
 impl Server {
-    /// Asks in its era's way, and ends the call once it has an answer, whichever.
+    /// Sends an input request in its era's way, and ends the call with any response.
     pub(super) async fn ask(&self, call: Call, kind: Kind, number: u64) {
-        self.ledger.tell(self.name, format!("asks about {number}"));
+        self.ledger.record(self.name, format!("asks about {number}"));
         let (id, name) = (question_id(number), self.name);
         let params = format!(
             r#"{{"message":"?{number} by {name}?","requestedSchema":{{"type":"object","properties":{{}}}}}}"#
         );
         if self.upstream.side().is_modern() {
-            // Nothing is left with it: the answers come with another request, or never.
+            // The server keeps no state: the responses come with another request, or never.
             self.ledger.ended_there(number, ServerEnd::Ended);
             return call.result(&format!(
                 r#"{{"resultType":"input_required","inputRequests":{{"{id}":{{"method":"elicitation/create","params":{params}}}}},"requestState":"of {number}"}}"#
             ));
         }
-        call.question(&format!(
+        call.send_request(&format!(
             r#"{{"jsonrpc":"2.0","id":"{id}","method":"elicitation/create","params":{params}}}"#
         ));
         let answer = tokio::select! {
             biased;
             how = call.gone() => return self.is_over(number, how),
-            answer = self.upstream.answer_to(&id) => object(&answer),
+            answer = self.upstream.response_to(&id) => object(&answer),
         };
         let result = answer.get_object("result");
         if result.is_some() {
-            self.ledger.hear(number);
+            self.ledger.record_response(number);
         }
         self.check_answer(number, &result.unwrap_or_default());
-        self.ledger.tell(self.name, format!("has an answer and ends {number}"));
+        self.ledger.record(self.name, format!("has an answer and ends {number}"));
         self.ledger.ended_there(number, ServerEnd::Ended);
         call.result(&self.result(kind, number, ""));
     }
 
-    /// The call comes again, with what was asked.
+    /// Handles the next round of a call.
     pub(super) fn go_on(&self, call: Call, kind: Kind, number: u64) {
         let answers = call.params.get_object("inputResponses").unwrap_or_default();
         let state = call.params.get_string("requestState");
         if state.as_deref() != Some(&format!("of {number}")) {
             self.ledger.object(format!("{number} goes on with the state {state:?}"));
         }
-        self.ledger.hear(number);
+        self.ledger.record_response(number);
         self.check_answer(number, &answers.get_object(&question_id(number)).unwrap_or_default());
-        self.ledger.tell(self.name, format!("has an answer and ends {number}"));
+        self.ledger.record(self.name, format!("has an answer and ends {number}"));
         call.result(&self.result(kind, number, ""));
     }
 
-    /// An answer is that of the call's own client, about this call.
+    /// Checks that a response comes from the call's own client, for this call.
     fn check_answer(&self, number: u64, answer: &Object) {
         let Some(content) = answer.get_object("content").filter(|it| it.has("number")) else {
             return;
@@ -67,10 +67,10 @@ impl Server {
         }
     }
 
-    /// Each question of a legacy server has one answer at the most.
+    /// Checks that each request of a legacy server has one response at most.
     pub(super) fn check_answers(&self) {
         let mut ids = std::collections::HashSet::new();
-        for answer in self.upstream.all_answers() {
+        for answer in self.upstream.all_responses() {
             let id = object(&answer).get_string("id").map(|id| id.into_owned());
             if id.is_some_and(|id| !ids.insert(id)) {
                 self.ledger.object(format!("{} was answered once more: {answer}", self.name));

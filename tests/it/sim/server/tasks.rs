@@ -1,17 +1,17 @@
-//! A server whose calls go on as tasks.
+//! Tasks of a simulated server.
 
 use std::time::Duration;
 
 use weir::mcp::kind::Kind;
 
-use super::{Dice, Held, Server, number_of, proof};
+use super::{Dice, InterceptedCalls, Server, number_of, proof};
 use crate::sim::fact::ServerEnd;
 use crate::sim::ledger::have_tasks;
 use crate::upstream::Call;
 use crate::world::pass;
 
 impl Server {
-    /// Whether the client of this request takes a task for an answer.
+    /// Whether the client of this request accepts a task as a result.
     pub(super) fn can_begin_task(&self, kind: Kind, number: u64) -> bool {
         let fact = self.ledger.fact(number);
         let takes =
@@ -19,7 +19,7 @@ impl Server {
         kind == Kind::Tool && takes
     }
 
-    /// Answers with a task, and tells later what becomes of it.
+    /// Answers with a task, and announces its status later.
     pub(super) fn begin_task(&self, call: Call, number: u64, dice: &mut Dice) {
         let (own, state) = (format!("t{number}"), self.state(number));
         call.result(&match self.upstream.side().is_modern() {
@@ -30,12 +30,12 @@ impl Server {
         self.tasks.spawn(async move {
             for _ in 0..dice.below(4) {
                 pass(Duration::from_millis(dice.below(1_000))).await;
-                upstream.tell_task(&own, &state);
+                upstream.announce_task(&own, &state);
             }
         });
     }
 
-    /// What it says of a task beside its id.
+    /// Members of a task beside its id.
     fn state(&self, number: u64) -> String {
         let ttl = if self.upstream.side().is_modern() { "ttlMs" } else { "ttl" };
         let proof = proof(self.name, number);
@@ -44,19 +44,20 @@ impl Server {
         )
     }
 
-    pub(super) async fn tell_about_all(self, mut held: Held, gets: bool) {
-        while let Some(call) = held.any().await {
-            self.tell_about(call, gets);
+    pub(super) async fn answer_task_requests(self, mut intercepted: InterceptedCalls, gets: bool) {
+        while let Some(call) = intercepted.any().await {
+            self.answer_task_request(call, gets);
         }
     }
 
-    /// Tells how a task is, or that it is cancelled. Who asks has to be who began it, or of the same role.
-    fn tell_about(&self, call: Call, gets: bool) {
+    /// Answers with the status of a task, or cancels it. The asking client must be the one that
+    /// began it, or have its role.
+    fn answer_task_request(&self, call: Call, gets: bool) {
         let number = number_of(&call);
         self.ledger.execute(number);
         self.ledger.ended_there(number, ServerEnd::Ended);
         let own = call.params.get_string("taskId").map(|own| own.into_owned()).unwrap_or_default();
-        self.ledger.tell(self.name, format!("is asked {number}, about the task {own}"));
+        self.ledger.record(self.name, format!("is asked {number}, about the task {own}"));
         let begun = own.strip_prefix('t').and_then(|it| it.parse::<u64>().ok());
         let role = |number| self.ledger.fact(number).map(|fact| fact.role);
         let Some(begun) = begun.filter(|begun| role(*begun) == role(number)) else {

@@ -1,11 +1,12 @@
-//! Client certificates of open connections: how long each is valid, and whether a CA in force has signed it.
+//! Client certificates of open connections: their validity periods and their verification after CA
+//! changes.
 //!
-//! The handshake verifies a certificate once, and a connection may outlive it: it is kept alive, its streams stay
-//! open, the file of the CAs is replaced. So each certificate keeps its period, and is verified again when the
-//! CAs change.
+//! The handshake verifies a certificate once, but a connection may outlive that: it is kept alive,
+//! its streams stay open, the CA file is replaced. So each certificate keeps its validity period,
+//! and is verified again when the CAs change.
 //!
-//! Promise: a certificate that has expired, or that no CA in force has signed, is ended at the next look; how often
-//! that is, is the caller's to say.
+//! Invariant: a certificate that has expired, or that no current CA has signed, is ended at the
+//! next check; the caller determines the interval.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,19 +20,19 @@ use crate::hex::hex;
 use crate::policy::{Certificate, Validity};
 use crate::sha256::sha256;
 
-/// What certificates of clients are verified with.
+/// Verifier of client certificates.
 pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
 
-/// Certificates that clients have shown and that are still in use.
+/// Client certificates in use.
 #[derive(Debug, Default)]
-pub(super) struct ClientCertificates(Mutex<Vec<Shown>>);
+pub(super) struct ClientCertificates(Mutex<Vec<PresentedCertificate>>);
 
-/// A certificate, and the chain that the client has sent with it.
+/// Certificate with the chain that the client has sent.
 #[derive(Debug)]
-struct Shown {
-    /// Gone once no connection and no session was let in with it.
+struct PresentedCertificate {
+    /// Dropped once no connection and no session uses it.
     certificate: Weak<Certificate>,
-    /// The certificate first. The handshake bounds its size.
+    /// Leaf certificate first. The handshake bounds its size.
     chain: Vec<CertificateDer<'static>>,
 }
 
@@ -40,20 +41,20 @@ impl ClientCertificates {
     pub(super) fn add(&self, chain: &[CertificateDer<'_>]) -> io::Result<Arc<Certificate>> {
         let certificate = Arc::new(read(chain, SystemTime::now())?);
         let chain = chain.iter().map(|it| it.clone().into_owned()).collect();
-        self.lock().push(Shown { certificate: Arc::downgrade(&certificate), chain });
+        self.lock().push(PresentedCertificate { certificate: Arc::downgrade(&certificate), chain });
         Ok(certificate)
     }
 
-    /// Ends those that have expired and, where the CAs have `changed`, those that none of the new ones has signed.
-    /// Forgets those that are not used any more. May take a while where the CAs have changed.
+    /// Ends certificates that have expired and, if the CAs have `changed`, those that none of the
+    /// new ones has signed. Removes unused ones. May take a while if the CAs have changed.
     pub(super) fn end_invalid(&self, changed: Option<&Verifier>) {
         let now = SystemTime::now();
-        // Verified without the lock, for which handshakes would have to wait.
+        // Verified without the lock, because handshakes would have to wait for it.
         let mut shown = std::mem::take(&mut *self.lock());
-        shown.retain(|Shown { certificate, chain }| {
+        shown.retain(|PresentedCertificate { certificate, chain }| {
             let Some(certificate) = certificate.upgrade() else { return false };
             let is_trusted = changed.is_none_or(|verifier| is_signed(chain, verifier));
-            let holds = is_trusted && certificate.validity.holds(now);
+            let holds = is_trusted && certificate.validity.is_valid(now);
             if !holds {
                 certificate.validity.end();
             }
@@ -62,12 +63,12 @@ impl ClientCertificates {
         self.lock().append(&mut shown);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Shown>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<PresentedCertificate>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a chain leads to one of these CAs now.
+/// True if a chain leads to one of these CAs now.
 pub(super) fn is_signed(chain: &[CertificateDer<'_>], verifier: &Verifier) -> bool {
     let verified = chain.split_first().map(|(certificate, intermediates)| {
         verifier.verify_client_cert(certificate, intermediates, UnixTime::now())
@@ -75,7 +76,7 @@ pub(super) fn is_signed(chain: &[CertificateDer<'_>], verifier: &Verifier) -> bo
     matches!(verified, Some(Ok(_)))
 }
 
-/// Reads what a certificate goes by and how long it is valid.
+/// Reads the names and the validity period of a certificate.
 fn read(chain: &[CertificateDer<'_>], now: SystemTime) -> io::Result<Certificate> {
     let (first, intermediates) =
         chain.split_first().ok_or_else(|| io::Error::other("no certificate"))?;
@@ -85,7 +86,7 @@ fn read(chain: &[CertificateDer<'_>], now: SystemTime) -> io::Result<Certificate
     let uris = parsed.valid_uri_names().map(|name| format!("uri:{name}"));
     let names = std::iter::once(itself).chain(dns).chain(uris);
     let (mut not_before, mut end) = period(&parsed);
-    // Those that are out of their time are in no chain that was verified.
+    // Intermediates outside their validity period are in no chain that was verified.
     let in_time = intermediates
         .iter()
         .filter_map(|it| Some(period(&EndEntityCert::try_from(it).ok()?)))
@@ -97,10 +98,10 @@ fn read(chain: &[CertificateDer<'_>], now: SystemTime) -> io::Result<Certificate
     Ok(Certificate { names: names.take(MAX_NAMES).collect(), validity })
 }
 
-/// The first moment at which a certificate is valid, and the first one at which it is not any more.
+/// Returns the start of the validity period, and the first moment after it.
 ///
-/// The library keeps both to itself, but says one of them where it refuses a certificate because of the time, which is
-/// the first thing that it looks at.
+/// The library does not expose either, but reports one of them when it refuses a certificate
+/// because of the time, which is the first thing that it checks.
 fn period(certificate: &EndEntityCert<'_>) -> (SystemTime, SystemTime) {
     let judged_at = |time: UnixTime| {
         let usage = KeyUsage::client_auth();
@@ -120,11 +121,11 @@ fn period(certificate: &EndEntityCert<'_>) -> (SystemTime, SystemTime) {
         }
         _ => None,
     };
-    // What cannot be read is over already.
+    // A period that cannot be read counts as expired.
     (not_before.unwrap_or(SystemTime::UNIX_EPOCH), end.unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
-/// How many names of a certificate are looked at.
+/// Largest number of names read from a certificate.
 const MAX_NAMES: usize = 32;
 
 #[cfg(test)]
@@ -177,7 +178,7 @@ mod tests {
             (vec![der(1_000, 9_000), der(2_000, 3_000), der(6_000, 8_000)], (1_000, 9_001)),
         ] {
             let validity = read(&chain, seconds(at)).expect("a certificate").validity;
-            let holds = |seconds_since: u64| validity.holds(seconds(seconds_since));
+            let holds = |seconds_since: u64| validity.is_valid(seconds(seconds_since));
             let (from, end) = expected;
             assert!(holds(from) && holds(end - 1) && !holds(end), "{expected:?}");
             assert!(from == 0 || !holds(from - 1), "{expected:?}");
@@ -196,7 +197,7 @@ mod tests {
         let (gone, expired) = (add(&first, now + 60), add(&first, now - 60));
         let (withdrawn, kept) = (add(&first, now + 60), add(&second, now + 60));
         drop(gone);
-        let hold = || [&expired, &withdrawn, &kept].map(|it| it.validity.holds(seconds(now)));
+        let hold = || [&expired, &withdrawn, &kept].map(|it| it.validity.is_valid(seconds(now)));
         shown.end_invalid(None);
         assert_eq!((hold(), shown.lock().len()), ([false, true, true], 2));
         shown.end_invalid(Some(&verifier(&second)));

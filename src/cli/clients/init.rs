@@ -1,0 +1,393 @@
+//! `weir init`: writes a starter configuration, or imports the servers of a client.
+//!
+//! Invariants: a file is overwritten only with `--force`, after a copy; neither the configuration
+//! nor any output contains a secret; settings that cannot be imported are listed.
+
+mod mapping;
+mod names;
+mod secrets;
+mod texts;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use toml_edit::{DocumentMut, Item, Table};
+
+use crate::cli::clients::McpClient;
+use crate::cli::clients::connect::is_weir_entry;
+use crate::cli::clients::document::{self, DocumentValue};
+use crate::cli::clients::places::{self, Scope};
+use crate::cli::clients::server::{self, ClientServer};
+use crate::cli::clients::variables::{self, ClientInput};
+use crate::cli::exit::Failure;
+use crate::cli::{files, output};
+use crate::config::{Config, Severity, nearest};
+use mapping::ImportSource;
+use secrets::SecretStore;
+
+/// Arguments of `weir init`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The folder to write to.
+    #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "output")]
+    dir: PathBuf,
+    /// Imports the servers of an MCP client: one of claude-desktop, claude-code, vscode, cursor,
+    /// codex, gemini, zed, windsurf, whose files are found automatically (this project's before the
+    /// user's), or a file.
+    ///
+    /// Literal tokens and passwords are moved to separate files in `secrets` beside the
+    /// configuration. The client's file is only read.
+    #[arg(long, value_name = "CLIENT|FILE")]
+    from: Option<String>,
+    /// The configuration to write, instead of weir.toml in the folder.
+    #[arg(long, short, value_name = "FILE", requires = "from")]
+    output: Option<PathBuf>,
+    /// Prints the configuration and writes nothing; secrets become variables that you set.
+    #[arg(long, requires = "from", conflicts_with_all = ["output", "dir"])]
+    print: bool,
+    /// Replaces existing files, after a copy of each.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Writes a configuration.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.from {
+        None => write_starter(&args.dir, args.force),
+        Some(from) => import(from, args),
+    }
+}
+
+/// Most errors of the new configuration that are shown.
+const MAX_SHOWN_ERRORS: usize = 20;
+
+// === Starter ===
+
+/// Writes the starter files.
+fn write_starter(folder: &Path, force: bool) -> Result<(), Failure> {
+    let starter = [
+        (path_in(folder, "weir.toml"), include_str!("init/starter.toml")),
+        (path_in(folder, "prompts/explain-error.md"), include_str!("init/explain-error.md")),
+    ];
+    for (path, _) in &starter {
+        check_overwrite(path, force, false)?;
+    }
+    for (path, text) in &starter {
+        check_overwrite(path, force, true)?;
+        files::write(path, text)?;
+        output::print_stderr(&format!("wrote {}", path.display()));
+    }
+    let at = config_flag(&starter[0].0);
+    output::print_stderr(&format!(
+        "next: `weir check{at}` tries it, `weir list{at}` shows what clients will see\n      \
+         `weir connect CLIENT{at}` prints the entry for a client, such as claude-code or \
+         cursor\n      `weir init --from CLIENT` imports the servers that a client has already"
+    ));
+    Ok(())
+}
+
+/// Fails if a file exists and may not be replaced. With `act`, an existing file is copied.
+fn check_overwrite(path: &Path, force: bool, act: bool) -> Result<(), Failure> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    if !force {
+        return Err(Failure::Usage(format!(
+            "{} exists already: remove it, write elsewhere, or use --force to replace it and keep \
+             a copy",
+            path.display()
+        )));
+    }
+    if act && path.exists() {
+        let backup = files::back_up_file(path)?;
+        output::print_stderr(&format!("copied {} to {}", path.display(), backup.display()));
+    }
+    Ok(())
+}
+
+/// Path of a file in a folder; for the current folder only the file name.
+fn path_in(folder: &Path, file: &str) -> PathBuf {
+    if folder == Path::new(".") { PathBuf::from(file) } else { folder.join(file) }
+}
+
+/// Option with which a command finds the configuration, if it needs one.
+fn config_flag(path: &Path) -> String {
+    match path == Path::new("weir.toml") {
+        true => String::new(),
+        false => format!(" --config {}", path.display()),
+    }
+}
+
+// === Import ===
+
+/// File of a client.
+struct ImportFile {
+    path: PathBuf,
+    scope: Option<Scope>,
+    /// Folder of the project that it belongs to.
+    project: Option<PathBuf>,
+    document: DocumentValue,
+    inputs: Vec<ClientInput>,
+}
+
+/// Server, with the index of its file.
+struct FoundServer {
+    server: ClientServer,
+    source: usize,
+}
+
+fn import(from: &str, args: &Args) -> Result<(), Failure> {
+    let folder = std::env::current_dir().map_err(|error| {
+        Failure::Usage(format!("the current folder is unknown: {error}; change into another"))
+    })?;
+    let known = McpClient::named(from);
+    let sources = match known {
+        Some(client) => read_client_files(client, &folder)?,
+        None => vec![read_named_file(Path::new(from))?],
+    };
+    let output = match &args.output {
+        Some(output) => output.clone(),
+        None => path_in(&args.dir, "weir.toml"),
+    };
+    let beside = output.parent().unwrap_or(Path::new("")).to_owned();
+    if !args.print {
+        check_overwrite(&output, args.force, false)?;
+    }
+
+    let mut messages = Vec::new();
+    let mut store = match args.print {
+        true => SecretStore::Variables(Vec::new()),
+        false => SecretStore::Files(Vec::new()),
+    };
+    let (found, clients) = collect(&sources, known, &folder, &mut messages);
+    let title = clients.first().map_or("", |client| client.title);
+    let text = {
+        let mut document = ConfigDocument::new(title);
+        let source = |found: &FoundServer| {
+            let client = clients.get(found.source).copied().unwrap_or(&crate::cli::clients::ANY);
+            let source = sources.get(found.source);
+            ImportSource {
+                variables: client.variables,
+                inputs: source.map_or(&[][..], |source| &source.inputs),
+                project: source.and_then(|source| source.project.as_deref()),
+            }
+        };
+        let written: Vec<_> = found.iter().map(|found| found.server.name.clone()).collect();
+        for (found, name) in found.iter().zip(names::legal(&written)) {
+            let old = &found.server.name;
+            match mapping::map_server(&found.server, &name, &source(found), &mut store) {
+                Err(why) => messages.push(format!("  {old}: left out: {why}")),
+                Ok(mapped) => {
+                    if *old != name {
+                        messages.push(format!("  {old}: is [upstreams.{name}] now"));
+                    }
+                    messages.extend(mapped.moved.iter().map(|moved| format!("  {name}: {moved}")));
+                    messages.extend(mapped.notes.iter().map(|note| format!("  {name}: {note}")));
+                    document.push(&name, mapped.table, &mapped.notes);
+                }
+            }
+        }
+        document
+    };
+    if text.count == 0 {
+        let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
+        for line in messages.iter().filter(|line| line.starts_with(' ')) {
+            output::print_stderr(&crate::cli::output::render::sanitize_line(line));
+        }
+        return Err(Failure::NoConfig(format!(
+            "{}: no MCP server to import; name another file with --from FILE, or start with \
+             `weir init`",
+            places.join(", ")
+        )));
+    }
+    if args.print {
+        messages.iter().for_each(|line| {
+            output::print_stderr(&crate::cli::output::render::sanitize_line(line))
+        });
+        output::print(|out| out.write_all(text.to_string().as_bytes()))?;
+        output::print_stderr("nothing was written; secrets are variables to set");
+        return Ok(());
+    }
+    if let Some(path) = store.find_conflict(&beside).filter(|_| !args.force) {
+        return Err(Failure::Usage(format!(
+            "{} exists already with other content: remove it, write elsewhere, or use --force \
+             to replace it and keep a copy",
+            path.display()
+        )));
+    }
+    check_overwrite(&output, args.force, true)?;
+    store.write(&beside)?;
+    files::write(&output, &text.to_string())?;
+    messages
+        .iter()
+        .for_each(|line| output::print_stderr(&crate::cli::output::render::sanitize_line(line)));
+    let plural = if text.count == 1 { "" } else { "s" };
+    output::print_stderr(&format!("wrote {}: {} upstream{plural}", output.display(), text.count));
+    report_missing(&output);
+    let at = config_flag(&output);
+    let client = known.map_or("CLIENT", |client| client.name);
+    output::print_stderr(&format!(
+        "next: `weir check{at}` tries it\n      \
+         `weir connect {client}{at} --write` adds Weir to the client's file; then remove the \
+         imported servers from that file"
+    ));
+    Ok(())
+}
+
+/// Reports what is missing until Weir can start: mostly variables that are not set here.
+fn report_missing(output: &Path) {
+    let Err(report) = Config::check(output, &crate::cli::loading::options(true)) else {
+        return;
+    };
+    let mistakes: Vec<_> =
+        report.problems().iter().filter(|problem| problem.severity == Severity::Error).collect();
+    for problem in mistakes.iter().take(MAX_SHOWN_ERRORS) {
+        output::print_stderr(&format!("  still to do: {}: {}", problem.key, problem.what));
+    }
+    if let Some(more) = mistakes.len().checked_sub(MAX_SHOWN_ERRORS).filter(|more| *more > 0) {
+        output::print_stderr(&format!("  and {more} more, which `weir check` shows"));
+    }
+}
+
+/// Reads all files of a client on this machine.
+fn read_client_files(
+    client: &'static McpClient,
+    folder: &Path,
+) -> Result<Vec<ImportFile>, Failure> {
+    let scopes = [Scope::Project, Scope::User];
+    let places: Vec<_> = scopes
+        .into_iter()
+        .filter_map(|scope| Some((scope, places::file(client, scope, folder)?)))
+        .collect();
+    let mut sources: Vec<ImportFile> = Vec::new();
+    for (scope, path) in &places {
+        // In the home folder both scopes have the same file.
+        if sources.iter().any(|source| source.path == *path) {
+            continue;
+        }
+        if let Some(written) = document::read(path)? {
+            let document = document::parse(&written.text, client.format, path)?;
+            let project = (*scope == Scope::Project).then(|| folder.to_owned());
+            sources.push(import_file(path.clone(), Some(*scope), project, document));
+        }
+    }
+    if sources.is_empty() {
+        let places: Vec<_> = places.iter().map(|(_, path)| path.display().to_string()).collect();
+        return Err(Failure::Usage(format!(
+            "{} has no file here, no {}; name its file with --from FILE",
+            client.title,
+            places.join(" and no ")
+        )));
+    }
+    Ok(sources)
+}
+
+/// Reads the file that `--from` names.
+fn read_named_file(path: &Path) -> Result<ImportFile, Failure> {
+    let Some(written) = document::read(path)? else {
+        let typed = path.to_string_lossy();
+        let remedy = match nearest(&typed, McpClient::names()) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => {
+                format!("the clients are {}", McpClient::names().collect::<Vec<_>>().join(", "))
+            }
+        };
+        return Err(Failure::Usage(format!(
+            "no file {typed}, and no client of this name; {remedy}"
+        )));
+    };
+    let format = document::detect_format(path, &written.text);
+    let document = document::parse(&written.text, format, path)?;
+    Ok(import_file(path.to_owned(), None, places::project_of(path), document))
+}
+
+fn import_file(
+    path: PathBuf,
+    scope: Option<Scope>,
+    project: Option<PathBuf>,
+    document: DocumentValue,
+) -> ImportFile {
+    ImportFile { inputs: variables::inputs(&document), path, scope, project, document }
+}
+
+/// Collects the servers of all files; of two with one name, that of the first file is used.
+fn collect(
+    sources: &[ImportFile],
+    known: Option<&'static McpClient>,
+    folder: &Path,
+    messages: &mut Vec<String>,
+) -> (Vec<FoundServer>, Vec<&'static McpClient>) {
+    let mut all: Vec<FoundServer> = Vec::new();
+    let mut clients = Vec::new();
+    let mut owners: BTreeMap<String, usize> = BTreeMap::new();
+    for (number, source) in sources.iter().enumerate() {
+        let scope = source.scope.map_or(String::new(), |scope| format!(" ({})", scope.word()));
+        let section = server::find(&source.document, known, &source.path, folder);
+        let count = section.as_ref().map_or(0, |section| section.servers.len());
+        let plural = if count == 1 { "" } else { "s" };
+        messages.push(format!("read {}{scope}: {count} server{plural}", source.path.display()));
+        clients.push(section.as_ref().map_or(&crate::cli::clients::ANY, |section| section.client));
+        let unread = section.iter().flat_map(|section| &section.unread);
+        messages.extend(unread.map(|key| {
+            format!("  `{key}` of this file is left out: servers are read from one key of a file")
+        }));
+        for (name, server) in section.into_iter().flat_map(|section| section.servers) {
+            if owners.contains_key(&name) {
+                messages.push(format!("  {name}: the project's server is used, not the user's"));
+                continue;
+            }
+            owners.insert(name.clone(), number);
+            match server {
+                Err(why) => messages.push(format!("  {name}: left out: {why}")),
+                Ok(server) if is_weir_entry(&server, &[]) => {
+                    messages.push(format!("  {name}: left out: it is Weir itself"));
+                }
+                Ok(server) => all.push(FoundServer { server, source: number }),
+            }
+        }
+    }
+    (all, clients)
+}
+
+// === Output ===
+
+/// Builder of the configuration.
+struct ConfigDocument {
+    document: DocumentMut,
+    count: usize,
+}
+
+impl ConfigDocument {
+    fn new(title: &str) -> Self {
+        let mut document = DocumentMut::new();
+        let mut upstreams = Table::new();
+        upstreams.set_implicit(true);
+        document.insert("upstreams", Item::Table(upstreams));
+        let head = format!(
+            "# Weir's configuration, imported from {title} by `weir init`.\n\
+             # It contains no secrets: {{ file = \"…\" }} and {{ env = \"…\" }} refer to them.\n\
+             # `weir check` tries it.\n"
+        );
+        document.decor_mut().set_prefix(head);
+        Self { document, count: 0 }
+    }
+
+    /// Adds an upstream with its notes above it.
+    fn push(&mut self, name: &str, mut table: Table, notes: &[String]) {
+        let notes: String = notes
+            .iter()
+            .map(|note| format!("# {}\n", crate::cli::output::render::sanitize_line(note)))
+            .collect();
+        table.decor_mut().set_prefix(format!("\n{notes}"));
+        if let Some(upstreams) = self.document.get_mut("upstreams").and_then(Item::as_table_mut) {
+            upstreams.insert(name, Item::Table(table));
+        }
+        self.count += 1;
+    }
+}
+
+impl std::fmt::Display for ConfigDocument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.document)
+    }
+}

@@ -1,0 +1,269 @@
+//! Conversion of a client's server to a table of Weir's configuration.
+//!
+//! Invariants: secrets are in the [`SecretStore`], not in the table; settings that have no
+//! equivalent are in the notes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use toml_edit::{Array, InlineTable, Item, Table, Value, value};
+
+use crate::cli::clients::init::secrets::SecretStore;
+use crate::cli::clients::init::texts::{SecretSubstitution, reference_to};
+use crate::cli::clients::server::{ClientServer, HeaderSource, ServerTransport};
+use crate::cli::clients::variables::{ClientInput, TranslateContext, Variables};
+use crate::config::is_own_header;
+
+/// Properties of the file that a server comes from.
+pub(super) struct ImportSource<'a> {
+    /// Variables that its client expands.
+    pub(super) variables: Variables,
+    /// Values that its client asks the user for.
+    pub(super) inputs: &'a [ClientInput],
+    /// Folder of its project, if the file belongs to one.
+    pub(super) project: Option<&'a Path>,
+}
+
+/// Table of an upstream, with messages about it.
+pub(super) struct MappedServer {
+    /// Content of `[upstreams.<name>]`.
+    pub(super) table: Table,
+    /// Notes for the user; they are also comments above the table.
+    pub(super) notes: Vec<String>,
+    /// Messages about moved secrets.
+    pub(super) moved: Vec<String>,
+}
+
+/// Converts a server. The error says why Weir cannot use it.
+pub(super) fn map_server(
+    server: &ClientServer,
+    name: &str,
+    source: &ImportSource<'_>,
+    store: &mut SecretStore,
+) -> Result<MappedServer, String> {
+    let own = match &server.transport {
+        ServerTransport::Process { env, .. } => env.iter().map(|(name, _)| name.as_str()).collect(),
+        ServerTransport::Http { .. } => Vec::new(),
+    };
+    let context = TranslateContext {
+        variables: source.variables,
+        project: source.project,
+        inputs: source.inputs,
+        own: &own,
+    };
+    let mut writer =
+        TableWriter { texts: SecretSubstitution::new(name, context, store), table: Table::new() };
+    match &server.transport {
+        ServerTransport::Process { command, args, env, pass_env, cwd } => {
+            writer.process(command, args, env, pass_env, cwd.as_deref());
+        }
+        ServerTransport::Http { url, is_sse, headers } => writer.http(url, *is_sse, headers)?,
+    }
+    if !server.enabled {
+        writer.table.insert("enabled", value(false));
+    }
+    writer.write_timeouts(server);
+    writer.write_tools(server);
+    let SecretSubstitution { mut notes, moved, .. } = writer.texts;
+    notes.extend(server.not_imported.iter().cloned());
+    Ok(MappedServer { table: writer.table, notes, moved })
+}
+
+/// Builder of one table.
+struct TableWriter<'a> {
+    texts: SecretSubstitution<'a>,
+    table: Table,
+}
+
+impl TableWriter<'_> {
+    fn process(
+        &mut self,
+        command: &str,
+        args: &[String],
+        env: &[(String, String)],
+        pass_env: &[String],
+        cwd: Option<&str>,
+    ) {
+        let program = self.texts.translate_text("command", command);
+        self.table.insert("command", value(program));
+        if !args.is_empty() {
+            let written = self.texts.substitute_args(args);
+            self.table.insert("args", value(list(written)));
+        }
+        let folder = cwd.map(|cwd| self.texts.translate_text("cwd", cwd));
+        let is_relative = |text: &str| text.starts_with("./") || text.starts_with("../");
+        let starts_here = is_relative(command) || args.iter().any(|arg| is_relative(arg));
+        match (folder, self.texts.project()) {
+            (Some(folder), Some(project)) if !folder.starts_with(['/', '$']) => {
+                let folder = project.join(folder).display().to_string();
+                self.table.insert("cwd", value(folder));
+            }
+            (Some(folder), _) => {
+                if !folder.starts_with(['/', '$']) {
+                    let note = "cwd: the client started it in its own folder, Weir starts it in \
+                                that of this file";
+                    self.texts.note(note.to_owned());
+                }
+                self.table.insert("cwd", value(folder));
+            }
+            // The client starts it in the project's folder, but Weir in its own.
+            (None, Some(project)) if starts_here => {
+                let folder = project.display().to_string().replace('$', "$$");
+                self.table.insert("cwd", value(folder));
+            }
+            (None, None) if starts_here => {
+                self.texts.note("it has a relative path: set its folder with cwd".to_owned())
+            }
+            (None, _) => {}
+        }
+        let mut pairs = Vec::new();
+        for (name, text) in env {
+            if name.is_empty() || name.contains('=') {
+                self.texts.note(format!("`env.{name}` is not imported: it is not a variable name"));
+                continue;
+            }
+            let text = self.texts.substitute("env", name, text);
+            pairs.push((name.clone(), text));
+        }
+        self.pairs("env", pairs);
+        if !pass_env.is_empty() {
+            self.table.insert("pass_env", value(list(pass_env.to_vec())));
+        }
+    }
+
+    fn http(
+        &mut self,
+        url: &str,
+        is_sse: bool,
+        headers: &[(String, HeaderSource)],
+    ) -> Result<(), String> {
+        let translated = self.texts.translate_text("url", url);
+        let (address, user) = split_user(&translated);
+        let scheme = address.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+        if !address.starts_with("${") && !matches!(scheme.as_deref(), Some("http" | "https")) {
+            return Err("its address is not an http or https URL".to_owned());
+        }
+        let address = match address.split_once('#') {
+            Some((address, _)) => address.to_owned(),
+            None => address,
+        };
+        let address = self.texts.clean_url(&address, "url");
+        self.table.insert("url", value(address));
+        if is_sse {
+            self.table.insert("transport", value("sse"));
+        }
+        let mut pairs = Vec::new();
+        for (name, header) in headers {
+            if is_own_header(name) {
+                self.texts.note(format!(
+                    "the header `{name}` is not imported: it belongs to the protocol, and Weir \
+                     sets it"
+                ));
+                continue;
+            }
+            let written = match header {
+                HeaderSource::Text(text) => self.texts.substitute("headers", name, text),
+                HeaderSource::Variable(variable) => reference_to("env", variable),
+                HeaderSource::Bearer(variable) => format!("Bearer ${{{variable}}}").into(),
+            };
+            pairs.push((name.clone(), written));
+        }
+        if let Some(user) = user {
+            let basic = format!("Basic {}", STANDARD.encode(user.replace("$$", "$")));
+            let kept = self.texts.move_secret("headers", "Authorization", &basic);
+            pairs.push(("Authorization".to_owned(), kept));
+        }
+        self.pairs("headers", pairs);
+        Ok(())
+    }
+
+    fn write_timeouts(&mut self, server: &ClientServer) {
+        let mut times = InlineTable::new();
+        if let Some(startup) = server.startup {
+            times.insert("startup", format_duration(startup).into());
+        }
+        if let Some(call) = server.call {
+            times.insert("call", format_duration(call).into());
+            // `call_max` limits every call and must not be shorter.
+            if call > LONGEST_CALL {
+                times.insert("call_max", format_duration(call).into());
+            }
+        }
+        if !times.is_empty() {
+            self.table.insert("timeouts", value(times));
+        }
+    }
+
+    fn write_tools(&mut self, server: &ClientServer) {
+        let mut tools = InlineTable::new();
+        if let Some(allow) = &server.allow {
+            tools.insert("allow", list(allow.clone()).into());
+        }
+        if !server.deny.is_empty() {
+            tools.insert("deny", list(server.deny.clone()).into());
+        }
+        if !tools.is_empty() {
+            self.table.insert("tools", value(tools));
+        }
+    }
+
+    /// Writes a table of names and values, on one line if it fits.
+    fn pairs(&mut self, key: &str, pairs: Vec<(String, Value)>) {
+        if pairs.is_empty() {
+            return;
+        }
+        let mut line = InlineTable::new();
+        line.extend(pairs.clone());
+        line.fmt();
+        if line.to_string().len() <= LONGEST_LINE {
+            self.table.insert(key, value(line));
+            return;
+        }
+        let mut table = Table::new();
+        for (name, text) in pairs {
+            table.insert(&name, Item::Value(text));
+        }
+        self.table.insert(key, Item::Table(table));
+    }
+}
+
+/// Splits user and password off a URL.
+fn split_user(url: &str) -> (String, Option<String>) {
+    let split = || {
+        let (scheme, rest) = url.split_once("://")?;
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let (user, host) = authority.rsplit_once('@')?;
+        Some((format!("{scheme}://{host}{path}"), Some(user.to_owned())))
+    };
+    split().unwrap_or_else(|| (url.to_owned(), None))
+}
+
+/// Creates a list, with one element per line if it is long.
+fn list(elements: Vec<String>) -> Array {
+    let mut array: Array = elements.into_iter().collect();
+    array.fmt();
+    if array.to_string().len() > LONGEST_LINE {
+        for element in array.iter_mut() {
+            element.decor_mut().set_prefix("\n    ");
+        }
+        array.set_trailing("\n");
+        array.set_trailing_comma(true);
+    }
+    array
+}
+
+fn format_duration(duration: Duration) -> String {
+    match duration.subsec_millis() {
+        0 => format!("{}s", duration.as_secs()),
+        _ => format!("{}ms", duration.as_millis()),
+    }
+}
+
+/// Default of `call_max`.
+const LONGEST_CALL: Duration = Duration::from_mins(10);
+
+/// Longest line of a table or list.
+const LONGEST_LINE: usize = 90;

@@ -1,0 +1,311 @@
+//! Detection of secrets in a client's file, and the store that they are moved to.
+//!
+//! A secret is moved from the configuration to a file of its own, which only its owner may read.
+//! Messages contain its name, never its value. If no file may be written, a variable replaces it.
+//!
+//! A value counts as a secret because of its name or its shape. False positives are harmless: the
+//! value is in a file of its own.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::cli::clients::variables::variable_name;
+use crate::cli::exit::Failure;
+use crate::cli::files;
+use crate::regular_file;
+
+/// Store for secrets.
+#[derive(Debug)]
+pub(in crate::cli) enum SecretStore {
+    /// Files in the folder `secrets`.
+    Files(Vec<(String, String)>),
+    /// Variables that the user has to set; nothing is written.
+    Variables(Vec<(String, String)>),
+}
+
+/// New location of a secret.
+#[derive(Debug, PartialEq)]
+pub(in crate::cli) enum SecretLocation {
+    /// File, relative to the configuration.
+    File(String),
+    /// Variable that the user has to set.
+    Variable(String),
+}
+
+impl SecretStore {
+    /// Adds a secret and returns its location. `wanted` is the preferred name of its variable.
+    pub(in crate::cli) fn add(
+        &mut self,
+        upstream: &str,
+        name: &str,
+        wanted: &str,
+        value: &str,
+    ) -> SecretLocation {
+        let own = secret_name(upstream, name);
+        // Weir removes one newline at the end of such a file.
+        let value = match (&self, value.ends_with('\n')) {
+            (Self::Files(_), true) => &format!("{value}\n"),
+            _ => value,
+        };
+        let (kept, first, base) = match self {
+            Self::Files(kept) => (kept, file_name(&own), file_name(&own)),
+            Self::Variables(kept) => (kept, wanted.to_owned(), variable_name(&own)),
+        };
+        let numbered = (2..).map(|number| format!("{base}_{number}"));
+        let mut names = [first, base.clone()].into_iter().chain(numbered);
+        let is_free =
+            |name: &String| kept.iter().all(|(taken, held)| taken != name || held == value);
+        let name = names.find(is_free).unwrap_or(base);
+        if !kept.iter().any(|(taken, _)| *taken == name) {
+            kept.push((name.clone(), value.to_owned()));
+        }
+        match self {
+            Self::Files(_) => SecretLocation::File(format!("{SECRETS_FOLDER}/{name}")),
+            Self::Variables(_) => SecretLocation::Variable(name),
+        }
+    }
+
+    /// Finds the first file that exists already with other content.
+    pub(in crate::cli) fn find_conflict(&self, folder: &Path) -> Option<PathBuf> {
+        let Self::Files(kept) = self else { return None };
+        kept.iter().find_map(|(name, value)| {
+            let path = folder.join(SECRETS_FOLDER).join(name);
+            let is_in_the_way = match regular_file::read(&path, value.len() as u64) {
+                Ok(there) => there != value.as_bytes(),
+                Err(error) => error.kind() != ErrorKind::NotFound,
+            };
+            is_in_the_way.then_some(path)
+        })
+    }
+
+    /// Writes the files. Replaced files are copied first.
+    pub(in crate::cli) fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let Self::Files(kept) = self else { return Ok(()) };
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let secrets = folder.join(SECRETS_FOLDER);
+        let cannot = |path: &Path, error: &std::io::Error| files::write_failure(path, error);
+        if !secrets.is_dir() {
+            make_private_folder(&secrets).map_err(|error| cannot(&secrets, &error))?;
+            let ignore = secrets.join(".gitignore");
+            std::fs::write(&ignore, "*\n").map_err(|error| cannot(&ignore, &error))?;
+        }
+        for (name, value) in kept {
+            let path = secrets.join(name);
+            match regular_file::read(&path, value.len() as u64) {
+                // Written again even if it is equal: the old file may be readable by others.
+                Ok(there) if there == value.as_bytes() => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) if error.kind() != ErrorKind::FileTooLarge => {
+                    return Err(cannot(&path, &error));
+                }
+                Ok(_) | Err(_) => {
+                    files::back_up_file(&path)?;
+                }
+            }
+            write_private(&path, value).map_err(|error| cannot(&path, &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Joins the names of the upstream and of the secret, unless the latter contains the former, as
+/// `GITHUB_TOKEN` of `github` does.
+pub(super) fn secret_name(upstream: &str, name: &str) -> String {
+    let begins = variable_name(name).starts_with(&format!("{}_", variable_name(upstream)));
+    if begins { name.to_owned() } else { format!("{upstream}-{name}") }
+}
+
+fn file_name(own: &str) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    own.chars().map(legal).take(MAX_FILE_NAME_CHARS).collect()
+}
+
+#[cfg(unix)]
+fn make_private_folder(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(not(unix))]
+fn make_private_folder(path: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+/// Writes a temporary file and renames it, so that the content is never readable by others.
+fn write_private(path: &Path, value: &str) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // Only the owner can read a temporary file.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(value.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+// === Detection ===
+
+/// Returns whether a value with this name is a secret.
+pub(in crate::cli) fn is_secret(name: &str, value: &str) -> bool {
+    !value.is_empty()
+        && !["true", "false"].contains(&value)
+        && (names_a_secret(name) || looks_secret(value))
+}
+
+/// Returns whether a name is that of a secret.
+pub(in crate::cli) fn names_a_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
+    parts.into_iter().any(|part| SECRET_SUFFIXES.iter().any(|word| part.ends_with(word)))
+        && !LOCATION_SUFFIXES.iter().any(|word| name.ends_with(word))
+}
+
+/// Returns whether a value has the shape of a secret.
+pub(in crate::cli) fn looks_secret(value: &str) -> bool {
+    let value = value.trim();
+    let scheme = value.split_once(' ').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    let is_credentials = scheme.is_some_and(|s| ["bearer", "basic", "token"].contains(&s.as_str()));
+    is_credentials || has_prefix(value) || has_password(value) || is_random(value)
+}
+
+/// Returns whether a URL contains a password.
+fn has_password(value: &str) -> bool {
+    let Some((_, rest)) = value.split_once("://") else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+}
+
+/// Returns whether an argument has the shape of a secret. Arguments are words more often than the
+/// values of variables and headers, so a dash is evidence against it.
+pub(in crate::cli) fn looks_secret_as_argument(value: &str) -> bool {
+    looks_secret(value) && (!is_random(value) || !value.contains('-') || has_prefix(value))
+}
+
+/// Returns whether a path segment looks like a secret: some services put one into the URL.
+pub(in crate::cli) fn looks_secret_as_path(part: &str) -> bool {
+    is_random(part) || has_prefix(part)
+}
+
+fn has_prefix(value: &str) -> bool {
+    let begins = |prefix: &&str| {
+        value.len() > prefix.len() + 4 && value.get(..prefix.len()) == Some(*prefix)
+    };
+    PREFIXES.iter().any(begins)
+}
+
+/// Returns whether a value looks generated: long, without spaces or slashes, letters and digits.
+fn is_random(value: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b"_+=-".contains(&b);
+    value.len() >= 32
+        && value.bytes().all(legal)
+        && value.bytes().any(|b| b.is_ascii_digit())
+        && value.bytes().any(|b| b.is_ascii_alphabetic())
+}
+
+/// Longest file name, without the number that makes it unique; file systems allow 255 bytes.
+const MAX_FILE_NAME_CHARS: usize = 100;
+
+/// Folder beside the configuration.
+const SECRETS_FOLDER: &str = "secrets";
+
+/// Ends of name parts that indicate a secret.
+const SECRET_SUFFIXES: [&str; 17] = [
+    "token",
+    "key",
+    "secret",
+    "secrets",
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "pass",
+    "authorization",
+    "bearer",
+    "credential",
+    "credentials",
+    "auth",
+    "pat",
+    "cookie",
+    "apikey",
+];
+
+/// Ends of names that contain the location of a secret instead.
+const LOCATION_SUFFIXES: [&str; 5] = ["file", "path", "dir", "url", "uri"];
+
+/// Prefixes of the tokens of well-known services.
+const PREFIXES: [&str; 22] = [
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "sk-",
+    "sk_",
+    "rk_",
+    "xoxb-",
+    "xoxp-",
+    "xapp-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "eyJ",
+    "hf_",
+    "npm_",
+    "lin_api_",
+    "ntn_",
+    "-----BEGIN",
+];
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::clients::init::secrets::*;
+
+    #[test]
+    fn a_secret_is_known_by_its_name_or_by_its_shape() {
+        for (name, value) in [
+            ("GITHUB_TOKEN", "x"),
+            ("X-Api-Key", "abc"),
+            ("apiKey", "abc"),
+            ("Authorization", "abc"),
+            ("DB_PASSWORD", "1234"),
+            ("DATABASE_URL", "postgres://me:hunter2@db/x"),
+            ("X", "Bearer abc"),
+            ("X", "ghp_0123456789"),
+            ("ID", "3f786850e387550fdab836ed7e6dc881de23001b"),
+        ] {
+            assert!(is_secret(name, value), "{name}={value}");
+        }
+        for (name, value) in [
+            ("LOG_LEVEL", "info"),
+            ("TOKEN_FILE", "/run/token"),
+            ("MAX_TOKENS", "4096"),
+            ("GITHUB_TOKEN", ""),
+            ("USE_AUTH", "true"),
+            ("ROOT", "/home/me/a/rather/long/path/with-2-numbers"),
+            ("URL", "https://me@example.com/x"),
+        ] {
+            assert!(!is_secret(name, value), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn two_secrets_never_share_a_place() {
+        let mut store = SecretStore::Files(Vec::new());
+        let kept = |store: &mut SecretStore, name: &str, value| store.add("a", name, name, value);
+        assert_eq!(
+            kept(&mut store, "X_KEY", "1"),
+            SecretLocation::File("secrets/a-x-key".to_owned())
+        );
+        assert_eq!(
+            kept(&mut store, "X-KEY", "2"),
+            SecretLocation::File("secrets/a-x-key_2".to_owned())
+        );
+        let mut store = SecretStore::Variables(Vec::new());
+        assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));
+        assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));
+        assert_eq!(kept(&mut store, "KEY", "2"), SecretLocation::Variable("A_KEY".to_owned()));
+    }
+}

@@ -1,0 +1,242 @@
+//! Texts of one upstream in Weir's syntax, with secrets replaced by references.
+//!
+//! A secret value of a variable or header becomes a reference to a file or variable. Arguments and
+//! URLs support only variables, so a secret there becomes a variable and a note says how to set it.
+
+use std::path::Path;
+
+use toml_edit::{InlineTable, Value};
+
+use crate::cli::clients::init::secrets::{self, SecretLocation, SecretStore, secret_name};
+use crate::cli::clients::variables::{TranslateContext, Translated, translate, variable_name};
+
+/// Converter of one upstream's texts; collects messages about them.
+pub(super) struct SecretSubstitution<'a> {
+    name: &'a str,
+    context: TranslateContext<'a>,
+    store: &'a mut SecretStore,
+    /// Notes for the user.
+    pub(super) notes: Vec<String>,
+    /// Messages about moved secrets.
+    pub(super) moved: Vec<String>,
+}
+
+impl<'a> SecretSubstitution<'a> {
+    pub(super) fn new(
+        name: &'a str,
+        context: TranslateContext<'a>,
+        store: &'a mut SecretStore,
+    ) -> Self {
+        Self { name, context, store, notes: Vec::new(), moved: Vec::new() }
+    }
+
+    /// Folder of the project that the client's file belongs to.
+    pub(super) fn project(&self) -> Option<&'a Path> {
+        self.context.project
+    }
+
+    /// Adds a note, unless it exists already.
+    pub(super) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Translates a text. `what` is its place for notes, and `name` its name there.
+    fn translate(&mut self, what: &str, name: &str, text: &str, own: &[&str]) -> Translated {
+        let mut translated = translate(text, &TranslateContext { own, ..self.context });
+        for note in &translated.notes {
+            self.note(format!("{what}: {note}"));
+        }
+        for (variable, default) in translated.defaults.clone() {
+            if secrets::is_secret(name, &default) || secrets::is_secret(&variable, &default) {
+                translated.drop_default(&variable, &default);
+                self.note(format!(
+                    "{what}: a secret was the default of {variable}: set that variable"
+                ));
+            }
+        }
+        translated
+    }
+
+    /// Translates a text that cannot be a reference.
+    pub(super) fn translate_text(&mut self, key: &str, text: &str) -> String {
+        let translated = self.translate(key, "", text, self.context.own);
+        match translated.file {
+            Some(path) => {
+                self.note(format!(
+                    "{key}: the client filled in the content of {path}: write that content"
+                ));
+                text.replace('$', "$$")
+            }
+            None => translated.text,
+        }
+    }
+
+    /// Converts the value of a variable or header to text or a reference to the secret.
+    pub(super) fn substitute(&mut self, key: &str, name: &str, text: &str) -> Value {
+        // Without the entry's own variables: a reference to the variable that is set here means the
+        // environment.
+        let translated = self.translate(&format!("{key}.{name}"), name, text, &[]);
+        let Translated { text: written, literal, file, .. } = &translated;
+        if let Some(path) = file {
+            return reference_to("file", &path.replace('$', "$$"));
+        }
+        if let Some(variable) = translated.as_single_variable() {
+            return reference_to("env", variable);
+        }
+        if translated.has_variables() {
+            if literal.split_whitespace().any(secrets::looks_secret) {
+                let variable = variable_name(name);
+                self.note(format!(
+                    "{key}.{name}: it contained a secret beside a variable: set {variable} to the \
+                     whole value"
+                ));
+                return reference_to("env", &variable);
+            }
+            return written.as_str().into();
+        }
+        match secrets::is_secret(name, literal) {
+            true => self.move_secret(key, name, literal),
+            false => written.as_str().into(),
+        }
+    }
+
+    /// Moves a secret to the store and returns a reference to it.
+    pub(super) fn move_secret(&mut self, key: &str, name: &str, text: &str) -> Value {
+        let wanted = match key {
+            "env" => variable_name(name),
+            _ => variable_name(&secret_name(self.name, name)),
+        };
+        match self.store.add(self.name, name, &wanted, text) {
+            SecretLocation::File(path) => {
+                self.moved.push(format!("{key}.{name} is now in {path}"));
+                reference_to("file", &path)
+            }
+            SecretLocation::Variable(variable) => {
+                self.note(format!("{key}.{name} contained a secret: set the variable {variable}"));
+                reference_to("env", &variable)
+            }
+        }
+    }
+
+    /// Moves a secret out of a text and returns the variable that replaces it.
+    fn move_embedded_secret(&mut self, what: &str, name: &str, text: &str) -> String {
+        let variable = variable_name(&secret_name(self.name, name));
+        let text = text.replace("$$", "$");
+        match self.store.add(self.name, name, &variable, &text) {
+            SecretLocation::File(path) => {
+                // The file's name is unique, and therefore so is the variable's.
+                let file = path.rsplit('/').next().unwrap_or_default();
+                let variable = variable_name(file);
+                self.note(format!(
+                    "{what} contained a secret, now in {path}: before Weir starts, \
+                     export {variable}=\"$(cat {path})\""
+                ));
+                format!("${{{variable}}}")
+            }
+            SecretLocation::Variable(variable) => {
+                self.note(format!("{what} contained a secret: set the variable {variable}"));
+                format!("${{{variable}}}")
+            }
+        }
+    }
+
+    /// Converts the arguments. A secret is recognized by the option before it, by the name in the
+    /// same argument, or by its shape.
+    pub(super) fn substitute_args(&mut self, args: &[String]) -> Vec<String> {
+        let mut result = Vec::new();
+        let mut before = "";
+        for arg in args {
+            let text = self.translate_text("args", arg);
+            result.push(self.substitute_arg(before, text));
+            before = arg;
+        }
+        result
+    }
+
+    fn substitute_arg(&mut self, before: &str, text: String) -> String {
+        let is_header = ["--header", "-H"].contains(&before);
+        let separator = if is_header { ':' } else { '=' };
+        let option = before.trim_start_matches('-');
+        let scheme = text.find("://").unwrap_or(text.len());
+        let split = text.split_once(separator).filter(|(name, _)| is_header || name.len() < scheme);
+        if let Some((name, rest)) = split {
+            let spaces = rest.len() - rest.trim_start().len();
+            let (space, held) = rest.split_at(spaces);
+            let plain = name.trim_start_matches('-').to_owned();
+            if plain == "header" && !is_header {
+                return format!("{name}={}", self.substitute_arg("--header", rest.to_owned()));
+            }
+            let held = if !held.contains("://") && !held.contains("${") {
+                match secrets::is_secret(&plain, held) {
+                    true => self.move_embedded_secret(&format!("args: `{name}`"), &plain, held),
+                    false => held.to_owned(),
+                }
+            } else {
+                self.clean_url(held, "args")
+            };
+            return format!("{name}{separator}{space}{held}");
+        }
+        if scheme < text.len() {
+            return self.clean_url(&text, "args");
+        }
+        if text.contains("${") || text.starts_with('-') || text.is_empty() {
+            return text;
+        }
+        if before.starts_with('-') && !is_header && secrets::names_a_secret(option) {
+            return self.move_embedded_secret(&format!("args: `{before}`"), option, &text);
+        }
+        if secrets::looks_secret_as_argument(&text) {
+            return self.move_embedded_secret("args: an argument", "argument", &text);
+        }
+        text
+    }
+
+    /// Replaces the secrets in a URL: a password, and parts of its path and query.
+    pub(super) fn clean_url(&mut self, url: &str, key: &str) -> String {
+        let (path, query) = match url.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (url, None),
+        };
+        let parts: Vec<_> = path.split('/').map(|part| self.clean_url_part(part, key)).collect();
+        let mut result = parts.join("/");
+        if let Some(query) = query {
+            let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+                Some((name, text)) if !text.contains("${") && secrets::is_secret(name, text) => {
+                    let variable =
+                        self.move_embedded_secret(&format!("{key}: `{name}`"), name, text);
+                    format!("{name}={variable}")
+                }
+                _ => pair.to_owned(),
+            });
+            let pairs: Vec<_> = pairs.collect();
+            result = format!("{result}?{}", pairs.join("&"));
+        }
+        result
+    }
+
+    /// Replaces the secret in one part of a URL between slashes: the authority or a path segment.
+    fn clean_url_part(&mut self, part: &str, key: &str) -> String {
+        let user =
+            part.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?, host)));
+        match user {
+            Some(((user, password), host)) if !password.contains("${") => {
+                let password =
+                    self.move_embedded_secret(&format!("{key}: the URL"), "password", password);
+                format!("{user}:{password}@{host}")
+            }
+            _ if secrets::looks_secret_as_path(part) => {
+                self.move_embedded_secret(&format!("{key}: the path"), "path", part)
+            }
+            _ => part.to_owned(),
+        }
+    }
+}
+
+/// `{ file = "…" }` or `{ env = "…" }`.
+pub(super) fn reference_to(key: &str, text: &str) -> Value {
+    let mut table = InlineTable::new();
+    table.insert(key, text.into());
+    table.into()
+}

@@ -1,0 +1,222 @@
+//! Loading of the configuration for a command.
+//!
+//! Finds the file, reads it on a blocking thread, or starts the demonstration fleet instead.
+
+pub(crate) mod demo;
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::app::ConfigFiles;
+use crate::cli::exit::Failure;
+use crate::cli::output;
+use crate::config::{Config, ConfigReport, Listeners, Options, Warning};
+use crate::timestamp::format_rfc3339;
+use demo::Demo;
+
+/// Options that select the configuration.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// The configuration file; default: $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
+    /// user's configuration folder.
+    // clap's own `env` is not used: a variable that is always set would conflict with `--demo`.
+    #[arg(long, short, value_name = "FILE", conflicts_with = "demo")]
+    config: Option<PathBuf>,
+    /// Uses the demonstration servers of Weir's own repository instead of a configuration.
+    #[arg(long)]
+    demo: bool,
+}
+
+/// Configuration together with everything that must live as long as it is in use.
+pub(crate) struct LoadedConfig {
+    pub(crate) config: Config,
+    /// Path of its file; `None` for the demonstration.
+    pub(crate) file: Option<PathBuf>,
+    /// HTTP server of the demonstration, stopped on drop.
+    pub(crate) demo: Option<Demo>,
+    /// Path of the main file and the state of all files just before they were read; `None` where
+    /// no file can be reloaded.
+    pub(crate) files: Option<(PathBuf, ConfigFiles)>,
+}
+
+impl ConfigArgs {
+    /// Reads and checks the configuration; the caller prints its warnings.
+    pub(crate) async fn load(&self, options: &Options) -> Result<LoadedConfig, Failure> {
+        let found = self.find().await?;
+        let files = match &found {
+            ConfigSource::File(path) => snapshot_files(path.clone(), options.clone()).await,
+            ConfigSource::Demo(_) => None,
+        };
+        let config = found.read(options).await?;
+        Ok(LoadedConfig { files, ..found.into_loaded(config) })
+    }
+
+    /// Reads the configuration without its upstreams; their secrets are not fetched.
+    pub(crate) async fn load_without_upstreams(
+        &self,
+        options: &Options,
+    ) -> Result<LoadedConfig, Failure> {
+        if self.demo {
+            return Err(demo_has_no_instance());
+        }
+        let found = self.find().await?;
+        let config = match &found {
+            ConfigSource::File(path) => {
+                read_blocking(path.clone(), options, Config::without_upstreams).await?
+            }
+            ConfigSource::Demo(_) => found.read(options).await?,
+        };
+        Ok(found.into_loaded(config))
+    }
+
+    /// Returns the listeners of the Weir that runs with the configuration, the file, and the
+    /// report if the file is invalid.
+    pub(crate) async fn listeners(
+        &self,
+    ) -> Result<(Listeners, PathBuf, Option<ConfigReport>), Failure> {
+        if self.demo {
+            return Err(demo_has_no_instance());
+        }
+        let path = match &self.config {
+            Some(path) => path.clone(),
+            None => find_config_file()?,
+        };
+        let read = |path: &Path, options: &Options| Ok(Config::listeners(path, options));
+        let (listeners, problems) = read_blocking(path.clone(), &options(true), read).await?;
+        Ok((listeners, path, problems))
+    }
+
+    /// Checks the configuration without starting anything; returns its warnings.
+    pub(crate) async fn check(&self, options: &Options) -> Result<Vec<Warning>, Failure> {
+        match self.find().await? {
+            ConfigSource::File(path) => read_blocking(path, options, Config::check).await,
+            demo => Ok(demo.read(options).await?.warnings),
+        }
+    }
+
+    pub(super) async fn find(&self) -> Result<ConfigSource, Failure> {
+        match &self.config {
+            _ if self.demo => Demo::start().await.map(ConfigSource::Demo),
+            Some(path) => Ok(ConfigSource::File(path.clone())),
+            None => find_config_file().map(ConfigSource::File),
+        }
+    }
+}
+
+/// Configuration that has not been read yet.
+pub(super) enum ConfigSource {
+    File(PathBuf),
+    Demo(Demo),
+}
+
+impl ConfigSource {
+    pub(super) async fn read(&self, options: &Options) -> Result<Config, Failure> {
+        match self {
+            Self::File(path) => read_blocking(path.clone(), options, Config::load).await,
+            Self::Demo(demo) => {
+                let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
+                config.map_err(Failure::Config)
+            }
+        }
+    }
+
+    pub(super) fn into_loaded(self, config: Config) -> LoadedConfig {
+        let (file, demo) = match self {
+            Self::File(path) => (Some(path), None),
+            Self::Demo(demo) => (None, Some(demo)),
+        };
+        LoadedConfig { config, file, demo, files: None }
+    }
+}
+
+/// Records the state of a configuration's files, on a blocking thread.
+async fn snapshot_files(path: PathBuf, options: Options) -> Option<(PathBuf, ConfigFiles)> {
+    let look = move || ConfigFiles::snapshot(&path, &options).map(|files| (path, files));
+    tokio::task::spawn_blocking(look).await.ok().flatten()
+}
+
+/// Prints the warnings with their source lines, for people.
+pub(crate) fn print_warnings(warnings: &[Warning]) {
+    warnings.iter().for_each(|warning| output::print_stderr(&warning.render(true)));
+}
+
+/// Reads a configuration on a blocking thread: a command that returns a secret, or a pipe in place
+/// of the file, may take long. Dropping the future stops that command.
+async fn read_blocking<T: Send + 'static>(
+    path: PathBuf,
+    options: &Options,
+    read: fn(&Path, &Options) -> Result<T, ConfigReport>,
+) -> Result<T, Failure> {
+    // A child token, because the caller may use the same options for a second read.
+    let stop = options.stop.child_token();
+    let options = Options { stop: stop.clone(), ..options.clone() };
+    let _leaving = stop.drop_guard();
+    let read = tokio::task::spawn_blocking(move || read(&path, &options)).await;
+    let read = read.map_err(|error| {
+        Failure::NoConfig(format!("the configuration could not be read: {error}"))
+    })?;
+    read.map_err(Failure::Config)
+}
+
+/// Options for reading a configuration in the environment of this process.
+pub(crate) fn options(allow_anonymous_network: bool) -> Options {
+    let environment = std::env::vars_os().collect();
+    Options { allow_anonymous_network, environment, ..Options::default() }
+}
+
+fn demo_has_no_instance() -> Failure {
+    let text = "`--demo` has no running instance: name the configuration of a running Weir";
+    Failure::Usage(text.to_owned())
+}
+
+/// Finds the configuration in `$WEIR_CONFIG` or in one of the default locations.
+pub(crate) fn find_config_file() -> Result<PathBuf, Failure> {
+    if let Some(named) = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()) {
+        return Ok(PathBuf::from(named));
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let folder = std::env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| home.map(|home| home.join(".config")));
+    let places = [Some(PathBuf::from("weir.toml")), folder.map(|at| at.join("weir/weir.toml"))];
+    let places: Vec<PathBuf> = places.into_iter().flatten().collect();
+    if let Some(found) = places.iter().find(|path| path.exists()) {
+        return Ok(found.clone());
+    }
+    let places: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
+    Err(Failure::NoConfig(format!(
+        "no configuration: neither {} exists; `weir init` writes one, --config FILE names one",
+        places.join(" nor ")
+    )))
+}
+
+// === Clients ===
+
+/// Fails if a client of this name could not authenticate at this moment.
+pub(crate) fn check_client(config: &Config, name: &str) -> Result<(), Failure> {
+    let client = config.clients.iter().find(|client| client.name == name);
+    match client.and_then(|client| client.expires) {
+        Some(expires) if expires <= SystemTime::now() => Err(Failure::Unauthenticated(format!(
+            "the keys of client `{name}` have expired, at {}: set another `expires` under \
+             [clients.{name}]",
+            format_rfc3339(expires)
+        ))),
+        _ if client.is_none() && !(name == ANONYMOUS && config.auth.anonymous) => {
+            Err(unknown_client(config, name))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Name of clients without credentials in the policy.
+const ANONYMOUS: &str = "anonymous";
+
+/// Failure for a client that is not in the configuration.
+pub(crate) fn unknown_client(config: &Config, name: &str) -> Failure {
+    let known: Vec<&str> = config.clients.iter().map(|client| client.name.as_str()).collect();
+    let known = match known[..] {
+        [] => "which defines no clients".to_owned(),
+        _ => format!("which has {}", known.join(", ")),
+    };
+    Failure::Unauthenticated(format!("no client `{name}` in the configuration, {known}"))
+}

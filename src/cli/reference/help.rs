@@ -1,0 +1,185 @@
+//! Text below each command's `--help`: examples and exit codes.
+
+pub(crate) const WEIR: &str = "\
+Exit codes: 0 success, 1 a check found a problem, 2 wrong usage, 3 not authenticated, \
+4 an upstream cannot be reached, 5 the response was an error, 6 denied, \
+74 the output could not be written, 78 invalid configuration, \
+130 and 143 stopped by a signal.";
+
+pub(crate) const SERVE: &str = "\
+Examples:
+  weir serve                              # at http://127.0.0.1:8642/mcp by default
+  weir serve --config /etc/weir/weir.toml
+  WEIR_LOG=weir=debug weir serve          # with a more detailed log";
+
+pub(crate) const STDIO: &str = "\
+Examples:
+  weir stdio                              # the command in an IDE's configuration
+  weir stdio --as visitor                 # with the items of that client";
+
+pub(crate) const CHECK: &str = "\
+Examples:
+  weir check                              # the file, then each upstream; exit code 4 if one is down
+  weir check --offline                    # the file only
+  weir check --json | jq '.upstreams[] | select(.ok | not)'";
+
+pub(crate) const LIST: &str = "\
+Examples:
+  weir list                               # prompts, one per line
+  weir list tools --upstream notes        # tools of one upstream; no other is started
+  weir list tools --json                  # whole definitions
+  weir list --as visitor                  # items that are visible to that client";
+
+pub(crate) const EXPLAIN: &str = "\
+Examples:
+  weir explain prompts__greeting                # visibility for each role, with the rule
+  weir explain prompts__greeting --as visitor   # why that client sees it or not
+  weir explain prompts/greeting                 # by the upstream's own name, as in rules
+  weir explain note:///1 --as visitor           # also a URI that no upstream lists
+  weir explain notes --as visitor               # how much of an upstream
+  weir explain notes__add_note --json | jq .visible
+
+Exit code 0 if the item is visible; otherwise the code of the first reason why it is not: \
+2 no upstream lists it, 4 its upstream cannot be reached, 6 a rule hides it. Without --as, it is \
+visible if any role sees it. For a URI all upstreams are started, for any other name only its own.";
+
+pub(crate) const GET: &str = "\
+Examples:
+  weir get prompts__greeting who=Ada
+  weir get prompts__review diff=\"$(git diff)\" --json
+
+Only the upstream that the name belongs to is started.";
+
+pub(crate) const CALL: &str = "\
+Examples:
+  weir call notes__add_note text='Buy milk'
+  weir call notes__slow_count to=5 delay_ms=100
+  weir call notes__echo deep:='{\"a\":[1,2]}'
+  weir call notes__echo --args @arguments.json
+  jq -n '{text: \"x\"}' | weir call notes__add_note --args -
+
+The arguments are checked against the tool's schema first, unless --args is given. If the tool \
+reports a failure, its result is printed and the exit code is 5. Only the upstream that the name \
+belongs to is started.";
+
+pub(crate) const READ: &str = "\
+Examples:
+  weir read note:///1
+  weir read product:///logo.png > logo.png
+
+If standard output is not a terminal, text and bytes are written unchanged. Only upstreams whose \
+`resources` rules export the URI are started, and the first one that has it responds.";
+
+pub(crate) const AUDIT_TAIL: &str = "\
+Examples:
+  weir audit tail -f                      # each request as it ends
+  weir audit tail --client ci --json      # whole lines of one client";
+
+pub(crate) const AUDIT_VERIFY: &str = "\
+Examples:
+  weir audit verify                       # the files of the configuration
+  weir audit verify old/audit.jsonl*      # other files that follow each other
+
+The first line that does not fit its place in the chain is reported, and the exit code is 5. The \
+remaining lines do not show that lines were cut off at the end: store the last hash elsewhere to \
+detect that as well.";
+
+pub(crate) const INIT: &str = "\
+Examples:
+  weir init                               # a weir.toml and a prompt to start with
+  weir init --from cursor                 # the servers of Cursor, in weir.toml
+  weir init --from ./mcp.json --print     # the servers of a file of any client";
+
+pub(crate) const CONNECT: &str = "\
+Examples:
+  weir connect claude-code                # prints the entry, to be pasted
+  weir connect vscode --scope project --write
+  weir connect codex --http --key-env WEIR_KEY";
+
+pub(crate) const KEYS_ADD: &str = "\
+Examples:
+  weir keys add alice-laptop --role developer --expires 90d
+  weir keys add ci --role reader --json | jq -r .key | gh secret set WEIR_KEY
+  weir keys add bob --role developer --dry-run       # the lines, for another configuration";
+
+pub(crate) const KEYS_LIST: &str = "\
+Examples:
+  weir keys list
+  weir keys list --json | jq -r '.clients[] | select(.expired) | .name'";
+
+pub(crate) const KEYS_ROTATE: &str = "\
+Examples:
+  weir keys rotate alice-laptop --expires 90d        # adds a second key: both are valid
+  weir keys rotate alice-laptop --finish             # the first key is no longer valid";
+
+pub(crate) const KEYS_REVOKE: &str = "\
+Examples:
+  weir keys revoke alice-laptop";
+
+pub(crate) const COMPLETE: &str = "\
+Examples:
+  weir complete prompt notes__summarize-notes style=b
+  weir complete prompt shop__describe-product tone= --given product=gauge
+  weir complete template 'note:///{id}' id=";
+
+pub(crate) const PINS: &str = "\
+Examples:
+  weir pins diff                          # exit code 1 if anything is different
+  weir pins approve github                # everything that it lists now
+  weir pins approve github/create_issue wiki/search
+  weir pins list --json";
+
+pub(crate) const STATUS: &str = "\
+Examples:
+  weir status                             # of the Weir that runs with ./weir.toml
+  weir status --config /etc/weir/weir.toml --json
+  weir status > /dev/null && echo all is well
+
+Exit code 0 if it is ready and every upstream is up, half-open or asleep; 1 if it serves but has \
+a problem, with the reason on standard error; 3 if it rejects the token; 4 if it is not running. \
+The request goes to the listener of [admin].";
+
+pub(crate) const HEALTH: &str = "\
+Examples:
+  weir health                             # of the Weir that runs with ./weir.toml
+  weir health --live --timeout 1          # only whether it is alive
+  docker inspect -f '{{.State.Health.Status}}' weir   # result of a HEALTHCHECK with it
+
+Exit code 0 if it is ready, or with --live alive; 1 if it is alive but not ready, with the reason \
+on standard error; 4 if it does not respond. The request goes to the listener of [admin], without \
+a token, or if there is none, to the MCP endpoint. A mistake that was made in the configuration \
+since it started does not count.";
+
+pub(crate) const RELOAD: &str = "\
+Examples:
+  weir reload                             # the Weir that runs with ./weir.toml
+  weir reload --config /etc/weir/weir.toml --json
+
+Exit code 0 if the configuration is active now, changed or not; 1 if it was rejected and the \
+previous one stays active, with the report on standard error; 3 if the token is rejected; 4 if \
+Weir is not running. The request goes to the listener of [admin].";
+
+pub(crate) const TOP: &str = "\
+Examples:
+  weir top                                # q or Ctrl-C ends it
+  weir top --once > sample.txt
+
+For each upstream and each method: completed requests per second, errors per second, and the time \
+within which 50 % and 99 % of them completed, since the previous sample. `now` is the number of \
+calls in flight, plus those that wait for their turn.";
+
+pub(crate) const COMPLETIONS: &str = "\
+Examples:
+  weir completions bash > ~/.local/share/bash-completion/completions/weir
+  weir completions zsh > ~/.zfunc/_weir
+  weir completions fish > ~/.config/fish/completions/weir.fish";
+
+pub(crate) const VERSION: &str = "\
+Examples:
+  weir version
+  weir version --json | jq -r .version";
+
+pub(crate) const SCHEMA: &str = "\
+Examples:
+  weir schema > weir.schema.json     # and, first in weir.toml: #:schema ./weir.schema.json
+  weir schema --markdown | less";

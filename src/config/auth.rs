@@ -1,0 +1,102 @@
+//! `[auth]`: which requests need credentials.
+
+use super::access::{LOCAL_ROLE, RoleConfigs, existing_role};
+use super::oidc::ProviderConfig;
+use super::{ClientConfig, Options, ServerConfig};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::TableReader;
+use crate::config::reader::value;
+
+/// Access without a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuthConfig {
+    /// Configured mode.
+    pub mode: AuthMode,
+    /// Role of clients without a key; exists.
+    pub anonymous_role: String,
+    /// Result of `mode`: true if requests without a key are accepted, with that role.
+    pub anonymous: bool,
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self { mode: AuthMode::Auto, anonymous_role: LOCAL_ROLE.to_owned(), anonymous: true }
+    }
+}
+
+/// Requirement of credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthMode {
+    /// `Anonymous` on a loopback address with neither clients nor identity providers, otherwise
+    /// `Required`.
+    Auto,
+    /// Every request needs credentials.
+    Required,
+    /// Requests without credentials are accepted.
+    Anonymous,
+}
+
+pub(super) fn read_auth(
+    t: &TableReader<'_>,
+    server: &ServerConfig,
+    roles: &RoleConfigs,
+    no_credentials: bool,
+    options: &Options,
+) -> AuthConfig {
+    let default = AuthConfig::default();
+    let mode = t.read("mode", value::choice(&AUTH_MODES)).unwrap_or(default.mode);
+    let anonymous_role =
+        t.read("anonymous_role", |v| existing_role(v, roles)).unwrap_or(default.anonymous_role);
+    t.record_location("anonymous_role");
+    let on_loopback = server.listen.ip().to_canonical().is_loopback();
+    let anonymous = match mode {
+        AuthMode::Auto => on_loopback && no_credentials,
+        AuthMode::Required => false,
+        AuthMode::Anonymous => true,
+    };
+    if anonymous && !on_loopback && !options.allow_anonymous_network {
+        let what =
+            "server.listen is an address where anyone on the network could connect without a key";
+        let remedy = "remove it and define a client, listen on 127.0.0.1, or start with \
+                      --allow-anonymous-network if access is restricted elsewhere";
+        t.error("mode", ValueError::new(what, remedy));
+    } else if anonymous && server.public_url.is_some() {
+        let what = "server.public_url is set, and its clients need no key";
+        t.warning(
+            "mode",
+            ValueError::new(what, "write mode = \"required\" in [auth] and define a client"),
+        );
+    } else if !anonymous && no_credentials {
+        let what = "a key is required, and no client has one: every request is refused";
+        t.warning("mode", ValueError::new(what, "add a [clients.<name>] table"));
+    }
+    AuthConfig { mode, anonymous_role, anonymous }
+}
+
+/// Warns of roles that no client has. The client of `weir stdio` has the role of clients without a
+/// key.
+pub(super) fn warn_of_unused_roles(
+    root: &TableReader<'_>,
+    roles: &RoleConfigs,
+    clients: &[ClientConfig],
+    providers: &[ProviderConfig],
+    auth: &AuthConfig,
+) {
+    // If the role of a client could not be read, its role may be any of them.
+    if !clients.iter().all(|client| roles.contains_key(&client.role)) {
+        return;
+    }
+    root.warn_names("roles", |role| {
+        let is_used = [LOCAL_ROLE, &auth.anonymous_role].contains(&role)
+            || clients.iter().any(|client| client.role == role)
+            || providers.iter().any(|provider| provider.tokens.gives(role));
+        let remedy = format!("`weir keys add NAME --role {role}` makes a client that has it");
+        (!is_used).then(|| ValueError::new("no client has this role", remedy))
+    });
+}
+
+pub(super) const AUTH_MODES: [(&str, AuthMode); 3] = [
+    ("auto", AuthMode::Auto),
+    ("required", AuthMode::Required),
+    ("anonymous", AuthMode::Anonymous),
+];

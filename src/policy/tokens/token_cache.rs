@@ -1,0 +1,120 @@
+//! Cache of verified tokens, which saves the signature check of later requests.
+//!
+//! Invariant: at most `2 × capacity` tokens are cached, by their SHA-256 and not as text.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use crate::policy::Principal;
+use crate::sha256::sha256;
+
+/// Cached result of a verification.
+#[derive(Clone)]
+pub(super) struct CachedToken {
+    pub(super) principal: Principal,
+    /// Time from which the token is refused.
+    pub(super) until: SystemTime,
+    /// Number of the issuing provider, and the generation of the keys that verified it.
+    pub(super) provider: u64,
+    pub(super) generation: u64,
+}
+
+pub(super) type TokenDigest = [u8; 32];
+
+pub(super) struct TokenCache {
+    capacity: usize,
+    generations: Mutex<Generations>,
+}
+
+/// Two generations: a token that is not used while `young` fills up once is dropped.
+#[derive(Default)]
+struct Generations {
+    young: HashMap<TokenDigest, CachedToken>,
+    old: HashMap<TokenDigest, CachedToken>,
+}
+
+impl TokenCache {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, generations: Mutex::default() }
+    }
+
+    pub(super) fn digest(token: &str) -> TokenDigest {
+        sha256(token)
+    }
+
+    /// Returns the cached result if `is_valid` accepts it; otherwise removes it.
+    pub(super) fn find(
+        &self,
+        token: &TokenDigest,
+        is_valid: impl Fn(&CachedToken) -> bool,
+    ) -> Option<CachedToken> {
+        let mut generations = self.lock();
+        if let Some(found) = generations.young.get(token) {
+            if is_valid(found) {
+                return Some(found.clone());
+            }
+            generations.young.remove(token);
+            return None;
+        }
+        let found = generations.old.remove(token).filter(is_valid)?;
+        self.store(&mut generations, *token, found.clone());
+        Some(found)
+    }
+
+    pub(super) fn insert(&self, token: TokenDigest, cached: CachedToken) {
+        self.store(&mut self.lock(), token, cached);
+    }
+
+    fn store(&self, generations: &mut Generations, token: TokenDigest, cached: CachedToken) {
+        if generations.young.len() >= self.capacity {
+            generations.old = std::mem::take(&mut generations.young);
+        }
+        generations.young.insert(token, cached);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Generations> {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        let generations = self.lock();
+        generations.young.len() + generations.old.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cached_token(name: &str) -> CachedToken {
+        let principal = Principal::new(name, "r");
+        CachedToken { principal, until: SystemTime::UNIX_EPOCH, provider: 0, generation: 1 }
+    }
+
+    #[test]
+    fn what_is_asked_for_stays_and_the_rest_is_bounded() {
+        let verified = TokenCache::new(10);
+        let kept = TokenCache::digest("kept");
+        verified.insert(kept, cached_token("ann"));
+        for n in 0..1_000 {
+            verified.insert(TokenCache::digest(&n.to_string()), cached_token("x"));
+            if n % 5 == 0 {
+                let found = verified.find(&kept, |_| true).map(|cached| cached.principal.name);
+                assert_eq!(found, Some("ann".into()));
+            }
+            assert!(verified.len() <= 20);
+        }
+        assert!(verified.find(&TokenCache::digest("0"), |_| true).is_none());
+    }
+
+    #[test]
+    fn what_no_longer_holds_is_forgotten() {
+        let verified = TokenCache::new(10);
+        let token = TokenCache::digest("a");
+        verified.insert(token, cached_token("ann"));
+        assert!(verified.find(&token, |_| false).is_none());
+        assert!(verified.find(&token, |_| true).is_none());
+    }
+}

@@ -1,0 +1,706 @@
+//! System implementation of [`Connect`]: TCP, TLS and child processes of this machine.
+//!
+//! Invariants: connecting takes a bounded time. A child process gets exactly the environment that
+//! is configured, leads its own process group, and does not outlive Weir: not after an orderly end,
+//! and on Linux not after any other. Its descendants end with it; on Linux also those that left its
+//! group. Errors are texts for the operator.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper::Uri;
+use rustix::net::sockopt;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+
+use crate::regular_file;
+use crate::upstream::connect::{
+    ByteStream, Child, ChildCommand, Connect, ProcessHandle, ProcessId,
+};
+#[cfg(target_os = "linux")]
+use crate::upstream::process::reaper;
+use crate::upstream::process::{self, spawner};
+
+/// Time limit of a DNS lookup.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// TCP keep-alive: time until the first probe, interval and number of probes. Less than a minute at
+/// first: middleboxes drop idle connections after a few minutes.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(45);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_TRIES: u32 = 3;
+/// Maximum addresses of a server that are tried.
+const MAX_ADDRESSES: usize = 4;
+
+/// Opens connections and starts processes on this machine.
+#[derive(Default)]
+pub struct System {
+    /// Created with the first TLS connection: reading the system's root certificates takes a while.
+    tls: OnceLock<Result<TlsConnector, String>>,
+    /// Whether this process is the `weir` program, which contains the exec shim.
+    has_shim: bool,
+    resolver: Resolver,
+}
+
+impl System {
+    /// Creates an instance without the exec shim.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates an instance for the `weir` program itself: on Linux its children do not outlive it,
+    /// however it ends.
+    pub fn for_program() -> Self {
+        Self { has_shim: cfg!(target_os = "linux"), ..Self::default() }
+    }
+
+    fn tls(&self) -> io::Result<&TlsConnector> {
+        self.tls.get_or_init(tls_connector).as_ref().map_err(|text| io::Error::other(text.clone()))
+    }
+
+    async fn open(&self, url: &Uri, time: Duration) -> io::Result<Box<dyn ByteStream>> {
+        let host = url.host().ok_or_else(|| io::Error::other("the URL names no host"))?;
+        let is_tls = url.scheme_str() == Some("https");
+        let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        // The brackets of an IPv6 address are part of the URL syntax only.
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let with_address =
+            |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
+        let addresses = self.look_up(host, port).await.map_err(with_address)?;
+        let stream = connect(addresses, time).await.map_err(with_address)?;
+        if !is_tls {
+            return Ok(Box::new(stream));
+        }
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let handshake = self.tls()?.connect(name, stream);
+        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake timed out");
+        let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(timed_out)?;
+        let stream = stream.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
+        Ok(Box::new(stream))
+    }
+
+    /// Looks up the addresses of a name, for each connection anew: an earlier result may be
+    /// outdated.
+    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let found = timeout(LOOKUP_TIMEOUT, (self.resolver.0)(host.to_owned(), port)).await;
+        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "DNS lookup timed out");
+        found.map_err(timed_out).flatten()
+    }
+}
+
+/// DNS resolver: the system's, or a test's own.
+struct Resolver(Box<LookupFn>);
+
+type LookupFn =
+    dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+
+impl Default for Resolver {
+    fn default() -> Self {
+        let system = async |host: String, port| {
+            Ok(tokio::net::lookup_host((host, port)).await?.take(MAX_ADDRESSES).collect())
+        };
+        Self(Box::new(move |host, port| system(host, port).boxed()))
+    }
+}
+
+impl Connect for System {
+    fn connect<'a>(
+        &'a self,
+        url: &'a Uri,
+        time: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+        self.open(url, time).boxed()
+    }
+
+    fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
+        let mut process = match self.has_shim {
+            false => tokio::process::Command::new(&command.program),
+            true => {
+                let mut process = tokio::process::Command::new(process::SELF_EXE);
+                process
+                    .arg(process::REAPER_MARK)
+                    .arg(std::process::id().to_string())
+                    .arg(&command.program);
+                process
+            }
+        };
+        process
+            .args(&command.args)
+            .env_clear()
+            .envs(command.env.iter().map(|(name, value)| (name, value.expose())))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Weir handles the signals of its terminal itself; and the child's descendants end with
+            // its group.
+            .process_group(0)
+            // A reaper has to kill the child's descendants before it ends.
+            .kill_on_drop(!self.has_shim);
+        if let Some(cwd) = &command.cwd {
+            if !cwd.is_dir() {
+                return Err(io::Error::other(
+                    "the folder that `cwd` names is not there; make it, or correct `cwd`",
+                ));
+            }
+            // Otherwise a folder without permission would be reported as a problem of the program.
+            if let Err(error) = std::fs::metadata(cwd.join(".")) {
+                let text = format!(
+                    "the folder that `cwd` names cannot be entered: {error}; check its permissions"
+                );
+                return Err(io::Error::new(error.kind(), text));
+            }
+            process.current_dir(cwd);
+        }
+        let started = match self.has_shim {
+            false => process.spawn(),
+            // The shim itself can always be started, and its own error would come late.
+            true => check_program(command).and_then(|()| spawner::spawn(process)),
+        };
+        let mut child = started.map_err(|error| start_error(command, &error))?;
+        let missing = || io::Error::other("a pipe to the process is missing");
+        let stdin = Box::new(child.stdin.take().ok_or_else(missing)?);
+        let stdout = Box::new(child.stdout.take().ok_or_else(missing)?);
+        let stderr = Box::new(child.stderr.take().ok_or_else(missing)?);
+        let process: Box<dyn ProcessHandle> = match self.has_shim {
+            #[cfg(target_os = "linux")]
+            true => Box::new(SupervisedProcess { reaper_process: child }),
+            _ => Box::new(ProcessGroup::new(child)),
+        };
+        Ok(Child { stdin, stdout, stderr: Some(stderr), process })
+    }
+}
+
+async fn connect(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpStream> {
+    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting timed out");
+    let mut last = io::Error::other("the host name has no address");
+    for address in addresses {
+        let connected = timeout(time, TcpStream::connect(address)).await;
+        match connected.map_err(timed_out).flatten() {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                if let Err(error) = keep_alive(&stream) {
+                    tracing::debug!(%error, "TCP keep-alive not available");
+                }
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Enables TCP keep-alive, so that the system detects a lost peer and middleboxes keep the
+/// connection: an event stream may be silent for hours.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_AGAIN)?;
+    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_TRIES)?;
+    Ok(())
+}
+
+fn tls_connector() -> Result<TlsConnector, String> {
+    let mut roots = RootCertStore::empty();
+    // Reading a named pipe would block.
+    if let Some(path) = std::env::var_os("SSL_CERT_FILE")
+        && let Err(error) = regular_file::open(Path::new(&path))
+        && error.kind() == io::ErrorKind::InvalidInput
+    {
+        return Err(format!("TLS: the file that SSL_CERT_FILE names cannot be read: {error}"));
+    }
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        return Err("TLS: this machine has no root certificates".into());
+    }
+    let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("TLS: {error}"))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Describes why a program cannot be started.
+fn start_error(command: &ChildCommand, error: &io::Error) -> io::Error {
+    let (program, shown) = (&command.program, &command.display_name);
+    let text = match error.kind() {
+        io::ErrorKind::NotFound if program.contains(' ') => {
+            format!("no program `{shown}`: what follows the program's name goes into `args`")
+        }
+        io::ErrorKind::NotFound if program.contains('/') => {
+            format!("no such program: {shown}; install it, or correct `command`")
+        }
+        io::ErrorKind::NotFound => {
+            format!(
+                "no program `{shown}` in PATH; install it, or write its whole path as `command`"
+            )
+        }
+        // The system also returns this error if a folder of PATH cannot be entered and no other has
+        // the program.
+        io::ErrorKind::PermissionDenied if !program.contains('/') && !is_in_path(program) => {
+            return start_error(command, &io::ErrorKind::NotFound.into());
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("`{shown}` may not be executed; check its permissions")
+        }
+        _ => format!("`{shown}`: {error}"),
+    };
+    io::Error::new(error.kind(), text)
+}
+
+/// Looks up a program as the system would.
+fn check_program(command: &ChildCommand) -> io::Result<()> {
+    let check = |path: &Path| {
+        let found = std::fs::metadata(path)?;
+        match found.is_file() && found.permissions().mode() & 0o111 != 0 {
+            true => Ok(()),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    };
+    let cwd = command.cwd.as_deref().unwrap_or(Path::new(""));
+    if command.program.contains('/') {
+        return check(&cwd.join(&command.program));
+    }
+    let path = command.env.iter().rfind(|(name, _)| name == "PATH");
+    let path = path.map_or(DEFAULT_PATH, |(_, path)| path.expose());
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for folder in std::env::split_paths(path) {
+        match check(&cwd.join(folder).join(&command.program)) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => last = error,
+            Err(_) => {}
+        }
+    }
+    Err(last)
+}
+
+/// Search path without PATH.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// Whether a readable folder of PATH contains a file of this name.
+fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+// === ProcessGroup ===
+
+/// Process that leads its own group.
+struct ProcessGroup {
+    child: tokio::process::Child,
+    /// `None` once no process of the group is left.
+    group: Option<Pid>,
+}
+
+impl ProcessGroup {
+    fn new(child: tokio::process::Child) -> Self {
+        Self { group: child.id().and_then(to_pid), child }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // An error means that the group has ended.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+impl ProcessHandle for ProcessGroup {
+    fn id(&self) -> Option<ProcessId> {
+        self.child.id().map(ProcessId::Own)
+    }
+
+    fn wait(&mut self) -> BoxFuture<'_, String> {
+        end_of(&mut self.child)
+    }
+
+    fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        // Once the leader has been waited for, the group's id may be reused: it is signalled right
+        // after that, and never again.
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            self.group = None;
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if self.group.is_some() {
+            self.kill();
+        }
+    }
+}
+
+// === SupervisedProcess ===
+
+/// Process behind a reaper, which kills the descendants and then ends as the process did.
+#[cfg(target_os = "linux")]
+struct SupervisedProcess {
+    reaper_process: tokio::process::Child,
+}
+
+#[cfg(target_os = "linux")]
+impl SupervisedProcess {
+    fn signal(&self, signal: Signal) {
+        // The reaper has no id once it has been waited for; before that the id cannot have been
+        // reused.
+        if let Some(reaper) = self.reaper_process.id().and_then(to_pid) {
+            let _ = kill_process(reaper, signal);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl ProcessHandle for SupervisedProcess {
+    fn id(&self) -> Option<ProcessId> {
+        self.reaper_process.id().map(ProcessId::Reaper)
+    }
+
+    fn wait(&mut self) -> BoxFuture<'_, String> {
+        end_of(&mut self.reaper_process)
+    }
+
+    fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn kill(&mut self) {
+        self.signal(reaper::END_ALL);
+        // The reaper may have been stopped (SIGSTOP).
+        self.signal(Signal::CONT);
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for SupervisedProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn to_pid(id: u32) -> Option<Pid> {
+    i32::try_from(id).ok().and_then(Pid::from_raw)
+}
+
+fn end_of(child: &mut tokio::process::Child) -> BoxFuture<'_, String> {
+    async {
+        match child.wait().await {
+            Ok(status) => describe(status),
+            Err(error) => format!("exit status unknown: {error}"),
+        }
+    }
+    .boxed()
+}
+
+fn describe(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! With real processes, real sockets and a real clock.
+
+    use crate::upstream::connect::system::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use crate::mcp::kind::Kind;
+    use crate::upstream::testing::{TestTransport, call, payload, settings};
+    use crate::upstream::{ConnectionStatus, Upstream, UpstreamSource};
+
+    fn sh(script: &str) -> ChildCommand {
+        let path = std::env::var("PATH").expect("a path");
+        ChildCommand {
+            program: "sh".into(),
+            display_name: "sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: vec![("PATH".into(), path.into()), ("GIVEN".into(), "1".into())],
+            cwd: None,
+        }
+    }
+
+    async fn output(child: &mut Child) -> String {
+        let mut text = String::new();
+        child.stdout.read_to_string(&mut text).await.expect("a pipe");
+        text
+    }
+
+    #[tokio::test]
+    async fn a_child_gets_its_environment_and_no_more() {
+        let mut child = System::new().spawn(&sh("env | cut -d= -f1 | sort; exit 3")).expect("sh");
+        let names = output(&mut child).await;
+        let inherited = ["CARGO", "HOME", "USER"].map(|name| names.lines().any(|it| it == name));
+        assert!(names.contains("GIVEN") && inherited == [false; 3], "{names}");
+        assert_eq!(child.process.wait().await, "exited with code 3");
+    }
+
+    #[tokio::test]
+    async fn a_program_is_started_without_a_shell() {
+        let text = "$(id) `id` $HOME ; id * > x";
+        let args = vec!["%s".into(), text.into()];
+        let printf = ChildCommand { program: "printf".into(), args, ..sh("") };
+        let mut child = System::new().spawn(&printf).expect("printf");
+        assert_eq!(output(&mut child).await, text);
+        assert_eq!(child.process.wait().await, "exited with code 0");
+    }
+
+    /// System with this resolver.
+    fn with_resolver<F>(resolver: impl Fn() -> F + Send + Sync + 'static) -> System
+    where
+        F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+    {
+        System { resolver: Resolver(Box::new(move |_, _| resolver().boxed())), ..System::default() }
+    }
+
+    /// Serves connections and responds with its own name.
+    async fn start_server(name: &'static str, tasks: &TaskTracker) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tasks.spawn(async move {
+            let connections = TaskTracker::new();
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                let service = hyper::service::service_fn(move |_| {
+                    let body = http_body_util::Full::new(bytes::Bytes::from(name));
+                    let answer = Ok::<_, std::convert::Infallible>(hyper::Response::new(body));
+                    std::future::ready(answer)
+                });
+                let server = hyper::server::conn::http1::Builder::new();
+                let stream = hyper_util::rt::TokioIo::new(stream);
+                connections.spawn(server.serve_connection(stream, service));
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn f12_a_name_is_looked_up_for_each_connection_and_a_kept_one_needs_none() {
+        use crate::upstream::message::SentFlag;
+        use crate::upstream::transport::http_pool::{HttpPool, PooledBody, SendError};
+        use std::sync::Mutex;
+
+        let servers = TaskTracker::new();
+        let (first, second) =
+            (start_server("first", &servers).await, start_server("second", &servers).await);
+        // Address of the name, if it is known, and the number of lookups.
+        let address_and_count = Arc::new(Mutex::new((Some(first), 0)));
+        let lookups = Arc::clone(&address_and_count);
+        let host = with_resolver(move || {
+            let mut address_and_count = lookups.lock().expect("no panic");
+            address_and_count.1 += 1;
+            let address = address_and_count.0.ok_or_else(|| io::Error::other("no address known"));
+            async move { address.map(|it| vec![it]) }
+        });
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let url = Uri::from_static("http://upstream.test:1/");
+        let pool = HttpPool::new(Arc::new(host), url, 1, CONNECT, tasks, stop.clone());
+        let send = async || {
+            let request = hyper::Request::get("/").header("host", "upstream.test");
+            let request = request.body(http_body_util::Full::default()).expect("a request");
+            Ok::<_, SendError>(pool.send(request, &SentFlag::default()).await?.into_body())
+        };
+        let read = async |mut body: PooledBody| {
+            let piece = body.chunk().await.expect("a body").expect("whole");
+            assert!(body.chunk().await.is_none());
+            String::from_utf8(piece.to_vec()).expect("text")
+        };
+        assert_eq!(read(send().await.expect("a response")).await, "first");
+        address_and_count.lock().expect("no panic").0 = None;
+        // The open connection keeps working while the name cannot be resolved.
+        for _ in 0..100 {
+            assert_eq!(read(send().await.expect("a response")).await, "first");
+        }
+        assert_eq!(address_and_count.lock().expect("no panic").1, 1);
+        // The connection is in use, so this request needs another one.
+        let busy = send().await.expect("a response");
+        let error = send().await.err().expect("the name is unknown");
+        assert!(
+            matches!(&error, SendError::NotSent(text) if text.contains("no address known")),
+            "{error:?}"
+        );
+        address_and_count.lock().expect("no panic").0 = Some(second);
+        assert_eq!(read(send().await.expect("a response")).await, "second");
+        assert_eq!(read(busy).await, "first");
+        assert_eq!(address_and_count.lock().expect("no panic").1, 3);
+        stop.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f12_a_name_that_nobody_knows_is_given_up_after_five_seconds() {
+        let host = with_resolver(std::future::pending);
+        let begin = tokio::time::Instant::now();
+        let url = Uri::from_static("http://upstream.test/mcp");
+        let error = host.connect(&url, CONNECT).await.err().expect("the lookup fails");
+        assert_eq!(error.to_string(), "upstream.test:80: DNS lookup timed out");
+        assert_eq!(begin.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test]
+    async fn what_a_child_has_started_goes_with_it() {
+        // The grandchild holds standard output open until it dies.
+        let mut child = System::new().spawn(&sh("sleep 1000 & echo started; wait")).expect("sh");
+        let mut started = [0; 8];
+        child.stdout.read_exact(&mut started).await.expect("a pipe");
+        child.process.terminate();
+        assert_eq!(output(&mut child).await, "");
+        assert_eq!(child.process.wait().await, "was killed by signal 15");
+
+        let mut child = System::new().spawn(&sh("sleep 1000 & echo started; wait")).expect("sh");
+        child.stdout.read_exact(&mut started).await.expect("a pipe");
+        drop(child.process);
+        let mut rest = Vec::new();
+        child.stdout.read_to_end(&mut rest).await.expect("a pipe");
+    }
+
+    #[tokio::test]
+    async fn why_a_program_cannot_be_started_is_said_in_words() {
+        let refusal = |change: fn(&mut ChildCommand)| {
+            let mut command = ChildCommand { display_name: "${SH}".into(), ..sh("") };
+            change(&mut command);
+            System::new().spawn(&command).map(|_| ()).expect_err("no such thing").to_string()
+        };
+        let missing = refusal(|command| command.program = "no-such-program".into());
+        assert_eq!(
+            missing,
+            "no program `${SH}` in PATH; install it, or write its whole path as `command`"
+        );
+        let missing = refusal(|command| command.program = "/no/such".into());
+        assert_eq!(missing, "no such program: ${SH}; install it, or correct `command`");
+        let line = refusal(|command| command.program = "no-such --option".into());
+        assert_eq!(line, "no program `${SH}`: what follows the program's name goes into `args`");
+        let forbidden = refusal(|command| command.program = "/etc/passwd".into());
+        assert_eq!(forbidden, "`${SH}` may not be executed; check its permissions");
+        let nowhere = refusal(|command| command.cwd = Some("/no/such".into()));
+        assert_eq!(nowhere, "the folder that `cwd` names is not there; make it, or correct `cwd`");
+        let shown = format!("{:?}", sh("hunter2"));
+        assert!(shown.contains("2 of them") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn a_server_is_connected_to_by_address() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let url: Uri = format!("http://127.0.0.1:{port}/mcp").parse().expect("a URL");
+        let host = System::new();
+        let (ours, theirs) = tokio::join!(host.connect(&url, CONNECT), listener.accept());
+        ours.expect("connected").write_all(b"x").await.expect("written");
+        let mut read = [0];
+        theirs.expect("accepted").0.read_exact(&mut read).await.expect("read");
+        drop(listener);
+        let refused =
+            host.connect(&url, CONNECT).await.map(|_| ()).expect_err("there is no listener");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_is_probed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let stream = crate::upstream::connect::system::connect(vec![address], CONNECT)
+            .await
+            .expect("connected");
+        assert!(sockopt::socket_keepalive(&stream).expect("an option"));
+        assert_eq!(sockopt::tcp_keepidle(&stream).expect("an option"), KEEP_ALIVE_AFTER);
+    }
+
+    #[tokio::test]
+    async fn a_server_without_tls_is_an_error_in_words() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let url: Uri = format!("https://127.0.0.1:{port}/mcp").parse().expect("a URL");
+        let host = System::new();
+        let hang_up = async { drop(listener.accept().await) };
+        let (refused, ()) = tokio::join!(host.connect(&url, CONNECT), hang_up);
+        let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
+        assert!(refused.starts_with("TLS: "), "{refused}");
+    }
+
+    const CONNECT: Duration = Duration::from_secs(2);
+
+    /// A legacy server in a few lines of shell: it answers by method, under the id that was sent.
+    const SERVER: &str = r#"
+        echo "a banner"
+        while read -r line; do
+            id=${line#*\"id\":}; id=${id%%,*}
+            case $line in
+                *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{},"tools":{}}}' ;;
+                *'"prompts/list"'*) result='"result":{"prompts":[{"name":"hello"}]}' ;;
+                *'"tools/call"'*) result='"result":{"content":[],"pid":'$$'}' ;;
+                *'"notifications/'*) continue ;;
+                *) result='"error":{"code":-32601,"message":"no"}' ;;
+            esac
+            echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+        done
+    "#;
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn connecting_takes_no_longer_than_it_may() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        // The kernel accepts one or two connections by itself; a further one receives no answer.
+        let listener = socket.listen(1).expect("it listens");
+        let port = listener.local_addr().expect("an address").port();
+        let (mut taken, time) = (Vec::new(), Duration::from_millis(300));
+        let (refused, took) = loop {
+            let began = std::time::Instant::now();
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            match connect(vec![address], time).await {
+                Ok(stream) => taken.push(stream),
+                Err(error) => break (error, began.elapsed()),
+            }
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut, "{refused}");
+        assert!((1..9).contains(&taken.len()) && took >= time && took < 10 * time, "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn a_real_child_is_an_upstream() {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let mut settings = settings(TestTransport::Stdio);
+        settings.source = UpstreamSource::Process(sh(SERVER));
+        let upstream = {
+            let (connector, budget) =
+                (Arc::new(System::new()), crate::memory_budget::MemoryBudget::new(1 << 20));
+            Upstream::start(settings, connector, &budget, &tasks, stop.clone())
+        };
+        let mut status = upstream.status();
+        let settled = status.wait_for(|status| !matches!(status, ConnectionStatus::Starting)).await;
+        assert!(matches!(&*settled.expect("alive"), ConnectionStatus::Up(_)));
+        let listing = upstream.list(Kind::Prompt).await.expect("a list");
+        assert_eq!(&*listing.items[0].key, "hello");
+        let lookups = call(crate::mcp::revision::Revision::NEWEST);
+        let reply = payload(upstream.call(lookups).await.expect("a reply")).await;
+        assert!(reply.starts_with(r#"{"content":[],"pid":"#), "{reply}");
+        stop.cancel();
+        tasks.close();
+        // Its standard input is closed, so it ends by itself.
+        timeout(Duration::from_secs(2), tasks.wait()).await.expect("nothing is left over");
+    }
+}

@@ -1,0 +1,77 @@
+//! Handshake with a server in either era: its outcome, and the information that the server gives.
+//!
+//! Contains only what has the same meaning in both eras; `legacy.rs` and `modern.rs` parse the
+//! rest.
+
+use std::sync::Arc;
+
+use crate::json::Object;
+use crate::mcp::capabilities::Capabilities;
+use crate::mcp::kind::ListTopic;
+use crate::mcp::revision::{Era, Revision};
+use crate::upstream::MAX_INSTRUCTIONS_BYTES;
+
+/// Information about a server from `initialize` or `server/discover`.
+#[derive(Debug)]
+pub(crate) struct HandshakeInfo {
+    pub(crate) revision: Revision,
+    /// Topics that the server declares.
+    pub(crate) topics: [bool; 3],
+    /// Topics whose changes the server announces.
+    pub(crate) list_changed: [bool; 3],
+    pub(crate) capabilities: Capabilities,
+    pub(crate) instructions: Option<Arc<str>>,
+}
+
+impl HandshakeInfo {
+    /// Reads the members of the handshake's result that have the same meaning in both eras.
+    pub(crate) fn read(revision: Revision, result: &Object) -> Self {
+        let declared = result.get_object("capabilities").unwrap_or_default();
+        let of_topic = |topic: ListTopic| declared.get_object(topic.capability());
+        let list_changed = |topic: ListTopic| {
+            of_topic(topic).is_some_and(|about| about.get("listChanged") == Some("true"))
+        };
+        let mut capabilities = Capabilities::read(&declared);
+        // 2024-11-05 has `completion/complete` but no capability for it.
+        capabilities.completions |= revision == Revision::V2024_11_05;
+        // Tasks differ between the eras: the modern capability has no meaning from a legacy server.
+        if revision.era() == Era::Legacy {
+            capabilities = capabilities.without_tasks();
+        }
+        Self {
+            revision,
+            topics: ListTopic::ALL.map(|topic| of_topic(topic).is_some()),
+            list_changed: ListTopic::ALL.map(list_changed),
+            capabilities,
+            instructions: result
+                .get_string("instructions")
+                .and_then(|text| truncate_instructions(&text)),
+        }
+    }
+}
+
+/// Truncates a server's instructions, with a note of how much was cut. `None` if they are empty.
+fn truncate_instructions(text: &str) -> Option<Arc<str>> {
+    let text = text.trim();
+    if text.len() <= MAX_INSTRUCTIONS_BYTES {
+        return (!text.is_empty()).then(|| text.into());
+    }
+    let mut end = MAX_INSTRUCTIONS_BYTES;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    Some(format!("{}\n\n[cut here: {end} of {} bytes]", &text[..end], text.len()).into())
+}
+
+/// Outcome of a handshake.
+#[derive(Debug)]
+pub(crate) enum HandshakeOutcome {
+    /// The server accepted the handshake.
+    Accepted(HandshakeInfo),
+    /// The server speaks the other era.
+    AnotherEra,
+    /// The server refused the revision, although it lists it as supported; with the reason.
+    Retry(String),
+    /// The server speaks this era and refuses the connection; with the reason.
+    Refused(String),
+}

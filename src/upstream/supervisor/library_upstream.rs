@@ -1,0 +1,64 @@
+//! Prompt library as an upstream: the same interface, without a transport.
+//!
+//! Its results have no `resultType`, so its payloads belong to the legacy era.
+
+use std::path::PathBuf;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::mcp::kind::ListTopic;
+use crate::upstream::RetrySettings;
+use crate::upstream::health::backoff::Backoff;
+use crate::upstream::library::Library;
+use crate::upstream::session::connection::UpstreamConnection;
+use crate::upstream::session::library::LibraryConnection;
+use crate::upstream::supervisor::state_publisher::StatePublisher;
+
+/// Task that opens the library and publishes its changes.
+pub(crate) struct LibraryTask {
+    pub(crate) dir: PathBuf,
+    pub(crate) retry: RetrySettings,
+    pub(crate) state: StatePublisher,
+    pub(crate) tasks: TaskTracker,
+}
+
+impl LibraryTask {
+    /// Opens the library, retries if it cannot be opened, and publishes its changes. Ends only when
+    /// `stop` fires.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let Some(library) = stop.run_until_cancelled(self.open()).await else {
+            return self.state.publish_stopped();
+        };
+        self.tasks.spawn(library.clone().watch(stop.clone()));
+        let mut changes = library.changes();
+        self.state.publish_connected(UpstreamConnection::Library(LibraryConnection::new(library)));
+        while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+            changes.mark_unchanged();
+            self.state.list_changed(ListTopic::Prompts);
+        }
+        self.state.publish_stopped();
+    }
+
+    async fn open(&self) -> Library {
+        let mut backoff = Backoff::new(&self.retry);
+        loop {
+            let dir = self.dir.clone();
+            // Reading a folder blocks.
+            let opened = self.tasks.spawn_blocking(move || Library::open(&dir)).await;
+            match opened {
+                Ok(Ok(library)) => return library,
+                Ok(Err(error)) => {
+                    let cause = &error.source;
+                    let text = format!("{error}: {cause}; check the path and its permissions");
+                    self.state.publish_disconnected(&text, false);
+                }
+                Err(panicked) => self.state.publish_disconnected(&panicked.to_string(), false),
+            }
+            let pause = backoff.next();
+            self.state.health.retry_scheduled(pause);
+            tokio::time::sleep(pause).await;
+            self.state.health.retry_started();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Words and widths: what documents and comments do not say, how a doc comment begins, how long a line is.
+
+use std::path::Path;
+
+use super::{code_of, fail_if_any, is_test, read, root, rust_files};
+
+/// Words of a private language that Weir's code and documents once had.
+const WORDS: [&str; 17] = [
+    "courier",
+    "courier's",
+    "door",
+    "doors",
+    "ear",
+    "ears",
+    "guest",
+    "guests",
+    "heard",
+    "hears",
+    "house",
+    "librarian",
+    "room",
+    "rooms",
+    "somebody",
+    "told",
+    "whoever",
+];
+
+/// Phrases that are no sentence of a document or comment.
+const PHRASES: [&str; 2] = ["Knows nothing of", "what is shown"];
+
+/// Where a word means what it says.
+const LEGITIMATE: [(&str, &str); 1] = [("tests/tidy/words.rs", "")];
+
+/// How no doc comment begins: the first word names the thing.
+const BEGINNINGS: [&str; 6] = ["What ", "Who ", "Whose ", "Where ", "How ", "The same"];
+
+const MAX_CODE_COLUMNS: usize = 100;
+const MAX_DOCUMENT_COLUMNS: usize = 120;
+const MAX_CELL_CHARS: usize = 200;
+
+fn documents() -> Vec<String> {
+    let mut documents: Vec<_> = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "deploy/README.md",
+    ]
+    .map(str::to_owned)
+    .into();
+    for folder in ["docs", "docs/decisions"] {
+        let entries = std::fs::read_dir(root().join(folder)).into_iter().flatten();
+        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
+        let names = names.map(|name| format!("{folder}/{}", name.expect("a name in UTF-8")));
+        documents.extend(names.filter(|name| name.ends_with(".md")));
+    }
+    documents.sort();
+    documents
+}
+
+/// The words of a line, those of identifiers as well: `next_door` and `NextDoor` have two.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in line.chars() {
+        if !c.is_alphabetic() || (c.is_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        if c.is_alphabetic() {
+            words.last_mut().expect("there is one").extend(c.to_lowercase());
+        }
+        was_lower = c.is_lowercase();
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+fn is_legitimate(file: &str, word: &str) -> bool {
+    LEGITIMATE
+        .iter()
+        .any(|(place, allowed)| *place == file && (*allowed == word || allowed.is_empty()))
+}
+
+fn private_words(file: &str, line: &str) -> Vec<String> {
+    let words = words(line).into_iter().filter(|word| WORDS.contains(&word.as_str()));
+    let phrases = PHRASES.iter().filter(|phrase| line.contains(**phrase));
+    let found = words.chain(phrases.map(|phrase| (*phrase).to_owned()));
+    found.filter(|word| !is_legitimate(file, word)).collect()
+}
+
+#[test]
+fn the_private_language_does_not_come_back() {
+    let mut problems = Vec::new();
+    let code = ["src", "tests", "benches", "examples", "fuzz"].into_iter().flat_map(rust_files);
+    for file in code {
+        let (name, text) = (file.display().to_string(), read(&file));
+        let is_program = name.starts_with("src/") && !is_test(&file);
+        let program = if is_program { code_of(&text).lines().count() } else { 0 };
+        for (number, line) in text.lines().enumerate() {
+            // Tests name servers, tools and themselves as they like; their comments speak plainly.
+            let is_checked = number < program || line.trim_start().starts_with("//");
+            for word in is_checked.then(|| private_words(&name, line)).into_iter().flatten() {
+                problems.push(format!("{name}:{}: {word}", number + 1));
+            }
+        }
+    }
+    for document in documents() {
+        for (number, line) in read(&document).lines().enumerate() {
+            for word in private_words(&document, line) {
+                problems.push(format!("{document}:{}: {word}", number + 1));
+            }
+        }
+    }
+    fail_if_any(&problems);
+}
+
+#[test]
+fn a_doc_comment_begins_with_the_thing() {
+    let mut problems = Vec::new();
+    for file in ["src", "tests", "benches", "examples", "fuzz"].into_iter().flat_map(rust_files) {
+        let text = read(&file);
+        let lines: Vec<_> = text.lines().map(str::trim_start).collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some(doc) = line.strip_prefix("/// ").or(line.strip_prefix("//! ")) else {
+                continue;
+            };
+            let is_first = at == 0 || !lines[at - 1].starts_with(&line[..3]);
+            if is_first && BEGINNINGS.iter().any(|beginning| doc.starts_with(beginning)) {
+                problems.push(format!("{}:{}: {doc}", file.display(), at + 1));
+            }
+        }
+    }
+    fail_if_any(&problems);
+}
+
+#[test]
+fn lines_of_code_fit_into_their_columns() {
+    let mut problems = Vec::new();
+    for file in ["src", "tests", "benches", "examples", "fuzz"].into_iter().flat_map(rust_files) {
+        for (number, line) in read(&file).lines().enumerate() {
+            let width = line.chars().count();
+            // A string that a test compares, or a link, may be longer than a line.
+            let is_whole = line.contains(['"', '`']) || line.contains("://");
+            let is_comment = line.trim_start().starts_with("//");
+            if width > MAX_CODE_COLUMNS && (is_comment || !is_whole) && !line.contains("://") {
+                problems.push(format!("{}:{}: {width} columns", file.display(), number + 1));
+            }
+        }
+    }
+    fail_if_any(&problems);
+}
+
+#[test]
+fn lines_of_documents_fit_into_their_columns() {
+    let mut problems = Vec::new();
+    for document in documents() {
+        let mut is_code = false;
+        for (number, line) in read(&document).lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            let place = format!("{document}:{}", number + 1);
+            if line.starts_with('|') {
+                let cells =
+                    line.split(" | ").map(|cell| cell.trim_matches(['|', ' ']).chars().count());
+                let long = cells.filter(|chars| *chars > MAX_CELL_CHARS);
+                problems.extend(long.map(|chars| format!("{place}: a cell of {chars} characters")));
+            } else if !is_code && !line.contains("](") && !line.contains("://") {
+                let width = line.chars().count();
+                if width > MAX_DOCUMENT_COLUMNS {
+                    problems.push(format!("{place}: {width} columns"));
+                }
+            }
+        }
+    }
+    fail_if_any(&problems);
+}
+
+#[test]
+fn words_are_found_in_identifiers_too() {
+    assert_eq!(
+        words("next_door NextDoor // the DOOR's"),
+        ["next", "door", "next", "door", "the", "door", "s"]
+    );
+    assert!(private_words("src/x.rs", "// the gateway").is_empty());
+    assert_eq!(private_words("src/x.rs", "let open_ear = 1; // told"), ["ear", "told"]);
+    assert!(is_legitimate(&Path::new("tests/tidy/words.rs").display().to_string(), "ear"));
+}
