@@ -3,7 +3,7 @@
 pub(crate) const WEIR: &str = "\
 Exit codes: 0 success, 1 a check found a problem, 2 wrong usage, 3 not authenticated, \
 4 an upstream cannot be reached, 5 the response was an error, 6 denied, \
-74 the output could not be written, 78 invalid configuration, \
+74 the output was not written, 78 invalid configuration, \
 130 and 143 stopped by a signal.";
 
 pub(crate) const SERVE: &str = "\

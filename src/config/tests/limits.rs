@@ -133,7 +133,7 @@ fn limits_stand_in_one_file() {
 #[test]
 fn an_upstream_that_nobody_knows_is_probably_not_meant() {
     let warnings =
-        config(&with("[[limits]]\nper = \"client\"\nmatch = \"hose/*\"\nrate = \"1/s\"")).warnings;
+        config(&with("[[limits]]\nper = \"client\"\nmatch = \"giude/*\"\nrate = \"1/s\"")).warnings;
     let messages: Vec<_> = warnings.iter().map(|p| format!("{p:?}")).collect();
-    insta::assert_snapshot!(messages.join("\n"), @r#"weir.toml:5:9: limits.match: there is no upstream "hose" (did you mean `guide`?)"#);
+    insta::assert_snapshot!(messages.join("\n"), @r#"weir.toml:5:9: limits.match: there is no upstream "giude" (did you mean `guide`?)"#);
 }

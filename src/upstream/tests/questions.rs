@@ -1078,7 +1078,7 @@ async fn f_37_input_that_is_wanted_for_ever_ends_after_eight_rounds() {
             let running = PendingCall::start(&world, call_by(full_caller(LEGACY)));
             let ended = server.always(&mut world, running, &result).await;
             assert!(
-                matches!(&ended.outcome, Err(Error::Protocol(text)) if text.contains("8 rounds"))
+                matches!(&ended.outcome, Err(Error::Protocol(text)) if text.contains("after 8 retries"))
             );
             assert_eq!((ended.requests, ended.suspended), (9, input_count), "{over:?}");
             assert!(start.elapsed() >= Duration::from_millis(least), "{:?}", start.elapsed());

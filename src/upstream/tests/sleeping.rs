@@ -272,7 +272,7 @@ async fn what_is_left_alone_is_not_started() {
     wait_until_idle(&world).await;
     let start = Instant::now();
     let error = start_call(&world).await.expect("no panic").expect_err("left alone");
-    assert!(error.to_string().contains("left alone"), "{error}");
+    assert!(error.to_string().contains("circuit breaker open"), "{error}");
     assert_eq!((start.elapsed(), state(&world)), (Duration::ZERO, State::Asleep));
     sleep(IDLE * 2).await;
     let probe = start_call(&world);
