@@ -97,7 +97,7 @@ impl LineDecoder {
             }
             let growing = self.growing.as_mut();
             // The whole line may have arrived at once, without a reservation so far.
-            let has_room = growing.is_none_or(|growing| growing.grow_to(line.len()).is_ok());
+            let has_capacity = growing.is_none_or(|growing| growing.grow_to(line.len()).is_ok());
             if line.ends_with(b"\r") {
                 line.truncate(line.len() - 1);
             }
@@ -105,7 +105,7 @@ impl LineDecoder {
                 self.clear_reservation();
                 return Some(DecodedLine::TooLong(head(&line)));
             }
-            if !has_room {
+            if !has_capacity {
                 self.clear_reservation();
                 return Some(DecodedLine::BudgetExhausted(head(&line)));
             }

@@ -15,6 +15,7 @@
 //!
 //! Decision: docs/decisions/0016-pinning.md
 
+mod difference_log;
 mod digest;
 mod lock;
 mod state;
@@ -22,7 +23,7 @@ mod state;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::RandomState;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -34,6 +35,7 @@ use crate::cpu_bound;
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use difference_log::{fingerprint, log_differences};
 pub use digest::{BadDigest, Digest};
 pub use lock::{BadLock, Lock, PINNED, Pinned};
 use lock::{Stamp, kind_index, stamp};
@@ -483,46 +485,5 @@ impl Pins {
     }
 }
 
-/// Returns a fingerprint of the differences; 0 if there are none.
-fn fingerprint(found: &[(String, Change)]) -> u64 {
-    let mut digest = DefaultHasher::new();
-    found.hash(&mut digest);
-    if found.is_empty() { 0 } else { digest.finish().max(1) }
-}
-
-/// Logs the differences. Names come from an upstream, therefore they are quoted.
-fn log_differences(upstream: &UpstreamName, kind: Kind, found: &[(String, Change)], mode: Mode) {
-    let first = found.iter().take(MAX_LOGGED_ITEMS).map(|(key, change)| match change {
-        Change::Changed(members) if !members.is_empty() => {
-            format!(
-                "{key:?} changed: {}",
-                members.iter().map(|it| format!("{it:?}")).collect::<Vec<_>>().join(", ")
-            )
-        }
-        Change::Renamed(was) => format!("{key:?} renamed from {was:?}"),
-        change => format!("{key:?} {change}"),
-    });
-    let first = first.collect::<Vec<_>>().join("; ");
-    let (items, served) = (found.len(), mode == Mode::Alert);
-    let is_harmless =
-        |(_, change): &(String, Change)| matches!(change, Change::New | Change::Missing);
-    match served && found.iter().all(is_harmless) {
-        true => {
-            tracing::info!(
-                %upstream, %kind, items, served, first,
-                "definitions added or removed"
-            )
-        }
-        false => {
-            tracing::warn!(
-                %upstream, %kind, items, served, first,
-                "definitions differ from the approved ones"
-            );
-        }
-    }
-}
-
-/// Most items that a log line names.
-const MAX_LOGGED_ITEMS: usize = 10;
 /// Interval at which the lock file is checked.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! Checks of the repository's structure: layers, headers, sizes, and that the documents match the code.
+//! Checks of the repository's structure: layers, headers, sizes, and that the documents match the
+//! code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -91,7 +92,9 @@ fn is_test(file: &Path) -> bool {
 
 /// A source file without its tests.
 fn code_of(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
+    let starts = ["mod tests {", "pub(super) mod tests {"];
+    let tests = starts.iter().find_map(|start| text.find(&format!("#[cfg(test)]\n{start}")));
+    &text[..tests.unwrap_or(text.len())]
 }
 
 /// The top-level module that a file belongs to.
@@ -198,8 +201,8 @@ fn tests_neither_sleep_nor_are_skipped() {
 /// The document that describes the modules.
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
-/// The modules that ARCHITECTURE.md describes: those at the top level, and those with a folder of their own, as
-/// paths below `src` without an extension.
+/// The modules that ARCHITECTURE.md describes: those at the top level, and those with a folder of
+/// their own, as paths below `src` without an extension.
 fn described_modules() -> BTreeSet<String> {
     let files = rust_files("src").into_iter().filter(|file| !is_test(file));
     let paths = files.filter_map(|file| file.strip_prefix("src").ok().map(Path::to_owned));
@@ -273,8 +276,8 @@ fn links_between_documents_lead_somewhere() {
     fail_if_any(&problems);
 }
 
-/// Files that may open others without `regular_file`: paths that the kernel provides or a command's argument names,
-/// and those that the prompt library checks itself.
+/// Files that may open others without `regular_file`: paths that the kernel provides or a command's
+/// argument names, and those that the prompt library checks itself.
 const OPENERS: [&str; 8] = [
     "src/cli/query/call.rs",
     "src/downstream/http/connection/listener.rs",
@@ -286,13 +289,18 @@ const OPENERS: [&str; 8] = [
     "src/upstream/library/beneath.rs",
 ];
 
+/// Whether `code` calls `way`, and not a function of a type whose name ends with it.
+fn contains_call(code: &str, way: &str) -> bool {
+    code.match_indices(way).any(|(at, _)| !code[..at].ends_with(char::is_alphanumeric))
+}
+
 #[test]
 fn files_of_the_configuration_and_the_state_are_opened_in_one_place() {
     let ways = ["File::open(", "fs::read(", "fs::read_to_string(", "OpenOptions", "File::options("];
     let mut problems = Vec::new();
     for file in rust_files("src").into_iter().filter(|file| !is_test(file)) {
         let text = read(&file);
-        let found = ways.iter().find(|way| code_of(&text).contains(**way));
+        let found = ways.iter().find(|way| contains_call(code_of(&text), way));
         let may = OPENERS.iter().any(|opener| file == Path::new(opener));
         if let Some(way) = found.filter(|_| !may) {
             problems.push(format!("{}: {way} would wait for a named pipe", file.display()));

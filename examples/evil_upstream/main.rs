@@ -7,8 +7,9 @@
 //! faults; and the argument `fault` of a single call, so that each call of a load may have its own
 //! fault. `script` describes both.
 //!
-//! The server records its actions in files that outlive it: `executed` has a line for each execution
-//! (its nonce), `heard` a line for each other received message, `pids` a line for each process.
+//! The server records its actions in files that outlive it: `executed` has a line for each
+//! execution (its nonce), `heard` a line for each other received message, `pids` a line for each
+//! process.
 //!
 //! Each connection and each call has a thread with blocking IO, so that the order of a fault's
 //! actions is the order of the code. `script` defines the faults, `methods` the responses, `output`

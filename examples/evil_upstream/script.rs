@@ -75,7 +75,8 @@ pub(crate) struct Fault {
     /// The connection, or over stdio the process, ends after this many bytes; `reset` selects RST.
     pub(crate) cut: Option<usize>,
     pub(crate) reset: bool,
-    /// Keeps the processors busy for this time, and this much memory allocated, before the response.
+    /// Keeps the processors busy for this time, and this much memory allocated, before the
+    /// response.
     pub(crate) burn_ms: u64,
     pub(crate) burn_bytes: usize,
     /// Exits after the response.

@@ -100,7 +100,8 @@ async fn connection(stream: TcpStream, shop: Arc<Shop>) {
 // === HTTP: one POST, one message ===
 
 async fn serve(shop: Arc<Shop>, request: Request<Incoming>) -> Result<HttpResponse, Infallible> {
-    // spec, Security & Endpoint: Origin is checked on all incoming connections, against DNS rebinding.
+    // spec, Security & Endpoint: Origin is checked on all incoming connections, against DNS
+    // rebinding.
     let origin = request.headers().get(ORIGIN);
     if origin.is_some_and(|origin| !origin.to_str().is_ok_and(is_loopback)) {
         return Ok(empty(StatusCode::FORBIDDEN));
@@ -223,8 +224,8 @@ fn base64(encoded: &str) -> Option<Vec<u8>> {
             bits &= (1 << bit_count) - 1;
         }
     }
-    // A single remaining digit is not a byte, and remaining bits must be zero, because otherwise two
-    // encodings would decode to the same name.
+    // A single remaining digit is not a byte, and remaining bits must be zero, because otherwise
+    // two encodings would decode to the same name.
     (bit_count < 6 && bits == 0 && padded).then_some(bytes)
 }
 

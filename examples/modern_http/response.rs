@@ -1,7 +1,7 @@
 //! HTTP responses of the modern era: results, errors and events.
 //!
-//! Invariants: every result contains its type and the server's name; every error has the HTTP status
-//! that the specification demands.
+//! Invariants: every result contains its type and the server's name; every error has the HTTP
+//! status that the specification demands.
 
 use std::convert::Infallible;
 

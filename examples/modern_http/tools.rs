@@ -77,7 +77,8 @@ pub(crate) async fn call(
     Ok(result_response(id, result))
 }
 
-/// Requests a name by elicitation, and greets after the retry. The retry contains all that is needed.
+/// Requests a name by elicitation, and greets after the retry. The retry contains all that is
+/// needed.
 fn ask_name(params: &Value) -> Result<Value, RpcError> {
     let elicitation = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["elicitation"];
     // spec, elicitation: an empty object stands for form mode.

@@ -305,7 +305,8 @@ impl ProcessHandle for FakeProcess {
 }
 
 /// Runs a fake server. It sends default responses to handshakes; for other requests each byte of
-/// the script selects a response or a fault. A script that begins with `!` applies to handshakes, too.
+/// the script selects a response or a fault. A script that begins with `!` applies to handshakes,
+/// too.
 async fn run_script(io: DuplexStream, script: &[u8]) {
     let (read, mut write) = tokio::io::split(io);
     let mut lines = BufReader::new(read).lines();

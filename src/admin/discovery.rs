@@ -73,7 +73,7 @@ fn path(state: &Path, configuration: &str) -> PathBuf {
 impl Drop for AdminEndpointFileGuard {
     fn drop(&mut self) {
         // A process that took over has written its own file.
-        if read(&self.0).is_some_and(|told| told.process == std::process::id()) {
+        if read(&self.0).is_some_and(|file| file.process == std::process::id()) {
             // A file that cannot be removed names a closed port.
             let _ = fs::remove_file(&self.0);
         }

@@ -247,12 +247,12 @@ impl ChainedFile {
             // Per line: its end in the batch, and the chain after it.
             let mut ends = Vec::new();
             let mut chain = self.chain;
-            let room = self.rotate_size.saturating_sub(self.size().unwrap_or(0));
+            let remaining = self.rotate_size.saturating_sub(self.size().unwrap_or(0));
             for entry in pending.iter() {
                 let begin = batch.len();
                 entry.line.write_to(&mut batch, &chain, entry.at, self.chained);
                 let is_full = batch.len() >= MAX_BATCH_BYTES
-                    || self.size().is_some() && batch.len() as u64 >= room;
+                    || self.size().is_some() && batch.len() as u64 >= remaining;
                 if is_full && !ends.is_empty() {
                     batch.truncate(begin);
                     break;

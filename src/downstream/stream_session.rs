@@ -78,7 +78,7 @@ struct QueueBudget {
 /// Queued response, with the bytes that it reserves until it is written.
 struct QueuedMessage {
     text: Bytes,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl AsRef<[u8]> for QueuedMessage {
@@ -326,7 +326,7 @@ impl StreamSession {
 }
 
 impl OutboundQueue {
-    /// Queues a response if there is room now; false if there is none.
+    /// Queues a response if there is space now; false if there is none.
     pub(super) fn try_send(&self, response: &ClientResponse) -> bool {
         match &response.text {
             ResponseBody::Whole(text) => self.queue.try_send(text.clone()).is_ok(),
@@ -409,7 +409,7 @@ fn reserve(queue_budget: &QueueBudget, text: Bytes) -> Result<Bytes, ErrorRespon
     }
     let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
     match Arc::clone(&queue_budget.session_bytes).try_acquire_many_owned(size) {
-        Ok(permit) => Ok(Bytes::from_owner(QueuedMessage { text, _room: permit })),
+        Ok(permit) => Ok(Bytes::from_owner(QueuedMessage { text, _permit: permit })),
         Err(_) => Err(memory_exhausted()),
     }
 }

@@ -138,8 +138,12 @@ impl ClientNotifications {
                 Ok(()) = self.view.changed() => {}
                 () = spaced => {}
                 uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
-                task = self.subscriptions.tasks().next() => return Some(ClientNotification::Task(task)),
-                params = self.elicitations.next() => return Some(ClientNotification::ElicitationComplete(params)),
+                task = self.subscriptions.tasks().next() => {
+                    return Some(ClientNotification::Task(task));
+                }
+                params = self.elicitations.next() => {
+                    return Some(ClientNotification::ElicitationComplete(params));
+                }
             }
         }
     }

@@ -179,7 +179,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told() {
+    fn invalid_pattern_is_an_error() {
         let refused = |pattern: &str| RedactionPattern::new("k", pattern).map(|_| ()).unwrap_err();
         assert!(matches!(refused("a("), BadPattern::Syntax(_)));
         assert!(matches!(refused("(?=a)"), BadPattern::Syntax(_)));

@@ -44,7 +44,7 @@ pub struct Validity {
     not_before: SystemTime,
     /// First moment at which the certificate is no longer valid.
     end: SystemTime,
-    /// The same moment on the monotonic clock; `None` if it is too far away for that clock.
+    /// This time on the monotonic clock; `None` if it is too far away for that clock.
     deadline: Option<Instant>,
     ended: CancellationToken,
 }

@@ -1,4 +1,5 @@
-//! Limits: each row of `docs/limits.md` names a key or a constant that exists, and `tests/bounds.toml` its tests.
+//! Limits: each row of `docs/limits.md` names a key or a constant that exists, and
+//! `tests/bounds.toml` its tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Faults and goals: each has its row in `docs/reliability.md`, and `tests/faults.toml` names its tests.
+//! Faults and goals: each has its row in `docs/reliability.md`, and `tests/faults.toml` names its
+//! tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Structure of the crate: names of types, imports between sibling modules, sizes of folders, files of an era.
+//! Structure of the crate: names of types, imports between sibling modules, sizes of folders, files
+//! of an era.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -89,7 +90,7 @@ fn names_at(rest: &str) -> Vec<&str> {
     names
 }
 
-/// What `text`, `depth` modules below the module `parent`, names of that module's items.
+/// Items of the module `parent` that `text` names, which stands `depth` modules below it.
 fn names_of_parent<'a>(text: &'a str, depth: usize, parent: &str) -> Vec<&'a str> {
     let absolute = format!("crate::{parent}::");
     let relative = "super::".repeat(depth);
@@ -143,7 +144,8 @@ fn imports_in(folder: &Path) -> Imports {
     imports
 }
 
-/// Takes away, again and again, modules that import nothing that is left: what remains is in a cycle or leads to one.
+/// Takes away, again and again, modules that import nothing that is left: what remains is in a
+/// cycle or leads to one.
 fn cyclic(mut imports: Imports) -> Imports {
     loop {
         let left: BTreeSet<_> = imports.keys().cloned().collect();

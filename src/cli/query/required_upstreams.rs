@@ -57,7 +57,8 @@ pub(crate) fn resolve(
                 NameMeaning::Upstream(it) | NameMeaning::OwnName(it, _) => {
                     Ok(vec![it.name.clone()])
                 }
-                // An upstream whose rules do not export a URI may still list it, and so may another.
+                // An upstream whose rules do not export a URI may still list it, and so may
+                // another.
                 NameMeaning::OwnUri(..) | NameMeaning::Uri => {
                     Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
                 }

@@ -79,18 +79,18 @@ async fn write(
     stop: CancellationToken,
 ) {
     let ResponseFuture { mut response, mut messages } = call;
-    let mut has_room = true;
+    let mut has_capacity = true;
     let done = loop {
         tokio::select! {
             biased;
             done = &mut response => break done,
             // While a client does not read, the notifications stay in their source, which coalesces
             // them.
-            message = messages.next(), if has_room => {
+            message = messages.next(), if has_capacity => {
                 writer.push(message);
-                has_room = writer.wait_for_room().now_or_never().is_some();
+                has_capacity = writer.wait_for_capacity().now_or_never().is_some();
             }
-            () = writer.wait_for_room(), if !has_room => has_room = true,
+            () = writer.wait_for_capacity(), if !has_capacity => has_capacity = true,
             () = async {
                 stop.cancelled().await;
                 writer.wait_until_unread().await;

@@ -105,7 +105,7 @@ impl CallNotifications {
     async fn next(&mut self) -> Bytes {
         loop {
             let notification = self.notes.next().await;
-            // A notification is dropped if the budget has no room for it.
+            // A notification is dropped if the budget has no space for it.
             if let Ok(message) =
                 self.budget.charge_large(message(self.token.as_ref(), notification))
             {

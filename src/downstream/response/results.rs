@@ -284,7 +284,7 @@ pub(crate) fn too_large(who: &str, limit: usize) -> ErrorResponse {
 /// Error: a message does not fit into the memory budget at the moment.
 pub(crate) fn no_memory_for(who: &str) -> ErrorResponse {
     let text = format!(
-        "the memory budget has no room for the message from {who}; \
+        "the memory budget has no space for the message from {who}; \
          the request may have been carried out"
     );
     ErrorResponse::new(StatusCode::OK, own_code::TOO_LARGE, text)

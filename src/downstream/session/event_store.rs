@@ -116,7 +116,7 @@ impl EventStore {
         {
             let mut state = self.lock();
             state.expire(Instant::now());
-            state.make_room()?;
+            state.evict_one()?;
             let stream = StoredStream {
                 kind,
                 events: VecDeque::new(),
@@ -201,8 +201,8 @@ impl State {
         self.bytes -= stream.events.iter().map(|stored| stored.text.len()).sum::<usize>();
     }
 
-    /// Makes room for one more stream by removing the one that has been without use longest.
-    fn make_room(&mut self) -> Option<()> {
+    /// Makes space for one more stream by removing the one that has been without use longest.
+    fn evict_one(&mut self) -> Option<()> {
         if self.streams.len() < MAX_STREAMS {
             return Some(());
         }
@@ -264,7 +264,7 @@ impl EventWriter {
     }
 
     /// Waits until all but a few events are read. Cancel-safe.
-    pub(crate) async fn wait_for_room(&self) {
+    pub(crate) async fn wait_for_capacity(&self) {
         self.wait_until(|stream| (stream.next - stream.read_until) < MAX_UNREAD as u64).await;
     }
 
@@ -513,12 +513,12 @@ mod tests {
         let (writer, mut reader) = store.create(StreamKind::Call).expect("a place");
         assert!(writer.wait_until_unread().now_or_never().is_none());
         for _ in 0..MAX_UNREAD {
-            assert!(writer.wait_for_room().now_or_never().is_some());
+            assert!(writer.wait_for_capacity().now_or_never().is_some());
             writer.push("x".into());
         }
-        assert!(writer.wait_for_room().now_or_never().is_none());
+        assert!(writer.wait_for_capacity().now_or_never().is_none());
         reader.next().await.expect("more").expect("kept");
-        assert!(writer.wait_for_room().now_or_never().is_some());
+        assert!(writer.wait_for_capacity().now_or_never().is_some());
         drop(reader);
         assert!(writer.wait_until_unread().now_or_never().is_some());
     }

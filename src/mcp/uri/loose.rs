@@ -38,7 +38,8 @@ impl LooseForms {
 /// Whether some file systems ignore the character when they compare names.
 pub(super) fn is_ignored(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{feff}' | '\u{ad}')
-        || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{e0100}'..='\u{e01ef}')
+        || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}')
+        || matches!(c, '\u{e0100}'..='\u{e01ef}')
 }
 
 /// Decodes percent escapes; text that is not an escape stays.

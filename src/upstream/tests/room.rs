@@ -79,8 +79,8 @@ async fn f72_without_room_an_event_of_the_pair_ends_its_call_and_no_other() {
 async fn f72_without_room_a_body_or_an_event_over_http_ends_its_call() {
     for is_event in [false, true] {
         let mut world = World::http(Era::Legacy).await;
-        for has_room in [false, true] {
-            let others = (!has_room).then(|| exhaust_budget(&world));
+        for has_capacity in [false, true] {
+            let others = (!has_capacity).then(|| exhaust_budget(&world));
             let running = RunningCall::start(&world, call(Revision::V2026_07_28));
             let request = world.post().await;
             match is_event {
@@ -92,8 +92,8 @@ async fn f72_without_room_a_body_or_an_event_over_http_ends_its_call() {
                 false => request.answer(large_result()),
             }
             match running.end().await {
-                Ok(text) => assert_eq!((has_room, text), (true, large_result().to_string())),
-                Err(Error::MemoryExhausted) => assert!(!has_room),
+                Ok(text) => assert_eq!((has_capacity, text), (true, large_result().to_string())),
+                Err(Error::MemoryExhausted) => assert!(!has_capacity),
                 Err(error) => panic!("{error}"),
             }
             drop(others);

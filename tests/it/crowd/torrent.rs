@@ -236,7 +236,8 @@ async fn start<'a>(client: &'a Client, intercepted: &mut InterceptedCalls) -> (E
         true => r#","io.modelcontextprotocol/logLevel":"debug""#,
         false => "",
     };
-    let params = format!(r#"{{"name":"hub__a","_meta":{{"progressToken":{FLOODED_CALL}{level}}}}}"#);
+    let params =
+        format!(r#"{{"name":"hub__a","_meta":{{"progressToken":{FLOODED_CALL}{level}}}}}"#);
     let exchange = client.start_as(Id::from(FLOODED_CALL), "tools/call", &params);
     (exchange, intercepted.next().await)
 }

@@ -127,7 +127,7 @@ impl SseSession {
             Err(refused) => {
                 let response = self.session.overloaded_response(&request, &refused);
                 // The response is sent on the stream, where the client expects it, if the queue has
-                // room. Otherwise the POST returns it, and its audit event records it.
+                // space. Otherwise the POST returns it, and its audit event records it.
                 if !outbound.try_send(&response) {
                     return Err(response);
                 }
