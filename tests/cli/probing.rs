@@ -102,7 +102,7 @@ fn health_tells_ready_from_alive_and_both_from_nothing() {
     assert_eq!(health(&served, &[]), result(0, "ready\n", ""));
     terminate(&served.weir);
     served.wait_for("/readyz", |status, _| status == 503);
-    let stopping = "weir: alive, not ready: door: stopping\n";
+    let stopping = "weir: alive, not ready: endpoint: stopping\n";
     assert_eq!(health(&served, &[]), result(1, "", stopping));
     assert_eq!(health(&served, &["--live"]), result(0, "alive\n", ""));
     let (folder, admin) = (served.folder.path().to_owned(), served.admin.clone());

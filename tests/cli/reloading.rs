@@ -76,7 +76,7 @@ fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_proces
     std::fs::create_dir(folder.join("conf.d")).expect("made");
     replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
     let mut served = Served::start(folder);
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     let kept = processes(folder, "kept");
     assert_eq!(kept.len(), 1);
 
@@ -84,13 +84,13 @@ fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_proces
     replace_file(folder, "conf.d/other.toml", &scripted("other"));
     let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other added; upstreams kept: 1"), "{line}");
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     // An included file that is written in place.
     let changed = format!("{}timeouts = {{ call = \"59s\" }}\n", scripted("other"));
     std::fs::write(folder.join("conf.d/other.toml"), changed).expect("written");
     let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     assert_eq!(processes(folder, "other").len(), 2);
     std::fs::remove_file(folder.join("conf.d/other.toml")).expect("removed");
     let line = served.wait_for_log("the configuration was reloaded");
@@ -116,7 +116,7 @@ fn f81_a_bad_file_is_told_with_its_place_and_changes_nothing() {
     process_script(folder, "kept");
     replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
     let mut served = Served::start(folder);
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     let kept = processes(folder, "kept");
 
     replace_file(folder, "weir.toml", &format!("{HEAD}nonsense = 1\n{}", scripted("kept")));
@@ -212,7 +212,7 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     // A mistake in this environment, and a mistake only in the process's environment.
     write("nonsense = 1\n");
     let (code, _, err) = reload(&[]);
-    assert!(code == 1 && err.contains("weir.toml:10:1") && err.contains("former"), "{code} {err}");
+    assert!(code == 1 && err.contains("weir.toml:10:1") && err.contains("previous one"), "{code} {err}");
     let post = |shown: &str| {
         let mut stream = TcpStream::connect(&admin).expect("it listens");
         let head = format!("POST /reload HTTP/1.1\r\nHost: {admin}\r\n{shown}\r\n");
@@ -277,8 +277,8 @@ fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone()
         &format!("{HEAD}{}{}{secret}", scripted("kept"), scripted("other")),
     );
     let mut served = Served::start(folder);
-    served.wait_for_log("\"listed\"");
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
+    served.wait_for_log("\"upstream listed\"");
 
     // In place, by rename, and by a changed permission: each is a different file to the watcher.
     write_private(&token, "two\n");
@@ -292,7 +292,7 @@ fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone()
     assert!(line.contains("upstreams.other.env.TOKEN") && !line.contains("three"), "{line}");
     write_private(&token, "four\n");
     served.wait_for_log("the configuration was reloaded");
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     assert_eq!(processes(folder, "kept"), [""]);
     let last = processes(folder, "other").pop();
     assert_eq!(last.as_deref(), Some("four"));
@@ -314,13 +314,13 @@ fn sighup_has_the_secrets_of_commands_fetched_anew() {
         &format!("{head}{}{}{secret}", scripted("kept"), scripted("other")),
     );
     let mut served = Served::start(folder);
-    served.wait_for_log("\"listed\"");
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
+    served.wait_for_log("\"upstream listed\"");
     replace_file(folder, "counter", "two\n");
     served.send_sighup();
     let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     assert_eq!(processes(folder, "kept"), [""]);
     assert_eq!(processes(folder, "other"), ["one", "two"]);
     served.end();
@@ -360,7 +360,7 @@ fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
     let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
     line_with(&mut log, "\"ready\"");
     let mut served = Served { weir, log };
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     mount("secrets", "..2", "token", "two\n");
     let line = served.wait_for_log("the configuration was reloaded");
     assert!(line.contains("upstream hub restarted"), "{line}");
@@ -370,7 +370,7 @@ fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
     std::fs::remove_dir_all(folder.join("secrets/..1")).expect("removed");
     mount("secrets", "..3", "token", "three\n");
     served.wait_for_log("the configuration was reloaded");
-    served.wait_for_log("\"listed\"");
+    served.wait_for_log("\"upstream listed\"");
     assert_eq!(processes(folder, "hub"), ["one", "two", "three"]);
     served.end();
 }

@@ -208,7 +208,7 @@ fn a_signal_lets_the_calls_of_a_stdio_client_end() {
     std::fs::read(folder.path().join("asked")).expect("read");
     terminate(&weir);
     let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
-    assert!(log.any(|line| line.expect("text").contains("stopping")));
+    assert!(log.any(|line| line.expect("text").contains("shutting down")));
     std::fs::write(folder.path().join("go"), "go\n").expect("written");
     let mut answer = String::new();
     let mut output = BufReader::new(weir.stdout.take().expect("a pipe"));

@@ -40,7 +40,7 @@ fn signals_that_are_sent_to_all_processes_named_weir_end_no_child() {
         .expect("written");
     let (mut weir, mut log, _) = serve(folder);
     let mut says = |text: &str| log.any(|line| line.is_ok_and(|line| line.contains(text)));
-    assert!(says("\"listed\""));
+    assert!(says("\"upstream listed\""));
     let child = std::fs::read_to_string(folder.join("kept.pid")).expect("written");
     let keeper = parent(child.trim());
     for signal in [Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM] {

@@ -63,7 +63,7 @@ fn a_service_whose_upstream_has_no_program_says_so_and_serves_the_others() {
     weir.arg("serve").current_dir(folder.path()).stderr(std::process::Stdio::piped());
     let mut weir = weir.spawn().expect("it starts");
     let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
-    let down = super::serving::line_with(&mut log, "\"down\"");
+    let down = super::serving::line_with(&mut log, "\"upstream disconnected\"");
     super::serving::terminate(&weir);
     assert!(weir.wait().expect("it ends").success());
     let reason =
@@ -96,7 +96,7 @@ fn s45_a_child_gets_its_own_environment_and_no_descriptor_of_ours() {
     ]);
     let mut weir = weir.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
     let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
-    super::serving::line_with(&mut log, "\"down\"");
+    super::serving::line_with(&mut log, "\"upstream disconnected\"");
     super::serving::terminate(&weir);
     assert!(weir.wait().expect("it ends").success());
 
@@ -264,7 +264,7 @@ fn s35_a_service_and_its_children_leave_no_core_and_nobody_looks_into_its_memory
             std::io::Write::write_all(&mut input, hello).expect("it reads");
         }
         let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
-        super::serving::line_with(&mut log, "\"down\"");
+        super::serving::line_with(&mut log, "\"upstream disconnected\"");
         let limits = |path: &Path| {
             let limits = std::fs::read_to_string(path).expect("it can be read");
             let core = limits.lines().find(|line| line.starts_with("Max core file size"));

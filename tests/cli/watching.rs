@@ -224,7 +224,7 @@ fn top_outlives_the_weir_that_it_shows_and_goes_on_with_the_next() {
     let served = served.again(|_| {
         silent = terminal.wait_for(|_, text| text.contains("no response"));
     });
-    assert!(silent.contains("house") && silent.contains("seen last"), "{silent}");
+    assert!(silent.contains("house") && silent.contains("last known state"), "{silent}");
     terminal.wait_for(|_, text| !text.contains("no response") && text.contains("house"));
     drop(served);
     terminal.wait_for(|_, text| text.contains("no response"));
