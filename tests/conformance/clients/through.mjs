@@ -41,7 +41,7 @@ async function withWeir(work) {
     const listed = new Promise(resolve => {
         createInterface({ input: weir.stderr }).on('line', line => {
             console.error(line);
-            if (JSON.parse(line).message === 'listed') resolve();
+            if (JSON.parse(line).message === 'upstream listed') resolve();
         });
     });
     try {
