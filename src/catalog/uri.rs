@@ -1,4 +1,4 @@
-//! UriOrigin of a URI: the scheme and authority by which an unlisted URI is routed to an upstream.
+//! Origin of a URI: the scheme and authority by which an unlisted URI is routed to an upstream.
 //!
 //! Comparison is bytewise, as everywhere in the catalog: a client must use the upstream's case.
 
