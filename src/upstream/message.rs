@@ -2,7 +2,8 @@
 //!
 //! A session decides the content of a request, its headers, and the effect of dropping it. A
 //! transport assigns the id, sends the request, and routes the response. Transports do not know
-//! protocol eras or the meaning of messages.
+//! protocol eras or the meaning of messages: a cancellation is sent and a stream is resumed where
+//! `OutboundRequest::cancel` or `resume` says so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,8 +46,8 @@ pub(crate) struct OutboundRequest {
     /// Whether this request stays open as a notification stream; the server may end it by
     /// cancelling.
     pub(crate) listen: bool,
-    /// Receiver of the accepted subscriptions.
-    pub(crate) accepted: Option<mpsc::Sender<AcceptedSubscriptions>>,
+    /// Channel to which the accepted names are sent.
+    pub(crate) accepted_tx: Option<mpsc::Sender<AcceptedSubscriptions>>,
     /// Owner of the tasks that the response names, if the server sends status notifications without
     /// a subscription.
     pub(crate) task_claim: Option<TaskClaim>,
@@ -82,7 +83,7 @@ impl OutboundRequest {
             stream: false,
             buffer_if_member: &[],
             listen: false,
-            accepted: None,
+            accepted_tx: None,
             task_claim: None,
             sent: SentFlag::default(),
         }

@@ -119,7 +119,7 @@ impl Supervisor {
                 }
                 Some(Ok((connection, dispatcher))) => {
                     let since = Instant::now();
-                    let event = self.watch(&connection, &dispatcher, &stop).await;
+                    let event = self.serve_connection(&connection, &dispatcher, &stop).await;
                     if since.elapsed()
                         >= if crashes.is_loop() { CRASH_LOOP_WINDOW } else { STABLE_AFTER }
                     {
@@ -186,7 +186,7 @@ impl Supervisor {
     }
 
     /// Serves an open connection until an event ends it.
-    async fn watch(
+    async fn serve_connection(
         &mut self,
         connection: &Arc<McpSession>,
         dispatcher: &Dispatcher,
@@ -196,7 +196,7 @@ impl Supervisor {
         let mut listen_end = None;
         {
             let mut listen_ready =
-                std::pin::pin!(dispatcher.wait_for_listen_ack(connection.list_changed));
+                std::pin::pin!(dispatcher.wait_for_listen_ack(connection.announced_topics));
             loop {
                 tokio::select! {
                     biased;

@@ -1,7 +1,7 @@
 //! Open connection to an upstream: a transport and the era's dialect over it.
 //!
-//! The era was determined when the connection was opened; this is the last place where both
-//! dialects occur, in one `match` per function.
+//! The era was determined when the connection was opened. Both dialects occur here, in one `match`
+//! per function; below this module code knows only one era.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -167,7 +167,7 @@ pub(crate) struct McpSession {
     /// Scope of the task ids of this session.
     pub(crate) scope: TaskScope,
     /// Topics whose changes the server announces.
-    pub(crate) list_changed: [bool; 3],
+    pub(crate) announced_topics: [bool; 3],
     /// Fires when the session is over.
     stop: CancellationToken,
 }
@@ -219,8 +219,8 @@ impl McpSession {
             instructions: handshake_info.instructions,
         };
         let stop = CancellationToken::new();
-        let (about, list_changed) = (Arc::new(about), handshake_info.list_changed);
-        Ok(Self { about, transport, dialect, dispatcher, scope, list_changed, stop })
+        let (about, announced_topics) = (Arc::new(about), handshake_info.list_changed);
+        Ok(Self { about, transport, dialect, dispatcher, scope, announced_topics, stop })
     }
 
     /// Whether a task that was started here is still running, as far as the server reports.
@@ -363,10 +363,10 @@ impl McpSession {
         let listen = async {
             match &self.dialect {
                 Dialect::Legacy(dialect) => {
-                    dialect.listen(transport, dispatcher, self.list_changed).await
+                    dialect.listen(transport, dispatcher, self.announced_topics).await
                 }
                 Dialect::Modern(dialect) => {
-                    dialect.listen(transport, dispatcher, self.list_changed).await
+                    dialect.listen(transport, dispatcher, self.announced_topics).await
                 }
             }
         };

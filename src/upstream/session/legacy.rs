@@ -27,7 +27,7 @@ use crate::upstream::session::input_retry::RETRY_MEMBERS;
 use crate::upstream::session::log_level::SharedLogLevel;
 use crate::upstream::task_owners::TaskClaim;
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::{Dispatcher, LISTEN_AGAIN, next_pause};
+use crate::upstream::transport::dispatcher::{Dispatcher, MIN_REOPEN_PAUSE, next_pause};
 
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -239,10 +239,10 @@ impl LegacyDialect {
         _topics: [bool; 3],
     ) -> Option<String> {
         let Transport::Http(transport) = transport else {
-            dispatcher.on_listen_acknowledged();
+            dispatcher.on_listen_settled();
             return None;
         };
-        let (mut pause, mut last_id, mut had_stream) = (LISTEN_AGAIN, None, false);
+        let (mut pause, mut last_id, mut had_stream) = (MIN_REOPEN_PAUSE, None, false);
         loop {
             let since = Instant::now();
             let mut retry = None;
@@ -251,8 +251,10 @@ impl LegacyDialect {
                     if std::mem::replace(&mut had_stream, true) {
                         dispatcher.missed_updates();
                     }
-                    dispatcher.on_listen_acknowledged();
-                    while let Ok(Some(dispatched)) = transport.next_event(&mut events, None).await {
+                    dispatcher.on_listen_settled();
+                    while let Ok(Some(dispatched)) =
+                        transport.dispatch_next(&mut events, None).await
+                    {
                         transport.send_replies(dispatched.replies, &self.headers());
                     }
                     last_id = events.last_id().or(last_id);
@@ -270,16 +272,17 @@ impl LegacyDialect {
                     let had_last_id = last_id.take().is_some();
                     if !had_last_id && !matches!(status.as_u16(), 408 | 429) {
                         tracing::debug!(%status, "stream for list changes refused");
-                        dispatcher.on_listen_acknowledged();
+                        dispatcher.on_listen_settled();
                         return None;
                     }
                 }
                 Err(failure) => tracing::debug!(?failure, "stream for list changes failed"),
             }
             pause = next_pause(pause, since);
-            // spec 2025-11-25, transports: the client MUST respect `retry`. A longer pause does,
-            // and a server whose streams end at once must not keep Weir busy.
-            let min_pause = if since.elapsed() < LISTEN_AGAIN { pause } else { LISTEN_AGAIN / 4 };
+            // spec 2025-11-25, transports: the client MUST respect `retry`. Waiting longer than
+            // `retry` is allowed; a stream that ended within a second must not keep Weir busy.
+            let min_pause =
+                if since.elapsed() < MIN_REOPEN_PAUSE { pause } else { MIN_REOPEN_PAUSE / 4 };
             tokio::time::sleep(retry.unwrap_or(pause).max(min_pause)).await;
         }
     }

@@ -28,7 +28,7 @@ use crate::upstream::message::error_text;
 use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
 use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::{Dispatcher, LISTEN_AGAIN, next_pause};
+use crate::upstream::transport::dispatcher::{Dispatcher, MIN_REOPEN_PAUSE, next_pause};
 
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
@@ -254,7 +254,7 @@ impl ModernDialect {
         let wanted: Vec<ListTopic> =
             ListTopic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
         if wanted.is_empty() {
-            dispatcher.on_listen_acknowledged();
+            dispatcher.on_listen_settled();
             return None;
         }
         let mut filter = Object::new();
@@ -263,7 +263,7 @@ impl ModernDialect {
         }
         let mut params = Object::new();
         params.set("notifications", filter.to_bytes());
-        let mut pause = LISTEN_AGAIN;
+        let mut pause = MIN_REOPEN_PAUSE;
         loop {
             let since = Instant::now();
             let request = OutboundRequest {
@@ -279,7 +279,7 @@ impl ModernDialect {
                         "subscription to list changes refused"
                     );
                     if error_code(&error) == Some(jsonrpc::code::METHOD_NOT_FOUND) {
-                        dispatcher.on_listen_acknowledged();
+                        dispatcher.on_listen_settled();
                         return None;
                     }
                 }

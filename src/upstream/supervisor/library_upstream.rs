@@ -35,7 +35,7 @@ impl LibraryTask {
         self.state.publish_connected(UpstreamConnection::Library(LibraryConnection::new(library)));
         while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
             changes.mark_unchanged();
-            self.state.list_changed(ListTopic::Prompts);
+            self.state.count_list_change(ListTopic::Prompts);
         }
         self.state.publish_stopped();
     }

@@ -1,4 +1,7 @@
-//! Publishes an upstream's connection and status through `watch` channels. Single writer.
+//! Publisher of an upstream's connection and status through `watch` channels.
+//!
+//! Invariant: only the supervisor, or the `LibraryTask` of a prompt library, writes these two.
+//! Dispatchers also count in `changes`.
 
 use std::sync::Arc;
 
@@ -81,8 +84,8 @@ impl StatePublisher {
         self.connection.send_replace(None);
     }
 
-    /// Publishes a changed list.
-    pub(crate) fn list_changed(&self, topic: ListTopic) {
+    /// Counts a change of the lists of a topic.
+    pub(crate) fn count_list_change(&self, topic: ListTopic) {
         self.changes.send_modify(|changes| changes.0[topic.index()] += 1);
     }
 }

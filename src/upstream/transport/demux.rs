@@ -1,5 +1,6 @@
 //! Response demultiplexer for a stream that all requests of a connection share: a child's standard
-//! output, or the event stream of the HTTP+SSE transport.
+//! output, or the event stream of the HTTP+SSE transport. Notifications and server requests pass
+//! here too, on their way to the dispatcher.
 //!
 //! Invariants: a response ends the request that it names and no other. So does one that is too
 //! large, or for which the memory budget is exhausted, if its beginning or end shows the id.
@@ -16,7 +17,7 @@ use crate::upstream::message::{TransportError, TransportResponse};
 use crate::upstream::transport::dispatcher::{Dispatcher, PendingResponse, UnparsableMessage};
 use crate::upstream::transport::junk_limits::JunkCounts;
 
-/// Demultiplexes the texts of one stream.
+/// Demultiplexes the texts of one shared stream.
 pub(crate) struct ResponseDemux {
     pub(crate) dispatcher: Arc<Dispatcher>,
 }
@@ -29,8 +30,8 @@ pub(crate) struct Demuxed {
 }
 
 impl ResponseDemux {
-    /// Completes the requests whose responses a text contains, and returns the responses to the
-    /// server's own requests.
+    /// Dispatches a text of a shared stream, then completes the requests that it responds to.
+    /// Returns the responses to the server's own requests.
     pub(crate) fn demux(&self, text: Bytes) -> Result<Demuxed, UnparsableMessage> {
         let dispatched = self.dispatcher.dispatch(text.clone(), None).inspect_err(|junk| {
             // A malformed text may still show the id of the request that it was the response to.

@@ -2,8 +2,8 @@
 //!
 //! Each connection has one [`Dispatcher`]; each text that arrives goes through it, over any
 //! transport: responses go back to the transport, progress and input requests to the call that they
-//! belong to, `list_changed` to a `watch` that the supervisor reads. A server request that belongs
-//! to no call gets the response of a client without capabilities.
+//! belong to, `list_changed` to a `watch` that the upstream's list refresher reads. A server
+//! request that belongs to no call gets the response of a client without capabilities.
 //!
 //! Invariant: the dispatcher never waits, so a server that floods a connection loses its own
 //! responses and delays no other upstream.
@@ -50,10 +50,11 @@ const MAX_BATCH: usize = 1_000;
 /// changes.
 const LISTEN_GRACE: Duration = Duration::from_millis(500);
 
-/// Pauses before a stream for list changes is opened again.
-pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
-const LISTEN_AGAIN_MAX: Duration = Duration::from_secs(30);
-/// A stream that lived this long resets the pause.
+/// Pause before a stream for list changes is opened again for the first time.
+pub(crate) const MIN_REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// Longest such pause: it doubles each time until here.
+const MAX_REOPEN_PAUSE: Duration = Duration::from_secs(30);
+/// Lifetime of a stream after which the pause starts again at [`MIN_REOPEN_PAUSE`].
 const LISTEN_STABLE_AFTER: Duration = Duration::from_secs(30);
 
 /// Characters of a server's log message that are copied into Weir's log.
@@ -72,8 +73,8 @@ pub(crate) struct InFlightContext {
     pub(crate) input_requests: Option<InputRequests>,
     /// Whether it is a subscription, which the server may cancel.
     pub(crate) listen: bool,
-    /// Receives the resources or tasks that the server accepts for a subscription.
-    pub(crate) accepted: Option<mpsc::Sender<AcceptedSubscriptions>>,
+    /// Channel to which the names that the server accepts for a subscription are sent.
+    pub(crate) accepted_tx: Option<mpsc::Sender<AcceptedSubscriptions>>,
     /// Owner of the tasks that its response may name.
     pub(crate) tasks: Option<TaskClaim>,
 }
@@ -103,7 +104,7 @@ pub(crate) struct Dispatcher {
     protocol_violations: AtomicUsize,
     /// Topics whose changes the server announces; set once the first lists may have been read.
     announced_topics: OnceLock<[bool; 3]>,
-    listen_acknowledged: Notify,
+    listen_settled: Notify,
     /// Counts dropped messages.
     pub(crate) health: Arc<UpstreamHealth>,
 }
@@ -169,7 +170,7 @@ impl Dispatcher {
             clients,
             protocol_violations: AtomicUsize::new(0),
             announced_topics: OnceLock::new(),
-            listen_acknowledged: Notify::new(),
+            listen_settled: Notify::new(),
             health,
         })
     }
@@ -179,11 +180,10 @@ impl Dispatcher {
         let _ = self.revision.set(revision);
     }
 
-    /// Records that the server announces list changes from now on. Changes before that went
-    /// unnoticed, so each announced topic counts as changed if the first lists may already have
-    /// been read.
-    pub(crate) fn on_listen_acknowledged(&self) {
-        self.listen_acknowledged.notify_one();
+    /// Records that the change stream is open, or that there will be none. If lists may have been
+    /// read before, each announced topic counts as changed: changes before this went unnoticed.
+    pub(crate) fn on_listen_settled(&self) {
+        self.listen_settled.notify_one();
         let Some(announced) =
             self.announced_topics.get().filter(|announced| announced.contains(&true))
         else {
@@ -201,12 +201,12 @@ impl Dispatcher {
         self.registry.mark_all_updated();
     }
 
-    /// Waits at most [`LISTEN_GRACE`] for [`Dispatcher::on_listen_acknowledged`], so that the first
+    /// Waits at most [`LISTEN_GRACE`] for [`Dispatcher::on_listen_settled`], so that the first
     /// list misses no change. From then on a late acknowledgment counts as a change of each
     /// announced topic.
     pub(crate) async fn wait_for_listen_ack(&self, announced: [bool; 3]) {
         if announced.contains(&true) {
-            let _ = tokio::time::timeout(LISTEN_GRACE, self.listen_acknowledged.notified()).await;
+            let _ = tokio::time::timeout(LISTEN_GRACE, self.listen_settled.notified()).await;
         }
         let _ = self.announced_topics.set(announced);
     }
@@ -217,22 +217,23 @@ impl Dispatcher {
             notifications: request.notifications.clone(),
             input_requests: request.input_requests.clone(),
             listen: request.listen,
-            accepted: request.accepted.clone(),
+            accepted_tx: request.accepted_tx.clone(),
             tasks: request.task_claim.clone(),
         })
     }
 
-    /// Dispatches a text that the server sent: one message, or an array of them. `on` is the
-    /// request whose own response stream carried it, where requests have streams of their own.
+    /// Dispatches a text that the server sent: one message, or an array of them. `stream_of` is the
+    /// id of the request on whose HTTP response stream the text arrived; `None` on a shared or
+    /// standalone stream.
     pub(crate) fn dispatch(
         &self,
         text: Bytes,
-        on: Option<u64>,
+        stream_of: Option<u64>,
     ) -> Result<Dispatched, UnparsableMessage> {
         let mut dispatched = Dispatched::default();
         let is_array = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         if !is_array {
-            self.dispatch_one(text, on, &mut dispatched)
+            self.dispatch_one(text, stream_of, &mut dispatched)
                 .map_err(|invalid| UnparsableMessage(invalid.reason))?;
             return Ok(dispatched);
         }
@@ -247,7 +248,7 @@ impl Dispatcher {
             return Err(UnparsableMessage(format!("more than {MAX_BATCH} messages in one batch")));
         }
         for message in messages {
-            if let Err(invalid) = self.dispatch_one(message, on, &mut dispatched) {
+            if let Err(invalid) = self.dispatch_one(message, stream_of, &mut dispatched) {
                 dispatched.junk_counts.invalid += 1;
                 tracing::debug!(upstream = %self.name, %invalid, "invalid message in a batch");
             }
@@ -260,11 +261,11 @@ impl Dispatcher {
     fn dispatch_one(
         &self,
         text: Bytes,
-        on: Option<u64>,
+        stream_of: Option<u64>,
         dispatched: &mut Dispatched,
     ) -> Result<(), InvalidMessage> {
         match Message::parse_within(text, MAX_DEPTH) {
-            Ok(message) => self.route(message, on, dispatched),
+            Ok(message) => self.route(message, stream_of, dispatched),
             Err(invalid) => {
                 let named = invalid.id.as_ref().filter(|_| invalid.shape != MessageShape::Request);
                 let Some(id) = named.and_then(Id::as_local) else { return Err(invalid) };
@@ -276,7 +277,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn route(&self, message: Message, on: Option<u64>, dispatched: &mut Dispatched) {
+    fn route(&self, message: Message, stream_of: Option<u64>, dispatched: &mut Dispatched) {
         match message {
             Message::Response(answer) => {
                 let broken = |text: &str| Err(TransportError::Protocol(text.to_owned()));
@@ -303,7 +304,7 @@ impl Dispatcher {
                         tracing::debug!(upstream = %self.name, "response with unknown id");
                     }
                     Some(id) => {
-                        self.count_response(id, on, &mut dispatched.junk_counts);
+                        self.count_response(id, stream_of, &mut dispatched.junk_counts);
                         match (&outcome, id) {
                             (Ok(ResponseOutcome::Result(Payload::Parsed(result))), _) => {
                                 self.register_task(id, result)
@@ -318,17 +319,17 @@ impl Dispatcher {
                         dispatched.responses.push((id, outcome));
                     }
                     None => {
-                        self.count_response(None, on, &mut dispatched.junk_counts);
+                        self.count_response(None, stream_of, &mut dispatched.junk_counts);
                         dispatched.responses.push((None, outcome));
                     }
                 }
             }
             Message::Notification(notification) => {
-                self.on_notification(notification, on, &mut dispatched.junk_counts)
+                self.on_notification(notification, stream_of, &mut dispatched.junk_counts)
             }
             Message::Request(request) => {
                 dispatched.junk_counts.unattributed += 1;
-                dispatched.replies.extend(self.reply(request, on));
+                dispatched.replies.extend(self.reply(request, stream_of));
             }
         }
     }
@@ -341,7 +342,7 @@ impl Dispatcher {
     fn on_notification(
         &self,
         notification: Notification,
-        on: Option<u64>,
+        stream_of: Option<u64>,
         junk_counts: &mut JunkCounts,
     ) {
         let Notification { method, mut params } = notification;
@@ -371,13 +372,13 @@ impl Dispatcher {
                 }
             }
             "notifications/subscriptions/acknowledged" => {
-                let id = on.or_else(|| subscription_of(&params));
+                let id = stream_of.or_else(|| subscription_of(&params));
                 match id.and_then(|id| {
-                    self.pending.with_context(id, |context| context.accepted.clone())
+                    self.pending.with_context(id, |context| context.accepted_tx.clone())
                 }) {
                     // A second acknowledgment carries no news, so a full channel is ignored.
                     Some(Some(waiting)) => drop(waiting.try_send(accepted_names(&params))),
-                    _ => self.on_listen_acknowledged(),
+                    _ => self.on_listen_settled(),
                 }
             }
             RESOURCE_UPDATED => {
@@ -393,7 +394,7 @@ impl Dispatcher {
             }
             ELICITATION_COMPLETE => self.url_elicitations.complete(&params),
             "notifications/message" => {
-                if let Some(notifications) = self.log_target(on) {
+                if let Some(notifications) = self.log_target(stream_of) {
                     *junk_counts = before;
                     return notifications.log(&params);
                 }
@@ -410,7 +411,7 @@ impl Dispatcher {
     /// Returns the immediate response to a server request. `None`: the client's response will
     /// follow, or none is allowed (spec 2026-07-28, transports: the client MUST NOT send
     /// responses).
-    fn reply(&self, request: Request, on: Option<u64>) -> Option<Bytes> {
+    fn reply(&self, request: Request, stream_of: Option<u64>) -> Option<Bytes> {
         let revision = self.revision.get().copied().unwrap_or(Revision::NEWEST_LEGACY);
         let Request { id, method, params, .. } = request;
         if revision.era() == Era::Modern {
@@ -425,7 +426,7 @@ impl Dispatcher {
         }
         let asked = match InputKind::of_method(&method) {
             Some(subject) => self
-                .input_request_target(on, &method)
+                .input_request_target(stream_of, &method)
                 .map(|(call, notifications)| (subject, call, notifications)),
             None => Err(unsupported_method(&method)),
         };
@@ -465,13 +466,13 @@ fn accepted_names(params: &Object) -> AcceptedSubscriptions {
         .collect()
 }
 
-/// Returns the pause before a stream for list changes that was opened at `since`, after a pause of
-/// `last`, is opened again.
+/// Returns the pause after the end of a stream that was opened at `since` after a pause of `last`:
+/// twice `last`, or [`MIN_REOPEN_PAUSE`] if the stream was stable.
 pub(crate) fn next_pause(last: Duration, since: Instant) -> Duration {
     if since.elapsed() >= LISTEN_STABLE_AFTER {
-        LISTEN_AGAIN
+        MIN_REOPEN_PAUSE
     } else {
-        (last * 2).min(LISTEN_AGAIN_MAX)
+        (last * 2).min(MAX_REOPEN_PAUSE)
     }
 }
 
@@ -577,7 +578,7 @@ mod tests {
                     notifications,
                     input_requests: None,
                     listen: false,
-                    accepted: None,
+                    accepted_tx: None,
                     tasks: None,
                 };
                 (dispatcher.pending.open(context).expect("open"), stream)
@@ -585,12 +586,12 @@ mod tests {
             let (first, received_first) = register(Some(LogLevel::Debug));
             let (second, received_second) = register(Some(LogLevel::Error));
             let (_third, received_third) = register(None);
-            let notify = |on, data: u32| {
+            let notify = |stream_of, data: u32| {
                 let params = format!(r#"{{"level":"error","data":{data}}}"#);
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{params}}}"#
                 );
-                dispatcher.dispatch(text.into(), on).expect("a notification");
+                dispatcher.dispatch(text.into(), stream_of).expect("a notification");
                 CallNotification::Log(params.into())
             };
             let of_first = notify(Some(first.id()), 1);
@@ -613,7 +614,7 @@ mod tests {
             notifications: None,
             input_requests: None,
             listen,
-            accepted: None,
+            accepted_tx: None,
             tasks: None,
         };
         let call = dispatcher.pending.open(context(false)).expect("open");

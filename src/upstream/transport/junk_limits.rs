@@ -39,7 +39,7 @@ pub(crate) struct JunkCounts {
     pub(crate) invalid: u32,
     /// Responses to requests that were never sent.
     pub(crate) unsolicited: u32,
-    /// Messages that belong to no request in flight.
+    /// Valid messages that belong to no request in flight; limited too.
     pub(crate) unattributed: u32,
 }
 

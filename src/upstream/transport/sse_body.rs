@@ -35,7 +35,7 @@ pub(crate) struct SseBody {
 /// exhausted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OversizePolicy {
-    /// The stream fails; it carries one request only.
+    /// The stream fails. For Streamable HTTP, where no other request shares it.
     Fail,
     /// The event is reduced to its beginning and end, so that the events behind it are still read.
     Truncate,

@@ -1,9 +1,9 @@
 //! Streamable HTTP transport: one message per request, answered by a JSON body or an event stream.
 //!
 //! Invariants: a request is written at most once. Dropping an exchange closes its response stream
-//! at once, and sends a cancellation where the era requires one. An event stream that ends after an
-//! event with an id, but without the response, is resumed where the era supports that; resuming a
-//! stream does not send the request again.
+//! at once, and sends a cancellation where `OutboundRequest::cancel` says so. An event stream that
+//! ends after an event with an id, but without the response, is resumed where
+//! `OutboundRequest::resume` says so; resuming a stream does not send the request again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,10 @@ use crate::upstream::transport::http_client::{HttpClient, read_error_response};
 use crate::upstream::transport::json_body::{self, JsonBody};
 use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 
-/// Pause before a broken stream is resumed if the server sets none; and the shortest pause.
+/// Pause before a broken stream is resumed if the server sets none, and shortest pause after a
+/// failure to resume it.
 const RESUME_AFTER: Duration = Duration::from_secs(1);
+/// Shortest pause before a broken stream is resumed, even if the server sets a shorter one.
 const RESUME_AT_LEAST: Duration = Duration::from_millis(50);
 /// Maximum number of consecutive failures to resume a stream.
 const RESUME_TRIES: u32 = 3;
@@ -50,14 +52,14 @@ impl StreamableHttpTransport {
         let mut in_flight = StreamableRequest {
             transport: self,
             response,
-            headers: None,
+            cancel_headers: None,
             sent: request.sent.clone(),
         };
         if request.cancel == CancelMode::Notify {
-            in_flight.headers = Some(request.headers.clone());
+            in_flight.cancel_headers = Some(request.headers.clone());
         }
         let answer = self.send_request(in_flight.response.id(), &request, message).await;
-        in_flight.headers = None;
+        in_flight.disarm_cancel();
         answer
     }
 
@@ -112,22 +114,23 @@ impl StreamableHttpTransport {
         Ok(TransportResponse { outcome, headers: head.headers })
     }
 
-    /// Reads events until the response to request `id` arrives, over several HTTP responses if
-    /// necessary.
+    /// Reads events until the response to request `request_id` arrives, over several HTTP responses
+    /// if necessary.
     async fn read_stream(
         &self,
-        id: u64,
+        request_id: u64,
         request: &OutboundRequest,
         mut events: SseBody,
     ) -> Result<ResponseOutcome, TransportError> {
-        let mut failures = 0;
-        let mut last_id: Option<String> = None;
+        let mut failed_resumes = 0;
+        let mut last_event_id: Option<String> = None;
         loop {
-            let broke = loop {
-                match self.next_event(&mut events, Some(id)).await {
+            let end_reason = loop {
+                match self.dispatch_next(&mut events, Some(request_id)).await {
                     Ok(Some(dispatched)) => {
-                        failures = 0;
-                        if let Some(outcome) = self.take_response(dispatched, id, &request.headers)
+                        failed_resumes = 0;
+                        if let Some(outcome) =
+                            self.take_response(dispatched, request_id, &request.headers)
                         {
                             events.drain();
                             return outcome;
@@ -138,22 +141,22 @@ impl StreamableHttpTransport {
                     Err(failure) => return Err(failure),
                 }
             };
-            last_id = events.last_id().or(last_id);
-            let Some(from) = last_id.as_deref().filter(|_| request.resume) else {
-                return Err(TransportError::ConnectionLost(broke));
+            last_event_id = events.last_id().or(last_event_id);
+            let Some(resume_from) = last_event_id.as_deref().filter(|_| request.resume) else {
+                return Err(TransportError::ConnectionLost(end_reason));
             };
             let mut pause = events.retry().unwrap_or(RESUME_AFTER).max(RESUME_AT_LEAST);
             events = loop {
                 tokio::time::sleep(pause).await;
-                match self.listen(&request.headers, Some(from)).await {
+                match self.listen(&request.headers, Some(resume_from)).await {
                     Ok(events) => break events,
                     Err(TransportError::NotSent(_) | TransportError::ConnectionLost(_))
-                        if failures < RESUME_TRIES =>
+                        if failed_resumes < RESUME_TRIES =>
                     {
-                        failures += 1;
+                        failed_resumes += 1;
                         pause = pause.max(RESUME_AFTER);
                     }
-                    Err(_) => return Err(TransportError::ConnectionLost(broke)),
+                    Err(_) => return Err(TransportError::ConnectionLost(end_reason)),
                 }
             };
         }
@@ -163,15 +166,15 @@ impl StreamableHttpTransport {
     pub(crate) async fn listen(
         &self,
         headers: &HeaderMap,
-        last_id: Option<&str>,
+        last_event_id: Option<&str>,
     ) -> Result<SseBody, TransportError> {
-        self.http_client.listen(headers, last_id, OversizePolicy::Fail).await
+        self.http_client.listen(headers, last_event_id, OversizePolicy::Fail).await
     }
 
-    /// Dispatches the next event of a stream: that of request `request_id`, or the standalone one.
-    /// `None` at the end of the stream. An event that is no message yields nothing; too many of
-    /// them are an error. Cancel-safe.
-    pub(crate) async fn next_event(
+    /// Waits for the next event of a stream and dispatches it; the stream is that of request
+    /// `request_id`, or the standalone one. `None` at the end of the stream. An event that is no
+    /// message returns an empty [`Dispatched`]; too many of them are an error. Cancel-safe.
+    pub(crate) async fn dispatch_next(
         &self,
         events: &mut SseBody,
         request_id: Option<u64>,
@@ -239,20 +242,27 @@ impl StreamableHttpTransport {
     }
 }
 
-/// Request in flight. Dropping it before its response sends the cancellation that the era requires;
-/// its response stream closes by itself.
+/// Request in flight. Dropping it before its response sends a cancellation where
+/// `OutboundRequest::cancel` says so; its response stream closes by itself.
 struct StreamableRequest<'a> {
     transport: &'a StreamableHttpTransport,
     response: PendingResponse,
     /// Headers of the cancellation; `None` where none is to be sent (any more).
-    headers: Option<HeaderMap>,
+    cancel_headers: Option<HeaderMap>,
     sent: SentFlag,
+}
+
+impl StreamableRequest<'_> {
+    /// Makes sure that no cancellation is sent any more.
+    fn disarm_cancel(&mut self) {
+        self.cancel_headers = None;
+    }
 }
 
 impl Drop for StreamableRequest<'_> {
     fn drop(&mut self) {
         // A request that was never written needs no cancellation.
-        if let Some(headers) = self.headers.take().filter(|_| self.sent.is_sent()) {
+        if let Some(headers) = self.cancel_headers.take().filter(|_| self.sent.is_sent()) {
             self.transport.http_client.cancel(cancel_notification(self.response.id()), &headers);
         }
     }

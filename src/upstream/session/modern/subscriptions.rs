@@ -28,7 +28,7 @@ use crate::upstream::subscriptions::{
     ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry, sleep_until,
 };
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::{LISTEN_AGAIN, next_pause};
+use crate::upstream::transport::dispatcher::{MIN_REOPEN_PAUSE, next_pause};
 
 /// Open listen request.
 struct ListenRequest<'a> {
@@ -85,7 +85,7 @@ impl ModernDialect {
         let mut current: Option<ListenRequest<'_>> = None;
         // Maximum number of new names in one request: fewer if the server refuses them together.
         let mut step = usize::MAX;
-        let (mut pause, mut retry_at) = (LISTEN_AGAIN, None);
+        let (mut pause, mut retry_at) = (MIN_REOPEN_PAUSE, None);
         loop {
             changes.borrow_and_update();
             let DesiredSubscriptions { uris: wanted, until } = registry.desired();
@@ -178,7 +178,7 @@ impl ModernDialect {
         names: HashSet<Arc<str>>,
         old: &mut Option<ListenRequest<'a>>,
     ) -> ListenOutcome<'a> {
-        let (acknowledged, mut acknowledgment) = mpsc::channel(1);
+        let (accepted_tx, mut acknowledgment) = mpsc::channel(1);
         let listed: Vec<_> = names.iter().map(|uri| json::quote(uri)).collect();
         let mut filter = Object::new();
         filter.set(member, [&b"["[..], &listed.join(&b","[..]), b"]"].concat());
@@ -191,7 +191,7 @@ impl ModernDialect {
         let request = OutboundRequest {
             cancel: cancel_mode(transport),
             listen: true,
-            accepted: Some(acknowledged),
+            accepted_tx: Some(accepted_tx),
             ..request_declaring("subscriptions/listen", params, None, declared)
         };
         let since = Instant::now();

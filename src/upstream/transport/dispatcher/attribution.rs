@@ -21,14 +21,14 @@ impl Dispatcher {
     pub(super) fn count_response(
         &self,
         id: Option<u64>,
-        on: Option<u64>,
+        stream_of: Option<u64>,
         junk_counts: &mut JunkCounts,
     ) {
-        let is_awaited = match (id, on) {
-            (Some(id), Some(on)) => id == on,
+        let is_awaited = match (id, stream_of) {
+            (Some(id), Some(stream_of)) => id == stream_of,
             (Some(id), None) => self.pending.with_context(id, |_| ()).is_some(),
             // On a request's own stream a response without an id can only be about that request.
-            (None, on) => on.is_some(),
+            (None, stream_of) => stream_of.is_some(),
         };
         if !is_awaited {
             match id.is_some_and(|id| self.pending.was_issued(id)) {
@@ -70,8 +70,8 @@ impl Dispatcher {
 
     /// Returns the notification sink of the call that a log message is about, attributed like an
     /// input request: see [`Dispatcher::input_request_target`].
-    pub(super) fn log_target(&self, on: Option<u64>) -> Option<NotificationSink> {
-        match on {
+    pub(super) fn log_target(&self, stream_of: Option<u64>) -> Option<NotificationSink> {
+        match stream_of {
             Some(id) => self.notification_sink(id).filter(NotificationSink::takes_logs),
             None => self.find_unattributed(|context| {
                 let notifications =
@@ -100,13 +100,13 @@ impl Dispatcher {
     /// the newest is as good as any.
     pub(super) fn input_request_target(
         &self,
-        on: Option<u64>,
+        stream_of: Option<u64>,
         method: &str,
     ) -> Result<InputTarget, jsonrpc::Error> {
         let select = |context: &InFlightContext| {
             Some((context.input_requests.clone()?, context.notifications.clone()))
         };
-        let target = match (on, self.clients) {
+        let target = match (stream_of, self.clients) {
             (Some(id), _) => self.pending.with_context(id, select).flatten(),
             (None, ConnectionClients::SamePrincipal) => return self.only_candidate(select, method),
             (None, ConnectionClients::Many | ConnectionClients::Single) => {
