@@ -12,9 +12,10 @@
 //! Invariant: a view changes exactly when something that its role can see has changed. An item that
 //! is hidden from a role neither wakes watchers of its view nor shadows a URI of another upstream.
 //!
-//! Concurrency: one writer at a time, behind a lock. Readers never wait for it: a view is a value
-//! behind an `Arc` and is replaced as a whole. Equal tables are shared. Work proportional to a list
-//! runs in [`cpu_bound`], so that a list of a million items does not block other tasks.
+//! Concurrency: one writer at a time, behind a lock. Readers never wait for the writer's lock,
+//! except at the first use of a role, which builds its view: a view is a value behind an `Arc` and
+//! is replaced as a whole. Equal tables are shared. Work proportional to a list runs in
+//! [`cpu_bound`], so that a list of a million items does not block other tasks.
 
 mod completion;
 mod cursor;
@@ -83,7 +84,7 @@ pub struct Settings {
     pub instructions: bool,
 }
 
-/// Complete list of one kind from one upstream.
+/// All items of one kind that were read from one upstream.
 #[derive(Debug, Clone)]
 pub struct ListSnapshot {
     /// The items, as listed.
@@ -184,10 +185,10 @@ impl Catalog {
     pub fn with_settings(&self, settings: Settings) -> Self {
         let next = Self::new(settings);
         {
-            let (mine, theirs) = (self.write(), &mut *next.write());
+            let (mine, theirs) = (self.lock_writer(), &mut *next.lock_writer());
             for (export, source) in next.settings.exports.iter().zip(&mut theirs.sources) {
                 let was = self.settings.exports.iter().position(|was| was.name == export.name);
-                let Some(was) = was.map(|at| &mine.sources[at]) else { continue };
+                let Some(was) = was.map(|index| &mine.sources[index]) else { continue };
                 cpu_bound::run(was.len(), || {
                     source.previous = std::array::from_fn(|kind| match &was.exported[kind] {
                         Some(exported) => exported.items.clone(),
@@ -202,51 +203,58 @@ impl Catalog {
 
     /// Replaces an upstream's list of one kind, and wakes watchers of the views that change.
     pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: ListSnapshot) {
-        let Some(at) = self.index_of(upstream) else { return };
-        let writer = &mut *self.write();
+        let Some(upstream_index) = self.index_of(upstream) else { return };
+        let writer = &mut *self.lock_writer();
         cpu_bound::run(writer.weight_of(snapshot.items.len()), || {
-            self.replace_list(writer, at, kind, snapshot)
+            self.replace_list(writer, upstream_index, kind, snapshot)
         });
     }
 
     fn replace_list(
         &self,
         writer: &mut WriterState,
-        at: usize,
+        upstream_index: usize,
         kind: Kind,
         snapshot: ListSnapshot,
     ) {
-        let upstream = &self.settings.exports[at].name;
-        let source = &mut writer.sources[at];
+        let upstream = &self.settings.exports[upstream_index].name;
+        let source = &mut writer.sources[upstream_index];
         let previous = std::mem::take(&mut source.previous[kind.index()]);
-        let place = &mut source.exported[kind.index()];
-        let old = place.as_ref().map_or(&previous, |exported| &exported.items);
-        let exported = ExportedItems::build(&self.settings, at, kind, snapshot, old);
-        let reported = place.as_ref().is_some_and(|old| old.problems == exported.problems);
+        let slot = &mut source.exported[kind.index()];
+        let old = slot.as_ref().map_or(&previous, |exported| &exported.items);
+        let exported = ExportedItems::build(&self.settings, upstream_index, kind, snapshot, old);
+        let reported = slot.as_ref().is_some_and(|old| old.problems == exported.problems);
         if !reported && !exported.problems.is_empty() {
             let problems = &exported.problems;
             tracing::warn!(%upstream, %kind, %problems, "items excluded from the list");
         }
-        *place = Some(exported);
+        *slot = Some(exported);
         for builder in &mut writer.view_builders {
             let tables = &mut writer.tables[kind.index()];
-            builder.refresh_upstream(&self.settings, &writer.sources, tables, at, kind);
+            builder.refresh_upstream(&self.settings, &writer.sources, tables, upstream_index, kind);
         }
     }
 
     /// Hides an upstream from all views, which report it as missing, or shows it again with its
     /// last lists.
     pub fn hide(&self, upstream: &UpstreamName, is_hidden: bool) {
-        let Some(at) = self.index_of(upstream) else { return };
-        let writer = &mut *self.write();
-        if std::mem::replace(&mut writer.sources[at].is_hidden, is_hidden) == is_hidden {
+        let Some(upstream_index) = self.index_of(upstream) else { return };
+        let writer = &mut *self.lock_writer();
+        if std::mem::replace(&mut writer.sources[upstream_index].is_hidden, is_hidden) == is_hidden
+        {
             return;
         }
-        cpu_bound::run(writer.weight_of(writer.sources[at].len()), || {
+        cpu_bound::run(writer.weight_of(writer.sources[upstream_index].len()), || {
             for builder in &mut writer.view_builders {
                 for kind in Kind::ALL {
                     let tables = &mut writer.tables[kind.index()];
-                    builder.refresh_upstream(&self.settings, &writer.sources, tables, at, kind);
+                    builder.refresh_upstream(
+                        &self.settings,
+                        &writer.sources,
+                        tables,
+                        upstream_index,
+                        kind,
+                    );
                 }
             }
         });
@@ -254,12 +262,12 @@ impl Catalog {
 
     /// Updates the capabilities and instructions of an upstream, each time that it has connected.
     pub fn set_upstream_info(&self, upstream: &UpstreamName, info: UpstreamInfo) {
-        let Some(at) = self.index_of(upstream) else { return };
-        let writer = &mut *self.write();
-        if writer.sources[at].info == info {
+        let Some(upstream_index) = self.index_of(upstream) else { return };
+        let writer = &mut *self.lock_writer();
+        if writer.sources[upstream_index].info == info {
             return;
         }
-        writer.sources[at].info = info;
+        writer.sources[upstream_index].info = info;
         for builder in &writer.view_builders {
             let view = RoleView::clone(&builder.sender.borrow());
             builder.publish_view(&self.settings, &writer.sources, view);
@@ -274,7 +282,7 @@ impl Catalog {
         if let Some(sender) = self.sender(role) {
             return sender.subscribe();
         }
-        let writer = &mut *self.write();
+        let writer = &mut *self.lock_writer();
         // Another task may have built the view while this one waited for the lock.
         if let Some(sender) = self.sender(role) {
             return sender.subscribe();
@@ -293,7 +301,7 @@ impl Catalog {
     /// Currently excluded items with the reasons, by upstream in the order of the configuration
     /// file and by kind. Upstreams and kinds without problems are omitted.
     pub fn problems(&self) -> Vec<(UpstreamName, Kind, ExportProblems)> {
-        let writer = self.write();
+        let writer = self.lock_writer();
         let mut found = Vec::new();
         for (export, source) in self.settings.exports.iter().zip(&writer.sources) {
             for (kind, exported) in Kind::ALL.into_iter().zip(&source.exported) {
@@ -312,16 +320,16 @@ impl Catalog {
     /// Locks the writer. A panic under the lock can only come from a filter; each step leaves the
     /// state consistent, so that the next writer can continue, and the interrupted view stays
     /// unchanged.
-    fn write(&self) -> MutexGuard<'_, WriterState> {
+    fn lock_writer(&self) -> MutexGuard<'_, WriterState> {
         cpu_bound::lock(&self.writer)
     }
 
     fn index_of(&self, upstream: &UpstreamName) -> Option<usize> {
-        let place = self.settings.exports.iter().position(|export| export.name == *upstream);
-        if place.is_none() {
+        let index = self.settings.exports.iter().position(|export| export.name == *upstream);
+        if index.is_none() {
             tracing::error!(%upstream, "list published for an unknown upstream");
         }
-        place
+        index
     }
 }
 
@@ -364,8 +372,9 @@ impl RoleViewBuilder {
         };
         let mut view = view;
         for kind in Kind::ALL {
-            for at in 0..exports.len() {
-                builder.visible_items[kind.index()][at] = builder.visible_items(sources, at, kind);
+            for upstream_index in 0..exports.len() {
+                builder.visible_items[kind.index()][upstream_index] =
+                    builder.visible_items(sources, upstream_index, kind);
             }
             let table = Table::merge(exports, &builder.visible_items[kind.index()]);
             view.tables[kind.index()] = tables[kind.index()].share(table);
@@ -380,19 +389,19 @@ impl RoleViewBuilder {
         settings: &Settings,
         sources: &[CatalogSource],
         tables: &mut Tables,
-        at: usize,
+        upstream_index: usize,
         kind: Kind,
     ) {
         // Nothing in this view may depend on an upstream that the role does not reach, not even its
         // times to live.
-        if !self.reaches[at] {
+        if !self.reaches[upstream_index] {
             return;
         }
         let mut view = RoleView::clone(&self.sender.borrow());
-        let visible = self.visible_items(sources, at, kind);
+        let visible = self.visible_items(sources, upstream_index, kind);
         let visible_items = &mut self.visible_items[kind.index()];
-        if visible != visible_items[at] {
-            visible_items[at] = visible;
+        if visible != visible_items[upstream_index] {
+            visible_items[upstream_index] = visible;
             let table = Table::merge(&settings.exports, visible_items);
             // The changed items may still be shadowed by another upstream's URI.
             if table != *view.tables[kind.index()] {
@@ -406,11 +415,11 @@ impl RoleViewBuilder {
     fn visible_items(
         &self,
         sources: &[CatalogSource],
-        at: usize,
+        upstream_index: usize,
         kind: Kind,
     ) -> Vec<Arc<AuthorizedItem>> {
-        let Some(exported) = sources[at].exported(kind) else { return Vec::new() };
-        if !self.reaches[at] {
+        let Some(exported) = sources[upstream_index].exported(kind) else { return Vec::new() };
+        if !self.reaches[upstream_index] {
             return Vec::new();
         }
         let allowed =
@@ -456,7 +465,7 @@ impl RoleViewBuilder {
     /// alone does not count.
     fn publish_view(&self, settings: &Settings, sources: &[CatalogSource], mut view: RoleView) {
         for kind in Kind::ALL {
-            let at = kind.index();
+            let kind_index = kind.index();
             let reached = || {
                 let all = settings.exports.iter().zip(sources).zip(&self.reaches);
                 all.filter(|(_, reaches)| **reaches)
@@ -471,19 +480,20 @@ impl RoleViewBuilder {
                 .map(|(name, _)| name.clone());
             let mut missing: Vec<_> = missing.collect();
             missing.sort();
-            view.missing[at] = missing.into();
+            view.missing[kind_index] = missing.into();
             let exported = || reached().filter_map(|(_, exported)| exported);
-            view.fresh_until[at] = exported().filter_map(|exported| exported.fresh_until).min();
-            view.is_private[at] = exported().any(|exported| exported.is_private);
+            view.fresh_until[kind_index] =
+                exported().filter_map(|exported| exported.fresh_until).min();
+            view.is_private[kind_index] = exported().any(|exported| exported.is_private);
         }
         self.apply_upstream_info(settings, sources, &mut view);
-        // Readers wait while the view is replaced, so the comparison happens before and the drop of
-        // the old view after.
+        // The `watch` lock is held only for the swap: the views are compared before it, and the old
+        // one is dropped after it.
         let old = Arc::clone(&self.sender.borrow());
-        let (visible, view) = (!view.is_equivalent(&old), Arc::new(view));
+        let (is_visible_change, view) = (!view.is_equivalent(&old), Arc::new(view));
         self.sender.send_if_modified(|current| {
             *current = view;
-            visible
+            is_visible_change
         });
     }
 }

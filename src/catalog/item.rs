@@ -11,7 +11,7 @@ use crate::mcp::definition::param_headers::ParamHeaders;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
-/// An item that the client may use.
+/// An exported item. A client gets it only through a view of its role, which authorizes it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AuthorizedItem {
     /// The item's kind.

@@ -479,7 +479,7 @@ fn roles_that_see_the_same_by_different_rules_share_their_tables() {
     // And after each change.
     catalog.lists("a", Kind::Tool, &["w", "x", "z"]);
     assert_eq!(share(), ["a__w", "a__x"]);
-    let writer = catalog.write();
+    let writer = catalog.lock_writer();
     let in_use = &writer.tables[Kind::Tool.index()];
     assert!(in_use.len() < 10, "{} tables are remembered", in_use.len());
 }

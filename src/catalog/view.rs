@@ -181,8 +181,8 @@ impl RoleView {
         let of_topic = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         of_topic.map(Kind::index).any(|at| {
             let (new, old) = (&self.tables[at], &older.tables[at]);
-            // Every stream compares: an unchanged table or row is the same `Arc`, and nothing is
-            // copied.
+            // Cheap, because each open stream calls it: unchanged tables and rows are compared by
+            // pointer, and nothing is copied.
             let [new_rows, old_rows] =
                 [new, old].map(|table| table.rows().iter().filter(|row| row.is_for(form)));
             !Arc::ptr_eq(new, old) && cpu_bound::run(new.rows().len(), || !new_rows.eq(old_rows))
