@@ -1,8 +1,9 @@
 //! Notifications for one client: changed lists, updated resources, task statuses and completed
 //! elicitations.
 //!
-//! There is no subscriber list and no queue: the stream compares its view whenever that changes. A
-//! change that the client cannot see never wakes it, and a burst becomes one notification.
+//! There is no subscriber list and no queue: whenever its role's view is replaced, the stream
+//! compares it with the last one it saw. A change that the client cannot see never wakes it, and a
+//! burst becomes one notification.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::elicitation_complete::ElicitationCompletions;
 use crate::mcp::kind::ListTopic;
 
-/// Minimum time between two notifications of a topic to one client.
+/// Minimum time between two notifications of a topic to one client; while changes continue, the
+/// pause between reads grows to the same time (`MAX_CHANGE_PAUSE` in `refresh_schedule.rs`).
 const SPACING: Duration = Duration::from_secs(1);
 
 /// A notification for a client.
@@ -38,7 +40,7 @@ pub struct ClientNotifications {
     identity: ClientIdentity,
     configs: watch::Receiver<Arc<ConfigSnapshot>>,
     /// Number of the configuration whose view is watched.
-    number: u64,
+    config_number: u64,
     subscriptions: Arc<Subscriptions>,
     elicitations: ElicitationCompletions,
     view: watch::Receiver<Arc<RoleView>>,
@@ -61,7 +63,7 @@ impl ClientNotifications {
         now: Instant,
     ) -> Self {
         let configs = client.gateway.current.subscribe();
-        let (identity, number, mut view) =
+        let (identity, config_number, mut view) =
             (client.identity(), client.config.number, client.view.clone());
         let seen = Arc::clone(&view.borrow_and_update());
         let (elicitations, has_changed, next_at) =
@@ -69,7 +71,7 @@ impl ClientNotifications {
         Self {
             identity,
             configs,
-            number,
+            config_number,
             subscriptions,
             elicitations,
             view,
@@ -92,14 +94,14 @@ impl ClientNotifications {
     }
 
     /// Waits for the next notification; at most one per second for each topic and resource. `None`
-    /// when the client is no longer authenticated. Cancel-safe: a returned notification counts as
-    /// sent.
+    /// once the client's credentials are no longer valid. Cancel-safe: a returned notification
+    /// counts as sent.
     pub async fn next(&mut self) -> Option<ClientNotification> {
         loop {
             let config = Arc::clone(&self.configs.borrow_and_update());
             // The client may have been authenticated under a configuration that is newer than
             // `config`.
-            if config.number > self.number {
+            if config.number > self.config_number {
                 let client = self.identity.authenticate(&config).ok()?;
                 self.use_config_of(&client);
             }
@@ -134,7 +136,8 @@ impl ClientNotifications {
                     std::future::pending::<()>().await;
                 },
                 () = self.identity.expired() => return None,
-                // If the catalog is gone, there is a newer configuration, or will be soon.
+                // An error means that a reload has dropped this catalog; `configs` then wakes the
+                // loop.
                 Ok(()) = self.view.changed() => {}
                 () = spaced => {}
                 uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
@@ -159,7 +162,7 @@ impl ClientNotifications {
     }
 
     fn use_config_of(&mut self, client: &ClientContext) {
-        self.number = client.config.number;
+        self.config_number = client.config.number;
         self.view = client.view.clone();
         self.subscriptions.update_view(client);
     }

@@ -12,8 +12,8 @@ use crate::mcp::definition::shape;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
-/// Complete last lists of one upstream. When approvals or the configuration change, they are
-/// published again without a request to the upstream.
+/// Last lists of one upstream: all items of each kind that were read. When approvals or the
+/// configuration change, they are published again without a request to the upstream.
 #[derive(Default)]
 pub(crate) struct LastLists(Mutex<LastListsState>);
 

@@ -1,10 +1,10 @@
 //! List refresher: one task per upstream that keeps its lists in the catalog fresh.
 //!
 //! It lists everything when the upstream has connected, a topic when the upstream sends a
-//! `list_changed` notification for it, and a list when its time to live ends. If a list fails, the
-//! last complete one stays published, and the list is retried. Before the first list the cached
-//! lists from disk are published. While the upstream is asleep its last lists stay, and it is
-//! listed when it wakes.
+//! `list_changed` notification for it, and a topic when the first time to live of its lists ends. A
+//! failed topic is retried, and a list that failed keeps its last complete version published.
+//! Before the first list the cached lists from disk are published. While the upstream is asleep its
+//! last lists stay, and it is listed when it wakes.
 //!
 //! Decision: docs/decisions/0004-list-refresh.md
 
@@ -40,7 +40,8 @@ const MIN_TTL: Duration = Duration::from_secs(5);
 /// Interval for a list with a time to live of zero.
 const NO_TTL: Duration = Duration::from_secs(60);
 
-/// Configuration that decides where the lists of an upstream are published. A reload replaces it.
+/// Configuration that decides where the lists of an upstream are published: the `ConfigSnapshot`. A
+/// reload replaces it.
 pub(crate) trait ListTarget: Send + Sync + 'static {
     /// Catalog and content checks for the lists of this upstream; `None` if the configuration does
     /// not have it.
@@ -63,8 +64,9 @@ pub(crate) struct ListRefresher<T> {
     /// Change notifications that have been processed.
     processed_changes: ListChangeCounts,
     topics: [RefreshSchedule; 3],
-    /// Present until the first list, or the first failure.
-    pending: Option<PendingUpstream>,
+    /// Makes the first client requests wait for this upstream. Present until the first list, or the
+    /// first failure.
+    startup_guard: Option<PendingUpstream>,
     /// Keeps the upstream running until everything of this connection has been listed.
     keep_alive: Option<KeepAliveGuard>,
     /// Time at which the upstream is hidden if it stays down.
@@ -87,11 +89,11 @@ struct RefreshedTopic {
 
 enum Event {
     Stop,
-    Replaced,
-    Status,
-    Changed,
+    ConfigReplaced,
+    StatusChanged,
+    ListChanged,
     Approved,
-    Due,
+    TimerDue,
 }
 
 impl<T: ListTarget> ListRefresher<T> {
@@ -100,7 +102,7 @@ impl<T: ListTarget> ListRefresher<T> {
         (catalog, inspectors): (Arc<Catalog>, Arc<Inspectors>),
         configs: watch::Receiver<Arc<T>>,
         last_lists: Arc<LastLists>,
-        pending: PendingUpstream,
+        startup_guard: PendingUpstream,
     ) -> Self {
         let (status, changes) = (upstream.status(), upstream.changes());
         let approvals = inspectors.pins.subscribe_approvals();
@@ -118,7 +120,7 @@ impl<T: ListTarget> ListRefresher<T> {
             epoch: None,
             processed_changes,
             topics: [RefreshSchedule::new(); 3],
-            pending: Some(pending),
+            startup_guard: Some(startup_guard),
             keep_alive: None,
             hide_at: None,
             is_down: false,
@@ -140,30 +142,30 @@ impl<T: ListTarget> ListRefresher<T> {
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
-                Ok(()) = self.configs.changed() => Event::Replaced,
-                Ok(()) = self.status.changed() => Event::Status,
-                Ok(()) = self.changes.changed() => Event::Changed,
+                Ok(()) = self.configs.changed() => Event::ConfigReplaced,
+                Ok(()) = self.status.changed() => Event::StatusChanged,
+                Ok(()) = self.changes.changed() => Event::ListChanged,
                 Ok(()) = self.approvals.changed() => Event::Approved,
-                () = sleep_until(due) => Event::Due,
+                () = sleep_until(due) => Event::TimerDue,
             };
             match event {
                 Event::Stop => return,
-                Event::Replaced => {
+                Event::ConfigReplaced => {
                     if !self.switch_config() {
                         return;
                     }
                 }
-                Event::Status => self.on_status(),
-                Event::Changed => self.on_changes(),
+                Event::StatusChanged => self.on_status(),
+                Event::ListChanged => self.on_changes(),
                 Event::Approved => self.on_approvals(),
-                Event::Due if self.hide_at.is_some_and(|at| at <= Instant::now()) => {
+                Event::TimerDue if self.hide_at.is_some_and(|at| at <= Instant::now()) => {
                     self.hide_at = None;
                     let upstream = self.upstream.name();
                     info!(%upstream, "upstream hidden from the lists, down for too long");
                     self.set_hidden(true);
                 }
                 // Stopping must not wait for a list.
-                Event::Due => tokio::select! {
+                Event::TimerDue => tokio::select! {
                     biased;
                     () = self.list_due() => {}
                     () = stop.cancelled() => return,
@@ -199,7 +201,7 @@ impl<T: ListTarget> ListRefresher<T> {
                 // The lists stay published, and cannot be refreshed.
                 self.epoch = None;
                 self.topics.iter_mut().for_each(|schedule| schedule.due = None);
-                (self.pending, self.keep_alive) = (None, None);
+                (self.startup_guard, self.keep_alive) = (None, None);
                 if let OnDown::Hide { after } = self.upstream.settings().on_down
                     && !self.is_down
                 {
@@ -246,7 +248,7 @@ impl<T: ListTarget> ListRefresher<T> {
             self.publish(kind, &Arc::new(snapshot));
         }
         debug!(upstream = %self.upstream.name(), "cached lists published");
-        self.pending = None;
+        self.startup_guard = None;
         true
     }
 
@@ -303,11 +305,13 @@ impl<T: ListTarget> ListRefresher<T> {
     fn on_changes(&mut self) {
         let changes = *self.changes.borrow_and_update();
         for topic in ListTopic::ALL {
-            let at = topic.index();
-            if changes.0[at] == self.processed_changes.0[at] || self.epoch.is_none() {
+            let topic_index = topic.index();
+            if changes.0[topic_index] == self.processed_changes.0[topic_index]
+                || self.epoch.is_none()
+            {
                 continue;
             }
-            self.topics[at].on_change_notification(Instant::now());
+            self.topics[topic_index].on_change_notification(Instant::now());
         }
         self.processed_changes = changes;
     }
@@ -325,7 +329,8 @@ impl<T: ListTarget> ListRefresher<T> {
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
         let (mut is_new, mut to_cache) = (false, Vec::new());
-        // All topics are due after the connection, and each that fails is due again.
+        // `keep_alive` is released once a round has no failure: all topics are due after the
+        // connection, and each that fails is due again.
         let mut failed = false;
         for (topic, refreshed) in due.into_iter().zip(lists) {
             let schedule = &mut self.topics[topic.index()];
@@ -354,7 +359,7 @@ impl<T: ListTarget> ListRefresher<T> {
             let upstream = self.upstream.name();
             info!(%upstream, prompts, tools, resources, templates, "upstream listed");
         }
-        self.pending = None;
+        self.startup_guard = None;
         for lists in to_cache {
             self.cache_lists(lists).await;
         }
@@ -373,14 +378,14 @@ impl<T: ListTarget> ListRefresher<T> {
             to_cache: [None, None],
         };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
-        let (mut read, mut outcome) = (Vec::new(), Ok(()));
-        for (half, kind) in kinds.enumerate() {
+        let (mut new_lists, mut result) = (Vec::new(), Ok(()));
+        for (kind_in_topic, kind) in kinds.enumerate() {
             let before = self.last_lists.lock().snapshots[kind.index()].clone();
             let listing = match stable_list::list(&self.upstream, kind, before.as_deref()).await {
                 Ok(listing) => listing,
                 Err(error) => {
                     warn!(upstream = %name, %kind, %error, "list request failed, last list stays");
-                    outcome = Err(match error {
+                    result = Err(match error {
                         Error::HttpStatus { retry_after: Some(time), .. } => time,
                         _ => Duration::ZERO,
                     });
@@ -392,7 +397,7 @@ impl<T: ListTarget> ListRefresher<T> {
             }
             let digest = list_cache::digest(&listing.items);
             let items = listing.items.iter().filter(|item| item.defect.is_none()).count();
-            refreshed.items[half] = items;
+            refreshed.items[kind_in_topic] = items;
             debug!(upstream = %name, %kind, items, "list read");
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
             let refresh_at = listing.ttl.map(|ttl| Instant::now() + refresh_interval(ttl));
@@ -400,17 +405,18 @@ impl<T: ListTarget> ListRefresher<T> {
             let cut = truncated.map(Into::into);
             let snapshot = Arc::new(ListSnapshot { items, fresh_until, is_private, cut });
             if self.cache.is_some() && self.cached_digests[kind.index()] != Some(digest) {
-                refreshed.to_cache[half] = Some((kind, digest, Arc::clone(&snapshot)));
+                refreshed.to_cache[kind_in_topic] = Some((kind, digest, Arc::clone(&snapshot)));
             }
-            read.push((kind, snapshot));
+            new_lists.push((kind, snapshot));
             refreshed.refresh_at = refreshed.refresh_at.into_iter().chain(refresh_at).min();
-            refreshed.digests[half] = Some(digest);
+            refreshed.digests[kind_in_topic] = Some(digest);
         }
-        // Published together, so that clients get one notification for both kinds of a topic.
-        for (kind, snapshot) in read {
+        // Published one after the other, so that most clients get one notification for both kinds
+        // of a topic.
+        for (kind, snapshot) in new_lists {
             self.publish(kind, &snapshot);
         }
-        outcome.map(|()| refreshed)
+        result.map(|()| refreshed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Refresh schedule of one topic: when its lists are read again.
 //!
-//! Change notifications are debounced, with a pause that doubles while they continue.
+//! The first change notification after a quiet time is read at once. Then there are at least 300 ms
+//! between reads, growing to 1 s while notifications continue, or to 60 s if reads cause them.
 //!
 //! Decision: docs/decisions/0004-list-refresh.md
 
@@ -8,10 +9,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Debounce time: change notifications that follow a read this closely cause one read.
-const DEBOUNCE: Duration = Duration::from_millis(300);
+/// Minimum pause between reads; change notifications during it cause one read. One that follows a
+/// read this closely may be caused by it.
+const MIN_PAUSE: Duration = Duration::from_millis(300);
 /// Maximum pause between reads while changes continue; clients are not notified of a topic more
-/// often.
+/// often (`SPACING` in `gateway/client_notifications.rs`).
 const MAX_CHANGE_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause if reading the list causes the next change notification and the list is unchanged.
 /// Some servers announce a change whenever they are listed; without a longer pause they would be
@@ -22,7 +24,7 @@ pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest pause before a retry.
 pub(super) const MAX_RETRY: Duration = Duration::from_secs(60);
 
-/// Schedule of the reads of one topic, with debounce and backoff.
+/// Schedule of the reads of one topic, with pauses and backoff.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RefreshSchedule {
     pub(super) due: Option<Instant>,
@@ -32,7 +34,7 @@ pub(super) struct RefreshSchedule {
     last_read_end: Option<Instant>,
     /// Pause before the next retry.
     pub(super) retry: Duration,
-    /// Minimum pause between a read and the next one for a change notification.
+    /// Minimum pause between the start of a read and the next one for a change notification.
     pause: Duration,
     /// Whether a change notification was received during the pause.
     pub(super) pending_change: PendingChange,
@@ -47,7 +49,7 @@ pub(super) struct RefreshSchedule {
 pub(super) enum PendingChange {
     #[default]
     Nothing,
-    /// A notification right after the read, which may have caused it.
+    /// A notification soon after a read; the read itself may have triggered it.
     Echo,
     /// A notification that the read cannot have caused.
     Change,
@@ -61,7 +63,7 @@ impl RefreshSchedule {
             last_read: None,
             last_read_end: None,
             retry: FIRST_RETRY,
-            pause: DEBOUNCE,
+            pause: MIN_PAUSE,
             pending_change: PendingChange::Nothing,
             digests: [None; 2],
             items: [0; 2],
@@ -71,7 +73,7 @@ impl RefreshSchedule {
     /// Schedules a read after a change notification: immediately after a quiet time, otherwise when
     /// the pause after the last read is over, so that several notifications cause one read.
     pub(super) fn on_change_notification(&mut self, now: Instant) {
-        let is_echo = self.last_read_end.is_some_and(|end| now < end + DEBOUNCE);
+        let is_echo = self.last_read_end.is_some_and(|end| now < end + MIN_PAUSE);
         let (pause, pending_change) = match is_echo {
             true => (self.pause, PendingChange::Echo),
             false => (self.pause.min(MAX_CHANGE_PAUSE), PendingChange::Change),
@@ -79,7 +81,7 @@ impl RefreshSchedule {
         let ready = self.last_read.map_or(now, |read| read + pause);
         if self.pending_change == PendingChange::Nothing && ready <= now {
             // No notification was received for a while, so the pause is reset.
-            self.pause = DEBOUNCE;
+            self.pause = MIN_PAUSE;
         } else {
             self.pending_change = self.pending_change.max(pending_change);
         }
