@@ -2,8 +2,8 @@
 //!
 //! Invariants: a request is served under one `ServerState` from its head to its end, and so under
 //! one configuration. After a reload, sessions, streams and calls continue under the next state.
-//! Sessions of clients that would no longer be authenticated end, but calls in progress in them are
-//! finished.
+//! A session ends once the client's credentials are no longer valid, but calls in progress in it
+//! are finished.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,8 +56,8 @@ impl ServerStateCell {
         self.current.send_replace(next);
     }
 
-    /// Ends the sessions of clients that would no longer be authenticated, but not the calls in
-    /// progress in them.
+    /// Ends each session for which the client's credentials are no longer valid, but not the calls
+    /// in progress in it.
     pub fn end_unauthorized_sessions(&self) {
         self.now().sessions.end_unauthorized();
     }

@@ -69,7 +69,7 @@ pub(super) struct Session {
     /// Notifications for the client; the standalone stream holds the lock.
     notifications: Arc<tokio::sync::Mutex<ClientNotifications>>,
     /// Token that ends the current standalone stream.
-    replaced: Mutex<CancellationToken>,
+    end_standalone: Mutex<CancellationToken>,
     usage: Mutex<SessionUsage>,
     opened_at: Instant,
     durations: Arc<Histogram>,
@@ -160,7 +160,7 @@ impl Sessions {
             peer,
             in_flight: InFlightRequests::new(end.clone()),
             event_store: Arc::default(),
-            replaced: Mutex::new(end.child_token()),
+            end_standalone: Mutex::new(end.child_token()),
             end,
             notifications: Arc::new(tokio::sync::Mutex::new(notifications)),
             usage: Mutex::new(SessionUsage { active: 0, idle_since: Instant::now() }),
@@ -224,14 +224,14 @@ impl Sessions {
         session.close();
     }
 
-    /// Ends the sessions of clients that would no longer be authenticated, but not the calls in
-    /// progress in them.
+    /// Ends each session for which the client's credentials are no longer valid, but not the calls
+    /// in progress in it.
     pub(super) fn end_unauthorized(&self) {
         // Collected first: ending takes locks that the iteration holds.
         let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
         for session in all.iter().filter(|session| !session.identity().is_valid()) {
             self.forget(session);
-            session.replaced().cancel();
+            session.end_standalone().cancel();
             session.peer.subscriptions.end();
         }
     }
@@ -310,8 +310,8 @@ impl Session {
         self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn replaced(&self) -> MutexGuard<'_, CancellationToken> {
-        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
+    fn end_standalone(&self) -> MutexGuard<'_, CancellationToken> {
+        self.end_standalone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn usage(&self) -> MutexGuard<'_, SessionUsage> {
@@ -335,7 +335,7 @@ impl SessionGuard {
     /// Notifications that the older stream has sent are not repeated, and the others are not lost.
     pub(super) async fn into_standalone(self, client: &ClientContext) -> StandaloneStream {
         let over = self.0.end.child_token();
-        std::mem::replace(&mut *self.0.replaced(), over.clone()).cancel();
+        std::mem::replace(&mut *self.0.end_standalone(), over.clone()).cancel();
         let mut notifications = Arc::clone(&self.0.notifications).lock_owned().await;
         notifications.switch_client(client);
         let _open = Gauge::enter(&self.0.streams);

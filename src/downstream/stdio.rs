@@ -243,14 +243,14 @@ async fn listen(
             biased;
             () = guard.cancelled().cancelled() => return,
             () = stop.cancelled() => {
-                let _ = queue.send(listening.cancelled()).await;
+                let _ = queue.send(listening.cancel_notification()).await;
                 return;
             }
             change = listening.next() => match change {
                 Some(change) => change,
-                // The client would no longer be authenticated.
+                // The client's credentials are no longer valid.
                 None => {
-                    let _ = queue.send(listening.cancelled()).await;
+                    let _ = queue.send(listening.cancel_notification()).await;
                     return;
                 }
             },

@@ -36,7 +36,7 @@ pub(super) struct StreamSession {
     pub(super) client: ClientContext,
     pub(super) state: Arc<ServerState>,
     state_watch: watch::Receiver<Arc<ServerState>>,
-    /// True once the client would no longer be authenticated.
+    /// True once the client's credentials are no longer valid.
     pub(super) is_over: bool,
     /// Requests in progress, by the client's ids.
     pub(super) in_flight: Arc<InFlightRequests>,
@@ -430,7 +430,8 @@ async fn send_notifications(
             () = end.cancelled() => return,
             notification = notifications.next() => notification,
         };
-        // `None` means that the client would no longer be authenticated; the session ends.
+        // `None` means that the client's credentials are no longer valid; this task ends, and the
+        // session ends in `apply_new_config`.
         let Some(notification) = notification else { return };
         if queue.send(results::change_notification(&notification, Object::new())).await.is_err() {
             return;

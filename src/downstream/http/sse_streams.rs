@@ -1,8 +1,9 @@
 //! Event streams for notifications: a legacy session's standalone GET stream and a modern listen.
 //!
-//! These streams have no queue: hyper does not poll a stream that its client does not read, and the
-//! changes in between coalesce into one notification. A comment breaks a silence, so that proxies
-//! keep the connection open.
+//! Without resumability these streams have no queue; a resumable one stores up to `MAX_EVENTS`
+//! events. hyper does not poll a stream that its client does not read, and the changes in between
+//! coalesce into one notification. A comment breaks a silence, so that proxies keep the connection
+//! open.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub(super) fn standalone(
     stored: Option<(EventWriter, EventReader)>,
     gone: BoxFuture<'static, ()>,
 ) -> HttpResponse {
-    let initial_event: Vec<_> =
+    let first_events: Vec<_> =
         stored.iter().flat_map(|(_, reader)| initial_event(&session, reader)).map(Ok).collect();
     let get_stream = GetStream {
         state: StreamState::Waiting(session, client.clone()),
@@ -49,7 +50,7 @@ pub(super) fn standalone(
         let (event, get_stream) = get_stream.next().await?;
         Some((Ok(event), get_stream))
     });
-    let mut response = response_body::events(begin.chain(stream::iter(initial_event)).chain(rest));
+    let mut response = response_body::events(begin.chain(stream::iter(first_events)).chain(rest));
     response.body_mut().until(gone);
     response
 }
@@ -103,7 +104,7 @@ impl GetStream {
                 notification = standalone.notifications.next() => notification,
                 _ = self.keep_alive.tick() => break Bytes::from_static(KEEP_ALIVE),
             };
-            // `None`: the client would no longer be authenticated.
+            // `None`: the client's credentials are no longer valid.
             let message = results::change_notification(&notification?, Object::new());
             match &self.stored {
                 Some((writer, _)) => writer.push(message),
@@ -116,7 +117,7 @@ impl GetStream {
 }
 
 /// Opens a modern listen stream. It starts with an acknowledgment and ends with a result at
-/// shutdown, or when the client would no longer be authenticated.
+/// shutdown, or when the client's credentials are no longer valid.
 pub(super) fn listen(
     state: &Arc<ServerState>,
     listening: ListenSubscription,
@@ -154,7 +155,7 @@ impl ListenStream {
             _ = self.keep_alive.tick() => Some(Bytes::from_static(KEEP_ALIVE)),
         };
         if event.is_none() {
-            return self.listening.take().map(|listening| write_message(&listening.ended()));
+            return self.listening.take().map(|listening| write_message(&listening.final_result()));
         }
         self.keep_alive.reset();
         event

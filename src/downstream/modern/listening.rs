@@ -69,7 +69,7 @@ pub(super) fn listen(
     let topics = ListTopic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
     let resources = read_names(&filter, RESOURCE_SUBSCRIPTIONS)?;
     let tasks = read_names(&filter, TASK_IDS)?;
-    // SEP-2663, task status notifications: a MUST.
+    // SEP-2663, task status notifications: a client without the tasks extension MUST be refused.
     if !tasks.is_empty() && !Capabilities::read(capabilities).has_tasks() {
         return Err(input::undeclared_tasks());
     }
@@ -143,13 +143,13 @@ async fn subscribe(
         };
         let outcome = match subscribed {
             Ok(SubscribeOutcome::Accepted) => {
-                client.record().end_if_written(ended(AuditOutcome::Ok));
+                client.record().end_if_written(event_completion(AuditOutcome::Ok));
                 return Some(json::quote(uri));
             }
             Ok(SubscribeOutcome::Refused(_)) | Err(Error::Upstream { .. }) => AuditOutcome::Error,
             Err(_) => AuditOutcome::Refused,
         };
-        client.record().end(ended(outcome));
+        client.record().end(event_completion(outcome));
         None
     }));
     let following = join_all(tasks.iter().enumerate().map(|(at, handle)| async move {
@@ -157,12 +157,12 @@ async fn subscribe(
         let client = client.with_record(client.record().begin_next());
         client.record().set_method(LISTEN);
         if client.follow_task(subscriptions, handle).await {
-            client.record().end_if_written(ended(AuditOutcome::Ok));
+            client.record().end_if_written(event_completion(AuditOutcome::Ok));
             return Some(json::quote(handle));
         }
         let outcome =
             if client.record().is_sent() { AuditOutcome::Error } else { AuditOutcome::Refused };
-        client.record().end(ended(outcome));
+        client.record().end(event_completion(outcome));
         None
     }));
     let (resources, tasks) = join(subscribing, following).await;
@@ -177,13 +177,13 @@ async fn yield_before(at: usize) {
     }
 }
 
-fn ended(outcome: AuditOutcome) -> EventCompletion {
+fn event_completion(outcome: AuditOutcome) -> EventCompletion {
     EventCompletion { outcome, code: None, status: None, bytes_out: None }
 }
 
 impl ListenSubscription {
     /// Returns the next message: the acknowledgment (spec, subscriptions: it comes first), then
-    /// each requested notification. Ends when the client would no longer be authenticated.
+    /// each requested notification. Ends when the client's credentials are no longer valid.
     /// Cancel-safe.
     pub(in crate::downstream) async fn next(&mut self) -> Option<Bytes> {
         if let Some(opening) = &mut self.opening {
@@ -240,7 +240,7 @@ impl ListenSubscription {
     }
 
     /// Builds the final result, on a stream of its own (spec, subscriptions, graceful closure).
-    pub(in crate::downstream) fn ended(&self) -> Bytes {
+    pub(in crate::downstream) fn final_result(&self) -> Bytes {
         let mut result = self.params();
         result.set("resultType", COMPLETE);
         jsonrpc::write_result(&self.id, &result.to_bytes())
@@ -248,7 +248,7 @@ impl ListenSubscription {
 
     /// Builds the cancellation, on a shared stream (spec, cancellation: `notifications/cancelled`
     /// with the request id of the listen).
-    pub(in crate::downstream) fn cancelled(&self) -> Bytes {
+    pub(in crate::downstream) fn cancel_notification(&self) -> Bytes {
         let mut params = Object::new();
         params.set("requestId", self.id.as_bytes().clone());
         jsonrpc::write_notification("notifications/cancelled", &params.to_bytes())

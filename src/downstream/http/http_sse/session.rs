@@ -69,9 +69,9 @@ impl SseSession {
         Self { session, inbox, end, stop, registered, certificate }
     }
 
-    /// Handles posted messages until the stream ends, the gateway shuts down, or the client would
-    /// no longer be authenticated. The stream ends with this task, because all of its senders are
-    /// dropped.
+    /// Handles posted messages until the stream ends, the gateway shuts down, or the client's
+    /// credentials are no longer valid. The stream ends with this task, because all of its senders
+    /// are dropped.
     pub(super) async fn run(mut self) {
         loop {
             let event = tokio::select! {
