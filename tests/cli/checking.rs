@@ -145,7 +145,8 @@ fn what_is_malformed_is_named_with_its_member_by_the_log_status_and_check() {
     let tools = r#""result":{"tools":[{"name":"good","inputSchema":{"type":"object"}},{"name":"bad","title":7,"inputSchema":{"type":"object"}}]}"#;
     script(folder.path(), "hub", &[("tools/list", tools)]);
     let (mut running, mut log, _) = serve(folder.path());
-    let line = log.find_map(|line| line.ok().filter(|line| line.contains("items excluded from the list")));
+    let line =
+        log.find_map(|line| line.ok().filter(|line| line.contains("items excluded from the list")));
     let line = line.expect("it is said");
     assert!(
         line.contains(r#""problems":"\"bad\" cannot be used: `title` is not a string""#),

@@ -212,7 +212,10 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     // A mistake in this environment, and a mistake only in the process's environment.
     write("nonsense = 1\n");
     let (code, _, err) = reload(&[]);
-    assert!(code == 1 && err.contains("weir.toml:10:1") && err.contains("previous one"), "{code} {err}");
+    assert!(
+        code == 1 && err.contains("weir.toml:10:1") && err.contains("previous one"),
+        "{code} {err}"
+    );
     let post = |shown: &str| {
         let mut stream = TcpStream::connect(&admin).expect("it listens");
         let head = format!("POST /reload HTTP/1.1\r\nHost: {admin}\r\n{shown}\r\n");
