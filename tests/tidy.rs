@@ -136,43 +136,90 @@ fn modules_use_lower_layers_only() {
         let module = module_of(&file);
         let Some(layer) = layer_of(&module) else { continue };
         let text = read(&file);
-        for (number, line) in code_of(&text).lines().enumerate() {
-            let code = line.split("//").next().unwrap_or_default();
-            for used in modules_in(code) {
-                let is_lower = layer_of(&used).is_some_and(|other| other < layer);
-                let is_exception = SAME_LAYER.contains(&(module.as_str(), used.as_str()));
-                if used != module && !is_lower && !is_exception {
-                    problems.push(format!(
-                        "{}:{}: {module} uses {used}",
-                        file.display(),
-                        number + 1
-                    ));
-                }
+        let lines = code_of(&text).lines().map(|line| line.split("//").next().unwrap_or_default());
+        let code = lines.collect::<Vec<_>>().join("\n");
+        let paths = paths_in(&code, &module_path(&file));
+        let used: BTreeSet<_> =
+            paths.into_iter().filter_map(|path| path.into_iter().next()).collect();
+        for used in used {
+            let is_lower = layer_of(&used).is_some_and(|other| other < layer);
+            let is_exception = SAME_LAYER.contains(&(module.as_str(), used.as_str()));
+            if used != module && !is_lower && !is_exception {
+                problems.push(format!("{}: {module} uses {used}", file.display()));
             }
         }
     }
     fail_if_any(&problems);
 }
 
-/// The modules that a line names by `crate::module` or `crate::{module, …}`.
-fn modules_in(line: &str) -> Vec<String> {
-    let mut modules = Vec::new();
-    for rest in line.split("crate::").skip(1) {
-        let names = match rest.strip_prefix('{') {
-            Some(list) => list.split('}').next().unwrap_or_default(),
-            None => rest,
-        };
-        for name in names.split(',') {
-            let end = name.trim().find(|c: char| !c.is_alphanumeric() && c != '_');
-            let name = name.trim();
-            modules.push(name[..end.unwrap_or(name.len())].to_owned());
-            if !rest.starts_with('{') {
-                break;
-            }
+/// The module that a source file is: `mcp`, `name` for `src/mcp/name.rs`.
+fn module_path(file: &Path) -> Vec<String> {
+    let inside = file.strip_prefix("src").expect("a source file").with_extension("");
+    inside.iter().map(|part| part.to_string_lossy().into_owned()).collect()
+}
+
+/// The paths, from the root of the crate, that `text` of `module` names by `crate::` or `super::`.
+fn paths_in(text: &str, module: &[String]) -> Vec<Vec<String>> {
+    let is_start = |at: &usize| !text[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    let starts = ["crate::", "super::"].into_iter().flat_map(|start| text.match_indices(start));
+    let starts: BTreeSet<_> = starts.map(|(at, _)| at).filter(is_start).collect();
+    let mut paths = Vec::new();
+    let mut end = 0;
+    for at in starts {
+        // The rest of a path, and the items of a group, are parts of it.
+        let is_part = text[..at].ends_with("::") || at < end;
+        if !is_part {
+            let after = text[at..].trim_start_matches("super::").trim_start_matches("crate::");
+            end = if after.starts_with('{') {
+                text.len() - after.len() + group(after).len()
+            } else {
+                at
+            };
+            paths.extend(expand(module, &text[at..]).into_iter().map(|(path, _)| path));
         }
     }
-    modules.retain(|module| !module.is_empty());
-    modules
+    paths
+}
+
+/// The group in braces with which `text` begins.
+fn group(text: &str) -> &str {
+    let mut depth = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        depth += i32::from(*c == '{') - i32::from(*c == '}');
+        depth == 0
+    });
+    &text[..end.map_or(text.len(), |(at, _)| at)]
+}
+
+/// The paths, from the root of the crate, that a path or group in `module` stands for, each with
+/// the name that it gives to its item.
+fn expand(module: &[String], text: &str) -> Vec<(Vec<String>, String)> {
+    let text = text.trim_start();
+    if text.starts_with('{') {
+        let (mut depth, inner) = (0, &group(text)[1..]);
+        let items = inner.split(|c: char| {
+            depth += i32::from(c == '{') - i32::from(c == '}');
+            depth == 0 && c == ','
+        });
+        let items = items.filter(|item| !item.trim().is_empty());
+        return items.flat_map(|item| expand(module, item)).collect();
+    }
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    let path = match name {
+        "crate" => Vec::new(),
+        "super" => module[..module.len().saturating_sub(1)].to_vec(),
+        "self" | "" => module.to_vec(),
+        name => module.iter().cloned().chain([name.to_owned()]).collect(),
+    };
+    match rest.strip_prefix("::") {
+        Some(rest) => expand(&path, rest),
+        None => {
+            let other = rest.trim_start().strip_prefix("as ").map(|name| name.trim().to_owned());
+            let name = other.or_else(|| path.last().cloned()).unwrap_or_default();
+            vec![(path, name)]
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-use super::{code_of, fail_if_any, is_test, read, root, rust_files};
+use super::{code_of, expand, fail_if_any, is_test, module_path, paths_in, read, root, rust_files};
 
 /// Names that Rust programs give to a type of each module; every other name is unique in the crate.
 const GENERIC: [&str; 7] = ["Args", "Error", "Event", "Inner", "Settings", "Shared", "State"];
@@ -67,49 +67,9 @@ fn a_type_has_a_name_of_its_own() {
 /// Imports between the modules of one folder: for each module, the siblings that it names.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// The names that a `use` or a path lists at the beginning of `rest`, which follows `::`.
-fn names_at(rest: &str) -> Vec<&str> {
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    let first = |text: &str| text.len() - text.trim_start_matches(is_name).len();
-    if !rest.starts_with('{') {
-        return vec![&rest[..first(rest)]];
-    }
-    let (mut depth, mut names, mut is_start) = (0, Vec::new(), false);
-    for (at, c) in rest.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 1 => break,
-            '}' => depth -= 1,
-            ',' if depth == 1 => {}
-            _ if c.is_whitespace() => continue,
-            _ if depth == 1 && is_start => names.push(&rest[at..at + first(&rest[at..])]),
-            _ => {}
-        }
-        is_start = depth == 1 && (c == '{' || c == ',');
-    }
-    names
-}
-
-/// Items of the module `parent` that `text` names, which stands `depth` modules below it.
-fn names_of_parent<'a>(text: &'a str, depth: usize, parent: &str) -> Vec<&'a str> {
-    let absolute = format!("crate::{parent}::");
-    let relative = "super::".repeat(depth);
-    let mut names = Vec::new();
-    for (at, _) in text.match_indices(&absolute) {
-        names.extend(names_at(&text[at + absolute.len()..]));
-    }
-    for (at, _) in text.match_indices(&relative) {
-        let rest = &text[at + relative.len()..];
-        if !text[..at].ends_with("::") && !rest.starts_with("super::") {
-            names.extend(names_at(rest));
-        }
-    }
-    names
-}
-
 fn imports_in(folder: &Path) -> Imports {
     let inside = folder.strip_prefix("src").expect("a source folder");
-    let parent = inside.to_string_lossy().replace('/', "::");
+    let parent: Vec<_> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let owner = folder.with_extension("rs");
     let mut modules: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in rust_files(&folder.to_string_lossy()).into_iter().filter(|file| !is_test(file)) {
@@ -117,27 +77,28 @@ fn imports_in(folder: &Path) -> Imports {
         let first = below.iter().next().expect("a name").to_string_lossy();
         modules.entry(first.trim_end_matches(".rs").to_owned()).or_default().push(file);
     }
-    // A name that the folder's own file passes on leads to the module that has it.
+    // A name that the folder's own file imports leads to the module that has it.
+    let below = |path: &[String]| path.strip_prefix(&*parent).map(<[String]>::to_vec);
     let mut origins: BTreeMap<String, String> = BTreeMap::new();
-    for line in bare(&owner).split(';') {
-        let Some((_, path)) = line.split_once("use ") else { continue };
-        let path = path.trim().trim_start_matches("self::");
-        let Some((module, rest)) = path.split_once("::") else { continue };
-        if modules.contains_key(module) && line.contains("pub") {
-            let names = names_at(rest);
-            origins.extend(names.into_iter().map(|name| (name.to_owned(), module.to_owned())));
+    for statement in bare(&owner).split(';').filter_map(|part| part.split_once("use ")) {
+        let path = statement.1.trim().trim_start_matches("self::");
+        for (path, name) in expand(&parent, path) {
+            match below(&path).as_deref() {
+                Some([module, _, ..]) if modules.contains_key(module) => {
+                    origins.insert(name, module.clone())
+                }
+                _ => None,
+            };
         }
     }
     let mut imports = Imports::new();
     for (module, files) in &modules {
         let used = imports.entry(module.clone()).or_default();
         for file in files {
-            let depth = file.strip_prefix(folder).expect("it is below").iter().count();
-            let text = bare(file);
-            let names = names_of_parent(&text, depth, &parent);
-            let names =
-                names.into_iter().map(|name| origins.get(name).map_or(name, String::as_str));
-            used.extend(names.filter(|name| modules.contains_key(*name)).map(str::to_owned));
+            let paths = paths_in(&bare(file), &module_path(file));
+            let names = paths.iter().filter_map(|path| below(path)?.into_iter().next());
+            let names = names.map(|name| origins.get(&name).cloned().unwrap_or(name));
+            used.extend(names.filter(|name| modules.contains_key(name)));
         }
         used.remove(module);
     }
@@ -216,10 +177,13 @@ fn eras_stay_in_their_files() {
 
 #[test]
 fn imports_are_found_however_they_are_written() {
-    let text =
-        "use super::{a::B, c};\nuse crate::x::d::E;\nlet f = super::g::h(); use super::super::i;";
-    assert_eq!(names_of_parent(text, 1, "x"), ["d", "a", "c", "g"]);
-    assert_eq!(names_of_parent(text, 2, "w"), ["i"]);
+    let text = "use super::{a::B, c};\nuse crate::x::d::E;\nlet f = super::g::h::<I>();\n\
+                use crate::{\n    j::{self, K},\n    x::{l as m, super::n},\n};\nuse super::super::o;";
+    let paths = paths_in(text, &["x", "y"].map(str::to_owned));
+    let paths: Vec<_> = paths.iter().map(|path| path.join("::")).collect();
+    assert_eq!(paths, ["x::a::B", "x::c", "x::d::E", "x::g::h", "j", "j::K", "x::l", "n", "o"]);
+    let names = expand(&["x".to_owned()], "{a::B as C, d::{E}}").into_iter().map(|(_, name)| name);
+    assert_eq!(names.collect::<Vec<_>>(), ["C", "E"]);
     let imports = |pairs: &[(&str, &str)]| -> Imports {
         pairs
             .iter()
