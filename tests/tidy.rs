@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use regex::Regex;
+
 #[path = "tidy/bounds.rs"]
 mod bounds;
 #[path = "tidy/claims.rs"]
@@ -114,7 +116,7 @@ fn fail_if_any(problems: &[String]) {
 
 #[test]
 fn every_file_says_what_it_is() {
-    let folders = ["src", "tests", "benches", "examples"];
+    let folders = ["src", "tests", "benches", "examples", "fuzz"];
     let files = folders.iter().flat_map(|folder| rust_files(folder));
     let bare = files.filter(|file| !read(file).starts_with("//! "));
     fail_if_any(&bare.map(|file| format!("{} has no header", file.display())).collect::<Vec<_>>());
@@ -224,7 +226,8 @@ fn expand(module: &[String], text: &str) -> Vec<(Vec<String>, String)> {
 
 #[test]
 fn no_file_is_too_long_to_read() {
-    let long = rust_files("src").into_iter().filter(|file| !is_test(file)).filter_map(|file| {
+    let files = ["src", "benches", "examples", "fuzz"].into_iter().flat_map(rust_files);
+    let long = files.filter(|file| !is_test(file)).filter_map(|file| {
         let lines = code_of(&read(&file)).lines().count();
         (lines > MAX_LINES).then(|| format!("{} has {lines} lines", file.display()))
     });
@@ -234,15 +237,34 @@ fn no_file_is_too_long_to_read() {
 #[test]
 fn tests_neither_sleep_nor_are_skipped() {
     // Split, so that this file does not find itself.
-    let banned = [["#[ign", "ore"], ["#[should_", "panic"], ["thread::sl", "eep"]]
-        .map(|parts| parts.concat());
-    let files = ["src", "tests"].iter().flat_map(|folder| rust_files(folder));
-    let found = files.flat_map(|file| {
+    let skipped = [r"#\[(?:cfg_attr\([^\]]*\b)?ign", r"ore\b|#\[should_", "panic"].concat();
+    let sleeping = [r"\bthread::(?:\{[^}]*\b)?sl", r"eep\b"].concat();
+    let (skipped, sleeping) = (Regex::new(&skipped), Regex::new(&sleeping));
+    let (skipped, sleeping) = (skipped.expect("a pattern"), sleeping.expect("a pattern"));
+    let folders = ["src", "tests", "benches", "examples", "fuzz"];
+    let found = folders.into_iter().flat_map(rust_files).flat_map(|file| {
         let text = read(&file);
-        let found = banned.iter().filter(|word| text.contains(word.as_str()));
-        found.map(|word| format!("{}: {word}", file.display())).collect::<Vec<_>>()
+        // Servers of examples and benchmarks are slow when they are asked to be.
+        let may_sleep = !file.starts_with("src") && !file.starts_with("tests");
+        let sleeps = sleeping.find(&text).filter(|_| !may_sleep);
+        let found = skipped.find(&text).into_iter().chain(sleeps);
+        found.map(|word| format!("{}: {}", file.display(), word.as_str())).collect::<Vec<_>>()
     });
     fail_if_any(&found.collect::<Vec<_>>());
+}
+
+#[test]
+fn tests_of_a_file_are_last() {
+    // Other checks end where the tests begin.
+    let item =
+        Regex::new(r"(?m)^(?:pub|use|mod|struct|enum|trait|impl|const|static|fn|async fn)\b");
+    let item = item.expect("a pattern");
+    let files = rust_files("src").into_iter().filter(|file| {
+        let text = read(file);
+        let tests = &text[code_of(&text).len()..];
+        item.find_iter(tests).count() > 1
+    });
+    fail_if_any(&files.map(|file| format!("{} goes on", file.display())).collect::<Vec<_>>());
 }
 
 /// The document that describes the modules.
@@ -290,10 +312,10 @@ fn without_code(text: &str) -> String {
     prose.split('`').step_by(2).collect()
 }
 
-/// The documents: those at the root, and those in `docs` and the folders below it.
+/// The documents: those at the root, in `docs`, and beside what they describe.
 fn documents() -> Vec<PathBuf> {
     let mut documents = Vec::new();
-    for folder in ["", "docs", "docs/decisions"] {
+    for folder in ["", "benches", "deploy", "docs", "docs/decisions", "examples"] {
         for entry in fs::read_dir(root().join(folder)).expect("the folder is there") {
             let path = entry.expect("the folder can be read").path();
             if path.extension().is_some_and(|extension| extension == "md") {
@@ -305,6 +327,16 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
+/// The anchors of the headings of a document, each the first of its name.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let prose: String = text.split("```").step_by(2).collect();
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    let headings = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    let is_part = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    let anchor = |text: String| text.chars().filter(is_part).collect::<String>().replace(' ', "-");
+    headings.map(anchor).collect()
+}
+
 #[test]
 fn links_between_documents_lead_somewhere() {
     let mut problems = Vec::new();
@@ -312,11 +344,16 @@ fn links_between_documents_lead_somewhere() {
         let text = without_code(&read(&document));
         let folder = document.parent().unwrap_or(Path::new(""));
         for link in text.split("](").skip(1) {
-            let target = link.split([')', '#']).next().unwrap_or_default();
-            let outside =
-                target.is_empty() || target.contains("://") || target.starts_with("mailto:");
-            if !outside && !root().join(folder).join(target).exists() {
+            let target = link.split(')').next().unwrap_or_default();
+            let (target, anchor) = target.split_once('#').unwrap_or((target, ""));
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let path = if target.is_empty() { document.clone() } else { folder.join(target) };
+            if !root().join(&path).exists() {
                 problems.push(format!("{}: {target} is not there", document.display()));
+            } else if !anchor.is_empty() && !anchors(&read(&path)).contains(anchor) {
+                problems.push(format!("{}: {target}#{anchor} is not there", document.display()));
             }
         }
     }
@@ -336,18 +373,16 @@ const OPENERS: [&str; 8] = [
     "src/upstream/library/beneath.rs",
 ];
 
-/// Whether `code` calls `way`, and not a function of a type whose name ends with it.
-fn contains_call(code: &str, way: &str) -> bool {
-    code.match_indices(way).any(|(at, _)| !code[..at].ends_with(char::is_alphanumeric))
-}
-
 #[test]
 fn files_of_the_configuration_and_the_state_are_opened_in_one_place() {
-    let ways = ["File::open(", "fs::read(", "fs::read_to_string(", "OpenOptions", "File::options("];
+    let ways = Regex::new(
+        r"\b(?:File::(?:open|options)|fs::(?:\{[^}]*\b)?(?:read|read_to_string)|OpenOptions|openat)\b",
+    );
+    let ways = ways.expect("a pattern");
     let mut problems = Vec::new();
     for file in rust_files("src").into_iter().filter(|file| !is_test(file)) {
         let text = read(&file);
-        let found = ways.iter().find(|way| contains_call(code_of(&text), way));
+        let found = ways.find(code_of(&text)).map(|way| way.as_str());
         let may = OPENERS.iter().any(|opener| file == Path::new(opener));
         if let Some(way) = found.filter(|_| !may) {
             problems.push(format!("{}: {way} would wait for a named pipe", file.display()));
@@ -360,14 +395,13 @@ fn files_of_the_configuration_and_the_state_are_opened_in_one_place() {
 const ROWS: &str = "tests/it/security.rs";
 
 /// The rows that a test's name begins with: `s02` and `s03` in `s02_s03_what_is_listed`.
-fn rows_of(line: &str) -> Vec<String> {
-    let name = line.trim_start().trim_start_matches("async ").strip_prefix("fn ");
+fn rows_of(name: &str) -> Vec<String> {
     let row = |part: &str| {
         let digits = part.strip_prefix('s')?;
         let is_row = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_digit());
         is_row.then(|| format!("S-{digits}"))
     };
-    name.unwrap_or_default().split('_').map_while(row).collect()
+    name.split('_').map_while(row).collect()
 }
 
 #[test]
@@ -384,7 +418,7 @@ fn every_row_of_what_an_attacker_would_try_has_its_tests_where_the_table_says() 
     }
     let mut found = BTreeSet::new();
     for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
-        let rows: Vec<_> = read(&file).lines().flat_map(rows_of).collect();
+        let rows: Vec<_> = tests_of(&read(&file)).iter().flat_map(|test| rows_of(test)).collect();
         found.extend(rows.into_iter().map(|row| (row, file.display().to_string())));
     }
     let missing = told.difference(&found);
@@ -397,13 +431,18 @@ fn every_row_of_what_an_attacker_would_try_has_its_tests_where_the_table_says() 
 #[test]
 fn what_is_served_is_found_in_one_table() {
     let table = Path::new("src/downstream/http/routes.rs");
+    let path = Regex::new(r"\buri(?:\(\))?\s*\.path(?:_and_query)?\(").expect("a pattern");
     let mut lookups = 0;
     let mut problems = Vec::new();
     for file in rust_files("src/downstream").into_iter().filter(|file| file != table) {
-        for line in code_of(&read(&file)).lines() {
-            lookups += line.matches("Route::find(").count();
-            if line.contains("uri.path()") && !line.contains("Route::find(") {
-                problems.push(format!("{} looks at a path by itself: {line}", file.display()));
+        let text = read(&file);
+        let code = code_of(&text);
+        for found in path.find_iter(code) {
+            if code[..found.start()].ends_with("Route::find(&state.settings, parts.") {
+                lookups += 1;
+            } else {
+                let number = code[..found.start()].lines().count();
+                problems.push(format!("{}:{number} looks at a path by itself", file.display()));
             }
         }
     }
@@ -423,6 +462,8 @@ fn functions(text: &str) -> Vec<String> {
 /// The tests of a file.
 fn tests_of(text: &str) -> Vec<String> {
     let (mut tests, mut is_test) = (Vec::new(), false);
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let text = lines.collect::<Vec<_>>().join("\n");
     for attribute in text.split("#[").skip(1) {
         is_test |= ["test]", "tokio::test"].iter().any(|test| attribute.starts_with(test));
         if attribute.contains("fn ") && std::mem::take(&mut is_test) {

@@ -7,7 +7,9 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
-use super::{bounds, fail_if_any, faults, functions, read, rust_files, tests_of};
+use super::{
+    bounds, code_of, documents, fail_if_any, faults, functions, is_test, read, rust_files, tests_of,
+};
 
 /// The table of sentences and the tests that show them.
 const CLAIMS: &str = "tests/claims.toml";
@@ -29,6 +31,9 @@ const DOCUMENTS: [&str; 14] = [
     "docs/reliability.md",
     "docs/resource-uris.md",
 ];
+
+/// A document of `docs` without rows: figures, which are measured.
+const FIGURES: &str = "docs/performance.md";
 
 /// Reasons for which a sentence needs no row.
 const REASONS: [&str; 7] =
@@ -122,6 +127,11 @@ fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
     let named: BTreeSet<_> = table.claim.iter().flat_map(|claim| &claim.shown_by).collect();
     let silent = nightly.iter().filter(|test| !named.contains(test));
     problems.extend(silent.map(|test| format!("{test} does nothing by day, and no row says so")));
+    let pages = documents().into_iter().map(|page| page.display().to_string());
+    let is_page = |page: &String| page.starts_with("docs/") && page.matches('/').count() == 1;
+    let is_known = |page: &String| page == FIGURES || DOCUMENTS.contains(&page.as_str());
+    let unknown = pages.filter(is_page).filter(|page| !is_known(page));
+    problems.extend(unknown.map(|page| format!("{page} is not one of the documents")));
     problems.extend(DOCUMENTS.iter().flat_map(|name| check_document(name, &table)));
     fail_if_any(&problems);
 }
@@ -179,11 +189,14 @@ fn log_messages_of_the_operations_page_are_those_of_the_program() {
     let (_, section) = page.split_once("### Messages to search for").expect("a section");
     let section = section.split("\n## ").next().unwrap_or_default();
     let messages = section.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
-    let program: String = rust_files("src").into_iter().map(read).collect();
+    let files = rust_files("src").into_iter().filter(|file| !is_test(file));
+    let program: String = files.map(|file| code_of(&read(file)).to_owned()).collect();
     let is_logged = |message: &str| {
         let literal = format!("\"{message}\"");
         let is_log = |line: &&str| LOG_LINES.iter().any(|start| line.contains(start));
-        let mut lines = program.lines().filter(|line| line.contains(&literal));
+        let mut lines = program
+            .lines()
+            .filter(|line| line.contains(&literal) && !line.trim_start().starts_with("//"));
         lines.any(|line| is_log(&line) || line.trim() == literal)
     };
     let lost = messages.filter(|message| !is_logged(message)).map(str::to_owned);
