@@ -105,7 +105,6 @@ fn complete_prints_what_may_follow() {
     $ weir complete template note:///{id} id=
     1
     2
-    3
     4
     => 0
     $ weir complete prompt notes__summarize-notes stile=b
@@ -121,8 +120,8 @@ fn complete_prints_what_may_follow() {
     ! weir: the policy hides the resource template `note:///{id}` from this client
     => 6
     $ weir complete template note:///{id} number=
-    ! weir: note:///{id}: nothing to complete by that reference
-    => 5
+    ! weir: rules for URIs allow no completion of this argument of `note:///{id}`
+    => 6
     $ weir complete prompt house__greeting who=A
     => 0
     "#);

@@ -18,6 +18,7 @@ use crate::mcp::call::{CallContext, ItemRequest, Method, ResponseOutcome};
 use crate::mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
 use crate::mcp::code;
 use crate::mcp::input_request::{ClientFeatures, INPUT_REQUESTS, InputKind, InputRequest};
+use crate::mcp::kind::Kind;
 use crate::mcp::revision::Revision;
 use crate::memory_budget::BufferLimit;
 use crate::policy::limits::Permit;
@@ -121,6 +122,10 @@ fn failure(oneshot: &OneShotGateway, key: &str, fault: Error) -> Failure {
         // The item was listed a moment ago.
         Error::NoSuchItem { kind, key } => match oneshot.find_item(kind, &key) {
             Err(failure) => failure,
+            // Only a completion is refused although its template is visible.
+            Ok(_) if kind == Kind::Template => Failure::Denied(format!(
+                "rules for URIs allow no completion of this argument of `{key}`"
+            )),
             Ok(_) => {
                 Failure::Unreachable(format!("the {kind} `{key}` is not listed at this moment"))
             }
