@@ -219,7 +219,7 @@ impl fmt::Debug for Audit {
 impl Shared {
     /// Sends an entry to the writer, with its reserved queue permit if it has one.
     fn put(&self, line: AuditEntry, permit: Option<QueuePermit>) {
-        if line.is_refused_stranger() && !self.may_record_refusal() {
+        if line.is_unauthenticated_refusal() && !self.may_record_refusal() {
             self.counts.left_out.fetch_add(1, Ordering::Relaxed);
             return;
         }

@@ -208,7 +208,7 @@ impl Gateway {
     }
 
     /// Items that wait for approval: upstream, kind and own name.
-    pub fn withheld(&self) -> Vec<(UpstreamName, Kind, String)> {
+    pub fn awaiting_approval(&self) -> Vec<(UpstreamName, Kind, String)> {
         let config = self.config();
         let pins = &config.inspectors.pins;
         if !config.upstreams().any(|upstream| pins.enforces(upstream.name())) {
@@ -245,7 +245,7 @@ impl ClientContext {
 
     /// Handle for all clients of the principal, for transports without sessions.
     pub fn client_handle(&self) -> ClientHandle {
-        ClientHandle::all_of(self.quota_owner())
+        ClientHandle::shared_by(self.quota_owner())
     }
 
     /// The principal as owner of quotas.

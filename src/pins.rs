@@ -5,7 +5,7 @@
 //! instructions, and compares lists with the approved digests. It filters lists before they reach
 //! the catalog ([`Pins::filter_approved`]), so that no later code can omit the check.
 //!
-//! Approved digests are stored in a [`Lock`] file. In mode `enforce`, an upstream's first list of a
+//! Approved digests are stored in a [`PinFile`] file. In mode `enforce`, an upstream's first list of a
 //! kind is approved and written there; in `locked` only the operator writes. A first list is not
 //! served before it is in the file, so that trust survives a restart.
 //!
@@ -37,7 +37,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use difference_log::{fingerprint, log_differences};
 pub use digest::{BadDigest, Digest};
-pub use lock::{BadLock, Lock, PINNED, Pinned};
+pub use lock::{BadLock, PINNED, PinFile, Pinned};
 use lock::{Stamp, kind_index, stamp};
 pub use state::Change;
 use state::ListedItems;
@@ -92,7 +92,7 @@ pub struct Pins {
 
 #[derive(Default)]
 struct State {
-    lock: Lock,
+    lock: PinFile,
     /// Identity of the file that the lock was read from.
     stamp: Option<Stamp>,
     /// Reason why the file cannot be used, which is logged once.
@@ -191,7 +191,7 @@ impl Pins {
             state::digest_list(&items, before.as_ref().map(|it| &*it.listed), &self.hasher);
         let listed = Arc::new(listed);
         let digests = || listed.iter().map(|(key, seen)| (key.clone(), seen.digest)).collect();
-        let pinned = |lock: &Lock| lock.upstreams.get(upstream.as_str())?.kinds[at].clone();
+        let pinned = |lock: &PinFile| lock.upstreams.get(upstream.as_str())?.kinds[at].clone();
         let mut approved: Option<BTreeMap<String, Digest>> = pinned(&state.lock);
         if approved.is_none() && mode == Mode::Enforce {
             let trust = |pinned: &mut Pinned| pinned.kinds[at] = Some(digests());
@@ -372,7 +372,7 @@ impl Pins {
     }
 
     /// Returns the approvals.
-    pub fn approved(&self) -> Lock {
+    pub fn approved(&self) -> PinFile {
         self.lock().lock.clone()
     }
 
@@ -405,7 +405,7 @@ impl Pins {
         }
         // The file is read without the mutex, which every list needs.
         let bytes = now.map_or(0, |(_, bytes, _)| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let loaded = cpu_bound::run_on_bytes(bytes, || Lock::load(path));
+        let loaded = cpu_bound::run_on_bytes(bytes, || PinFile::load(path));
         let state = &mut *self.lock();
         if stamp(path) != now {
             // The file has been written meanwhile; the next check reads it.
@@ -469,7 +469,7 @@ impl Pins {
     /// Takes over changes that were written to the file in the meantime; a missing file changes
     /// nothing.
     fn merge_file(&self, state: &mut State, path: &Path) -> Result<(), BadLock> {
-        if let Some(lock) = Lock::load(path)?.filter(|lock| *lock != state.lock) {
+        if let Some(lock) = PinFile::load(path)?.filter(|lock| *lock != state.lock) {
             state.lock = lock;
             self.approved.send_modify(|tick| *tick += 1);
         }

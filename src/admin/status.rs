@@ -191,7 +191,7 @@ impl Status {
     pub(super) fn of(admin: &Admin) -> Self {
         let (gateway, metrics) = (&admin.gateway, admin.gateway.metrics());
         let everything = gateway.operator().view();
-        let (problems, withheld) = (gateway.problems(), gateway.withheld());
+        let (problems, withheld) = (gateway.problems(), gateway.awaiting_approval());
         let mut upstreams: Vec<_> = gateway
             .upstreams()
             .iter()

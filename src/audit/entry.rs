@@ -201,7 +201,7 @@ impl AuditOutcome {
 
 impl AuditEntry {
     /// Returns whether the entry is about a stranger, or about a refusal before a method was known.
-    pub(super) fn is_refused_stranger(&self) -> bool {
+    pub(super) fn is_unauthenticated_refusal(&self) -> bool {
         let Self::Request(details) = self else { return false };
         let is_refused =
             details.completion.is_some_and(|ending| ending.outcome == AuditOutcome::Refused);

@@ -88,12 +88,13 @@ impl Completion {
         let beginning = beginning.strip_suffix(ANY).unwrap_or(beginning);
         self.rules().all(|(prefix, rules)| {
             // The value may belong to a denied URI, because the text before it is unknown.
-            if *is_behind_unknown && rules.may_deny_uris_behind(&prefix) {
+            if *is_behind_unknown && rules.may_deny_uris_with_prefix(&prefix) {
                 return false;
             }
             let decision = rules.decide_uri(&prefix, &canonical);
             let beginning = [&prefix, beginning].concat();
-            let may_allow_one = || rules.allow.iter().any(|it| it.may_match_behind(&beginning));
+            let may_allow_one =
+                || rules.allow.iter().any(|it| it.may_match_with_prefix(&beginning));
             decision.denied_by.is_none() && (decision.allowed_by.is_some() || may_allow_one())
         })
     }

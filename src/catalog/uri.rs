@@ -34,7 +34,7 @@ impl<'a> UriOrigin<'a> {
 
     /// Whether one of these rows, which are sorted by key, has the same origin. Uses a few binary
     /// searches.
-    pub(super) fn is_among(&self, rows: &[Arc<AuthorizedItem>]) -> bool {
+    pub(super) fn has_origin_in(&self, rows: &[Arc<AuthorizedItem>]) -> bool {
         let text = self.text;
         if self.has_authority {
             // These characters may follow an authority, in a URI and in a template.
@@ -100,7 +100,7 @@ mod tests {
     fn an_origin_is_found_among_uris_and_templates() {
         let check = |uri: &str, key: &str, expected: bool| {
             let origin = UriOrigin::of(uri).expect(uri);
-            assert_eq!(origin.is_among(&rows(&[key.into()])), expected, "{uri} in {key}");
+            assert_eq!(origin.has_origin_in(&rows(&[key.into()])), expected, "{uri} in {key}");
         };
         check("https://h/a", "https://h/b", true);
         check("https://h/a", "https://h", true);
@@ -121,7 +121,7 @@ mod tests {
         ) {
             let origin = UriOrigin::of(&uri).expect("a scheme");
             let same = |key: &String| UriOrigin::of(key).expect("a scheme").text == origin.text;
-            prop_assert_eq!(origin.is_among(&rows(&keys)), keys.iter().any(same));
+            prop_assert_eq!(origin.has_origin_in(&rows(&keys)), keys.iter().any(same));
         }
     }
 }

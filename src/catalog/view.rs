@@ -224,7 +224,7 @@ impl RoleView {
 
     fn has_origin(&self, export: &ExportRules, origin: &uri::UriOrigin<'_>) -> bool {
         let listed = |kind: Kind| self.tables[kind.index()].of(&export.name);
-        origin.is_among(listed(Kind::Resource)) || origin.is_among(listed(Kind::Template))
+        origin.has_origin_in(listed(Kind::Resource)) || origin.has_origin_in(listed(Kind::Template))
     }
 }
 

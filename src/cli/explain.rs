@@ -222,7 +222,7 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
     if let Some(problem) = problems.find(|problem| problem.own == item.key) {
         return Some(Statement::bad(StatementTopic::List, format!("it is left out: {problem}")));
     }
-    let withheld = oneshot.app().gateway().withheld();
+    let withheld = oneshot.app().gateway().awaiting_approval();
     if withheld
         .iter()
         .any(|(name, of, own)| name.as_str() == upstream.name && of == kind && **own == *item.key)

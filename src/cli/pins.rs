@@ -15,7 +15,7 @@ use crate::config::Mode;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::pins::{BadLock, Change, Difference, Lock, PINNED};
+use crate::pins::{BadLock, Change, Difference, PINNED, PinFile};
 
 /// Arguments of `weir pins`.
 #[derive(Debug, clap::Args)]
@@ -138,8 +138,8 @@ async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure>
     let only = Some(Vec::new());
     let loaded = args.config.load(&crate::config::Options { only, ..options(true) }).await?;
     let path = &loaded.config.lock_file;
-    let lock =
-        Lock::load(path).map_err(|bad| Failure::NoConfig(format!("{}: {bad}", path.display())))?;
+    let lock = PinFile::load(path)
+        .map_err(|bad| Failure::NoConfig(format!("{}: {bad}", path.display())))?;
     let mut rows = Vec::new();
     for (name, pinned) in lock.unwrap_or_default().upstreams {
         let is_selected = |key: &str| {

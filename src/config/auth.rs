@@ -89,7 +89,7 @@ pub(super) fn warn_of_unused_roles(
     root.warn_names("roles", |role| {
         let is_used = [LOCAL_ROLE, &auth.anonymous_role].contains(&role)
             || clients.iter().any(|client| client.role == role)
-            || providers.iter().any(|provider| provider.tokens.gives(role));
+            || providers.iter().any(|provider| provider.tokens.can_grant(role));
         let remedy = format!("`weir keys add NAME --role {role}` makes a client that has it");
         (!is_used).then(|| ValueError::new("no client has this role", remedy))
     });

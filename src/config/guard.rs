@@ -12,7 +12,7 @@ use crate::guard::{
     ArgumentCheck, BadPattern, GuardRules, HiddenText, RedactionPattern, ResultCheck,
 };
 use crate::mcp::kind::Kind;
-use crate::pins::{Lock, Mode};
+use crate::pins::{Mode, PinFile};
 
 /// Values that both `[guard]` and an upstream's own table can set.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub(super) fn read_guard(t: &TableReader<'_>, inherited: &GuardConfig) -> GuardC
 pub(super) fn read_lock_file(t: &TableReader<'_>, on_disk: bool) -> PathBuf {
     let path = t.read("lock_file", value::text).unwrap_or_else(|| LOCK_FILE.to_owned());
     let path = t.base_folder("lock_file").join(path);
-    if let (true, Err(error)) = (on_disk, Lock::load(&path)) {
+    if let (true, Err(error)) = (on_disk, PinFile::load(&path)) {
         let what = format!("the lock file cannot be used: {error}");
         let remedy = "restore it from version control, or remove it and run `weir pins approve`";
         t.error("lock_file", ValueError::new(what, remedy));
@@ -57,7 +57,7 @@ pub(super) fn warn_of_unapproved(
         return;
     }
     // An unusable file has been reported already.
-    let Ok(lock) = Lock::load(file) else { return };
+    let Ok(lock) = PinFile::load(file) else { return };
     if !lock.unwrap_or_default().upstreams.contains_key(name) {
         let what = "the lock file approves nothing of this upstream, so nothing is served";
         let remedy = format!("look at it with `weir pins diff`, then `weir pins approve {name}`");

@@ -94,7 +94,7 @@ pub(super) fn of_request(
 }
 
 /// Returns the era of a notification or a response, which carry no version of their own.
-pub(super) fn of_other(versions: &Versions, header: Option<&str>) -> Era {
+pub(super) fn of_unversioned(versions: &Versions, header: Option<&str>) -> Era {
     if versions.newest_legacy().is_none() || versions.has_modern() && is_modern_header(header) {
         Era::Modern
     } else {
@@ -146,8 +146,8 @@ mod tests {
         let params = Object::parse(VERSION).expect("an object");
         assert_eq!(of_request(&legacy, "tools/list", &params, Some("2026-07-28")), Era::Legacy);
         assert_eq!(of_request(&modern, "initialize", &Object::new(), None), Era::Modern);
-        assert_eq!(of_other(&modern, None), Era::Modern);
-        assert_eq!(of_other(&legacy, Some("2026-07-28")), Era::Legacy);
+        assert_eq!(of_unversioned(&modern, None), Era::Modern);
+        assert_eq!(of_unversioned(&legacy, Some("2026-07-28")), Era::Legacy);
         assert_eq!(Versions::new([]), None);
     }
 

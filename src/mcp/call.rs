@@ -160,7 +160,7 @@ impl ClientHandle {
     }
 
     /// Creates the handle for all clients of an owner, for transports without sessions.
-    pub fn all_of(owner: QuotaOwner) -> Self {
+    pub fn shared_by(owner: QuotaOwner) -> Self {
         let id = Arc::clone(&owner.name);
         let (gone, tasks, elicitation_completions) = Default::default();
         Self { id, gone, is_shared: true, owner, tasks, elicitation_completions }

@@ -33,14 +33,14 @@ impl Pattern {
     }
 
     /// Whether the pattern matches some text that begins with `prefix`.
-    pub fn may_match_behind(&self, prefix: &str) -> bool {
-        may_match_behind(&self.text, prefix)
+    pub fn may_match_with_prefix(&self, prefix: &str) -> bool {
+        may_match_with_prefix(&self.text, prefix)
     }
 
     /// Whether the pattern may match some spelling of a URI after `prefix`.
     fn may_match_uris_behind(&self, prefix: &str) -> bool {
         let LooseForms { letters, shape } = &self.loose;
-        [&self.text, letters, shape].into_iter().any(|it| may_match_behind(it, prefix))
+        [&self.text, letters, shape].into_iter().any(|it| may_match_with_prefix(it, prefix))
     }
 
     /// Whether the pattern certainly matches every text that begins with `prefix`.
@@ -91,7 +91,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// Whether a pattern matches some text that begins with `prefix`.
-fn may_match_behind(pattern: &str, prefix: &str) -> bool {
+fn may_match_with_prefix(pattern: &str, prefix: &str) -> bool {
     match pattern.split_once('*') {
         Some((head, _)) if head.len() <= prefix.len() => prefix.starts_with(head),
         _ => pattern.starts_with(prefix),
@@ -152,13 +152,13 @@ impl AllowDeny {
     }
 
     /// Whether a deny pattern may match some URI after `prefix`.
-    pub fn may_deny_uris_behind(&self, prefix: &str) -> bool {
+    pub fn may_deny_uris_with_prefix(&self, prefix: &str) -> bool {
         self.deny.iter().any(|pattern| pattern.may_match_uris_behind(prefix))
     }
 
     /// Whether these rules certainly allow every URI after `prefix`.
     pub fn allow_all_uris_behind(&self, prefix: &str) -> bool {
-        !self.may_deny_uris_behind(prefix)
+        !self.may_deny_uris_with_prefix(prefix)
             && self.allow.iter().any(|pattern| pattern.matches_all_behind(prefix))
     }
 

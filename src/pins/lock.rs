@@ -18,7 +18,7 @@ use crate::regular_file;
 
 /// Approvals of all upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lock {
+pub struct PinFile {
     /// Approvals by upstream name.
     pub upstreams: BTreeMap<String, Pinned>,
 }
@@ -53,7 +53,7 @@ pub enum BadLock {
     Content(String),
 }
 
-impl Lock {
+impl PinFile {
     /// Reads a file; `None` if it does not exist.
     pub fn load(path: &Path) -> Result<Option<Self>, BadLock> {
         match regular_file::read(path, MAX_BYTES) {
@@ -67,7 +67,7 @@ impl Lock {
         }
     }
 
-    /// Parses the output of [`Lock::to_text`].
+    /// Parses the output of [`PinFile::to_text`].
     pub fn parse(text: &str) -> Result<Self, BadLock> {
         let bad = |what: String| BadLock::Content(what);
         let file: toml::Table = text.parse().map_err(|error: toml::de::Error| {
@@ -229,7 +229,7 @@ mod tests {
         };
         let wiki = Pinned { instructions: Some(None), ..Pinned::default() };
         let upstreams = [("wiki".to_owned(), wiki), ("hub".to_owned(), hub)];
-        let lock = Lock { upstreams: upstreams.into() };
+        let lock = PinFile { upstreams: upstreams.into() };
         let text = lock.to_text().replace(&digest("x").to_string(), "v1:…");
         insta::assert_snapshot!(text, @r#"
         # The definitions that were approved, each by the hash of all that its server says of it.
@@ -248,12 +248,12 @@ mod tests {
         [upstreams.wiki]
         instructions = "none"
         "#);
-        assert_eq!(Lock::parse(&lock.to_text()).ok(), Some(lock));
+        assert_eq!(PinFile::parse(&lock.to_text()).ok(), Some(lock));
     }
 
     #[test]
     fn what_is_no_lock_is_told_with_its_place() {
-        let told = |text: &str| Lock::parse(text).map(|_| ()).unwrap_err().to_string();
+        let told = |text: &str| PinFile::parse(text).map(|_| ()).unwrap_err().to_string();
         assert_eq!(told(""), "unsupported `version`, expected 1");
         assert_eq!(told("version = 2"), "unsupported `version`, expected 1");
         assert_eq!(told("version = 1\nx = 7"), "no such key: \"x\"");
@@ -267,10 +267,10 @@ mod tests {
     fn a_file_is_written_and_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("weir.lock");
-        assert!(matches!(Lock::load(&path), Ok(None)));
-        let lock = Lock { upstreams: [("hub".to_owned(), Pinned::default())].into() };
+        assert!(matches!(PinFile::load(&path), Ok(None)));
+        let lock = PinFile { upstreams: [("hub".to_owned(), Pinned::default())].into() };
         lock.save(&path).expect("it can be written");
-        assert_eq!(Lock::load(&path).expect("it can be read"), Some(lock.clone()));
+        assert_eq!(PinFile::load(&path).expect("it can be read"), Some(lock.clone()));
         assert!(matches!(lock.save(&folder.path().join("gone/weir.lock")), Err(BadLock::Io(_))));
     }
 
@@ -291,10 +291,10 @@ mod tests {
             (about.uid(), about.gid(), about.mode() & 0o777)
         };
         let before = about();
-        let lock = Lock { upstreams: [("hub".to_owned(), Pinned::default())].into() };
+        let lock = PinFile { upstreams: [("hub".to_owned(), Pinned::default())].into() };
         lock.save(&path).expect("it can be written");
         assert!(path.is_symlink());
-        assert_eq!(Lock::load(&real).expect("it can be read"), Some(lock));
+        assert_eq!(PinFile::load(&real).expect("it can be read"), Some(lock));
         assert_eq!(about(), before);
     }
 
@@ -303,15 +303,15 @@ mod tests {
         fn any_lock_reads_back(keys in prop::collection::btree_set(".{0,12}", 0..6)) {
             let items = keys.iter().map(|key| (key.clone(), digest(key))).collect();
             let hub = Pinned { instructions: None, kinds: [None, Some(items), None] };
-            let lock = Lock { upstreams: [("hub".to_owned(), hub)].into() };
-            prop_assert_eq!(Lock::parse(&lock.to_text()).ok(), Some(lock));
+            let lock = PinFile { upstreams: [("hub".to_owned(), hub)].into() };
+            prop_assert_eq!(PinFile::parse(&lock.to_text()).ok(), Some(lock));
         }
     }
 
     #[test]
     fn a_lock_file_is_a_regular_file_of_bounded_size() {
         let folder = tempfile::tempdir().expect("a folder");
-        let told = |path: &Path| Lock::load(path).expect_err("refused").to_string();
+        let told = |path: &Path| PinFile::load(path).expect_err("refused").to_string();
         assert_eq!(told(folder.path()), "it is a folder, not a regular file");
         let path = folder.path().join("weir.lock");
         let file = std::fs::File::create(&path).expect("made");

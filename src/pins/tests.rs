@@ -261,7 +261,7 @@ fn what_another_writes_meanwhile_stays_approved() {
     let approved = operator.approve(&hub(), Some("b")).expect("written");
     let told: Vec<_> = approved.iter().map(|it| (&*it.key, it.change.clone())).collect();
     assert_eq!(told, [("b", Change::New)]);
-    let lock = Lock::load(&path).expect("readable").expect("it is there");
+    let lock = PinFile::load(&path).expect("readable").expect("it is there");
     let [prompts, tools, _] = &lock.upstreams["hub"].kinds;
     let tools: Vec<_> = tools.iter().flatten().map(|(name, _)| &**name).collect();
     assert_eq!((prompts.as_ref().map(BTreeMap::len), tools), (Some(0), vec!["a", "b", "c"]));

@@ -82,7 +82,7 @@ impl Role {
                 let pattern = pattern.as_str();
                 pattern == "*" || pattern.strip_suffix('*') == Some(&prefix)
             });
-            !denied && rules.allow.iter().any(|pattern| pattern.may_match_behind(&prefix))
+            !denied && rules.allow.iter().any(|pattern| pattern.may_match_with_prefix(&prefix))
         })
     }
 

@@ -68,7 +68,7 @@ pub struct Settings {
 
 impl Settings {
     /// Returns whether a token can give this role.
-    pub fn gives(&self, role: &str) -> bool {
+    pub fn can_grant(&self, role: &str) -> bool {
         let mut given = self.roles.values().chain(&self.default_role);
         given.any(|given| given == role)
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weir::mcp::kind::Kind;
-use weir::pins::Lock;
+use weir::pins::PinFile;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO};
 use crate::client::Client;
@@ -58,7 +58,7 @@ async fn what_changes_is_gone_until_it_is_approved() {
         assert_eq!(reachable(&client).await, ["hub__b"], "{cell}");
         // The new definitions are approved in the lock file; the upstream need not be asked again.
         let before = hub.count("prompts/list");
-        let approved = Lock::load(&lock).expect("it can be read").expect("it is there");
+        let approved = PinFile::load(&lock).expect("it can be read").expect("it is there");
         let mut new = approved.clone();
         let pinned = new.upstreams.get_mut("hub").expect("hub is pinned");
         let prompts = pinned.kinds[0].as_mut().expect("prompts are pinned");

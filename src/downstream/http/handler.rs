@@ -217,7 +217,7 @@ async fn post(
         Message::Request(request) => {
             era::of_request(versions, &request.method, &request.params, version)
         }
-        Message::Notification(_) | Message::Response(_) => era::of_other(versions, version),
+        Message::Notification(_) | Message::Response(_) => era::of_unversioned(versions, version),
     };
     match era {
         Era::Modern => post_modern(state, client, headers, message, gone).await,
@@ -328,7 +328,7 @@ async fn post_batch(
     text: &Bytes,
 ) -> HttpResponse {
     // If batches do not exist in this revision, the era of their messages does not matter.
-    if era::of_other(&state.settings.versions, version_header(headers)) == Era::Modern {
+    if era::of_unversioned(&state.settings.versions, version_header(headers)) == Era::Modern {
         return response_body::json(ClientResponse::refused(None, &batch::batches_removed()));
     }
     let session = match session(state, client, headers) {
@@ -408,7 +408,7 @@ async fn get(
     headers: &HeaderMap,
     gone: BoxFuture<'static, ()>,
 ) -> HttpResponse {
-    if era::of_other(&state.settings.versions, version_header(headers)) == Era::Modern {
+    if era::of_unversioned(&state.settings.versions, version_header(headers)) == Era::Modern {
         return response_body::wrong_method("POST");
     }
     if let Err((status, text)) = head::check_get(headers) {
@@ -429,7 +429,7 @@ async fn get(
 
 /// Ends a legacy session.
 fn delete(state: &ServerState, client: &ClientContext, headers: &HeaderMap) -> HttpResponse {
-    if era::of_other(&state.settings.versions, version_header(headers)) == Era::Modern {
+    if era::of_unversioned(&state.settings.versions, version_header(headers)) == Era::Modern {
         return response_body::wrong_method("POST");
     }
     match session(state, client, headers) {
