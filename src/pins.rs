@@ -5,9 +5,9 @@
 //! instructions, and compares lists with the approved digests. It filters lists before they reach
 //! the catalog ([`Pins::filter_approved`]), so that no later code can omit the check.
 //!
-//! Approved digests are stored in a [`PinFile`] file. In mode `enforce`, an upstream's first list of a
-//! kind is approved and written there; in `locked` only the operator writes. A first list is not
-//! served before it is in the file, so that trust survives a restart.
+//! Approved digests are stored in a [`PinFile`] file. In mode `enforce`, an upstream's first list
+//! of a kind is approved and written there; in `locked` only the operator writes. A first list is
+//! not served before it is in the file, so that trust survives a restart.
 //!
 //! Invariants: in these two modes, whatever leaves [`Pins::filter_approved`] has a digest that is
 //! approved at that moment. An unreadable lock file approves nothing new, and earlier approvals
