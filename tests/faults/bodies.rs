@@ -124,7 +124,8 @@ async fn g11_large_bodies_at_once_hold_little_and_leave_others_their_share() {
         assert!(during <= MOST_DURING, "{what}: {during} bytes more in use");
         until("memory is given back", || weir.resources().resident_bytes <= before + MOST_AFTER)
             .await;
-        let more = Duration::from_millis(if by_night() { 60 } else { 1_200 });
+        // A build without optimization takes half a second for such a body.
+        let more = Duration::from_millis(if by_night() { 150 } else { 3_000 });
         assert!(beside[1] <= 4 * alone[1] + more, "{what}: {beside:?} beside, {alone:?} without");
     }
 }
