@@ -95,20 +95,20 @@ mod tests {
         let state = folder.path().join("state");
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(find(&state, "/a"), None);
-        let told = publish(&state, "/a", address(1)).expect("told");
+        let published = publish(&state, "/a", address(1)).expect("published");
         let process = std::process::id();
         let at = |port| Some(AdminEndpointFile { address: address(port), process });
         assert_eq!((find(&state, "/a"), find(&state, "/b")), (at(1), None));
-        let again = publish(&state, "/a", address(2)).expect("told");
+        let again = publish(&state, "/a", address(2)).expect("published");
         assert_eq!(find(&state, "/a"), at(2));
-        drop((told, again));
+        drop((published, again));
         assert_eq!(find(&state, "/a"), None);
 
-        let told = publish(&state, "/a", address(3)).expect("told");
+        let published = publish(&state, "/a", address(3)).expect("published");
         let path = path(&state, "/a");
         let other = r#"{"address":"127.0.0.1:4","process":1}"#;
         fs::write(&path, other).expect("written");
-        drop(told);
+        drop(published);
         assert_eq!(find(&state, "/a").expect("it is another's").process, 1);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
         assert_eq!(find(&state, "/a"), None, "others may have written it");

@@ -471,14 +471,14 @@ transport = "sse"
 
     #[test]
     fn what_clients_are_told_of_the_providers_is_what_they_can_reach() {
-        let told = format!("{:?}", protected_resource(&config()).expect("there is a provider"));
+        let shown = format!("{:?}", protected_resource(&config()).expect("there is a provider"));
         for part in [
             r#"\"resource\":\"https://mcp.lan/weir/x\",\"authorization_servers\":[\"https://id.lan/a/\"]"#,
             r#"\"scopes_supported\":[\"s1\",\"s2\"]"#,
             r#"url: "https://mcp.lan/.well-known/oauth-protected-resource/weir/x""#,
             r#"scope: "s2""#,
         ] {
-            assert!(told.contains(part), "{part} in {told}");
+            assert!(shown.contains(part), "{part} in {shown}");
         }
         assert!(protected_resource(&config::Config::default()).is_none());
     }

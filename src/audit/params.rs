@@ -52,13 +52,13 @@ mod tests {
     fn arguments_are_told_as_it_is_chosen() {
         let params = Object::parse(r#"{"name":"x","arguments":{"b":"hunter2", "\u0061":1e400}}"#)
             .expect("an object");
-        let told = |choice| arguments(choice, "tools/call", &params);
-        assert_eq!(told(Arguments::None), None);
-        assert_eq!(told(Arguments::Names).as_deref(), Some(r#"["b","a"]"#));
-        let hash = told(Arguments::Hash).expect("a hash");
+        let written = |choice| arguments(choice, "tools/call", &params);
+        assert_eq!(written(Arguments::None), None);
+        assert_eq!(written(Arguments::Names).as_deref(), Some(r#"["b","a"]"#));
+        let hash = written(Arguments::Hash).expect("a hash");
         assert!(hash.starts_with("\"sha256:") && hash.len() == 73, "{hash}");
         let full = r#""{\"b\":\"hunter2\", \"\\u0061\":1e400}""#;
-        assert_eq!(told(Arguments::Full).as_deref(), Some(full));
+        assert_eq!(written(Arguments::Full).as_deref(), Some(full));
         assert_eq!(arguments(Arguments::Full, "resources/read", &params), None);
         let none = Object::new();
         assert_eq!(arguments(Arguments::Names, "tools/call", &none), None);
@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn of_long_arguments_the_beginning_is_told() {
         let params = Object::parse(format!(r#"{{"arguments":{{"a":"{}"}}}}"#, "x".repeat(20_000)));
-        let told = arguments(Arguments::Full, "tools/call", &params.expect("an object"));
-        let told = told.expect("text");
+        let written = arguments(Arguments::Full, "tools/call", &params.expect("an object"));
+        let written = written.expect("text");
         assert!(
-            told.len() < MAX_ARGUMENTS_BYTES + 40 && told.ends_with(" bytes more)\""),
-            "{told}"
+            written.len() < MAX_ARGUMENTS_BYTES + 40 && written.ends_with(" bytes more)\""),
+            "{written}"
         );
     }
 
@@ -79,8 +79,9 @@ mod tests {
     fn the_names_of_many_arguments_have_a_bound() {
         let members: Vec<_> = (0..500).map(|at| format!("\"argument-{at}\":0")).collect();
         let text = format!(r#"{{"arguments":{{{}}}}}"#, members.join(","));
-        let told = arguments(Arguments::Names, "prompts/get", &Object::parse(text).expect("one"));
-        let told = told.expect("names");
-        assert!(told.len() < MAX_FIELD_BYTES + 40 && told.ends_with("more)\"]"), "{told}");
+        let written =
+            arguments(Arguments::Names, "prompts/get", &Object::parse(text).expect("one"));
+        let written = written.expect("names");
+        assert!(written.len() < MAX_FIELD_BYTES + 40 && written.ends_with("more)\"]"), "{written}");
     }
 }

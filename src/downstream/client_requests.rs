@@ -2,7 +2,7 @@
 //!
 //! A request is sent on the stream of the call that it belongs to, under an id of its own. The
 //! response arrives like any other message and completes the request once. A response that is late,
-//! arrives twice, or answers no request of this session is dropped.
+//! arrives twice, or answers no open request of its session is dropped.
 //!
 //! Invariants: a session has a bounded number of open requests; a request whose call has ended is
 //! cancelled.

@@ -68,7 +68,7 @@ pub(super) struct OutboundQueue {
     queue_budget: QueueBudget,
 }
 
-/// Byte limits of queued responses: of this session, and of all clients together.
+/// Byte limits of queued responses: of one stream session, and of all clients together.
 #[derive(Clone)]
 struct QueueBudget {
     session_bytes: Arc<Semaphore>,

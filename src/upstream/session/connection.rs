@@ -164,7 +164,7 @@ pub(crate) struct McpSession {
     transport: Transport,
     dialect: Dialect,
     dispatcher: Arc<Dispatcher>,
-    /// Scope of the task ids of this session.
+    /// Scope in which the task ids of the connection are valid.
     pub(crate) scope: TaskScope,
     /// Topics whose changes the server announces.
     pub(crate) announced_topics: [bool; 3],
