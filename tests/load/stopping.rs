@@ -111,7 +111,7 @@ async fn f80_f91_a_second_signal_ends_it_at_once_and_more_of_them_change_nothing
         }]);
         server.has_under_way(1).await;
         gateway.signal(Signal::TERM);
-        gateway.wait_for_log("stopping");
+        gateway.wait_for_log("shutting down");
         let signalled_at = Instant::now();
         for round in 1..signals {
             gateway.signal(if round % 2 == 0 { Signal::INT } else { Signal::TERM });
@@ -133,7 +133,7 @@ async fn f80_it_goes_on_for_a_moment_if_it_was_told_to() {
     let mut gateway = Gateway::start(server.address, "shutdown_delay = \"500ms\"");
     let begin = Instant::now();
     gateway.signal(Signal::TERM);
-    gateway.wait_for_log("about to stop");
+    gateway.wait_for_log("shutdown announced");
     let mut nonce = 0;
     while begin.elapsed() < Duration::from_millis(400) {
         let mut client = Client::connect(gateway.address).await.expect("it listens");
