@@ -7,11 +7,12 @@
 //! files again.
 //!
 //! Invariants: each event is written once, or counted as lost, and the count is written. An entry
-//! is one line of JSON whatever clients send, and each of its members is bounded. Refused strangers
-//! cannot flood the log. Only the writer waits for a disk, and [`AuditEvent::admit`], which waits
-//! for the writer. Where the log is mandatory ([`OnError::Refuse`]), no request goes to an upstream
-//! before its line is in the file, and a request that Weir answers itself, like a list, reserves
-//! its place in the queue first. A log that is off costs nothing.
+//! is one line of JSON whatever clients send, and each of its members is bounded. Refusals of
+//! unauthenticated clients cannot flood the log. Only the writer waits for a disk, and
+//! [`AuditEvent::before_sending`], which waits for the writer. Where the log is mandatory
+//! ([`OnError::Refuse`]), no request goes to an upstream before its line is in the file, and a
+//! request that Weir answers itself, like a list, reserves its place in the queue first. A log that
+//! is off costs nothing.
 //!
 //! Decision: docs/decisions/0021-audit.md
 
@@ -121,7 +122,7 @@ struct Shared {
 struct AuditCounts {
     /// Entries that could not be written.
     lost: AtomicU64,
-    /// Refusals of strangers that exceeded the rate limit.
+    /// Refusals of unauthenticated clients that exceeded the rate limit.
     left_out: AtomicU64,
     /// Parts of either that an entry has reported.
     lost_reported: AtomicU64,
@@ -189,7 +190,7 @@ impl Audit {
 pub struct State {
     /// Entries that could not be written, since the start.
     pub lost: u64,
-    /// Refusals of strangers that exceeded the rate limit, since the start.
+    /// Refusals of unauthenticated clients that exceeded the rate limit, since the start.
     pub omitted: u64,
     /// True if the last attempt to write failed.
     pub is_failing: bool,
@@ -241,7 +242,7 @@ impl Shared {
     }
 }
 
-/// Token bucket that limits how many refusals of strangers are written.
+/// Token bucket that limits how many refusals of unauthenticated clients are written.
 struct RefusalRate {
     tokens: f64,
     at: Instant,
@@ -268,7 +269,7 @@ impl RefusalRate {
 const QUEUE: usize = 4_096;
 /// Time that a request waits for its queue permit and for its line, where the log is mandatory.
 const MANDATORY_WAIT: Duration = Duration::from_secs(2);
-/// Refusals of strangers that are written at once, and per second after that.
+/// Refusals of unauthenticated clients that are written at once, and per second after that.
 const REFUSAL_BURST: f64 = 100.0;
 const REFUSALS_PER_SECOND: f64 = 10.0;
 

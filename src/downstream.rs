@@ -136,7 +136,7 @@ pub struct ServerState {
     streams: Arc<StreamLimiter>,
     concurrency: Arc<ConcurrencyLimiter>,
     /// Tracker of all tasks of this module, so that a drain can wait for them.
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     /// Shutdown token: no new requests, streams end, calls that a client waits for continue.
     stop: CancellationToken,
     /// True once another process serves the same address.
@@ -167,7 +167,7 @@ impl ServerState {
             connections: Arc::default(),
             streams,
             concurrency,
-            tasks,
+            tracker: tasks,
             stop,
             has_successor,
         }
@@ -191,7 +191,7 @@ impl ServerState {
             connections: Arc::clone(&self.connections),
             streams: Arc::clone(&self.streams),
             concurrency: Arc::clone(&self.concurrency),
-            tasks: self.tasks.clone(),
+            tracker: self.tracker.clone(),
             stop: self.stop.clone(),
             has_successor: Arc::clone(&self.has_successor),
         }

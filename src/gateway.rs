@@ -78,7 +78,7 @@ pub struct Gateway {
     /// Calls that wait for input of modern clients.
     suspended: SuspendedRequests<SuspendedRequest>,
     task_handles: Arc<TaskHandleCodec>,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     stop: CancellationToken,
     metrics: Arc<GatewayMetrics>,
 }
@@ -108,7 +108,7 @@ pub struct ClientContext {
     /// Whether rate limits apply.
     is_limited: bool,
     /// The audit event of its request.
-    record: AuditEvent,
+    audit_event: AuditEvent,
 }
 
 /// Page of a merged list, independent of the revision.
@@ -142,7 +142,7 @@ impl Gateway {
             startup: StartupBarrier::new(),
             suspended: SuspendedRequests::new(),
             task_handles: Arc::new(TaskHandleCodec::new()),
-            tasks: tasks.clone(),
+            tracker: tasks.clone(),
             stop: stop.clone(),
             metrics: Arc::default(),
         });
@@ -292,7 +292,7 @@ impl ClientContext {
         form: DefinitionForm,
     ) -> Result<ListPage, Error> {
         let unreadable = |_| Error::Request("Invalid cursor".to_owned());
-        self.record.set_kind(kind);
+        self.audit_event.set_kind(kind);
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
         self.wait_for_startup().await;
         let page = self.view().page(kind, after.as_ref(), form);
@@ -347,14 +347,14 @@ impl ClientContext {
     ) -> Result<RequestOutcome, Error> {
         let completion = self.completion(target, &request)?;
         let guard = &self.config.inspectors.guard;
-        let checked = guard.admit(
+        let checked = guard.check_request(
             &target.upstream,
             request.method,
             target.prompt_arguments.as_ref(),
             &request.params,
         );
         checked.map_err(|bad| {
-            self.record.set_refused_by(GUARD);
+            self.audit_event.set_refused_by(GUARD);
             self.gateway.metrics.refused(RefusalReason::Guard);
             Error::Request(bad.to_string())
         })?;
@@ -409,7 +409,7 @@ impl ClientContext {
             self.config.inspectors.guard.inspector(name, call.method, target.kind, &target.key);
         let upstream = self.config.upstream(name);
         let with_context =
-            |inspector| Box::new((inspector, self.record.clone(), upstream.response_limit()));
+            |inspector| Box::new((inspector, self.audit_event.clone(), upstream.response_limit()));
         let checks = inspector.map(with_context);
         let timer = self.gateway.metrics.begin_call(call.method);
         let outcome = upstream.call(call).await;

@@ -191,7 +191,7 @@ impl Guard {
 
     /// Checks a request before it goes to the item's upstream. `declared` are the arguments that a
     /// prompt declares.
-    pub fn admit(
+    pub fn check_request(
         &self,
         upstream: &UpstreamName,
         method: Method,
@@ -323,7 +323,7 @@ impl ResponseInspector {
         };
         let (new, findings) = self.evaluate(&text, Some(read.as_ref()))?;
         let body = match (new, read) {
-            (Some(new), _) => Payload::unread(new),
+            (Some(new), _) => Payload::from_text(new),
             (None, Ok(object)) => Payload::Parsed(object),
             (None, Err(_)) => Payload::Complete(text),
         };

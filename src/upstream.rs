@@ -140,7 +140,7 @@ impl Settings {
                 let everything = CallContext {
                     features: ClientFeatures::ALL,
                     capabilities: Bytes::from_static(capabilities::OWN.as_bytes()),
-                    ..CallContext::plain(Revision::NEWEST_LEGACY)
+                    ..CallContext::without_features(Revision::NEWEST_LEGACY)
                 };
                 declared_capabilities(&everything)
             }

@@ -31,7 +31,7 @@ use super::{Admin, handler};
 pub async fn serve(
     listener: TcpListener,
     admin: Arc<Admin>,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     stop: CancellationToken,
 ) {
     let (connections, spare_descriptor) = (Connections::default(), SpareDescriptor::new());
@@ -46,7 +46,7 @@ pub async fn serve(
                 let connection = connections.open(peer.ip().to_canonical());
                 let (admin, stop, spare_descriptor) =
                     (Arc::clone(&admin), stop.clone(), spare_descriptor.clone());
-                tasks.spawn(async move {
+                tracker.spawn(async move {
                     tokio::select! {
                         biased;
                         () = serve_connection(admin, stream, &connection, &stop) => {}

@@ -185,7 +185,7 @@ impl MetricsSnapshot {
                 ("weir_audit_lost", "Audit entries that could not be written", audit.lost),
                 (
                     "weir_audit_left_out",
-                    "Refusals of strangers that exceeded the rate limit of the audit log",
+                    "Refusals of unauthenticated clients that exceeded the rate limit of the audit log",
                     audit.left_out,
                 ),
             ] {

@@ -169,7 +169,7 @@ pub struct LimitStatus {
 pub struct AuditStatus {
     /// Entries that could not be written.
     pub lost: u64,
-    /// Refusals of strangers that exceeded the rate limit of the log.
+    /// Refusals of unauthenticated clients that exceeded the rate limit of the log.
     pub left_out: u64,
     /// True if the last attempt to write failed.
     pub failing: bool,

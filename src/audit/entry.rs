@@ -36,7 +36,7 @@ pub enum AuditEntry {
     Stopped,
     /// This number of entries could not be written.
     Lost(u64),
-    /// This number of refusals of strangers was not written.
+    /// This number of refusals of unauthenticated clients was not written.
     LeftOut(u64),
 }
 
@@ -200,7 +200,8 @@ impl AuditOutcome {
 }
 
 impl AuditEntry {
-    /// Returns whether the entry is about a stranger, or about a refusal before a method was known.
+    /// Returns whether the entry is about an unauthenticated client, or about a refusal before a
+    /// method was known.
     pub(super) fn is_unauthenticated_refusal(&self) -> bool {
         let Self::Request(details) = self else { return false };
         let is_refused =

@@ -250,16 +250,16 @@ impl AuditEvent {
 
     /// Records that the request is about to go to an upstream. Where the log is mandatory, waits
     /// until an entry that says so is in the file.
-    pub async fn admit(&self) -> Result<(), AuditUnavailable> {
+    pub async fn before_sending(&self) -> Result<(), AuditUnavailable> {
         self.builder(|builder| builder.is_sent = true);
-        let admitted = self.write_admitted().await;
+        let admitted = self.write_sending().await;
         if admitted.is_err() {
             self.builder(|builder| builder.is_sent = false);
         }
         admitted
     }
 
-    async fn write_admitted(&self) -> Result<(), AuditUnavailable> {
+    async fn write_sending(&self) -> Result<(), AuditUnavailable> {
         let Some(event) = self.must() else { return Ok(()) };
         if event.audit.is_failing() {
             return Err(AuditUnavailable);

@@ -12,7 +12,7 @@ use crate::json::Object;
 /// A log that is written.
 struct RunningLog {
     audit: Audit,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     stop: CancellationToken,
     path: PathBuf,
 }
@@ -33,7 +33,7 @@ impl RunningLog {
         let (audit, writer) = Audit::open(settings).expect("opened");
         let (tasks, stop, path) = (TaskTracker::new(), CancellationToken::new(), writer.path());
         tasks.spawn(writer.run(stop.clone()));
-        Self { audit, tasks, stop, path }
+        Self { audit, tracker: tasks, stop, path }
     }
 
     fn event(&self, client: &str, method: &str) -> AuditEvent {
@@ -46,8 +46,8 @@ impl RunningLog {
     async fn close(self) -> PathBuf {
         drop(self.audit);
         self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.tracker.close();
+        self.tracker.wait().await;
         self.path
     }
 }
@@ -220,7 +220,7 @@ async fn where_nothing_can_be_written_it_is_refused_or_counted() {
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     tasks.spawn(writer.run(stop.clone()));
     let event = audit.begin(TransportKind::Stdio, None);
-    assert_eq!((event.reserve().await, event.admit().await), (Ok(()), Ok(())));
+    assert_eq!((event.reserve().await, event.before_sending().await), (Ok(()), Ok(())));
     drop(event);
     stop.cancel();
 
@@ -229,7 +229,7 @@ async fn where_nothing_can_be_written_it_is_refused_or_counted() {
     tasks.spawn(writer.run(stop.clone()));
     let event = audit.begin(TransportKind::Stdio, None);
     assert_eq!(event.reserve().await, Ok(()), "nobody has tried yet");
-    assert_eq!(event.admit().await, Err(AuditUnavailable));
+    assert_eq!(event.before_sending().await, Err(AuditUnavailable));
     assert_eq!(event.begin_next().reserve().await, Err(AuditUnavailable));
     drop(event);
     stop.cancel();
@@ -244,18 +244,18 @@ async fn writing_goes_on_once_there_is_room_again() {
     let refusing = Settings { on_error: OnError::Refuse, ..settings(&path) };
     let log = RunningLog::open(&refusing);
     let event = log.event("ann", "tools/call");
-    assert_eq!(event.admit().await, Ok(()));
+    assert_eq!(event.before_sending().await, Ok(()));
     event.end(OK);
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Without the folder there is no file to write to.
     fs::rename(folder.path().join("logs"), folder.path().join("gone")).expect("moved");
     let event = log.event("bob", "tools/call");
-    assert_eq!(event.admit().await, Err(AuditUnavailable));
+    assert_eq!(event.before_sending().await, Err(AuditUnavailable));
     event.end(UNAUTHORIZED);
     fs::create_dir(folder.path().join("logs")).expect("made");
     tokio::time::sleep(Duration::from_secs(1)).await;
     let event = log.event("eve", "tools/call");
-    assert_eq!(event.admit().await, Ok(()));
+    assert_eq!(event.before_sending().await, Ok(()));
     event.end(OK);
     log.close().await;
     let events = member_values(&path, &["event", "client", "outcome", "request"]);

@@ -25,7 +25,7 @@ use crate::config::owner_of;
 use crate::gateway::ClientContext;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use report::{Explanation, Finding, Statement, StatementTopic, Visibility};
+use report::{ExplainedItem, Explanation, Statement, StatementTopic, Visibility};
 use search::{SearchHit, search};
 
 /// Arguments of `weir explain`.
@@ -68,7 +68,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         &args.query,
         UpstreamSelection::Matching(kind, &args.name),
         async |oneshot| {
-            let mut findings = findings(oneshot, &args, kind).await;
+            let mut findings = explained_items(oneshot, &args, kind).await;
             let mut live_state = live::LiveState::new(oneshot);
             for finding in &mut findings {
                 live_state.add_running_state(finding).await;
@@ -77,7 +77,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
                 }
             }
             let (name, client) = (args.name.clone(), args.query.client.clone());
-            let explanation = Explanation { name, client, findings };
+            let explanation = Explanation { name, client, items: findings };
             output::print(|out| match args.query.json {
                 true => {
                     let json = explanation.to_json();
@@ -92,7 +92,11 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     .await
 }
 
-async fn findings(oneshot: &OneShotGateway, args: &Args, kind: Option<Kind>) -> Vec<Finding> {
+async fn explained_items(
+    oneshot: &OneShotGateway,
+    args: &Args,
+    kind: Option<Kind>,
+) -> Vec<ExplainedItem> {
     let config = oneshot.config();
     let viewers = viewers(oneshot, args);
     let meant = NameMeaning::classify(config, kind, &args.name);
@@ -106,7 +110,13 @@ async fn findings(oneshot: &OneShotGateway, args: &Args, kind: Option<Kind>) -> 
     let name = upstream.map(|it| it.name.clone());
     if let Some(off) = upstream.filter(|upstream| !upstream.enabled) {
         let statements = vec![search::disabled_statement(config, off)];
-        return vec![Finding { kind, upstream: name, own, statements, ..Finding::default() }];
+        return vec![ExplainedItem {
+            kind,
+            upstream: name,
+            own,
+            statements,
+            ..ExplainedItem::default()
+        }];
     }
     if let NameMeaning::Upstream(it) = meant {
         return vec![upstream::finding(oneshot, &it.name, &viewers)];
@@ -121,7 +131,7 @@ async fn findings(oneshot: &OneShotGateway, args: &Args, kind: Option<Kind>) -> 
     };
     let uri = uri.filter(|_| kind.is_none_or(|kind| kind == Kind::Resource));
     let mut findings: Vec<_> =
-        found.items.iter().map(|hit| finding(oneshot, hit, &viewers)).collect();
+        found.items.iter().map(|hit| explain_item(oneshot, hit, &viewers)).collect();
     match uri {
         Some(uri) if findings.is_empty() => {
             let nothing = found.not_found_statements(&args.name, kind);
@@ -132,7 +142,13 @@ async fn findings(oneshot: &OneShotGateway, args: &Args, kind: Option<Kind>) -> 
         }
         None if findings.is_empty() => {
             let statements = found.not_found_statements(&args.name, kind);
-            findings.push(Finding { kind, upstream: name, own, statements, ..Finding::default() });
+            findings.push(ExplainedItem {
+                kind,
+                upstream: name,
+                own,
+                statements,
+                ..ExplainedItem::default()
+            });
         }
         _ => {}
     }
@@ -179,7 +195,11 @@ fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
 }
 
 /// Explains an item that an upstream lists.
-fn finding(oneshot: &OneShotGateway, hit: &SearchHit<'_>, viewers: &[ExplainAs]) -> Finding {
+fn explain_item(
+    oneshot: &OneShotGateway,
+    hit: &SearchHit<'_>,
+    viewers: &[ExplainAs],
+) -> ExplainedItem {
     let SearchHit { upstream, kind, item, key, state } = hit;
     let config = oneshot.config();
     let exports = reasons::export_rule(config, upstream, *kind, &item.key);
@@ -202,7 +222,7 @@ fn finding(oneshot: &OneShotGateway, hit: &SearchHit<'_>, viewers: &[ExplainAs])
     let (kind, own) = (Some(*kind), Some(item.key.to_string()));
     let (name, key) = (Some(upstream.name.clone()), Some(key.to_string()));
     let mut finding =
-        Finding { kind, upstream: name, own, key, statements, visibilities: Vec::new() };
+        ExplainedItem { kind, upstream: name, own, key, statements, visibilities: Vec::new() };
     // If no client can see the item, roles explain nothing, unless `--as` names a client.
     let is_open = finding.is_open();
     let viewers = viewers.iter().filter(|viewer| is_open || viewer.client.is_some());

@@ -75,14 +75,14 @@ pub(super) fn serve(
     buffer_limit: &BufferLimit,
     finish: impl FnOnce(Bytes) -> Result<Bytes, ErrorResponse> + Send + 'static,
 ) -> impl Future<Output = Option<ClientResponse>> + Send + 'static {
-    client.record().discard();
+    client.audit_event().discard();
     let mut pending: Vec<BoxFuture<'static, BatchResponse>> = Vec::new();
     for message in messages {
         match message {
             Ok(Message::Request(request)) => {
                 let id = request.id.clone();
-                let client = client.with_record(child_event(client));
-                let record = client.record().clone();
+                let client = client.with_audit_event(child_event(client));
+                let audit_event = client.audit_event().clone();
                 let call = legacy::serve(
                     &client,
                     peer,
@@ -91,7 +91,7 @@ pub(super) fn serve(
                     buffer_limit,
                     ResponseMode::Batched,
                 );
-                pending.push(async move { (Some(id), call.response.await, record) }.boxed());
+                pending.push(async move { (Some(id), call.response.await, audit_event) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
                 if &*notification.method == "notifications/cancelled" {
@@ -103,8 +103,8 @@ pub(super) fn serve(
                 if let Some(response) = invalid.as_error_response() {
                     peer.client_requests.complete(response);
                 }
-                let (record, response) = (child_event(client), ClientResponse::from(invalid));
-                pending.push(future::ready((None, Some(response), record)).boxed());
+                let (audit_event, response) = (child_event(client), ClientResponse::from(invalid));
+                pending.push(future::ready((None, Some(response), audit_event)).boxed());
             }
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn serve(
         let mut reservation = GrowingReservation::new(&buffer_limit.budget);
         let mut responses = stream::iter(pending).buffer_unordered(BATCH_WIDTH);
         let (mut all, mut records) = (Vec::new(), Vec::new());
-        while let Some((id, response, record)) = responses.next().await {
+        while let Some((id, response, audit_event)) = responses.next().await {
             let Some(response) = response else { continue };
             let remaining = max_reply.saturating_sub(all.len());
             let response = match &response.text {
@@ -133,8 +133,10 @@ pub(super) fn serve(
                     ClientResponse::refused(id.as_ref(), &refused)
                 }
             };
-            let ResponseBody::Whole(text) = finish_event(&record, response).text else { continue };
-            records.push(record);
+            let ResponseBody::Whole(text) = finish_event(&audit_event, response).text else {
+                continue;
+            };
+            records.push(audit_event);
             all.push(if all.is_empty() { b'[' } else { b',' });
             all.extend_from_slice(&text);
         }
@@ -147,8 +149,8 @@ pub(super) fn serve(
         let text = match finish(all.into()) {
             Ok(text) => text,
             Err(refused) => {
-                for record in &records {
-                    finish_event(record, ClientResponse::refused(None, &refused));
+                for audit_event in &records {
+                    finish_event(audit_event, ClientResponse::refused(None, &refused));
                 }
                 jsonrpc::write_error(None, &refused.error.to_bytes())
             }
@@ -163,9 +165,9 @@ type BatchResponse = (Option<Id>, Option<ClientResponse>, AuditEvent);
 
 /// Returns an audit event for one message, which ends when the batch is written.
 fn child_event(client: &ClientContext) -> AuditEvent {
-    let record = client.record().begin_next();
-    record.defer_end(true);
-    record
+    let audit_event = client.audit_event().begin_next();
+    audit_event.defer_end(true);
+    audit_event
 }
 
 /// Error: batches do not exist in this revision.

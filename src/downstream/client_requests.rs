@@ -19,7 +19,7 @@ use crate::downstream::response::call_stream::{CallMessages, CallSender};
 use crate::downstream::response::results;
 use crate::gateway::SuspendedRequest;
 use crate::json::{self, Object};
-use crate::jsonrpc::pending::{PendingReply, PendingRequests};
+use crate::jsonrpc::pending::{PendingRequests, PendingResponse};
 use crate::jsonrpc::{self, Id, Response, ResponsePayload, code};
 use crate::mcp::input_request::{ClientFeatures, ELICITATION_ID, InputRequest, InputResponse};
 use crate::mcp::revision::Revision;
@@ -44,7 +44,7 @@ pub(super) struct ClientRequester {
 
 /// One open request; cancelled if it is dropped without a response.
 struct PendingClientRequest<'a> {
-    pending: PendingReply<ResponsePayload, ()>,
+    pending: PendingResponse<ResponsePayload, ()>,
     sender: &'a CallSender,
     stop: &'a CancellationToken,
 }

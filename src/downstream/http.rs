@@ -3,8 +3,8 @@
 //! Invariants: an inactive connection is closed after a bounded time in every phase; at shutdown,
 //! requests in progress are finished and no new one begins. Requests are handled in `handler`.
 
-pub(super) mod admission;
 mod audit_event;
+pub(super) mod call_limits;
 pub mod connection;
 mod detach;
 mod handler;

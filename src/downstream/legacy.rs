@@ -165,7 +165,7 @@ pub(super) fn serve(
     mode: ResponseMode,
 ) -> ResponseFuture {
     let Request { id, method, mut params, bytes } = request;
-    let record = client.record().clone();
+    let record = client.audit_event().clone();
     record.set_request(peer.revision, &method, &params);
     record.set_bytes_in(bytes);
     let timing = client.timing(&method);
@@ -216,11 +216,11 @@ pub(super) fn serve(
                     }
                 };
                 match (mode, response) {
-                    (ResponseMode::OwnStream, Ok(response)) => Ok(response.holding(permit)),
+                    (ResponseMode::OwnStream, Ok(response)) => Ok(response.with_permit(permit)),
                     // On a shared stream the response may stay queued for long, so the permit is
                     // not kept for it.
                     (ResponseMode::SharedStream | ResponseMode::Batched, Ok(response)) => {
-                        Ok(response.whole(&id, &allowed).await)
+                        Ok(response.collect(&id, &allowed).await)
                     }
                     (_, Err(refused)) => Err(refused),
                 }
@@ -539,7 +539,7 @@ mod tests {
             (Era::Modern, r#"{"resultType":"task"}"#, Err(-32603)),
             (Era::Modern, "[]", Err(-32603)),
         ] {
-            let outcome = ResponseOutcome::Result(Payload::part(result.into(), None));
+            let outcome = ResponseOutcome::Result(Payload::from_part(result.into(), None));
             let (upstreams, allowed) = (
                 UpstreamResponse { era, scope: None, outcome },
                 BufferLimit::without_budget(1_000),

@@ -143,7 +143,7 @@ pub(super) fn serve(
 ) -> ResponseKind {
     let ValidatedRequest { request, revision, meta, capabilities, param_headers } = validated;
     let Request { id, method, params, bytes } = request;
-    let record = client.record().clone();
+    let record = client.audit_event().clone();
     record.set_request(revision, &method, &params);
     record.set_bytes_in(bytes);
     let timing = client.timing(&method);
@@ -210,7 +210,7 @@ pub(super) fn serve(
                 let capabilities = &capabilities;
                 handle(&client, &permit, context, capabilities, &id, &method, params, &allowed)
                     .await
-                    .map(|response| response.holding(permit))
+                    .map(|response| response.with_permit(permit))
             }
             Err(fault) => Err(refuse(&fault)),
         };
@@ -218,7 +218,7 @@ pub(super) fn serve(
         let response = match mode {
             ResponseMode::OwnStream => response,
             ResponseMode::SharedStream | ResponseMode::Batched => {
-                response.whole(&id, &allowed).await
+                response.collect(&id, &allowed).await
             }
         };
         Some(finish_request(&record, timing, response))

@@ -130,7 +130,7 @@ impl ClientResponse {
     }
 
     /// Buffers the whole response; an error if the stream breaks or the buffer limit is reached.
-    pub(super) async fn whole(self, id: &Id, allowed: &BufferLimit) -> Self {
+    pub(super) async fn collect(self, id: &Id, allowed: &BufferLimit) -> Self {
         let Self { status, retry_after, failure, text } = self;
         let collected = match text {
             ResponseBody::Whole(text) => Ok(text),
@@ -146,7 +146,7 @@ impl ClientResponse {
     }
 
     /// Keeps the rate limiter's permit until the response is written.
-    pub(super) fn holding(self, permit: Permit) -> Self {
+    pub(super) fn with_permit(self, permit: Permit) -> Self {
         if !permit.holds_slots() {
             return self;
         }
@@ -160,7 +160,7 @@ impl ClientResponse {
                 Bytes::from_owner(TextWithPermit { text, _permit: permit }),
             ]),
             ResponseBody::Arriving(head, pieces) => {
-                ResponseBody::Arriving(head, holding(permit, pieces))
+                ResponseBody::Arriving(head, keep_until_end(permit, pieces))
             }
         };
         Self { text, ..self }
@@ -183,7 +183,7 @@ impl ClientResponse {
 }
 
 /// Keeps a value alive until the stream ends or is dropped.
-pub(super) fn holding(
+pub(super) fn keep_until_end(
     what: impl Send + 'static,
     pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
 ) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {

@@ -332,7 +332,8 @@ impl SessionGuard {
 
     /// Replaces the standalone stream. The newest stream wins: the older one may belong to a
     /// connection that was lost without notice, and would block its client for minutes.
-    /// Notifications that the older stream has sent are not repeated, and the others are not lost.
+    /// Notifications that the older stream has sent are not repeated, and the others are not lost:
+    /// the newer one waits until the older has ended and returned them.
     pub(super) async fn into_standalone(self, client: &ClientContext) -> StandaloneStream {
         let over = self.0.end.child_token();
         std::mem::replace(&mut *self.0.end_standalone(), over.clone()).cancel();

@@ -45,8 +45,9 @@ pub async fn serve<R, W>(
     let stop = state.stop.clone();
     let end = CancellationToken::new();
     let (queue, lines) = mpsc::channel(MAX_QUEUED_LINES);
-    let writer = state.tasks.spawn(write(output, lines, end.clone()));
-    let client = client.with_record(state.settings.audit.begin_session(TransportKind::Stdio, None));
+    let writer = state.tracker.spawn(write(output, lines, end.clone()));
+    let client =
+        client.with_audit_event(state.settings.audit.begin_session(TransportKind::Stdio, None));
     let session =
         StreamSession::new(&state_cell, state, client, queue, end.clone(), HINT, MAX_QUEUED_BYTES);
     let mut connection = StdioConnection { session, end: end.clone() };
@@ -180,9 +181,10 @@ impl StdioConnection {
         let StreamSession { state, in_flight, outgoing, .. } = &self.session;
         let settings = &state.settings;
         let client = self.session.client_for_message();
-        let record = client.record();
-        record.set_method(&request.method);
-        let refuse = |id, refused| finish_event(record, ClientResponse::refused(Some(id), refused));
+        let audit_event = client.audit_event();
+        audit_event.set_method(&request.method);
+        let refuse =
+            |id, refused| finish_event(audit_event, ClientResponse::refused(Some(id), refused));
         let validated = match modern::validate(request, None, &settings.versions) {
             Ok(validated) => validated,
             Err((id, refused)) => return self.send(refuse(&id, &refused)).await,
@@ -198,13 +200,13 @@ impl StdioConnection {
             ResponseKind::Unary(ResponseFuture { response, messages }) => {
                 let response = async move { guard.run(response).await.flatten() };
                 let call = ResponseFuture { response: Box::pin(response), messages };
-                outgoing.spawn_call(id, call, record.clone(), permit);
+                outgoing.spawn_call(id, call, audit_event.clone(), permit);
             }
             // The stream limiter bounds these, not the concurrency limit.
             ResponseKind::Stream(listening) => {
                 let listening =
                     listen(listening, guard, outgoing.queue.clone(), state.stop.clone());
-                outgoing.tasks.spawn(listening);
+                outgoing.tracker.spawn(listening);
             }
         }
     }

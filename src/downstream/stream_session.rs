@@ -62,7 +62,7 @@ struct InitializedSession {
 pub(super) struct OutboundQueue {
     /// Messages of one line each; a task waits here while the client does not read.
     pub(super) queue: mpsc::Sender<Bytes>,
-    pub(super) tasks: TaskTracker,
+    pub(super) tracker: TaskTracker,
     buffer_limit: BufferLimit,
     /// Byte limit of queued responses; a response that exceeds it is replaced by an error.
     queue_budget: QueueBudget,
@@ -103,7 +103,7 @@ impl StreamSession {
         let session_bytes = Arc::new(Semaphore::new(max_queued_bytes.min(Semaphore::MAX_PERMITS)));
         let queue_budget = QueueBudget { session_bytes, budget: buffer_limit.budget.clone() };
         let outgoing =
-            OutboundQueue { queue, tasks: TaskTracker::new(), buffer_limit, queue_budget };
+            OutboundQueue { queue, tracker: TaskTracker::new(), buffer_limit, queue_budget };
         let (in_flight, client_requests) =
             (InFlightRequests::new(end.clone()), ClientRequests::new(state.stop.clone()));
         let mut state_watch = state_cell.watch();
@@ -179,7 +179,7 @@ impl StreamSession {
 
     /// Returns the client context with a new audit event, for one message.
     pub(super) fn client_for_message(&self) -> ClientContext {
-        self.client.with_record(self.client.record().begin_next())
+        self.client.with_audit_event(self.client.audit_event().begin_next())
     }
 
     /// Records a request that is answered immediately, from start to end, and returns its response.
@@ -188,18 +188,18 @@ impl StreamSession {
         request: &Request,
         response: ClientResponse,
     ) -> ClientResponse {
-        let record = self.client.record().begin_next();
-        record.set_method(&request.method);
-        record.set_bytes_in(request.bytes);
+        let audit_event = self.client.audit_event().begin_next();
+        audit_event.set_method(&request.method);
+        audit_event.set_bytes_in(request.bytes);
         if let Some(initialized) = &self.initialized {
-            record.set_revision(initialized.peer.revision);
+            audit_event.set_revision(initialized.peer.revision);
         }
-        finish_event(&record, response)
+        finish_event(&audit_event, response)
     }
 
     /// Records a message that is no request, and returns its response.
     pub(super) fn record_invalid(&self, response: ClientResponse) -> ClientResponse {
-        finish_event(&self.client.record().begin_next(), response)
+        finish_event(&self.client.audit_event().begin_next(), response)
     }
 
     /// Starts a request once it has its permit, or returns its immediate response.
@@ -219,8 +219,8 @@ impl StreamSession {
         let id = request.id.clone();
         let buffer_limit = &self.state.settings.buffer_limit;
         let (client, peer) = (self.client_for_message(), &initialized.peer);
-        let record = client.record().clone();
-        record.defer_end(true);
+        let audit_event = client.audit_event().clone();
+        audit_event.defer_end(true);
         let call = legacy::serve(
             &client,
             peer,
@@ -229,7 +229,7 @@ impl StreamSession {
             buffer_limit,
             ResponseMode::SharedStream,
         );
-        self.outgoing.spawn_call(id, call, record, permit);
+        self.outgoing.spawn_call(id, call, audit_event, permit);
         None
     }
 
@@ -268,7 +268,7 @@ impl StreamSession {
                 if let Some((notifications, end)) = initialized {
                     let sending =
                         send_notifications(notifications, end.clone(), self.outgoing.queue.clone());
-                    self.outgoing.tasks.spawn(sending);
+                    self.outgoing.tracker.spawn(sending);
                 }
             }
             _ => {}
@@ -295,7 +295,7 @@ impl StreamSession {
         let finish = move |text| reserve(&queue_budget, text);
         let responses =
             batch::serve(&self.client, peer, &self.in_flight, messages, buffer_limit, finish);
-        self.outgoing.tasks.spawn(async move {
+        self.outgoing.tracker.spawn(async move {
             let response = match permit.acquire().await {
                 Ok(()) => responses.await,
                 Err(Overloaded { retry_after }) => {
@@ -319,8 +319,8 @@ impl StreamSession {
         if let Some(initialized) = self.initialized {
             initialized.end.cancel();
         }
-        self.outgoing.tasks.close();
-        self.outgoing.tasks.wait().await;
+        self.outgoing.tracker.close();
+        self.outgoing.tracker.wait().await;
         self.end.cancel();
     }
 }
@@ -340,20 +340,26 @@ impl OutboundQueue {
         &self,
         id: Id,
         call: ResponseFuture,
-        record: AuditEvent,
+        audit_event: AuditEvent,
         permit: ConcurrencyPermit,
     ) {
         let (queue, queue_budget) = (self.queue.clone(), self.queue_budget.clone());
         let call = call.catch_panics(Some(id.clone()));
         let scope = RequestScope::begin();
-        record.set_request_number(scope.number());
-        let (buffer_limit, answering) = (self.buffer_limit.clone(), (id, call, record));
-        self.tasks.spawn(scope.run(run_call(answering, permit, queue, buffer_limit, queue_budget)));
+        audit_event.set_request_number(scope.number());
+        let (buffer_limit, answering) = (self.buffer_limit.clone(), (id, call, audit_event));
+        self.tracker.spawn(scope.run(run_call(
+            answering,
+            permit,
+            queue,
+            buffer_limit,
+            queue_budget,
+        )));
     }
 }
 
 async fn run_call(
-    (id, call, record): (Id, ResponseFuture, AuditEvent),
+    (id, call, audit_event): (Id, ResponseFuture, AuditEvent),
     mut permit: ConcurrencyPermit,
     queue: mpsc::Sender<Bytes>,
     buffer_limit: BufferLimit,
@@ -362,10 +368,10 @@ async fn run_call(
     let ResponseFuture { mut response, mut messages } = call;
     if let Err(Overloaded { retry_after }) = permit.acquire().await {
         let refused = finish_event(
-            &record,
+            &audit_event,
             ClientResponse::refused(Some(&id), &results::too_busy(retry_after)),
         );
-        drop((response, record));
+        drop((response, audit_event));
         if let Some(text) = refused.text.into_whole() {
             let _ = queue.send(text).await;
         }
@@ -384,15 +390,15 @@ async fn run_call(
     let text = match done {
         // Buffered already by the dialect, so that a cancellation still reaches it while it
         // arrives.
-        Some(done) => done.whole(&id, &buffer_limit).await.text.into_whole().map(|text| {
+        Some(done) => done.collect(&id, &buffer_limit).await.text.into_whole().map(|text| {
             reserve(&queue_budget, text).unwrap_or_else(|refused| {
-                finish_event(&record, ClientResponse::refused(Some(&id), &refused));
+                finish_event(&audit_event, ClientResponse::refused(Some(&id), &refused));
                 jsonrpc::write_error(Some(&id), &refused.error.to_bytes())
             })
         }),
         None => None,
     };
-    drop(record);
+    drop(audit_event);
     for message in rest.chain(text) {
         if queue.send(message).await.is_err() {
             return;

@@ -92,7 +92,7 @@ impl TestGateway {
     /// Opens an HTTP connection.
     fn connect(&self) -> TestClient {
         let (ours, theirs) = duplex(1024 * 1024);
-        self.state_cell.now().tasks.spawn(serve_connection(
+        self.state_cell.now().tracker.spawn(serve_connection(
             Arc::clone(&self.state_cell),
             theirs,
             None,

@@ -47,11 +47,11 @@ impl ClientContext {
             true => self.find_item(revision, method, params).await,
             false => None,
         };
-        match limits.admit(&self.limit_request(method, target.as_deref())) {
+        match limits.acquire(&self.limit_request(method, target.as_deref())) {
             Ok(permit) => Ok(permit),
             Err(refused) => {
                 // The audit event names the item, whatever the limit counts.
-                if target.is_none() && self.record.is_on() {
+                if target.is_none() && self.audit_event.is_on() {
                     target = self.find_item(revision, method, params).await;
                 }
                 Err(self.reject_limited(&refused, method, target.as_deref()))
@@ -64,7 +64,7 @@ impl ClientContext {
         self.reserve_at_once()?;
         match self.limits() {
             Some(limits) => {
-                let admitted = limits.admit(&self.limit_request(method, None));
+                let admitted = limits.acquire(&self.limit_request(method, None));
                 admitted.map_err(|refused| self.reject_limited(&refused, method, None))
             }
             None => Ok(Permit::unlimited()),
@@ -80,7 +80,7 @@ impl ClientContext {
         let target = self.find_item(Revision::NEWEST, SUBSCRIBE, &params).await;
         let limit_request =
             LimitRequest { is_part: true, ..self.limit_request(SUBSCRIBE, target.as_deref()) };
-        let admitted = limits.admit(&limit_request);
+        let admitted = limits.acquire(&limit_request);
         admitted.map_err(|refused| self.reject_limited(&refused, SUBSCRIBE, target.as_deref()))
     }
 

@@ -14,32 +14,32 @@ use crate::request_scope;
 
 impl ClientContext {
     /// This client with the audit event of one request or session.
-    pub fn with_record(&self, record: AuditEvent) -> Self {
+    pub fn with_audit_event(&self, record: AuditEvent) -> Self {
         let Principal { name, role, application } = &self.principal;
         record.set_client(name, role, application.as_ref());
         request_scope::record(|known| known.client = Some(Arc::clone(name)));
-        Self { record, ..self.clone() }
+        Self { audit_event: record, ..self.clone() }
     }
 
     /// The audit event of the client's request.
-    pub fn record(&self) -> &AuditEvent {
-        &self.record
+    pub fn audit_event(&self) -> &AuditEvent {
+        &self.audit_event
     }
 
     /// Reserves a place in the audit queue if auditing is mandatory, before anything is done.
     pub(super) async fn reserve(&self) -> Result<(), Error> {
-        self.record.reserve().await.map_err(|_| self.audit_unavailable())
+        self.audit_event.reserve().await.map_err(|_| self.audit_unavailable())
     }
 
     /// Reserves a place in the audit queue without waiting.
     pub(super) fn reserve_at_once(&self) -> Result<(), Error> {
-        self.record.try_reserve().map_err(|_| self.audit_unavailable())
+        self.audit_event.try_reserve().map_err(|_| self.audit_unavailable())
     }
 
     /// Records that a request is about to be sent to an upstream; waits for it if auditing is
     /// mandatory.
     pub(super) async fn record_sending(&self) -> Result<(), Error> {
-        self.record.admit().await.map_err(|_| self.audit_unavailable())
+        self.audit_event.before_sending().await.map_err(|_| self.audit_unavailable())
     }
 
     fn audit_unavailable(&self) -> Error {
@@ -49,7 +49,7 @@ impl ClientContext {
 
     /// Records the requested item before it is resolved.
     pub(super) fn record_requested(&self, method: &str, params: &Object) {
-        if !self.record.is_on() {
+        if !self.audit_event.is_on() {
             return;
         }
         let item = match method {
@@ -59,16 +59,16 @@ impl ClientContext {
             method => Method::of(method).and_then(|method| ItemRequest::item(method, params).ok()),
         };
         if let Some((kind, key)) = item {
-            self.record.set_kind(kind);
-            self.record.set_public_name(&key);
+            self.audit_event.set_kind(kind);
+            self.audit_event.set_public_name(&key);
         }
     }
 
     /// Records a rejection by a limit, given by its index in the configuration.
     pub(super) fn record_limited(&self, target: Option<&AuthorizedItem>, limit: usize) {
-        if self.record.is_on() {
+        if self.audit_event.is_on() {
             target.into_iter().for_each(|target| self.record_found(target));
-            self.record.set_refused_by(&format!("limits[{limit}]"));
+            self.audit_event.set_refused_by(&format!("limits[{limit}]"));
         }
     }
 
@@ -79,7 +79,7 @@ impl ClientContext {
 
     pub(super) fn record_found(&self, target: &AuthorizedItem) {
         request_scope::record(|known| known.upstream = Some(target.upstream.shared()));
-        if !self.record.is_on() {
+        if !self.audit_event.is_on() {
             return;
         }
         let (upstream, own) = (&target.upstream, &*target.own);
@@ -87,7 +87,7 @@ impl ClientContext {
         let rule = role.rule(target.kind, upstream, own, target.is_listed());
         let rule = rule.map(|pattern| pattern.as_str());
         let item = (target.kind, &*target.key);
-        self.record.set_decision(item, AuditDecision::Allowed, Some((upstream, own)), rule);
+        self.audit_event.set_decision(item, AuditDecision::Allowed, Some((upstream, own)), rule);
     }
 
     /// Records that an item was not found. The client learns only that; the audit event says
@@ -100,12 +100,12 @@ impl ClientContext {
             (!role.allows_everything()).then(|| self.as_operator().resolve(request, revision));
         let Some(target) = existing.flatten() else {
             metrics.refused(RefusalReason::Unknown);
-            return self.record.set_decision(item, AuditDecision::Unknown, None, None);
+            return self.audit_event.set_decision(item, AuditDecision::Unknown, None, None);
         };
         metrics.refused(RefusalReason::Denied);
         let (upstream, own) = (&target.upstream, &*target.own);
         let rule = role.rule(target.kind, upstream, own, target.is_listed());
         let rule = rule.map(|pattern| pattern.as_str());
-        self.record.set_decision(item, AuditDecision::Denied, Some((upstream, own)), rule);
+        self.audit_event.set_decision(item, AuditDecision::Denied, Some((upstream, own)), rule);
     }
 }

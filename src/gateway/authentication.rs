@@ -141,7 +141,7 @@ impl Gateway {
             view,
             public,
             is_limited,
-            record: AuditEvent::off(),
+            audit_event: AuditEvent::off(),
         }
     }
 }
@@ -172,7 +172,7 @@ impl ClientContext {
     /// Authenticates the client again, under this configuration.
     pub(crate) fn reauthenticate(&self, config: &Arc<ConfigSnapshot>) -> Result<Self, AuthError> {
         let client = self.identity().authenticate(config)?;
-        Ok(client.with_record(self.record.clone()))
+        Ok(client.with_audit_event(self.audit_event.clone()))
     }
 }
 

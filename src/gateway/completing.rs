@@ -57,7 +57,7 @@ impl ClientContext {
         let allowed = self.config.upstream(name).response_limit();
         let collected = body.read(&allowed).await;
         let parsed = collected.map_err(|why| {
-            rejected_response(name, InspectionError::Uncollected(why), &self.record)
+            rejected_response(name, InspectionError::Uncollected(why), &self.audit_event)
         })?;
         let mut result = parsed.map_err(|malformed| {
             upstream_error(

@@ -133,7 +133,7 @@ impl Gateway {
         }
         before.policy.stop_removed_providers(&next.policy);
         for removed in before.upstreams().filter(|upstream| !next.has(upstream)) {
-            self.tasks.spawn(stop_after(removed.stop_token(), grace));
+            self.tracker.spawn(stop_after(removed.stop_token(), grace));
         }
     }
 
@@ -150,7 +150,7 @@ impl Gateway {
         let last_lists = Arc::clone(last_lists);
         let target = (Arc::clone(&config.catalog), Arc::clone(&config.inspectors));
         let refresher = ListRefresher::new(upstream.clone(), target, configs, last_lists, pending);
-        self.tasks.spawn(refresher.run(self.stop.clone()));
+        self.tracker.spawn(refresher.run(self.stop.clone()));
     }
 }
 

@@ -91,7 +91,7 @@ impl ClientContext {
                 }
                 let taken = suspended.take(&self.principal, &request_key, &state, read);
                 let (call, responses) = taken.ok_or_else(bad_state)??;
-                call.with_record(&self.record).resume(responses, caller).await?
+                call.with_audit_event(&self.audit_event).resume(responses, caller).await?
             }
         };
         match outcome {

@@ -18,7 +18,7 @@ const STARTUP_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct StartupBarrier {
     pending: watch::Sender<Vec<UpstreamName>>,
-    until: Instant,
+    deadline: Instant,
 }
 
 /// Guard of one pending upstream; when it is dropped, the barrier no longer waits for the upstream.
@@ -31,7 +31,7 @@ pub(super) struct PendingUpstream {
 impl StartupBarrier {
     /// Creates a barrier without upstreams.
     pub(super) fn new() -> Self {
-        Self { pending: watch::Sender::default(), until: Instant::now() + STARTUP_WAIT }
+        Self { pending: watch::Sender::default(), deadline: Instant::now() + STARTUP_WAIT }
     }
 
     /// Adds an upstream until the returned guard is dropped.
@@ -44,7 +44,7 @@ impl StartupBarrier {
     pub(super) async fn wait_for_startup(&self) {
         if !self.pending.borrow().is_empty() {
             // A timeout is acceptable: the list is then partial and says so.
-            let _ = tokio::time::timeout_at(self.until, self.wait_for_all()).await;
+            let _ = tokio::time::timeout_at(self.deadline, self.wait_for_all()).await;
         }
     }
 

@@ -108,7 +108,7 @@ impl SuspendedRequest {
     }
 
     /// Continues the call with the audit event of another request.
-    pub(super) fn with_record(mut self, record: &AuditEvent) -> Self {
+    pub(super) fn with_audit_event(mut self, record: &AuditEvent) -> Self {
         if let Some(checks) = &mut self.checks {
             checks.1 = record.clone();
         }

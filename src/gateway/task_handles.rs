@@ -362,7 +362,7 @@ impl ClientContext {
     /// upstream accepts; dropping the future changes nothing.
     pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
         self.wait_for_startup().await;
-        self.record.set_public_name(handle);
+        self.audit_event.set_public_name(handle);
         let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
         self.record_found(&target);
         if self.record_sending().await.is_err() {

@@ -263,7 +263,7 @@ async fn errors_are_looked_at_and_large_bodies_are_held() {
         let pieces = [Ok(Bytes::from("{\"a\":\"AK")), last];
         ResponseOutcome::Result(Payload::Streaming(futures::stream::iter(pieces).boxed()))
     };
-    let read = ResponseOutcome::Result(Payload::part(r#"{"a":"AKIA"}"#.into(), None));
+    let read = ResponseOutcome::Result(Payload::from_part(r#"{"a":"AKIA"}"#.into(), None));
     assert_eq!(look(read).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));
     let whole = arriving(Ok("IA\"}".into()));
     assert_eq!(look(whole).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));
@@ -284,9 +284,9 @@ async fn what_is_found_is_counted() {
         let _ = judge(&watch, result.into());
     }
     let params = Object::parse(r#"{"arguments":7}"#).expect("parameters");
-    let admitted = guard.admit(&hub(), Method::GetPrompt, None, &params);
+    let admitted = guard.check_request(&hub(), Method::GetPrompt, None, &params);
     assert_eq!(admitted, Err(BadArguments::NoObject(ParseError::NotAnObject)));
-    assert_eq!(guard.admit(&hub(), Method::CallTool, None, &params), Ok(()));
+    assert_eq!(guard.check_request(&hub(), Method::CallTool, None, &params), Ok(()));
     let counts = FindingCounts {
         arguments: 1,
         malformed: 2,

@@ -43,7 +43,7 @@ struct PendingEntry<A, S> {
 
 /// Future of one response. Resolves once, with `None` if the connection closes first.
 #[derive(Debug)]
-pub struct PendingReply<A, S> {
+pub struct PendingResponse<A, S> {
     id: u64,
     answer: oneshot::Receiver<A>,
     pending: PendingRequests<A, S>,
@@ -57,13 +57,13 @@ impl<A, S> Default for PendingRequests<A, S> {
 
 impl<A, S> PendingRequests<A, S> {
     /// Adds a request; `None` if the connection is closed.
-    pub fn open(&self, context: S) -> Option<PendingReply<A, S>> {
+    pub fn open(&self, context: S) -> Option<PendingResponse<A, S>> {
         let (sender, answer) = oneshot::channel();
         let mut table = self.lock();
         let id = table.next;
         table.open.as_mut()?.insert(id, PendingEntry { answer: sender, context });
         table.next += 1;
-        Some(PendingReply { id, answer, pending: self.clone() })
+        Some(PendingResponse { id, answer, pending: self.clone() })
     }
 
     /// Completes request `id`; `false` if it is not pending (any more).
@@ -135,7 +135,7 @@ impl<A, S> PendingRequests<A, S> {
     }
 }
 
-impl<A, S> PendingReply<A, S> {
+impl<A, S> PendingResponse<A, S> {
     /// Returns the id that was issued for this request.
     pub fn id(&self) -> u64 {
         self.id
@@ -148,7 +148,7 @@ impl<A, S> PendingReply<A, S> {
     }
 }
 
-impl<A, S> Future for PendingReply<A, S> {
+impl<A, S> Future for PendingResponse<A, S> {
     type Output = Option<A>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<A>> {
@@ -156,7 +156,7 @@ impl<A, S> Future for PendingReply<A, S> {
     }
 }
 
-impl<A, S> Drop for PendingReply<A, S> {
+impl<A, S> Drop for PendingResponse<A, S> {
     fn drop(&mut self) {
         let entry = self.pending.lock().open.as_mut().and_then(|open| open.remove(&self.id));
         drop(entry);

@@ -179,7 +179,7 @@ impl ClientHandle {
 
 impl CallContext {
     /// Context of a client without capabilities and notifications.
-    pub fn plain(revision: Revision) -> Self {
+    pub fn without_features(revision: Revision) -> Self {
         Self {
             revision,
             info: None,
@@ -337,7 +337,7 @@ pub enum CollectError {
 impl Payload {
     /// Creates a payload from a part of a parsed message; `read` is its object if it was parsed
     /// along.
-    pub fn part(text: Bytes, read: Option<Object>) -> Self {
+    pub fn from_part(text: Bytes, read: Option<Object>) -> Self {
         let line = json::on_one_line(text.clone());
         let read = read.filter(|_| line.as_ptr() == text.as_ptr());
         let read = read.map_or_else(|| Object::parse_trusted(line.clone()), Ok);
@@ -345,7 +345,7 @@ impl Payload {
     }
 
     /// Creates a payload from unparsed text.
-    pub fn unread(text: Bytes) -> Self {
+    pub fn from_text(text: Bytes) -> Self {
         Object::parse_within(text.clone(), usize::MAX).map_or(Self::Complete(text), Self::Parsed)
     }
 
@@ -405,7 +405,9 @@ mod tests {
 
     fn called(method: Method, params: &'static str, own: &str) -> Bytes {
         let ask = ask(method, params).expect(params);
-        ask.into_upstream_request(own, CallContext::plain(Revision::NEWEST)).params.to_bytes()
+        ask.into_upstream_request(own, CallContext::without_features(Revision::NEWEST))
+            .params
+            .to_bytes()
     }
 
     #[test]

@@ -428,7 +428,7 @@ impl NotificationStream {
     /// The first notification that may be sent now, or the time until one may.
     fn take_due(&mut self) -> Result<CallNotification, Option<Duration>> {
         let now = Instant::now();
-        let (progress, log) = (self.progress_rate.early(now), self.log_rate.early(now));
+        let (progress, log) = (self.progress_rate.wait_time(now), self.log_rate.wait_time(now));
         let mut state = self.shared.lock();
         if !progress.is_zero() {
             // Newer progress replaces the one that waits.

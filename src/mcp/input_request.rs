@@ -1,9 +1,9 @@
 //! Input requests: requests of an upstream to the client in the middle of a call, and the client's
 //! responses.
 //!
-//! In the canonical form an input request is part of a response (`input_required`), and the input
-//! response is part of the request that is sent again. In the legacy era they are separate requests
-//! of the server; only its dialects handle that.
+//! Inside Weir, as in the modern era, an input request is part of a response (`input_required`),
+//! and the input response is part of the request that is sent again. In the legacy era they are
+//! separate requests of the server; only its dialects handle that.
 //!
 //! Invariant: [`ClientFeatures::missing_for`] is the only check of declared client capabilities.
 

@@ -152,11 +152,12 @@ pub struct Limits {
     limits: Vec<Limit>,
     /// True if any limit has an item pattern.
     has_patterns: bool,
-    /// Buckets of named subjects, whose number the configuration or an identity provider bounds.
-    named: BucketTable,
-    /// Buckets of addresses, in a separate table: a crowd of strangers cannot displace the bucket
-    /// of a known client.
-    strangers: BucketTable,
+    /// Buckets of principals and other named subjects, whose number the configuration or an
+    /// identity provider bounds.
+    by_principal: BucketTable,
+    /// Buckets of addresses, in a separate table: many unauthenticated clients cannot displace the
+    /// bucket of a known client.
+    by_address: BucketTable,
     /// True once any request was refused; until then the look-up of refusals is skipped.
     has_refused: AtomicBool,
     start: Instant,
@@ -177,9 +178,9 @@ impl Limits {
     /// Creates the limits with full buckets.
     pub fn new(limits: Vec<Limit>) -> Self {
         let table = || BucketTable::new(limits.len() + OWN_LIMITS, MAX_BUCKETS);
-        let (named, strangers, has_refused) = (table(), table(), AtomicBool::new(false));
+        let (by_principal, by_address, has_refused) = (table(), table(), AtomicBool::new(false));
         let has_patterns = limits.iter().any(|limit| limit.item.is_some());
-        Self { named, strangers, has_refused, has_patterns, limits, start: Instant::now() }
+        Self { by_principal, by_address, has_refused, has_patterns, limits, start: Instant::now() }
     }
 
     /// Creates the successor of these limits: unchanged limits, and Weir's own, keep their buckets.
@@ -200,12 +201,12 @@ impl Limits {
         }
         let count = limits.len() + OWN_LIMITS;
         let has_refused = AtomicBool::new(self.has_refused.load(Ordering::Relaxed));
-        let (named, strangers) = (
-            self.named.with_limits(&new_indices, count),
-            self.strangers.with_limits(&new_indices, count),
+        let (by_principal, by_address) = (
+            self.by_principal.with_limits(&new_indices, count),
+            self.by_address.with_limits(&new_indices, count),
         );
         let has_patterns = limits.iter().any(|limit| limit.item.is_some());
-        Self { named, strangers, has_refused, has_patterns, limits, start: self.start }
+        Self { by_principal, by_address, has_refused, has_patterns, limits, start: self.start }
     }
 
     /// Returns whether there are no limits.
@@ -224,7 +225,7 @@ impl Limits {
     }
 
     /// Admits a request and charges every limit that counts it, or none.
-    pub fn admit(&self, charge: &LimitRequest<'_>) -> Result<Permit, RateLimited> {
+    pub fn acquire(&self, charge: &LimitRequest<'_>) -> Result<Permit, RateLimited> {
         if self.limits.is_empty() {
             return Ok(Permit::default());
         }
@@ -293,11 +294,13 @@ impl Limits {
                 LimitScope::User => {
                     self.table_and_subject(principal, principal.user(), charge.from)
                 }
-                LimitScope::Role => (&self.named, BucketSubject::Name(Arc::clone(&principal.role))),
-                LimitScope::Upstream => {
-                    (&self.named, BucketSubject::Name(charge.item?.0.as_str().into()))
+                LimitScope::Role => {
+                    (&self.by_principal, BucketSubject::Name(Arc::clone(&principal.role)))
                 }
-                LimitScope::Global => (&self.named, BucketSubject::All),
+                LimitScope::Upstream => {
+                    (&self.by_principal, BucketSubject::Name(charge.item?.0.as_str().into()))
+                }
+                LimitScope::Global => (&self.by_principal, BucketSubject::All),
             };
             Some((number, table.bucket(BucketKey { limit: number, subject }, now)))
         };
@@ -316,9 +319,9 @@ impl Limits {
     ) -> (&BucketTable, BucketSubject) {
         match from {
             Some(address) if principal.is_anonymous() => {
-                (&self.strangers, BucketSubject::at(address))
+                (&self.by_address, BucketSubject::at(address))
             }
-            _ => (&self.named, BucketSubject::Name(Arc::clone(name))),
+            _ => (&self.by_principal, BucketSubject::Name(Arc::clone(name))),
         }
     }
 
@@ -362,7 +365,7 @@ impl Limits {
             limit: self.limits.len() + FAILED_LOGINS,
             subject: BucketSubject::at(from?),
         };
-        self.count(&self.strangers, key, failed_login_rate(), self.now())
+        self.count(&self.by_address, key, failed_login_rate(), self.now())
     }
 
     /// Returns the time that an address has to wait after too many unknown credentials.
@@ -371,7 +374,7 @@ impl Limits {
             limit: self.limits.len() + FAILED_LOGINS,
             subject: BucketSubject::at(from?),
         };
-        let wait = self.strangers.find(&key)?.lock().gcra.wait(failed_login_rate(), self.now());
+        let wait = self.by_address.find(&key)?.lock().gcra.wait(failed_login_rate(), self.now());
         (!wait.is_zero()).then_some(wait)
     }
 

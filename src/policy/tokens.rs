@@ -220,7 +220,7 @@ impl Tokens {
         let digest = TokenCache::digest(token);
         let holds = |good: &CachedToken| {
             let issuer = self.providers.iter().find(|known| known.number == good.provider);
-            now < good.until && issuer.is_some_and(|issuer| issuer.is_current(good.generation))
+            now < good.expires_at && issuer.is_some_and(|issuer| issuer.is_current(good.generation))
         };
         let good = match self.verified.find(&digest, holds) {
             Some(good) => good,
@@ -230,7 +230,7 @@ impl Tokens {
                 good
             }
         };
-        let pass = VerifiedCredential::Token { provider: good.provider, until: good.until };
+        let pass = VerifiedCredential::Token { provider: good.provider, until: good.expires_at };
         Ok((good.principal, pass))
     }
 
@@ -257,7 +257,12 @@ impl Tokens {
         // must not be mistaken for another client.
         let application = subject.application.map(|it| format!("{}/{it}", settings.name).into());
         let principal = Principal { name, role, application };
-        Ok(CachedToken { principal, until: subject.until, provider: provider.number, generation })
+        Ok(CachedToken {
+            principal,
+            expires_at: subject.expires_at,
+            provider: provider.number,
+            generation,
+        })
     }
 }
 

@@ -74,7 +74,7 @@ struct Shared {
     /// Byte budget of their input requests.
     input_budget: InputBudget,
     /// Tracker of the tasks in which suspended calls run.
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     stop: CancellationToken,
     calls: CallMetrics,
 }
@@ -146,7 +146,7 @@ impl Upstream {
                 dir: dir.clone(),
                 retry: settings.retry,
                 state,
-                tasks: tasks.clone(),
+                tracker: tasks.clone(),
             };
             tasks.spawn(library_task.run(stop.clone()));
         } else {
@@ -181,7 +181,7 @@ impl Upstream {
             on_demand,
             suspended_slots,
             input_budget: InputBudget::new(),
-            tasks,
+            tracker: tasks,
             stop,
             calls: CallMetrics::default(),
         };
@@ -297,7 +297,7 @@ impl Upstream {
 
     async fn execute(&self, call: Box<UpstreamRequest>) -> Result<CallOutcome, Error> {
         let mut call_health = CallHealthGuard::new(&self.shared.health);
-        let (usage, permit) = match self.admit(&mut call_health).await {
+        let (usage, permit) = match self.acquire_call_slot(&mut call_health).await {
             Ok(admitted) => admitted,
             Err(error) => {
                 let failed = CallFailure::from(error);
@@ -315,7 +315,7 @@ impl Upstream {
         let active = Box::new(ActiveCall {
             work,
             is_detached: false,
-            tasks: shared.tasks.clone(),
+            tracker: shared.tracker.clone(),
             stop: shared.stop.clone(),
             done: None,
             call_health,

@@ -474,7 +474,10 @@ mod tests {
     use super::*;
 
     fn caller() -> CallContext {
-        CallContext { features: ClientFeatures::ALL, ..CallContext::plain(Revision::NEWEST_LEGACY) }
+        CallContext {
+            features: ClientFeatures::ALL,
+            ..CallContext::without_features(Revision::NEWEST_LEGACY)
+        }
     }
 
     /// Parameters of this many MiB.

@@ -127,7 +127,7 @@ enum SubscriptionState {
 pub(super) struct DesiredSubscriptions {
     pub(super) uris: HashSet<Arc<str>>,
     /// Time at which the first of them may expire.
-    pub(super) until: Option<Instant>,
+    pub(super) recheck_at: Option<Instant>,
 }
 
 // Operations of clients.
@@ -269,7 +269,7 @@ impl SubscriptionRegistry {
         });
         DesiredSubscriptions {
             uris: open.map(|(uri, _)| uri.clone()).collect(),
-            until: entries()
+            recheck_at: entries()
                 .filter_map(|(_, entry)| entry.empty_since)
                 .min()
                 .map(|left| left + LINGER),

@@ -44,7 +44,7 @@ pub(super) struct World {
     requests: mpsc::Receiver<Exchange>,
     /// Memory budget of the upstream's messages.
     pub(super) budget: MemoryBudget,
-    pub(super) tasks: TaskTracker,
+    pub(super) tracker: TaskTracker,
     pub(super) stop: CancellationToken,
 }
 
@@ -144,7 +144,7 @@ impl World {
         });
         let budget = MemoryBudget::new(BUDGET_BYTES);
         let upstream = Upstream::start(settings, connector.clone(), &budget, &tasks, stop.clone());
-        Self { upstream, connector, children, requests, budget, tasks, stop }
+        Self { upstream, connector, children, requests, budget, tracker: tasks, stop }
     }
 
     /// Waits for the next child process.
@@ -201,8 +201,8 @@ impl World {
     pub(super) async fn finish(self) {
         drop(self.upstream);
         self.stop.cancel();
-        self.tasks.close();
-        let done = tokio::time::timeout(Duration::from_secs(30), self.tasks.wait()).await;
+        self.tracker.close();
+        let done = tokio::time::timeout(Duration::from_secs(30), self.tracker.wait()).await;
         assert!(done.is_ok(), "tasks are left over");
         assert_eq!(self.budget.reserved_bytes(), 0, "all memory reservations are returned");
     }
@@ -299,7 +299,7 @@ pub(super) fn call(revision: Revision) -> Box<UpstreamRequest> {
         caller: CallContext {
             features: ClientFeatures::ALL,
             capabilities: capabilities::OWN.into(),
-            ..CallContext::plain(revision)
+            ..CallContext::without_features(revision)
         },
     })
 }

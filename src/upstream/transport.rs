@@ -77,11 +77,11 @@ impl Transport {
 
     /// Sends the responses to the server's own requests without waiting; beyond a bound they are
     /// dropped.
-    pub(crate) fn send_replies(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
+    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
         match self {
-            Self::Stdio(transport) => transport.send_replies(replies),
-            Self::Http(transport) => transport.send_replies(replies, headers),
-            Self::Sse(transport) => transport.send_replies(replies, headers),
+            Self::Stdio(transport) => transport.send_responses(responses),
+            Self::Http(transport) => transport.send_responses(responses, headers),
+            Self::Sse(transport) => transport.send_responses(responses, headers),
         }
     }
 

@@ -61,6 +61,27 @@ fn a_type_has_a_name_of_its_own() {
     );
 }
 
+/// A glob would hide which module an import leads to.
+#[test]
+fn nothing_is_exported_again_by_a_glob() {
+    let glob = Regex::new(r"(?m)^\s*pub(?:\([a-z: ]+\))? use [^;]*\*").expect("a pattern");
+    let files = sources().filter(|file| glob.is_match(&bare(file)));
+    fail_if_any(
+        &files.map(|file| format!("{} exports a glob", file.display())).collect::<Vec<_>>(),
+    );
+}
+
+/// The documents that a newcomer reads first have a size limit.
+#[test]
+fn documents_to_begin_with_are_short() {
+    let too_long = [("README.md", 10_000), ("ARCHITECTURE.md", 30_000)]
+        .into_iter()
+        .map(|(name, most)| (name, read(name).len(), most))
+        .filter(|(_, length, most)| length > most);
+    let problems = too_long.map(|(name, length, most)| format!("{name}: {length} of {most} bytes"));
+    fail_if_any(&problems.collect::<Vec<_>>());
+}
+
 // === Imports ===
 
 /// Imports between the modules of one folder: for each module, the siblings that it names.

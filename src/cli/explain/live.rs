@@ -3,7 +3,7 @@
 //!
 //! Invariant: the process is looked up once per command.
 
-use super::report::{Finding, Statement, StatementTopic};
+use super::report::{ExplainedItem, Statement, StatementTopic};
 use crate::admin::remaining_quota::{QuotaQuery, RemainingQuota};
 use crate::cli::instance::admin_client::{AdminClient, RunningInstance, Unreachable};
 use crate::cli::query::oneshot::OneShotGateway;
@@ -22,7 +22,7 @@ impl<'h> LiveState<'h> {
     }
 
     /// Adds the client's remaining quota to the statements about limits, or why it is unknown.
-    pub(super) async fn add_remaining_quota(&mut self, client: &str, finding: &mut Finding) {
+    pub(super) async fn add_remaining_quota(&mut self, client: &str, finding: &mut ExplainedItem) {
         let (Some(kind), Some(upstream), Some(item)) =
             (finding.kind, &finding.upstream, &finding.own)
         else {
@@ -64,7 +64,7 @@ impl<'h> LiveState<'h> {
     /// Adds the problems of the item's upstream in the serving process, or of every upstream if the
     /// name may belong to any: the gateway of this command started a moment ago and does not have
     /// them.
-    pub(super) async fn add_running_state(&mut self, finding: &mut Finding) {
+    pub(super) async fn add_running_state(&mut self, finding: &mut ExplainedItem) {
         let Ok(running) = self.running().await else { return };
         let asked = finding.upstream.as_deref();
         let upstreams = running.status().upstreams.iter();

@@ -17,12 +17,12 @@ pub(super) struct Explanation {
     /// Client of `--as`.
     pub(super) client: Option<String>,
     /// Items and upstreams that the name may mean.
-    pub(super) findings: Vec<Finding>,
+    pub(super) items: Vec<ExplainedItem>,
 }
 
 /// Item or upstream that a name may mean.
 #[derive(Default)]
-pub(super) struct Finding {
+pub(super) struct ExplainedItem {
     pub(super) kind: Option<Kind>,
     pub(super) upstream: Option<String>,
     /// Name or URI at its upstream.
@@ -140,7 +140,7 @@ impl StatementTopic {
     }
 }
 
-impl Finding {
+impl ExplainedItem {
     /// Returns whether no statement that applies to all clients hides it.
     pub(super) fn is_open(&self) -> bool {
         self.statements.iter().all(|statement| statement.good)
@@ -165,14 +165,14 @@ impl Finding {
 impl Explanation {
     /// Failure of the command if none of the roles sees anything.
     pub(super) fn end(&self) -> Result<(), Failure> {
-        if self.findings.iter().any(Finding::is_visible) {
+        if self.items.iter().any(ExplainedItem::is_visible) {
             return Ok(());
         }
         let text = match &self.client {
             Some(client) => format!("`{}` is not visible to {client}", self.name),
             None => format!("`{}` is visible to no role", self.name),
         };
-        let all = self.findings.iter().flat_map(|finding| {
+        let all = self.items.iter().flat_map(|finding| {
             finding
                 .statements
                 .iter()
@@ -185,7 +185,7 @@ impl Explanation {
 
     /// Writes the explanation as text.
     pub(super) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        for (at, finding) in self.findings.iter().enumerate() {
+        for (at, finding) in self.items.iter().enumerate() {
             if at > 0 {
                 writeln!(out)?;
             }
@@ -223,8 +223,8 @@ impl Explanation {
         let mut explanation = Object::new();
         explanation.set("name", json::quote(&self.name));
         set_if_any(&mut explanation, "client", self.client.as_deref());
-        explanation.set("visible", self.findings.iter().any(Finding::is_visible).to_string());
-        let findings = self.findings.iter().map(|finding| {
+        explanation.set("visible", self.items.iter().any(ExplainedItem::is_visible).to_string());
+        let findings = self.items.iter().map(|finding| {
             let mut object = Object::new();
             set_if_any(&mut object, "kind", finding.kind.map(Kind::json_name));
             set_if_any(&mut object, "upstream", finding.upstream.as_deref());

@@ -3,7 +3,7 @@
 
 use super::ExplainAs;
 use super::reasons;
-use super::report::{Finding, Statement, StatementTopic, Visibility};
+use super::report::{ExplainedItem, Statement, StatementTopic, Visibility};
 use crate::catalog::UriRoute;
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::kind::Kind;
@@ -17,14 +17,14 @@ pub(super) fn finding(
     only: Option<&str>,
     nothing: Vec<Statement>,
     viewers: &[ExplainAs],
-) -> Finding {
+) -> ExplainedItem {
     let config = oneshot.config();
     let everything = oneshot.operator_context().view().route(uri);
-    let mut finding = Finding {
+    let mut finding = ExplainedItem {
         kind: Some(Kind::Resource),
         upstream: owner(&everything).map(UpstreamName::as_str).or(only).map(str::to_owned),
         key: Some(uri.to_owned()),
-        ..Finding::default()
+        ..ExplainedItem::default()
     };
     finding.statements = match &everything {
         UriRoute::None => {
@@ -53,9 +53,9 @@ pub(super) fn finding(
 pub(super) fn alternative_route(
     oneshot: &OneShotGateway,
     uri: &str,
-    findings: &[Finding],
+    findings: &[ExplainedItem],
     viewers: Vec<ExplainAs>,
-) -> Option<Finding> {
+) -> Option<ExplainedItem> {
     let sees_it = |viewer: &ExplainAs| {
         let visibilities = findings.iter().flat_map(|finding| &finding.visibilities);
         visibilities
@@ -71,12 +71,12 @@ pub(super) fn alternative_route(
     let text = "clients that do not see it in a list may still read it";
     let statements = vec![Statement::good(StatementTopic::Listed, text)];
     let (kind, key) = (Some(Kind::Resource), Some(uri.to_owned()));
-    (!visibilities.is_empty()).then(|| Finding {
+    (!visibilities.is_empty()).then(|| ExplainedItem {
         kind,
         key,
         statements,
         visibilities,
-        ..Finding::default()
+        ..ExplainedItem::default()
     })
 }
 

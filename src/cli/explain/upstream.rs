@@ -1,7 +1,7 @@
 //! Explanation of a whole upstream: visible items per kind, and whether its instructions are sent.
 
 use super::ExplainAs;
-use super::report::{Finding, Statement, StatementTopic, Visibility};
+use super::report::{ExplainedItem, Statement, StatementTopic, Visibility};
 use super::search::{connection_statement, find_upstream};
 use crate::catalog::RoleView;
 use crate::cli::query::oneshot::OneShotGateway;
@@ -9,7 +9,11 @@ use crate::mcp::kind::Kind;
 use crate::upstream::ConnectionStatus;
 
 /// Explains what each role sees of an upstream.
-pub(super) fn finding(oneshot: &OneShotGateway, name: &str, viewers: &[ExplainAs]) -> Finding {
+pub(super) fn finding(
+    oneshot: &OneShotGateway,
+    name: &str,
+    viewers: &[ExplainAs],
+) -> ExplainedItem {
     let mut statements = vec![connection_statement(oneshot, name)];
     if statements[0].good {
         let mut unlisted = Kind::ALL
@@ -22,7 +26,12 @@ pub(super) fn finding(oneshot: &OneShotGateway, name: &str, viewers: &[ExplainAs
         true => viewers.iter().map(|viewer| visibility(oneshot, name, viewer)).collect(),
         false => Vec::new(),
     };
-    Finding { upstream: Some(name.to_owned()), statements, visibilities, ..Finding::default() }
+    ExplainedItem {
+        upstream: Some(name.to_owned()),
+        statements,
+        visibilities,
+        ..ExplainedItem::default()
+    }
 }
 
 fn visibility(oneshot: &OneShotGateway, name: &str, viewer: &ExplainAs) -> Visibility {

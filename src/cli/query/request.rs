@@ -69,7 +69,8 @@ pub(crate) async fn send_request(
         false => (NotificationSink::disabled(), None),
     };
     let progress = RefCell::new(String::new());
-    let caller = CallContext { notifications: notes, ..CallContext::plain(Revision::NEWEST) };
+    let caller =
+        CallContext { notifications: notes, ..CallContext::without_features(Revision::NEWEST) };
     let collect = async {
         let went = oneshot.client_context().call(&Permit::unlimited(), request, caller).await;
         let reply = match went.map_err(|fault| failure(oneshot, &key, fault))? {

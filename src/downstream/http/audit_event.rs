@@ -30,33 +30,34 @@ pub(super) fn begin(
         Some(HttpRoute::Endpoint | HttpRoute::Metadata) | None => TransportKind::Http,
     };
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
-    let record = state.settings.audit.begin(transport, from);
-    record.set_http_method(parts.method.as_str());
+    let audit_event = state.settings.audit.begin(transport, from);
+    audit_event.set_http_method(parts.method.as_str());
     if let Some(trace) = host_check::single_value(&parts.headers, &TRACEPARENT) {
-        record.set_trace(trace);
+        audit_event.set_trace(trace);
         request_scope::record(|known| known.trace = trace_context::trace_id(trace));
     }
-    record
+    audit_event
 }
 
 /// Records a connection that failed in its TLS handshake.
 pub(super) fn refused_handshake(state: &ServerState, peer: SocketAddr) {
-    let record = state.settings.audit.begin(TransportKind::Http, Some(peer.ip().to_canonical()));
-    record.set_refused_by("tls");
+    let audit_event =
+        state.settings.audit.begin(TransportKind::Http, Some(peer.ip().to_canonical()));
+    audit_event.set_refused_by("tls");
     let outcome = AuditOutcome::Refused;
-    record.end(EventCompletion { outcome, code: None, status: None, bytes_out: None });
+    audit_event.end(EventCompletion { outcome, code: None, status: None, bytes_out: None });
 }
 
 /// Ends the audit event with the response or, if it is an event stream, with the stream.
-pub(super) async fn end(record: AuditEvent, response: &mut HttpResponse) {
-    if !record.is_unclaimed() {
+pub(super) async fn end(audit_event: AuditEvent, response: &mut HttpResponse) {
+    if !audit_event.is_unclaimed() {
         return;
     }
     let is_stream =
         response.headers().get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
     if is_stream && response.status() == StatusCode::OK {
-        match record.reserve().await {
-            Ok(()) => return response.body_mut().record(StreamRecord::begin(record)),
+        match audit_event.reserve().await {
+            Ok(()) => return response.body_mut().record_stream(StreamRecord::begin(audit_event)),
             Err(AuditUnavailable) => {
                 *response =
                     response_body::json(ClientResponse::refused(None, &results::unrecorded()));
@@ -66,7 +67,7 @@ pub(super) async fn end(record: AuditEvent, response: &mut HttpResponse) {
     let status = response.status();
     // A notification, a response, or a message that is answered on another stream.
     if status == StatusCode::ACCEPTED {
-        return record.discard();
+        return audit_event.discard();
     }
     let code = match response.extensions().get::<ErrorOrigin>() {
         Some(ErrorOrigin::Gateway(code)) => Some(*code),
@@ -76,7 +77,7 @@ pub(super) async fn end(record: AuditEvent, response: &mut HttpResponse) {
     let is_good = status.is_success() && code.is_none();
     let outcome = if is_good { AuditOutcome::Ok } else { AuditOutcome::Refused };
     let bytes_out = response.body().len();
-    record.end(EventCompletion { outcome, code, status: Some(status.as_u16()), bytes_out });
+    audit_event.end(EventCompletion { outcome, code, status: Some(status.as_u16()), bytes_out });
 }
 
 /// Header with the trace id (W3C Trace Context).

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 /// Future that is spawned on the tracker if it is dropped before its end.
 pub(super) struct Detached<T: Send + 'static> {
     work: Option<BoxFuture<'static, T>>,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     /// Shutdown token: no client waits for the response, so shutdown does not wait for the call.
     stop: CancellationToken,
 }
@@ -27,7 +27,7 @@ impl<T: Send + 'static> Detached<T> {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        Self { work: Some(work), tasks, stop }
+        Self { work: Some(work), tracker: tasks, stop }
     }
 }
 
@@ -55,7 +55,7 @@ impl<T: Send + 'static> Drop for Detached<T> {
                 () = stop.cancelled() => {}
             }
         };
-        self.tasks.spawn_on(run_on, &runtime);
+        self.tracker.spawn_on(run_on, &runtime);
     }
 }
 

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::ClientConnection;
-use super::admission::with_limits;
 use super::audit_event;
+use super::call_limits::with_limits;
 use super::detach::Detached;
 use super::head;
 use super::http_sse;
@@ -34,7 +34,7 @@ use super::routes::HttpRoute;
 use super::sse_streams;
 use crate::audit::AuditEvent;
 use crate::downstream::client_requests::ClientRequests;
-use crate::downstream::http::admission::is_memory_scarce;
+use crate::downstream::http::call_limits::is_memory_scarce;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
 use crate::downstream::modern::ResponseKind;
 use crate::downstream::modern::{self, headers};
@@ -74,27 +74,28 @@ async fn handle_in_scope(
     let (parts, incoming) = request.into_parts();
     let mut unread_body = Some(incoming);
     let route = HttpRoute::find(&state.settings, parts.uri.path());
-    let record = audit_event::begin(&state, &connection, route, &parts);
+    let audit_event = audit_event::begin(&state, &connection, route, &parts);
     // Rare branches are boxed: otherwise the future of every request would reserve space for them.
-    let mut response = match admit(&state, &connection, route, &parts, &record).await {
-        Ok((route, _)) if !route.takes(&parts.method) => {
-            response_body::wrong_method(&route.allow())
-        }
-        Ok((HttpRoute::Endpoint, client)) => match parts.method {
-            Method::POST => post(&state, &client, &parts.headers, &mut unread_body, gone).await,
-            Method::GET => Box::pin(get(&state, &client, &parts.headers, gone)).await,
-            _ => delete(&state, &client, &parts.headers),
-        },
-        Ok((HttpRoute::SseStream, client)) => {
-            Box::pin(http_sse::open(&state_cell, &state, client, &parts.headers, gone)).await
-        }
-        Ok((HttpRoute::SseMessages, client)) => {
-            Box::pin(http_sse::post(&state, &client, &parts, &mut unread_body)).await
-        }
-        Ok((HttpRoute::Metadata, _)) => oauth_metadata::metadata(&state.settings),
-        Err(response) => *response,
-    };
-    audit_event::end(record, &mut response).await;
+    let mut response =
+        match check_before_body(&state, &connection, route, &parts, &audit_event).await {
+            Ok((route, _)) if !route.takes(&parts.method) => {
+                response_body::wrong_method(&route.allow())
+            }
+            Ok((HttpRoute::Endpoint, client)) => match parts.method {
+                Method::POST => post(&state, &client, &parts.headers, &mut unread_body, gone).await,
+                Method::GET => Box::pin(get(&state, &client, &parts.headers, gone)).await,
+                _ => delete(&state, &client, &parts.headers),
+            },
+            Ok((HttpRoute::SseStream, client)) => {
+                Box::pin(http_sse::open(&state_cell, &state, client, &parts.headers, gone)).await
+            }
+            Ok((HttpRoute::SseMessages, client)) => {
+                Box::pin(http_sse::post(&state, &client, &parts, &mut unread_body)).await
+            }
+            Ok((HttpRoute::Metadata, _)) => oauth_metadata::metadata(&state.settings),
+            Err(response) => *response,
+        };
+    audit_event::end(audit_event, &mut response).await;
     let is_ending = response.headers().contains_key(CONNECTION);
     let is_reusable = match unread_body {
         Some(unread_body) if !is_ending && !unread_body.is_end_stream() => {
@@ -106,18 +107,18 @@ async fn handle_in_scope(
     if !is_reusable || is_closing || is_memory_scarce(&state) {
         response = with_connection_close(response);
     }
-    response.body_mut().hold(in_progress);
+    response.body_mut().keep_in_progress(in_progress);
     response
 }
 
 /// Performs the checks before the body is read. Requests that need no credentials are answered
 /// here.
-async fn admit(
+async fn check_before_body(
     state: &ServerState,
     connection: &ClientConnection,
     route: Option<HttpRoute>,
     parts: &Parts,
-    record: &AuditEvent,
+    audit_event: &AuditEvent,
 ) -> Result<(HttpRoute, ClientContext), Box<HttpResponse>> {
     let (settings, meters) = (&state.settings, state.gateway.metrics());
     head::check_transfer(&parts.headers)
@@ -134,7 +135,7 @@ async fn admit(
     })?;
     if route == HttpRoute::Metadata {
         // Public, and not recorded: anyone may fetch it as often as they like.
-        record.discard();
+        audit_event.discard();
         return Err(match route.takes(&parts.method) {
             true => oauth_metadata::metadata(settings).into(),
             false => response_body::wrong_method(&route.allow()).into(),
@@ -142,7 +143,7 @@ async fn admit(
     }
     if state.is_closed() {
         meters.refused(RefusalReason::Stopping);
-        let response = response_body::later("shutting down; connect again", CLOSING_RETRY);
+        let response = response_body::overloaded("shutting down; connect again", CLOSING_RETRY);
         return Err(with_connection_close(response).into());
     }
     let credentials = head::credentials(&parts.headers)
@@ -156,7 +157,7 @@ async fn admit(
         meters.refused(RefusalReason::Auth);
         oauth_metadata::refuse(settings, &refusal)
     })?;
-    let client = client.with_record(record.clone());
+    let client = client.with_audit_event(audit_event.clone());
     if let (&Method::POST, HttpRoute::Endpoint, Some(wait)) =
         (&parts.method, &route, client.flood_retry_after())
         && !is_exempt_from_limits(state, &client, &parts.headers)
@@ -191,7 +192,7 @@ async fn post(
         Ok(text) => text,
         Err(response) => return with_connection_close(*response),
     };
-    client.record().set_bytes_in(text.len());
+    client.audit_event().set_bytes_in(text.len());
     if batch::is_batch(&text) {
         return Box::pin(post_batch(state, client, headers, &text)).await;
     }
@@ -209,7 +210,7 @@ async fn post(
     if let Message::Request(jsonrpc::Request { method, .. })
     | Message::Notification(jsonrpc::Notification { method, .. }) = &message
     {
-        client.record().set_method(method);
+        client.audit_event().set_method(method);
     }
     let versions = &state.settings.versions;
     let version = version_header(headers);
@@ -262,14 +263,14 @@ async fn post_modern(
             tokio::select! {
                 biased;
                 mut response = response_body::respond(call, settings.sse_keepalive) => {
-                    response.body_mut().until(gone);
+                    response.body_mut().end_when(gone);
                     response
                 }
                 () = promptly(&mut gone) => response_body::empty(StatusCode::REQUEST_TIMEOUT),
             }
         }
         ResponseKind::Stream(_) if is_memory_scarce(state) => {
-            response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY)
+            response_body::overloaded(MEMORY_EXHAUSTED, MEMORY_RETRY)
         }
         ResponseKind::Stream(listening) => sse_streams::listen(state, listening, gone),
     }
@@ -372,8 +373,8 @@ async fn initialize(
         notifications.with_elicitation_completions(&peer.client.elicitation_completions);
     match state.sessions.open(client, peer, notifications) {
         Ok(session) => {
-            client.record().set_session(&session.mark);
-            client.record().set_revision(session.peer.revision);
+            client.audit_event().set_session(&session.mark);
+            client.audit_event().set_revision(session.peer.revision);
             let response = response_body::json(ClientResponse::result(&request.id, &result));
             let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
             response_body::with_header(response, HeaderName::from_static(session::HEADER), value)
@@ -395,7 +396,7 @@ fn detach_on_drop(
         drop(session);
         response
     };
-    let response = Detached::new(response.boxed(), state.tasks.clone(), state.stop.clone());
+    let response = Detached::new(response.boxed(), state.tracker.clone(), state.stop.clone());
     ResponseFuture { response: response.boxed(), messages: call.messages }
 }
 
@@ -419,7 +420,7 @@ async fn get(
         Err(response) => return *response,
     };
     if is_memory_scarce(state) {
-        return response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY);
+        return response_body::overloaded(MEMORY_EXHAUSTED, MEMORY_RETRY);
     }
     if state.settings.resumable {
         return resume::get(state, session, client, headers, gone);
@@ -457,8 +458,8 @@ fn session(
         let text = "no session has this id, or it has ended: send `initialize` again";
         response_body::refusal(StatusCode::NOT_FOUND, text)
     })?;
-    client.record().set_session(&session.mark);
-    client.record().set_revision(session.peer.revision);
+    client.audit_event().set_session(&session.mark);
+    client.audit_event().set_revision(session.peer.revision);
     // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400.
     // Earlier revisions have no such header. Without the header the session's version applies.
     let checked = session.peer.revision >= Revision::V2025_06_18;

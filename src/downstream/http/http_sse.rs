@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Interval;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::admission::is_memory_scarce;
+use super::call_limits::is_memory_scarce;
 use super::head;
 use super::request_body::{
     MEMORY_EXHAUSTED, MEMORY_RETRY, UnreadBody, read, with_connection_close,
@@ -58,7 +58,7 @@ pub(super) async fn open(
         return response_body::refusal(status, text);
     }
     if is_memory_scarce(state) {
-        return response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY);
+        return response_body::overloaded(MEMORY_EXHAUSTED, MEMORY_RETRY);
     }
     // A client of these revisions fetches the capabilities only once.
     client.wait_for_startup().await;
@@ -75,11 +75,11 @@ pub(super) async fn open(
     let end = CancellationToken::new();
     let registered = state.sse_sessions.add(principal, inbox, session_permit);
     let messages_path = messages_path(&state.settings.public_prefix, registered.id());
-    let record = state.settings.audit.begin_session(TransportKind::Sse, client.remote_ip());
+    let audit_event = state.settings.audit.begin_session(TransportKind::Sse, client.remote_ip());
     let mark = SessionMark::of(registered.id());
-    record.set_session(&mark);
-    client.record().set_session(&mark);
-    let client = client.with_record(record);
+    audit_event.set_session(&mark);
+    client.audit_event().set_session(&mark);
+    let client = client.with_audit_event(audit_event);
     let session_task = SseSession::new(
         state_cell,
         Arc::clone(state),
@@ -89,7 +89,7 @@ pub(super) async fn open(
         end.clone(),
         registered,
     );
-    state.tasks.spawn(session_task.run());
+    state.tracker.spawn(session_task.run());
 
     let outbound = SseOutbound {
         messages,
@@ -104,7 +104,7 @@ pub(super) async fn open(
         Some((Ok(event), outbound))
     });
     let mut response = response_body::events(endpoint.chain(rest));
-    response.body_mut().until(gone);
+    response.body_mut().end_when(gone);
     response
 }
 
@@ -163,10 +163,10 @@ async fn accept(
     let id = session_id(parts.uri.query().unwrap_or_default()).map_err(refuse)?;
     let inbox =
         state.sse_sessions.find(client.principal(), id).ok_or_else(|| session_ended(state))?;
-    client.record().set_session(&SessionMark::of(id));
+    client.audit_event().set_session(&SessionMark::of(id));
     let text =
         read(state, unread_body).await.map_err(|response| with_connection_close(*response))?;
-    client.record().set_bytes_in(text.len());
+    client.audit_event().set_bytes_in(text.len());
     let message = match batch::is_batch(&text) {
         true => PostedPayload::Batch(text),
         false => PostedPayload::Message(Message::parse(text).map_err(|invalid| {
@@ -179,7 +179,7 @@ async fn accept(
         })?),
     };
     if let PostedPayload::Message(Message::Request(request)) = &message {
-        client.record().set_method(&request.method);
+        client.audit_event().set_method(&request.method);
     }
     let (outcome, accepted) = oneshot::channel();
     inbox.try_send(PostedMessage { payload: message, outcome }).map_err(|error| match error {

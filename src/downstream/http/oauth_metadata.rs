@@ -111,7 +111,7 @@ pub(super) fn refuse(settings: &Settings, refusal: &AuthError) -> HttpResponse {
             (StatusCode::FORBIDDEN, Some("insufficient_scope"), Some(&**scope), text)
         }
         AuthError::TooMany { retry_after } => return response_body::too_busy(*retry_after),
-        AuthError::Unverifiable => return response_body::later(CANNOT_VERIFY, RETRY),
+        AuthError::Unverifiable => return response_body::overloaded(CANNOT_VERIFY, RETRY),
         AuthError::TooManyRoles => return response_body::refusal(StatusCode::FORBIDDEN, "not now"),
     };
     challenged(protected_resource, status, error, scope, text)

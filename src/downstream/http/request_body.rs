@@ -47,9 +47,9 @@ pub(super) async fn read(
             }
             // Received bytes count against the budget, not announced ones: announcing costs the
             // client nothing.
-            reservation
-                .grow(data.len())
-                .map_err(|BudgetExhausted| response_body::later(MEMORY_EXHAUSTED, MEMORY_RETRY))?;
+            reservation.grow(data.len()).map_err(|BudgetExhausted| {
+                response_body::overloaded(MEMORY_EXHAUSTED, MEMORY_RETRY)
+            })?;
             text.extend_from_slice(&data);
             workload.add(data.len());
             workload.yield_if_due().await;

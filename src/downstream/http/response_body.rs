@@ -55,7 +55,7 @@ impl HttpBody {
     }
 
     /// Keeps the connection in the busy phase until the body has ended.
-    pub(super) fn hold(&mut self, in_progress: RequestInProgress) {
+    pub(super) fn keep_in_progress(&mut self, in_progress: RequestInProgress) {
         self.in_progress = Some(in_progress);
     }
 
@@ -65,12 +65,12 @@ impl HttpBody {
     }
 
     /// Ends an audit event with the body.
-    pub(super) fn record(&mut self, record: StreamRecord) {
+    pub(super) fn record_stream(&mut self, record: StreamRecord) {
         self.record = Some(record);
     }
 
     /// Ends the body when `gone` is ready: the client has disconnected.
-    pub(super) fn until(&mut self, gone: BoxFuture<'static, ()>) {
+    pub(super) fn end_when(&mut self, gone: BoxFuture<'static, ()>) {
         if let BodyContent::Arriving(pieces) = &mut self.content {
             let rest = std::mem::replace(pieces, stream::empty().boxed());
             *pieces = rest.take_until(gone).boxed();
@@ -141,7 +141,7 @@ pub(super) fn too_busy(retry_after: Duration) -> HttpResponse {
 }
 
 /// Creates an error response with a retry delay.
-pub(super) fn later(text: &str, retry_after: Duration) -> HttpResponse {
+pub(super) fn overloaded(text: &str, retry_after: Duration) -> HttpResponse {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     let refused = ErrorResponse::new(status, code::INVALID_REQUEST, text);
     json(ClientResponse::refused(

@@ -65,7 +65,7 @@ pub(super) async fn respond(
         session.clone_guard(),
         state.stop.clone(),
     );
-    state.tasks.spawn(work);
+    state.tracker.spawn(work);
     let initial = stream::iter(initial_event(session, &reader).map(Ok));
     response_body::events(initial.chain(stream_events(reader, session.clone_guard(), keep_alive)))
 }
@@ -125,7 +125,7 @@ pub(super) fn get(
             let alive = stream::once(future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
             let rest = stream_events(reader, session, state.settings.sse_keepalive);
             let mut response = response_body::events(alive.chain(rest));
-            response.body_mut().until(gone);
+            response.body_mut().end_when(gone);
             response
         }
         // 404 would make the client open a new session (spec, session management: MUST), but this

@@ -51,7 +51,7 @@ pub(super) fn standalone(
         Some((Ok(event), get_stream))
     });
     let mut response = response_body::events(begin.chain(stream::iter(first_events)).chain(rest));
-    response.body_mut().until(gone);
+    response.body_mut().end_when(gone);
     response
 }
 
@@ -107,6 +107,8 @@ impl GetStream {
             // `None`: the client's credentials are no longer valid.
             let message = results::change_notification(&notification?, Object::new());
             match &self.stored {
+                // The reader of the same event store then delivers it, so that an event has one
+                // order and one id for this stream and for one that resumes it.
                 Some((writer, _)) => writer.push(message),
                 None => break write_message(&message),
             }
@@ -133,7 +135,7 @@ pub(super) fn listen(
         Some((Ok(event), listen_stream))
     });
     let mut response = response_body::events(events);
-    response.body_mut().until(gone);
+    response.body_mut().end_when(gone);
     response
 }
 

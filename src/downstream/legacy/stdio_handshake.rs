@@ -32,7 +32,7 @@ pub async fn read_handshake<R: AsyncRead + Unpin>(
     }
     let text = text.freeze();
     let context = line.and_then(|end| parse_context(text.slice(..end)));
-    let context = context.unwrap_or_else(|| CallContext::plain(Revision::NEWEST_LEGACY));
+    let context = context.unwrap_or_else(|| CallContext::without_features(Revision::NEWEST_LEGACY));
     (context, Cursor::new(text).chain(input))
 }
 
@@ -65,7 +65,7 @@ fn parse_context(message: Bytes) -> Option<CallContext> {
     Some(CallContext {
         features: ClientFeatures::read(&capabilities).within(revision),
         capabilities: Object::to_bytes(&capabilities),
-        ..CallContext::plain(revision)
+        ..CallContext::without_features(revision)
     })
 }
 

@@ -87,7 +87,7 @@ pub(super) fn listen(
         listen,
         _stream_permit: stream_permit,
         _permit: permit,
-        _record: StreamRecord::begin(client.record().clone()),
+        _record: StreamRecord::begin(client.audit_event().clone()),
     })
 }
 
@@ -135,34 +135,37 @@ async fn subscribe(
         yield_before(at).await;
         // The audit event of the stream covers the accepted resources; each refused one has its
         // own.
-        let client = client.with_record(client.record().begin_next());
-        client.record().set_method(LISTEN);
+        let client = client.with_audit_event(client.audit_event().begin_next());
+        client.audit_event().set_method(LISTEN);
         let subscribed = match client.admit_subscription(uri).await {
             Ok(permit) => client.subscribe(&permit, subscriptions, uri).await,
             Err(fault) => Err(fault),
         };
         let outcome = match subscribed {
             Ok(SubscribeOutcome::Accepted) => {
-                client.record().end_if_written(event_completion(AuditOutcome::Ok));
+                client.audit_event().end_if_written(event_completion(AuditOutcome::Ok));
                 return Some(json::quote(uri));
             }
             Ok(SubscribeOutcome::Refused(_)) | Err(Error::Upstream { .. }) => AuditOutcome::Error,
             Err(_) => AuditOutcome::Refused,
         };
-        client.record().end(event_completion(outcome));
+        client.audit_event().end(event_completion(outcome));
         None
     }));
     let following = join_all(tasks.iter().enumerate().map(|(at, handle)| async move {
         yield_before(at).await;
-        let client = client.with_record(client.record().begin_next());
-        client.record().set_method(LISTEN);
+        let client = client.with_audit_event(client.audit_event().begin_next());
+        client.audit_event().set_method(LISTEN);
         if client.follow_task(subscriptions, handle).await {
-            client.record().end_if_written(event_completion(AuditOutcome::Ok));
+            client.audit_event().end_if_written(event_completion(AuditOutcome::Ok));
             return Some(json::quote(handle));
         }
-        let outcome =
-            if client.record().is_sent() { AuditOutcome::Error } else { AuditOutcome::Refused };
-        client.record().end(event_completion(outcome));
+        let outcome = if client.audit_event().is_sent() {
+            AuditOutcome::Error
+        } else {
+            AuditOutcome::Refused
+        };
+        client.audit_event().end(event_completion(outcome));
         None
     }));
     let (resources, tasks) = join(subscribing, following).await;

@@ -19,25 +19,25 @@ use crate::mcp::call::PayloadBroken;
 
 /// Ends the audit event and the request metrics with this response, and returns it.
 pub(crate) fn finish_request(
-    record: &AuditEvent,
+    audit_event: &AuditEvent,
     timing: RequestTimer,
     response: ClientResponse,
 ) -> ClientResponse {
-    end(record, Some(timing), response)
+    end(audit_event, Some(timing), response)
 }
 
 /// Ends the audit event with this response, and returns it.
-pub(crate) fn finish_event(record: &AuditEvent, response: ClientResponse) -> ClientResponse {
-    end(record, None, response)
+pub(crate) fn finish_event(audit_event: &AuditEvent, response: ClientResponse) -> ClientResponse {
+    end(audit_event, None, response)
 }
 
 fn end(
-    record: &AuditEvent,
+    audit_event: &AuditEvent,
     timing: Option<RequestTimer>,
     response: ClientResponse,
 ) -> ClientResponse {
-    let completion = record.transport().map(|transport| {
-        let (outcome, code) = outcome_of(record, response.failure);
+    let completion = audit_event.transport().map(|transport| {
+        let (outcome, code) = outcome_of(audit_event, response.failure);
         let status = (transport == TransportKind::Http).then(|| response.status.as_u16());
         EventCompletion { outcome, code, status, bytes_out: None }
     });
@@ -50,13 +50,16 @@ fn end(
         ResponseBody::Arriving(head, pieces) => {
             // The text around the pieces counts as well.
             let sent = head.len() as u64 + 1;
-            let record = completion.map(|completion| (record.clone(), completion));
+            let audit_event = completion.map(|completion| (audit_event.clone(), completion));
             let timing = timing.map(|timing| (timing, end));
-            ResponseBody::Arriving(head, RecordedPieces { pieces, sent, record, timing }.boxed())
+            ResponseBody::Arriving(
+                head,
+                RecordedPieces { pieces, sent, audit_event, timing }.boxed(),
+            )
         }
         text => {
             if let Some(completion) = completion {
-                record.end(EventCompletion { bytes_out: text.len(), ..completion });
+                audit_event.end(EventCompletion { bytes_out: text.len(), ..completion });
             }
             if let Some(timing) = timing {
                 timing.end(end);
@@ -68,15 +71,19 @@ fn end(
 }
 
 /// Returns the audit outcome: an error if the upstream failed, a refusal if the gateway refused.
-fn outcome_of(record: &AuditEvent, failure: Option<ErrorOrigin>) -> (AuditOutcome, Option<i64>) {
+fn outcome_of(
+    audit_event: &AuditEvent,
+    failure: Option<ErrorOrigin>,
+) -> (AuditOutcome, Option<i64>) {
     match failure {
         None => (AuditOutcome::Ok, None),
         Some(ErrorOrigin::Upstream(code)) => (AuditOutcome::Error, code),
         Some(ErrorOrigin::Gateway(code)) => {
             let failed = [own_code::UNAVAILABLE, own_code::TIMED_OUT, code::INTERNAL_ERROR];
-            let is_error = failed.contains(&code) || record.is_sent() && code != own_code::TOO_BUSY;
+            let is_error =
+                failed.contains(&code) || audit_event.is_sent() && code != own_code::TOO_BUSY;
             (
-                if is_error && !record.is_refused() {
+                if is_error && !audit_event.is_refused() {
                     AuditOutcome::Error
                 } else {
                     AuditOutcome::Refused
@@ -93,16 +100,16 @@ struct RecordedPieces {
     pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
     sent: u64,
     /// Audit event that the last piece ends, and its completion.
-    record: Option<(AuditEvent, EventCompletion)>,
+    audit_event: Option<(AuditEvent, EventCompletion)>,
     timing: Option<(RequestTimer, RequestStatus)>,
 }
 
 impl RecordedPieces {
     /// Ends the audit event with the planned outcome, or with `otherwise`.
     fn end(&mut self, otherwise: Option<(AuditOutcome, RequestStatus)>) {
-        if let Some((record, completion)) = self.record.take() {
+        if let Some((audit_event, completion)) = self.audit_event.take() {
             let outcome = otherwise.map_or(completion.outcome, |(outcome, _)| outcome);
-            record.end(EventCompletion { outcome, bytes_out: Some(self.sent), ..completion });
+            audit_event.end(EventCompletion { outcome, bytes_out: Some(self.sent), ..completion });
         }
         if let Some((timing, end)) = self.timing.take() {
             timing.end(otherwise.map_or(end, |(_, end)| end));
@@ -134,9 +141,9 @@ impl Drop for RecordedPieces {
 pub(crate) struct StreamRecord(AuditEvent);
 
 impl StreamRecord {
-    pub(crate) fn begin(record: AuditEvent) -> Self {
-        record.record_stream_start();
-        Self(record)
+    pub(crate) fn begin(audit_event: AuditEvent) -> Self {
+        audit_event.record_stream_start();
+        Self(audit_event)
     }
 }
 

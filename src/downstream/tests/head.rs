@@ -10,7 +10,7 @@ use super::*;
 use crate::downstream::http::accept_loop;
 
 #[tokio::test(start_paused = true)]
-async fn strangers_are_refused_on_every_route() {
+async fn an_unauthenticated_client_is_refused_on_every_route() {
     let world = TestGateway::start().await;
     for target in ["/mcp", "/", "/sse", "/.well-known/oauth-protected-resource"] {
         for method in ["POST", "GET", "DELETE", "OPTIONS", "PUT"] {
@@ -191,7 +191,7 @@ async fn what_is_under_way_is_finished_when_the_house_closes() {
     world.script.go.send(()).expect("a call waits");
     assert_eq!(text_of(&client.response().await.json()), "went");
     assert!(client.is_closed().await);
-    world.state_cell.now().tasks.close();
+    world.state_cell.now().tracker.close();
 }
 
 /// The only test with real sockets, and so with a real clock.
@@ -202,7 +202,7 @@ async fn a_connection_that_nothing_is_asked_on_makes_room_for_one_that_waits_and
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let state_cell = Arc::clone(&world.state_cell);
-    let accepting = world.state_cell.now().tasks.spawn(accept_loop(
+    let accepting = world.state_cell.now().tracker.spawn(accept_loop(
         listener,
         None,
         3,
@@ -240,7 +240,7 @@ async fn who_has_no_place_waits_and_nobody_is_accepted_when_the_house_closes() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let state_cell = Arc::clone(&world.state_cell);
-    let accepting = world.state_cell.now().tasks.spawn(accept_loop(
+    let accepting = world.state_cell.now().tracker.spawn(accept_loop(
         listener,
         None,
         1,

@@ -31,7 +31,7 @@ impl TestGateway {
             input,
             output,
         );
-        self.state_cell.now().tasks.spawn(serving);
+        self.state_cell.now().tracker.spawn(serving);
         TestClient { io: Box::new(ours), read: Vec::new() }
     }
 }

@@ -26,7 +26,7 @@ impl Rate {
     }
 
     /// Time until the next notification may be sent.
-    pub(super) fn early(&self, now: Instant) -> Duration {
+    pub(super) fn wait_time(&self, now: Instant) -> Duration {
         self.next_at.saturating_duration_since(now + self.burst)
     }
 

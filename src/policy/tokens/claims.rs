@@ -21,7 +21,7 @@ pub(super) struct Subject {
     /// Names of the roles.
     pub(super) roles: BTreeSet<Arc<str>>,
     /// Time from which the token is refused.
-    pub(super) until: SystemTime,
+    pub(super) expires_at: SystemTime,
 }
 
 /// Validates the claims of a token that the issuer of these settings has signed.
@@ -45,7 +45,7 @@ pub(super) fn validate(
         is_plain(&found).then(|| (&*found).into())
     });
     check_scopes(settings, claims)?;
-    Ok(Subject { user, application, roles: roles(settings, claims), until })
+    Ok(Subject { user, application, roles: roles(settings, claims), expires_at: until })
 }
 
 fn check_audience(settings: &Settings, claims: &Object) -> Result<(), TokenError> {

@@ -77,7 +77,7 @@ impl Fetch for FakeProvider {
 struct TestPolicy {
     policy: Policy,
     provider: FakeProvider,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     stop: CancellationToken,
 }
 
@@ -105,7 +105,7 @@ impl TestPolicy {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let fetch: Arc<dyn Fetch> = Arc::new(provider.clone());
         policy.spawn_jwks_refreshers(&fetch, &tasks, &stop);
-        Self { policy, provider, tasks, stop }
+        Self { policy, provider, tracker: tasks, stop }
     }
 
     async fn authenticate(&self, token: &str) -> Result<Principal, AuthError> {
@@ -125,8 +125,8 @@ impl TestPolicy {
 
     async fn close(self) {
         self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.tracker.close();
+        self.tracker.wait().await;
     }
 }
 

@@ -14,7 +14,7 @@ use crate::sha256::sha256;
 pub(super) struct CachedToken {
     pub(super) principal: Principal,
     /// Time from which the token is refused.
-    pub(super) until: SystemTime,
+    pub(super) expires_at: SystemTime,
     /// Number of the issuing provider, and the generation of the keys that verified it.
     pub(super) provider: u64,
     pub(super) generation: u64,
@@ -90,7 +90,7 @@ mod tests {
 
     fn cached_token(name: &str) -> CachedToken {
         let principal = Principal::new(name, "r");
-        CachedToken { principal, until: SystemTime::UNIX_EPOCH, provider: 0, generation: 1 }
+        CachedToken { principal, expires_at: SystemTime::UNIX_EPOCH, provider: 0, generation: 1 }
     }
 
     #[test]

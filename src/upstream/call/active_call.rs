@@ -107,7 +107,7 @@ pub(crate) struct ActiveCall {
     pub(crate) work: BoxFuture<'static, Result<UpstreamResponse, CallFailure>>,
     /// Whether the work runs in a separate task.
     pub(crate) is_detached: bool,
-    pub(crate) tasks: TaskTracker,
+    pub(crate) tracker: TaskTracker,
     /// Fires when the upstream is stopped.
     pub(crate) stop: CancellationToken,
     /// Result of the work, if it ended while the call was suspended.
@@ -217,7 +217,7 @@ impl ActiveCall {
                 }
             }
         };
-        let task = AbortOnDropHandle::new(self.tasks.spawn(limited));
+        let task = AbortOnDropHandle::new(self.tracker.spawn(limited));
         self.work = task.map(move |done| done.unwrap_or_else(|_| stopped_error())).boxed();
     }
 
@@ -314,7 +314,7 @@ impl ActiveCall {
                 hard_deadline: self.hard_deadline(),
                 stop: self.stop.clone(),
             };
-            let pieces = body.wrap(pieces, &self.tasks);
+            let pieces = body.wrap(pieces, &self.tracker);
             response.outcome = ResponseOutcome::Result(Payload::Streaming(pieces));
         }
         self.call_health.responded();

@@ -72,7 +72,7 @@ impl Upstream {
 
     /// Acquires the right to send a call now. A call to an upstream that is down, or whose circuit
     /// breaker is open, fails at once instead of waiting for a permit.
-    pub(super) async fn admit(
+    pub(super) async fn acquire_call_slot(
         &self,
         call_health: &mut CallHealthGuard,
     ) -> Result<(Option<UsageGuard>, OwnedSemaphorePermit), Error> {

@@ -117,7 +117,7 @@ impl Breaker {
     }
 
     /// Admits a request, or returns the reason for a rejection.
-    pub(crate) fn admit(&self, now: Instant) -> Result<BreakerPermit, String> {
+    pub(crate) fn try_acquire(&self, now: Instant) -> Result<BreakerPermit, String> {
         if self.is_clean.load(Ordering::Relaxed) {
             return Ok(BreakerPermit { is_probe: false, at: now });
         }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     fn try_once(breaker: &Breaker, result: CallResult) -> Option<BreakerOpened> {
-        let permit = breaker.admit(Instant::now()).expect("it is not open");
+        let permit = breaker.try_acquire(Instant::now()).expect("it is not open");
         breaker.record(permit, result, Instant::now())
     }
 
@@ -330,7 +330,7 @@ mod tests {
         try_once(&breaker, CallResult::Unknown);
         let open_count = try_once(&breaker, failure()).expect("the fifth");
         assert_eq!((open_count.pause, open_count.again), (Duration::from_secs(5), false));
-        let refused = breaker.admit(Instant::now()).expect_err("open");
+        let refused = breaker.try_acquire(Instant::now()).expect_err("open");
         assert!(refused.ends_with("last: why"), "{refused}");
         assert_eq!(breaker.open_count(), 1);
     }
@@ -343,7 +343,7 @@ mod tests {
             let open_count = try_once(&breaker, failure()).expect("open");
             pauses.push(open_count.pause.as_secs());
             advance(open_count.pause - Duration::from_millis(1)).await;
-            assert!(breaker.admit(Instant::now()).is_err());
+            assert!(breaker.try_acquire(Instant::now()).is_err());
             advance(Duration::from_millis(1)).await;
             assert_eq!(breaker.state(), BreakerState::HalfOpen);
         }
@@ -356,12 +356,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_sent_before_it_closed_says_nothing_of_the_server_now() {
         let breaker = Breaker::new(Settings { failures: 1, ..Settings::default() });
-        let early = breaker.admit(Instant::now()).expect("closed");
-        let late = breaker.admit(Instant::now()).expect("closed");
+        let early = breaker.try_acquire(Instant::now()).expect("closed");
+        let late = breaker.try_acquire(Instant::now()).expect("closed");
         try_once(&breaker, failure()).expect("open");
         // A call sent earlier succeeds, but only the probe decides.
         breaker.record(late, CallResult::Alive, Instant::now());
-        assert!(breaker.admit(Instant::now()).is_err());
+        assert!(breaker.try_acquire(Instant::now()).is_err());
         advance(Duration::from_secs(5)).await;
         try_once(&breaker, CallResult::Alive);
         assert_eq!(breaker.record(early, failure(), Instant::now()), None);
@@ -397,7 +397,7 @@ mod tests {
                 for step in steps {
                     let now = Instant::now();
                     match step {
-                        BreakerStep::Admit => match breaker.admit(now) {
+                        BreakerStep::Admit => match breaker.try_acquire(now) {
                             Ok(permit) => {
                                 assert!(open_until.is_none_or(|until| until <= now));
                                 assert_eq!(permit.is_probe, open_until.is_some());

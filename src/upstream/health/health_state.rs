@@ -65,7 +65,7 @@ impl UpstreamHealth {
 
     /// Asks the circuit breaker for a permit to send a request.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<BreakerGuard, Error> {
-        let permit = self.breaker.admit(Instant::now()).map_err(Error::Unavailable)?;
+        let permit = self.breaker.try_acquire(Instant::now()).map_err(Error::Unavailable)?;
         Ok(BreakerGuard { health: Arc::clone(self), permit: Some(permit) })
     }
 
@@ -184,10 +184,10 @@ impl UpstreamHealth {
                 }
                 match breaker_state {
                     BreakerState::Closed => State::Up,
-                    BreakerState::HalfOpen => State::HalfOpen,
+                    BreakerState::HalfOpen => State::BreakerHalfOpen,
                     BreakerState::Open(due) => {
                         until = Some(due);
-                        State::Open
+                        State::BreakerOpen
                     }
                 }
             }

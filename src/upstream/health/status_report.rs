@@ -59,9 +59,9 @@ pub enum State {
     /// Connected.
     Up,
     /// Connected, but the circuit breaker is open after too many failures in a row.
-    Open,
+    BreakerOpen,
     /// The circuit breaker is half-open: the next call is the probe.
-    HalfOpen,
+    BreakerHalfOpen,
     /// Not connected; retried.
     Down,
     /// Not connected: the process is in a crash loop.
@@ -74,8 +74,8 @@ impl State {
         Self::Starting,
         Self::Asleep,
         Self::Up,
-        Self::Open,
-        Self::HalfOpen,
+        Self::BreakerOpen,
+        Self::BreakerHalfOpen,
         Self::Down,
         Self::CrashLoop,
     ];
@@ -86,8 +86,8 @@ impl State {
             Self::Starting => "starting",
             Self::Asleep => "asleep",
             Self::Up => "up",
-            Self::Open => "open",
-            Self::HalfOpen => "half-open",
+            Self::BreakerOpen => "open",
+            Self::BreakerHalfOpen => "half-open",
             Self::Down => "down",
             Self::CrashLoop => "crash-loop",
         }
@@ -96,8 +96,8 @@ impl State {
     /// Whether a call that arrives now may be sent, if need be after an on-demand start.
     pub fn takes_calls(self) -> bool {
         match self {
-            Self::Asleep | Self::Up | Self::HalfOpen => true,
-            Self::Starting | Self::Open | Self::Down | Self::CrashLoop => false,
+            Self::Asleep | Self::Up | Self::BreakerHalfOpen => true,
+            Self::Starting | Self::BreakerOpen | Self::Down | Self::CrashLoop => false,
         }
     }
 }

@@ -435,6 +435,6 @@ impl Drop for RejectOnDrop<'_> {
         let error = error.to_bytes();
         let refuse = |id| jsonrpc::write_error(Some(&id), &error);
         let refusals: Vec<_> = self.input_requests.close().into_iter().map(refuse).collect();
-        self.transport.send_replies(refusals, self.headers);
+        self.transport.send_responses(refusals, self.headers);
     }
 }

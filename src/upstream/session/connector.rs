@@ -34,7 +34,7 @@ pub(crate) struct Connector {
     health: Arc<UpstreamHealth>,
     /// Memory budget of larger messages.
     budget: MemoryBudget,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     /// Connections to a network server, created with the first one.
     pool: OnceLock<HttpPool>,
     /// Closes the pool's connections; fires after the last session has ended properly.
@@ -93,7 +93,7 @@ impl Connector {
         tasks: TaskTracker,
     ) -> Self {
         let pool_stop = CancellationToken::new();
-        Self { settings, io, health, budget, tasks, pool: OnceLock::new(), pool_stop }
+        Self { settings, io, health, budget, tracker: tasks, pool: OnceLock::new(), pool_stop }
     }
 
     /// Opens a connection. Dropping the future ends the attempt.
@@ -133,8 +133,13 @@ impl Connector {
             })?;
             let dispatcher = self.new_dispatcher(request);
             let (for_stdio, settings) = (Arc::clone(&dispatcher), &self.settings);
-            let stdio =
-                stdio::StdioTransport::start(child, for_stdio, settings, &self.budget, &self.tasks);
+            let stdio = stdio::StdioTransport::start(
+                child,
+                for_stdio,
+                settings,
+                &self.budget,
+                &self.tracker,
+            );
             if request.declared.is_none() {
                 let (process, tail) = stdio.child();
                 self.health.process_started(process, tail);
@@ -276,10 +281,10 @@ impl Connector {
             let connect_timeout = self.settings.timeouts.connect;
             // With this limit each call that has a concurrency permit finds a pooled connection.
             let max_idle = self.settings.limits.concurrency;
-            HttpPool::new(io, url.clone(), max_idle, connect_timeout, self.tasks.clone(), stop)
+            HttpPool::new(io, url.clone(), max_idle, connect_timeout, self.tracker.clone(), stop)
         });
         let (limit, budget) = (self.settings.limits.max_message, self.budget.clone());
-        let (pool, tasks) = (pool.clone(), self.tasks.clone());
+        let (pool, tasks) = (pool.clone(), self.tracker.clone());
         HttpClient::new(pool, url.clone(), headers.clone(), limit, budget, tasks)
     }
 

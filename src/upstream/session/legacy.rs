@@ -229,7 +229,10 @@ impl LegacyDialect {
     }
 
     /// Receives list changes until the connection is over. stdio and HTTP+SSE need no request for
-    /// that: the server's notifications arrive between its responses.
+    /// that: the server's notifications arrive between its responses. The stream also carries
+    /// requests, log messages and resource updates of the server, so it is opened even if the
+    /// server announces no list changes. Before it was open again, changes may have been missed:
+    /// each announced list and each subscribed resource then counts as changed.
     ///
     /// Returns the reason why the connection must be opened again, if it must.
     pub(crate) async fn listen(
@@ -255,7 +258,7 @@ impl LegacyDialect {
                     while let Ok(Some(dispatched)) =
                         transport.dispatch_next(&mut events, None).await
                     {
-                        transport.send_replies(dispatched.replies, &self.headers());
+                        transport.send_responses(dispatched.outgoing, &self.headers());
                     }
                     last_id = events.last_id().or(last_id);
                     retry = events.retry();

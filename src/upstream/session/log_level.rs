@@ -31,7 +31,7 @@ pub(crate) struct SharedLogLevel {
 #[derive(Debug, Default)]
 struct WantedLevels {
     calls: [usize; 8],
-    until: [Option<Instant>; 8],
+    wanted_until: [Option<Instant>; 8],
 }
 
 /// Level that one call wants, while it runs.
@@ -103,7 +103,7 @@ impl WantedLevels {
     fn least(&self, now: Instant) -> Option<LogLevel> {
         LogLevel::ALL.into_iter().find(|level| {
             let at = level.index();
-            self.calls[at] > 0 || self.until[at].is_some_and(|until| until > now)
+            self.calls[at] > 0 || self.wanted_until[at].is_some_and(|until| until > now)
         })
     }
 }
@@ -112,7 +112,7 @@ impl Drop for LevelUse<'_> {
     fn drop(&mut self) {
         let mut wanted_levels = self.log_level.wanted_levels();
         wanted_levels.calls[self.level.index()] -= 1;
-        wanted_levels.until[self.level.index()] = Some(Instant::now() + LINGER);
+        wanted_levels.wanted_until[self.level.index()] = Some(Instant::now() + LINGER);
     }
 }
 

@@ -287,6 +287,8 @@ impl ModernDialect {
                 Err(TransportError::SessionLost(reason)) => return Some(reason),
                 Err(failure) => tracing::debug!(?failure, "subscription to list changes failed"),
             }
+            // A stream that ended at once is reopened after twice the minimum: the first pause here
+            // has grown already.
             pause = next_pause(pause, since);
             tokio::time::sleep(pause).await;
         }

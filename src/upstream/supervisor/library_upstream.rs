@@ -20,7 +20,7 @@ pub(crate) struct LibraryTask {
     pub(crate) dir: PathBuf,
     pub(crate) retry: RetrySettings,
     pub(crate) state: StatePublisher,
-    pub(crate) tasks: TaskTracker,
+    pub(crate) tracker: TaskTracker,
 }
 
 impl LibraryTask {
@@ -30,7 +30,7 @@ impl LibraryTask {
         let Some(library) = stop.run_until_cancelled(self.open()).await else {
             return self.state.publish_stopped();
         };
-        self.tasks.spawn(library.clone().watch(stop.clone()));
+        self.tracker.spawn(library.clone().watch(stop.clone()));
         let mut changes = library.changes();
         self.state.publish_connected(UpstreamConnection::Library(LibraryConnection::new(library)));
         while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
@@ -45,7 +45,7 @@ impl LibraryTask {
         loop {
             let dir = self.dir.clone();
             // Reading a folder blocks.
-            let opened = self.tasks.spawn_blocking(move || Library::open(&dir)).await;
+            let opened = self.tracker.spawn_blocking(move || Library::open(&dir)).await;
             match opened {
                 Ok(Ok(library)) => return library,
                 Ok(Err(error)) => {

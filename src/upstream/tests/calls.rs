@@ -152,7 +152,7 @@ pub(super) struct RunningCall(pub(super) tokio::task::JoinHandle<Result<String, 
 impl RunningCall {
     pub(super) fn start(world: &World, call: Box<UpstreamRequest>) -> Self {
         let upstream = world.upstream.clone();
-        Self(world.tasks.spawn(async move { Ok(payload(upstream.call(call).await?).await) }))
+        Self(world.tracker.spawn(async move { Ok(payload(upstream.call(call).await?).await) }))
     }
 
     pub(super) async fn end(self) -> Result<String, Error> {
@@ -528,7 +528,7 @@ async fn a_message_over_the_limit_ends_its_call_and_no_other() {
 /// revision.
 async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Payload, Events) {
     let upstream = world.upstream.clone();
-    let running = world.tasks.spawn(async move { upstream.call(call(caller)).await });
+    let running = world.tracker.spawn(async move { upstream.call(call(caller)).await });
     let request = world.post().await;
     let head = head.replace("ID", &request.id().to_string());
     let events = request.pieces();
@@ -599,7 +599,7 @@ async fn f11_a_body_that_drips_ends_its_call_as_a_broken_one() {
             false => (request.pieces(), text),
         };
         // Ten bytes a second, after half a minute: before the first bytes there is no minimum rate.
-        let drip = world.tasks.spawn(async move {
+        let drip = world.tracker.spawn(async move {
             tokio::time::sleep(Duration::from_secs(20)).await;
             events.raw(text);
             let dripping = async {
@@ -659,7 +659,7 @@ async fn f11_who_thinks_says_how_far_it_is_or_is_slow_but_not_too_slow_is_waited
         let id = request.id();
         let events = request.pieces();
         events.raw(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":""#));
-        world.tasks.spawn(async move {
+        world.tracker.spawn(async move {
             for _ in 0..300 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 events.raw("x".repeat(2048));
@@ -770,7 +770,7 @@ fn tools(request: Exchange, header: &str) {
 async fn a_modern_server_gets_marked_arguments_in_headers_of_the_newest_list() {
     let mut world = World::http(Era::Modern).await;
     let upstream = world.upstream.clone();
-    let listed = world.tasks.spawn(async move { upstream.list(Kind::Tool).await });
+    let listed = world.tracker.spawn(async move { upstream.list(Kind::Tool).await });
     tools(world.post().await, "Old");
     let listing = listed.await.expect("no panic").expect("a list");
     let flaws: Vec<_> = listing.items.iter().map(|item| item.defect).collect();

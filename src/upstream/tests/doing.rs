@@ -51,7 +51,7 @@ async fn a_report_tells_what_an_operator_wants_to_know() {
     assert_eq!((report.name.as_str(), report.state, report.reason), ("hub", State::Up, None));
     assert_eq!(report.about.expect("it is up").transport, "stdio");
 
-    let list = world.tasks.spawn({
+    let list = world.tracker.spawn({
         let upstream = world.upstream.clone();
         async move { upstream.list(Kind::Tool).await }
     });
@@ -158,7 +158,7 @@ async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one
     assert_eq!(world.upstream.report().state, State::Up);
     call_with_status(&mut world, 500).await;
     let report = world.upstream.report();
-    assert_eq!((report.state, report.counts.breaker_opens), (State::Open, 1));
+    assert_eq!((report.state, report.counts.breaker_opens), (State::BreakerOpen, 1));
     let began = Instant::now();
     let error = world.upstream.call(call(MODERN)).await.expect_err("left alone");
     assert!(matches!(&error, Error::Unavailable(why) if why.contains("HTTP 500")), "{error}");
@@ -169,7 +169,7 @@ async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one
     let due = report.next_try.expect("when it is tried again");
     assert_eq!((due - report.since).as_secs(), 5);
     tokio::time::sleep_until(due).await;
-    assert_eq!(world.upstream.report().state, State::HalfOpen);
+    assert_eq!(world.upstream.report().state, State::BreakerHalfOpen);
     let probe = RunningCall::start(&world, call(MODERN));
     let request = world.post().await;
     for _ in 0..10 {
@@ -204,7 +204,7 @@ async fn f04_a_server_that_answers_nothing_is_left_alone_and_a_probe_that_is_giv
     request.push(world.post().await);
     probe.0.abort();
     let report = wait_for_report(&world, |_| outcome_count(&world, CallEnd::Cancelled) > 0).await;
-    assert_eq!(report.state, State::HalfOpen);
+    assert_eq!(report.state, State::BreakerHalfOpen);
     let probe = RunningCall::start(&world, call(MODERN));
     world.post().await.answer(json!({ "content": [] }));
     probe.end().await.expect("a reply");

@@ -23,7 +23,7 @@ async fn a_child_that_ends_ends_its_calls_and_comes_again() {
     let (mut world, mut peer) = World::stdio(Era::Modern).await;
     let upstream = world.upstream.clone();
     let calling =
-        world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+        world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
     peer.read().await;
     peer.exit("was killed by signal 11");
     let error = calling.await.expect("no panic").expect_err("broken");
@@ -93,7 +93,7 @@ async fn connections_are_used_again_while_they_are_fresh() {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let upstream = world.upstream.clone();
         let calling =
-            world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+            world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
         world.post().await.answer(json!({}));
         let reply = calling.await.expect("no panic").expect("a reply");
         assert_eq!(payload(reply).await, "{}");
@@ -108,7 +108,7 @@ async fn a_peers_own_idle_time_is_kept_to() {
     for (keep_alive, pause, reused) in [("timeout=2", 3, false), ("max=5, timeout=30", 20, true)] {
         let upstream = world.upstream.clone();
         let calling =
-            world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+            world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
         let request = world.post().await;
         let body = json!({ "jsonrpc": "2.0", "id": request.id(), "result": {} });
         let response = hyper::Response::builder()
@@ -120,7 +120,7 @@ async fn a_peers_own_idle_time_is_kept_to() {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let upstream = world.upstream.clone();
         let calling =
-            world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+            world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
         world.post().await.answer(json!({}));
         calling.await.expect("no panic").expect("a reply");
         let used = world.connector.connections.load(Ordering::Relaxed);

@@ -24,13 +24,13 @@ fn roots() -> CallContext {
     CallContext {
         features: ClientFeatures { roots: true, ..ClientFeatures::default() },
         capabilities: r#"{"roots":{}}"#.into(),
-        ..CallContext::plain(Revision::NEWEST_LEGACY)
+        ..CallContext::without_features(Revision::NEWEST_LEGACY)
     }
 }
 
 /// Client that declares nothing.
 fn plain() -> CallContext {
-    CallContext::plain(Revision::NEWEST_LEGACY)
+    CallContext::without_features(Revision::NEWEST_LEGACY)
 }
 
 /// Client with its own identity.

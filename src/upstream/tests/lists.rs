@@ -14,7 +14,7 @@ type Listed = tokio::task::JoinHandle<Result<Listing, Error>>;
 async fn listing(kind: Kind) -> (World, Peer, Listed) {
     let (world, peer) = World::stdio(Era::Modern).await;
     let upstream = world.upstream.clone();
-    let listed = world.tasks.spawn(async move { upstream.list(kind).await });
+    let listed = world.tracker.spawn(async move { upstream.list(kind).await });
     (world, peer, listed)
 }
 
@@ -62,7 +62,7 @@ async fn all_pages_are_read_and_cursors_go_back_as_they_came() {
 async fn a_list_over_http_is_read_alike() {
     let mut world = World::http(Era::Legacy).await;
     let upstream = world.upstream.clone();
-    let listed = world.tasks.spawn(async move { upstream.list(Kind::Prompt).await });
+    let listed = world.tracker.spawn(async move { upstream.list(Kind::Prompt).await });
     world.post().await.answer(page(&["a"], Some("n")));
     let second = world.post().await;
     assert_eq!(second.body["params"], json!({ "cursor": "n" }));
@@ -127,7 +127,7 @@ async fn a_list_that_always_has_more_ends_by_its_limits() {
         peer.open(Era::Modern).await;
         world.up().await;
         let upstream = world.upstream.clone();
-        let listed = world.tasks.spawn(async move { upstream.list(Kind::Prompt).await });
+        let listed = world.tracker.spawn(async move { upstream.list(Kind::Prompt).await });
         for number in 0.. {
             tokio::select! {
                 request = peer.read() => {
@@ -157,7 +157,7 @@ async fn a_list_of_exactly_as_many_items_as_allowed_is_whole() {
         peer.open(Era::Modern).await;
         world.up().await;
         let upstream = world.upstream.clone();
-        let listed = world.tasks.spawn(async move { upstream.list(Kind::Prompt).await });
+        let listed = world.tracker.spawn(async move { upstream.list(Kind::Prompt).await });
         let request = peer.read().await;
         peer.answer(&request, page(names, None)).await;
         let listing = end(listed).await.expect("a list");
@@ -179,7 +179,7 @@ async fn a_slow_list_keeps_what_came_in_time() {
     assert_eq!(cancelled["params"]["requestId"], second["id"]);
 
     let upstream = world.upstream.clone();
-    let listed = world.tasks.spawn(async move { upstream.list(Kind::Prompt).await });
+    let listed = world.tracker.spawn(async move { upstream.list(Kind::Prompt).await });
     peer.read().await;
     assert!(matches!(end(listed).await, Err(Error::TimedOut(_))));
     world.finish().await;

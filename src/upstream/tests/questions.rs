@@ -37,7 +37,7 @@ struct PendingCall(JoinHandle<Result<CallOutcome, Error>>);
 impl PendingCall {
     fn start(world: &World, call: Box<UpstreamRequest>) -> Self {
         let upstream = world.upstream.clone();
-        Self(world.tasks.spawn(async move { upstream.call(call).await }))
+        Self(world.tracker.spawn(async move { upstream.call(call).await }))
     }
 
     async fn end(self) -> Result<CallOutcome, Error> {
@@ -138,7 +138,7 @@ async fn a_question_goes_to_the_client_of_its_call_and_the_answer_back() {
 
             let key = request.key.clone();
             let caller = full_caller(revision);
-            let going = world.tasks.spawn(
+            let going = world.tracker.spawn(
                 suspended.resume(vec![result(&key, r#"{"action":"accept"}"#)], caller.clone()),
             );
             let answer = server.read(&mut world).await;
@@ -150,7 +150,7 @@ async fn a_question_goes_to_the_client_of_its_call_and_the_answer_back() {
             let suspended = expect_suspended(going.await.expect("no panic"));
             let key = suspended.input_requests()[0].key.clone();
             let no = error(&key, r#"{"code":-1,"message":"no"}"#);
-            let going = world.tasks.spawn(suspended.resume(vec![no], caller));
+            let going = world.tracker.spawn(suspended.resume(vec![no], caller));
             let answer = server.read(&mut world).await;
             assert_eq!((&answer["id"], &answer["error"]["code"]), (&"s-2".into(), &(-1).into()));
 
@@ -178,7 +178,7 @@ async fn questions_that_come_together_go_out_together() {
         server.send(elicit("c")).await;
         let [first, left] = keys(&suspended).try_into().expect("two");
         let answers = vec![result(&first, "{}"), result("unknown", "{}"), result(&first, "{}")];
-        let going = world.tasks.spawn(suspended.resume(answers, full_caller(LEGACY)));
+        let going = world.tracker.spawn(suspended.resume(answers, full_caller(LEGACY)));
         assert_eq!(server.read(&mut world).await["id"], "a");
         let suspended = expect_suspended(going.await.expect("no panic"));
         assert_eq!(keys(&suspended)[0], left, "{over:?}");
@@ -209,7 +209,7 @@ async fn what_a_legacy_client_did_not_declare_is_refused_and_the_call_goes_on() 
             ),
             (all, "tools/list", json!({}), -32601),
         ] {
-            let caller = CallContext { features, ..CallContext::plain(LEGACY) };
+            let caller = CallContext { features, ..CallContext::without_features(LEGACY) };
             let mut cell = LegacyServer::open(over, call_by(caller)).await;
             cell.server.send(question("q", method, &params)).await;
             let refused = cell.read().await;
@@ -229,7 +229,7 @@ async fn what_a_modern_client_did_not_declare_ends_the_call_and_is_told() {
     for over in TRANSPORTS {
         let caller = CallContext {
             features: ClientFeatures { form: true, ..ClientFeatures::default() },
-            ..CallContext::plain(MODERN)
+            ..CallContext::without_features(MODERN)
         };
         let LegacyServer { mut world, mut server, running } =
             LegacyServer::open(over, call_by(caller)).await;
@@ -387,7 +387,7 @@ async fn f_37b_the_first_of_two_questions_with_one_id_is_asked() {
         assert_eq!(only.params.to_bytes(), r#"{"message":"first"}"#);
         let key = only.key.clone();
         let going =
-            world.tasks.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
+            world.tracker.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
         assert_eq!(server.read(&mut world).await["id"], "q");
         // After the response the id is free: some servers use only one.
         server.send(elicit("q")).await;
@@ -444,7 +444,8 @@ async fn among_many_calls_on_one_session_each_question_finds_its_own_client() {
         assert_eq!(request.params.to_bytes(), format!("{{\"message\":\"q{number}\"}}"));
         let outcome = jsonrpc::ResponsePayload::Result(format!("{{\"n\":{number}}}").into());
         let answers = vec![InputResponse { key: request.key.clone(), outcome }];
-        let going = PendingCall(world.tasks.spawn(suspended.resume(answers, full_caller(LEGACY))));
+        let going =
+            PendingCall(world.tracker.spawn(suspended.resume(answers, full_caller(LEGACY))));
         let post = world.post().await;
         let expected =
             json!({ "jsonrpc": "2.0", "id": format!("q{number}"), "result": {"n": number} });
@@ -575,7 +576,7 @@ async fn a_question_that_is_withdrawn_needs_no_answer() {
             expect_suspended(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)).await);
         let key = suspended.input_requests()[0].key.clone();
         let going =
-            world.tasks.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
+            world.tracker.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
         let answer = server.read(&mut world).await;
         assert_eq!(answer["id"], "r", "{over:?}: the other is not answered");
         server.answer(json!({})).await;
@@ -648,7 +649,8 @@ async fn an_answer_that_cannot_be_delivered_ends_the_call() {
     events.send(elicit("q"));
     let suspended = running.suspended().await;
     let key = suspended.input_requests()[0].key.clone();
-    let going = world.tasks.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
+    let going =
+        world.tracker.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
     world.post().await.status(404);
     let ended = going.await.expect("no panic");
     assert!(matches!(ended, Err(Error::ConnectionLost(_))), "{ended:?}");
@@ -729,7 +731,8 @@ async fn nobody_waits_for_the_turn_of_a_call_that_waits() {
     let second = PendingCall::start(&world, call_by(full_caller(LEGACY)));
     let second_request = peer.read().await;
     let key = suspended.input_requests()[0].key.clone();
-    let going = world.tasks.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
+    let going =
+        world.tracker.spawn(suspended.resume(vec![result(&key, "{}")], full_caller(LEGACY)));
     // The first call continues once the second has ended.
     tokio::time::sleep(Duration::from_secs(5)).await;
     peer.answer(&second_request, json!({ "n": 2 })).await;
@@ -804,7 +807,7 @@ async fn notes_go_to_whoever_answered_last() {
         let (notes, second) = NotificationSink::channel();
         let caller = CallContext { notifications: notes, ..full_caller(MODERN) };
         let key = suspended.input_requests()[0].key.clone();
-        let going = world.tasks.spawn(suspended.resume(vec![result(&key, "{}")], caller));
+        let going = world.tracker.spawn(suspended.resume(vec![result(&key, "{}")], caller));
         server.read(&mut world).await;
         server.progress(2).await;
         server.answer(json!({})).await;
@@ -925,7 +928,7 @@ async fn a_legacy_client_is_asked_and_the_call_sent_again_with_its_answers() {
             result("b", r#"{"roots":[]}"#),
             error("who \u{1F600}", r#"{"code":-32601,"message":"no"}"#),
         ];
-        let going = world.tasks.spawn(suspended.resume(answers, full_caller(LEGACY)));
+        let going = world.tracker.spawn(suspended.resume(answers, full_caller(LEGACY)));
         let second = server.read(&mut world).await;
         assert_ne!(second.body["id"], first_id);
         let mut params = second.body["params"].clone();
@@ -957,7 +960,7 @@ async fn between_two_rounds_there_is_nothing_to_cancel() {
         server.answer(round, &input_required(&requests)).await;
         let suspended = running.suspended().await;
         let going =
-            world.tasks.spawn(suspended.resume(vec![result("q", "{}")], full_caller(LEGACY)));
+            world.tracker.spawn(suspended.resume(vec![result("q", "{}")], full_caller(LEGACY)));
         let mut round = server.read(&mut world).await;
         going.abort();
         match (&mut server, &mut round.exchange) {
@@ -998,7 +1001,8 @@ async fn what_is_left_out_is_asked_again_before_the_call_is_sent_again() {
         let suspended = expect_suspended(suspended.resume(answers, full_caller(LEGACY)).await);
         assert_eq!(keys(&suspended), ["a"], "{over:?}");
         let answers = vec![result("a", r#"{"n":3}"#), result("b", r#"{"n":4}"#)];
-        let going = PendingCall(world.tasks.spawn(suspended.resume(answers, full_caller(LEGACY))));
+        let going =
+            PendingCall(world.tracker.spawn(suspended.resume(answers, full_caller(LEGACY))));
         let round = server.read(&mut world).await;
         let responses = json!({ "b": {"n": 1}, "a": {"n": 3} });
         assert_eq!(round.body["params"]["inputResponses"], responses);
@@ -1021,7 +1025,7 @@ async fn rounds_have_the_time_limits_of_one_call() {
             let suspended = running.suspended().await;
             tokio::time::sleep(Duration::from_secs(waits)).await;
             let going = PendingCall(
-                world.tasks.spawn(suspended.resume(vec![result("q", "{}")], full_caller(LEGACY))),
+                world.tracker.spawn(suspended.resume(vec![result("q", "{}")], full_caller(LEGACY))),
             );
             let open = match requests {
                 2 => Some(server.read(&mut world).await),
@@ -1049,7 +1053,7 @@ async fn a_state_goes_back_byte_for_byte_and_none_where_none_came() {
         peer.write(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)).await;
         let suspended = running.suspended().await;
         let answers = vec![self::result("q", "{}")];
-        running = PendingCall(world.tasks.spawn(suspended.resume(answers, full_caller(LEGACY))));
+        running = PendingCall(world.tracker.spawn(suspended.resume(answers, full_caller(LEGACY))));
         let line = peer.read_line().await.expect("a line");
         assert_eq!(line.contains("requestState"), !state.is_empty(), "{line}");
         assert!(line.contains(&state), "{line}");
@@ -1123,7 +1127,7 @@ async fn f_37_what_a_modern_server_may_not_ask_ends_the_call_at_once() {
             world.finish().await;
         }
         let (mut world, mut server) = ModernServer::open(over).await;
-        let caller = CallContext { features: no_sampling, ..CallContext::plain(LEGACY) };
+        let caller = CallContext { features: no_sampling, ..CallContext::without_features(LEGACY) };
         let running = PendingCall::start(&world, call_by(caller));
         let sampling =
             json!({ "a": {"method": "roots/list"}, "b": {"method": "sampling/createMessage"} });
@@ -1175,7 +1179,7 @@ async fn a_modern_client_gets_a_modern_servers_questions_as_they_are() {
     let result =
         r#"{"inputRequests":{"q":{"method":"tools/list"}}, "resultType":"input_required"}"#;
     let (world, mut peer) = World::stdio(Era::Modern).await;
-    let mut call = call_by(CallContext::plain(MODERN));
+    let mut call = call_by(CallContext::without_features(MODERN));
     call.params.set("requestState", r#""s""#);
     call.params.set("inputResponses", r#"{"q":{"n":1.0}}"#);
     let running = PendingCall::start(&world, call);
@@ -1217,7 +1221,7 @@ async fn a_legacy_clients_session_is_told_to_a_modern_server_in_its_words() {
             r#""extensions":{"a/b":{"n":1.0},"io.modelcontextprotocol/tasks":{}}}"#
         )
         .into(),
-        ..CallContext::plain(Revision::V2025_06_18)
+        ..CallContext::without_features(Revision::V2025_06_18)
     };
     let (world, mut peer) = World::stdio(Era::Modern).await;
     let running = PendingCall::start(&world, call_by(caller));

@@ -108,7 +108,7 @@ async fn f72_who_cancels_while_a_body_arrives_gives_it_back() {
     let upstream = world.upstream.clone();
     // A response that its caller cannot take as a stream is buffered.
     let calling = world
-        .tasks
+        .tracker
         .spawn(async move { upstream.call(call(Revision::V2026_07_28)).await.map(|_| ()) });
     let request = world.post().await;
     let head = format!(r#"{{"jsonrpc":"2.0","id":{},"x":""#, request.id());

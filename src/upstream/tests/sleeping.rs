@@ -27,7 +27,7 @@ fn on_demand_settings(over: TestTransport) -> Settings {
 
 fn start_call(world: &World) -> JoinHandle<Result<CallOutcome, Error>> {
     let upstream = world.upstream.clone();
-    world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await })
+    world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await })
 }
 
 async fn response_of(calling: JoinHandle<Result<CallOutcome, Error>>) -> String {
@@ -117,7 +117,7 @@ async fn it_is_stopped_once_nobody_has_used_it_for_a_while_and_wakes_again() {
     let last = Instant::now();
     sleep(IDLE / 2).await;
     let upstream = world.upstream.clone();
-    let listing = world.tasks.spawn(async move { upstream.list(Kind::Tool).await });
+    let listing = world.tracker.spawn(async move { upstream.list(Kind::Tool).await });
     let list = peer.read().await;
     peer.answer(&list, json!({ "resultType": "complete", "tools": [], "ttlMs": 1 })).await;
     listing.await.expect("no panic").expect("a list");
@@ -199,7 +199,7 @@ async fn calls_at_every_moment_around_the_end_are_answered_once_each() {
 async fn a_subscription_keeps_it_awake_and_starts_it() {
     let mut world = World::start(on_demand_settings(TestTransport::Stdio));
     let (upstream, dirty) = (world.upstream.clone(), PendingResourceUpdates::default());
-    let joining = world.tasks.spawn(async move {
+    let joining = world.tracker.spawn(async move {
         let owner = QuotaOwner { name: Arc::from("all"), clients: 1 };
         upstream.subscribe("file:///a", &dirty, &owner).await
     });
@@ -268,7 +268,7 @@ async fn what_is_left_alone_is_not_started() {
         world.post().await.status(503);
         failing.await.expect("no panic").expect_err("it fails");
     }
-    assert_eq!(state(&world), State::Open);
+    assert_eq!(state(&world), State::BreakerOpen);
     wait_until_idle(&world).await;
     let start = Instant::now();
     let error = start_call(&world).await.expect("no panic").expect_err("left alone");

@@ -68,7 +68,7 @@ fn join_as(
 ) -> Joining {
     let (upstream, dirty) = (world.upstream.clone(), dirty.clone());
     let owner = QuotaOwner { name: name.into(), clients };
-    world.tasks.spawn(async move { upstream.subscribe(uri, &dirty, &owner).await })
+    world.tracker.spawn(async move { upstream.subscribe(uri, &dirty, &owner).await })
 }
 
 async fn expect_accepted(joining: Joining) -> Subscription {
@@ -453,7 +453,7 @@ async fn of_names_that_are_refused_together_the_good_ones_are_found() {
             told_of.push(marked_updates(&dirty).await);
         }
     };
-    let mut never = vec![world.tasks.spawn(std::future::pending())];
+    let mut never = vec![world.tracker.spawn(std::future::pending())];
     tokio::select! {
         () = serve(&mut peer, &mut never, Some("x:3")) => unreachable!(),
         () = telling => {}

@@ -14,7 +14,9 @@ use hyper::HeaderMap;
 use crate::json::MemberExtractor;
 use crate::memory_budget::BufferError;
 use crate::upstream::message::{TransportError, TransportResponse};
-use crate::upstream::transport::dispatcher::{Dispatcher, PendingResponse, UnparsableMessage};
+use crate::upstream::transport::dispatcher::{
+    Dispatcher, PendingUpstreamResponse, UnparsableMessage,
+};
 use crate::upstream::transport::junk_limits::JunkCounts;
 
 /// Demultiplexes the texts of one shared stream.
@@ -25,7 +27,7 @@ pub(crate) struct ResponseDemux {
 /// Result of one text, for the transport.
 pub(crate) struct Demuxed {
     /// Responses to the server's own requests.
-    pub(crate) replies: Vec<Bytes>,
+    pub(crate) responses: Vec<Bytes>,
     pub(crate) junk_counts: JunkCounts,
 }
 
@@ -45,7 +47,7 @@ impl ResponseDemux {
                 tracing::debug!(%upstream, ?id, "response without a pending request");
             }
         }
-        Ok(Demuxed { replies: dispatched.replies, junk_counts: dispatched.junk_counts })
+        Ok(Demuxed { responses: dispatched.outgoing, junk_counts: dispatched.junk_counts })
     }
 
     /// Ends the request whose response was skipped, as far as `head` and `tail` show its id; an end
@@ -70,7 +72,7 @@ impl ResponseDemux {
 
 /// Waits for a response on the shared stream; `None` if the stream has ended. Cancel-safe.
 pub(crate) async fn wait_for_response(
-    response: &mut PendingResponse,
+    response: &mut PendingUpstreamResponse,
 ) -> Option<Result<TransportResponse, TransportError>> {
     let ended = response.await?;
     Some(ended.map(|outcome| TransportResponse { outcome, headers: HeaderMap::new() }))

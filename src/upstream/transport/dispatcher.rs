@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::json::{self, Object};
-use crate::jsonrpc::pending::{PendingReply, PendingRequests};
+use crate::jsonrpc::pending::{PendingRequests, PendingResponse};
 use crate::jsonrpc::{self, Id, InvalidMessage, Message, MessageShape, Notification, Request};
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::mcp::call_notifications::NotificationSink;
@@ -61,12 +61,12 @@ const LISTEN_STABLE_AFTER: Duration = Duration::from_secs(30);
 const MAX_LOGGED_CHARS: usize = 1_000;
 
 /// Response future of a request on this connection.
-pub(crate) type PendingResponse =
-    PendingReply<Result<ResponseOutcome, TransportError>, InFlightContext>;
+pub(crate) type PendingUpstreamResponse =
+    PendingResponse<Result<ResponseOutcome, TransportError>, PendingContext>;
 
 /// Context of a request in flight.
 #[derive(Debug)]
-pub(crate) struct InFlightContext {
+pub(crate) struct PendingContext {
     /// Sink of its progress and log notifications.
     pub(crate) notifications: Option<NotificationSink>,
     /// Input requests of its server; `None` if it may send none.
@@ -86,7 +86,7 @@ type InputTarget = (InputRequests, Option<NotificationSink>);
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     pub(crate) name: UpstreamName,
-    pub(crate) pending: PendingRequests<Result<ResponseOutcome, TransportError>, InFlightContext>,
+    pub(crate) pending: PendingRequests<Result<ResponseOutcome, TransportError>, PendingContext>,
     changes: watch::Sender<ListChangeCounts>,
     /// Subscriptions of the clients to resources and tasks.
     registry: Arc<SubscriptionRegistry>,
@@ -128,7 +128,7 @@ pub(crate) struct Dispatched {
     /// An error where a response has an id and is malformed.
     pub(crate) responses: Vec<(Option<u64>, Result<ResponseOutcome, TransportError>)>,
     /// Responses to the server's own requests.
-    pub(crate) replies: Vec<Bytes>,
+    pub(crate) outgoing: Vec<Bytes>,
     pub(crate) junk_counts: JunkCounts,
 }
 
@@ -212,8 +212,8 @@ impl Dispatcher {
     }
 
     /// Registers a request and returns its response future; `None` if the connection is closed.
-    pub(crate) fn register(&self, request: &OutboundRequest) -> Option<PendingResponse> {
-        self.pending.open(InFlightContext {
+    pub(crate) fn register(&self, request: &OutboundRequest) -> Option<PendingUpstreamResponse> {
+        self.pending.open(PendingContext {
             notifications: request.notifications.clone(),
             input_requests: request.input_requests.clone(),
             listen: request.listen,
@@ -286,7 +286,7 @@ impl Dispatcher {
                         broken("its result is not an object")
                     }
                     (jsonrpc::ResponsePayload::Result(text), read) => {
-                        Ok(ResponseOutcome::Result(Payload::part(text, read)))
+                        Ok(ResponseOutcome::Result(Payload::from_part(text, read)))
                     }
                     (jsonrpc::ResponsePayload::Error(error), _) if !is_error(&error) => {
                         broken("its error lacks a code or a message")
@@ -329,7 +329,7 @@ impl Dispatcher {
             }
             Message::Request(request) => {
                 dispatched.junk_counts.unattributed += 1;
-                dispatched.replies.extend(self.reply(request, stream_of));
+                dispatched.outgoing.extend(self.reply(request, stream_of));
             }
         }
     }
@@ -437,9 +437,8 @@ impl Dispatcher {
         // Only the first of two requests with one id is answered. The second may be a repetition on
         // a resumed stream, and with two responses the server would read both as responses to the
         // first.
-        let is_open = |context: &InFlightContext| {
-            context.input_requests.as_ref()?.contains(&id).then_some(())
-        };
+        let is_open =
+            |context: &PendingContext| context.input_requests.as_ref()?.contains(&id).then_some(());
         if self.pending.find_newest(is_open).is_some() {
             tracing::debug!(upstream = %self.name, %id, "server request ignored, its id is in use");
             return None;
@@ -504,7 +503,7 @@ mod tests {
     }
 
     fn replies(dispatcher: &Dispatcher, text: &'static str) -> Vec<Bytes> {
-        dispatcher.dispatch(text.into(), None).expect(text).replies
+        dispatcher.dispatch(text.into(), None).expect(text).outgoing
     }
 
     #[test]
@@ -574,7 +573,7 @@ mod tests {
                     wanted.map_or_else(LogLevelSetting::disabled, LogLevelSetting::at_least);
                 let (notifications, stream) = NotificationSink::open(true, wanted);
                 let notifications = notifications.with_logs_enabled(true);
-                let context = InFlightContext {
+                let context = PendingContext {
                     notifications,
                     input_requests: None,
                     listen: false,
@@ -610,7 +609,7 @@ mod tests {
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
         let dispatcher = dispatcher();
-        let context = |listen| InFlightContext {
+        let context = |listen| PendingContext {
             notifications: None,
             input_requests: None,
             listen,

@@ -58,8 +58,8 @@ struct Shared {
     max_message: usize,
     /// Memory budget of larger messages.
     budget: MemoryBudget,
-    tasks: TaskTracker,
-    replies: Arc<Semaphore>,
+    tracker: TaskTracker,
+    responses: Arc<Semaphore>,
 }
 
 impl HttpClient {
@@ -71,10 +71,10 @@ impl HttpClient {
         budget: MemoryBudget,
         tasks: TaskTracker,
     ) -> Self {
-        let replies = Arc::new(Semaphore::new(MAX_REPLIES));
+        let responses = Arc::new(Semaphore::new(MAX_REPLIES));
         let headers = base_headers(configured, &url);
         let target = request_target(&url);
-        let shared = Shared { pool, headers, max_message, budget, tasks, replies };
+        let shared = Shared { pool, headers, max_message, budget, tracker: tasks, responses };
         Self { shared: Arc::new(shared), url, target }
     }
 
@@ -108,7 +108,7 @@ impl HttpClient {
 
     /// Tracker of detached tasks.
     pub(crate) fn tasks(&self) -> &TaskTracker {
-        &self.shared.tasks
+        &self.shared.tracker
     }
 
     /// Sends a message and waits for the head of its HTTP response.
@@ -167,10 +167,10 @@ impl HttpClient {
     }
 
     /// Sends responses to the server's own requests, detached.
-    pub(crate) fn send_replies(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
-        for reply in replies {
-            match Arc::clone(&self.shared.replies).try_acquire_owned() {
-                Ok(permit) => self.spawn_send(reply, headers, 1, Some(permit)),
+    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
+        for response in responses {
+            match Arc::clone(&self.shared.responses).try_acquire_owned() {
+                Ok(permit) => self.spawn_send(response, headers, 1, Some(permit)),
                 Err(_) => tracing::debug!("too many server requests, response dropped"),
             }
         }
@@ -206,7 +206,7 @@ impl HttpClient {
 
     /// Spawns work that no caller waits for, with a timeout.
     pub(crate) fn spawn_with_timeout(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.shared.tasks.spawn(async move {
+        self.shared.tracker.spawn(async move {
             if tokio::time::timeout(DETACHED_TIMEOUT, work).await.is_err() {
                 tracing::debug!("detached message timed out");
             }

@@ -52,7 +52,7 @@ struct Shared {
     /// Maximum number of idle connections.
     max_idle: usize,
     idle: Mutex<IdleConnections>,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
     /// Fires with the token given to [`HttpPool::new`], and when the last handle of the pool is
     /// dropped.
     stop: CancellationToken,
@@ -96,7 +96,17 @@ impl HttpPool {
         stop: CancellationToken,
     ) -> Self {
         let (idle, stop) = (Mutex::default(), stop.child_token());
-        Self { shared: Arc::new(Shared { io, url, connect_timeout, max_idle, idle, tasks, stop }) }
+        Self {
+            shared: Arc::new(Shared {
+                io,
+                url,
+                connect_timeout,
+                max_idle,
+                idle,
+                tracker: tasks,
+                stop,
+            }),
+        }
     }
 
     /// Sends a request and waits for the head of its response; `sent` is set before the request is
@@ -241,7 +251,7 @@ impl Shared {
         idle.connections.push((connection, Instant::now() + time));
         if !idle.sweep_runs {
             idle.sweep_runs = true;
-            self.tasks.spawn(sweep(Arc::downgrade(self), self.stop.clone()));
+            self.tracker.spawn(sweep(Arc::downgrade(self), self.stop.clone()));
         }
     }
 
@@ -336,7 +346,7 @@ impl PooledBody {
         if self.connection.is_none() {
             return;
         }
-        let tasks = self.pool.shared.tasks.clone();
+        let tasks = self.pool.shared.tracker.clone();
         let stop = self.pool.shared.stop.clone();
         tasks.spawn(async move {
             let rest = async {

@@ -22,7 +22,7 @@ use crate::upstream::message::{
 };
 use crate::upstream::quote::quote;
 use crate::upstream::transport::demux::{self, Demuxed, ResponseDemux};
-use crate::upstream::transport::dispatcher::{Dispatcher, PendingResponse};
+use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
 use crate::upstream::transport::http_client::{HttpClient, read_error_response};
 use crate::upstream::transport::junk_limits::JunkLimitExceeded;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
@@ -161,8 +161,8 @@ impl HttpSseTransport {
     }
 
     /// Sends responses to the server's own requests.
-    pub(crate) fn send_replies(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
-        self.shared.http_client.send_replies(replies, headers);
+    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
+        self.shared.http_client.send_responses(responses, headers);
     }
 
     /// Waits until the stream has ended and returns the reason. Cancel-safe.
@@ -240,7 +240,7 @@ async fn post(
 /// Request in flight. Dropping it before its response cancels it at the server.
 struct HttpSseRequest<'a> {
     transport: &'a HttpSseTransport,
-    response: PendingResponse,
+    response: PendingUpstreamResponse,
     /// Headers of the cancellation; `None` where none is to be sent.
     cancel_headers: Option<HeaderMap>,
     sent: SentFlag,
@@ -299,10 +299,10 @@ impl SseReader {
             return Ok(());
         }
         match self.demux.demux(event.data) {
-            Ok(Demuxed { replies, junk_counts }) => {
-                if !replies.is_empty() {
+            Ok(Demuxed { responses, junk_counts }) => {
+                if !responses.is_empty() {
                     let headers = self.reply_headers.get().cloned().unwrap_or_default();
-                    self.http_client.send_replies(replies, &headers);
+                    self.http_client.send_responses(responses, &headers);
                 }
                 limits.count_message(&junk_counts)
             }

@@ -28,7 +28,7 @@ use crate::upstream::process::stderr_tail::StderrTail;
 use crate::upstream::quote::quote;
 use crate::upstream::transport::child;
 use crate::upstream::transport::demux::{self, Demuxed, ResponseDemux};
-use crate::upstream::transport::dispatcher::{Dispatcher, PendingResponse};
+use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
 use crate::upstream::transport::junk_limits::JunkLimits;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
 use crate::upstream::{Settings, UpstreamLimits};
@@ -194,9 +194,9 @@ impl StdioTransport {
 
     /// Sends responses to the child's own requests; those that do not fit into the queue are
     /// dropped.
-    pub(crate) fn send_replies(&self, replies: Vec<Bytes>) {
-        for reply in replies {
-            if self.shared.outbox.try_send(reply.into()).is_err() {
+    pub(crate) fn send_responses(&self, responses: Vec<Bytes>) {
+        for response in responses {
+            if self.shared.outbox.try_send(response.into()).is_err() {
                 self.shared.dispatcher.health.message_dropped();
             }
         }
@@ -234,7 +234,7 @@ impl StdioTransport {
 
 /// Request in flight. Dropping it before its response cancels it at the child.
 struct StdioRequest {
-    response: PendingResponse,
+    response: PendingUpstreamResponse,
     cancel_slot: Option<mpsc::OwnedPermit<OutboundLine>>,
 }
 
@@ -304,7 +304,7 @@ impl StdoutReader {
     }
 
     fn dispatch(&mut self, line: Bytes) -> Result<(), String> {
-        let Demuxed { replies, junk_counts } = match self.demux.demux(line.clone()) {
+        let Demuxed { responses, junk_counts } = match self.demux.demux(line.clone()) {
             Ok(demuxed) => demuxed,
             Err(why) => {
                 self.invalid_lines.count.fetch_add(1, Ordering::Relaxed);
@@ -324,9 +324,10 @@ impl StdoutReader {
         };
         self.has_message = true;
         self.limits.count_message(&junk_counts).map_err(|exceeded| exceeded.to_string())?;
-        for reply in replies {
+        for response in responses {
             // A full queue means that the child does not read the responses that it requested.
-            if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(reply.into()).is_err()) {
+            if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(response.into()).is_err())
+            {
                 self.demux.dispatcher.health.message_dropped();
             }
         }

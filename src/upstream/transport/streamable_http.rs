@@ -16,7 +16,7 @@ use crate::sse::Event;
 use crate::upstream::message::{
     CancelMode, OutboundRequest, SentFlag, TransportError, TransportResponse, cancel_notification,
 };
-use crate::upstream::transport::dispatcher::{Dispatched, Dispatcher, PendingResponse};
+use crate::upstream::transport::dispatcher::{Dispatched, Dispatcher, PendingUpstreamResponse};
 use crate::upstream::transport::http_client::{HttpClient, read_error_response};
 use crate::upstream::transport::json_body::{self, JsonBody};
 use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
@@ -219,13 +219,13 @@ impl StreamableHttpTransport {
         id: u64,
         headers: &HeaderMap,
     ) -> Option<Result<ResponseOutcome, TransportError>> {
-        self.send_replies(std::mem::take(&mut dispatched.replies), headers);
+        self.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
         dispatched.response_to(id)
     }
 
     /// Sends responses to the server's own requests.
-    pub(crate) fn send_replies(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
-        self.http_client.send_replies(replies, headers);
+    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
+        self.http_client.send_responses(responses, headers);
     }
 
     pub(crate) async fn notify(
@@ -246,7 +246,7 @@ impl StreamableHttpTransport {
 /// `OutboundRequest::cancel` says so; its response stream closes by itself.
 struct StreamableRequest<'a> {
     transport: &'a StreamableHttpTransport,
-    response: PendingResponse,
+    response: PendingUpstreamResponse,
     /// Headers of the cancellation; `None` where none is to be sent (any more).
     cancel_headers: Option<HeaderMap>,
     sent: SentFlag,

@@ -52,7 +52,7 @@ where
         // At DEBUG and TRACE nothing is suppressed.
         let metadata = event.metadata();
         let suppressed = match *metadata.level() <= Level::INFO {
-            true => match self.rates.admit(metadata.callsite(), Instant::now()) {
+            true => match self.rates.allow(metadata.callsite(), Instant::now()) {
                 Some(suppressed) => suppressed,
                 None => return Ok(()),
             },
@@ -110,7 +110,7 @@ struct LineBudget {
 
 impl RepeatLimiter {
     /// Admits a line, and returns the number of suppressed ones before it; `None` suppresses it.
-    fn admit(&self, what: Identifier, now: Instant) -> Option<u64> {
+    fn allow(&self, what: Identifier, now: Instant) -> Option<u64> {
         let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let rate =
             rates.entry(what).or_insert(LineBudget { tokens: BURST, at: now, suppressed: 0 });
@@ -177,10 +177,10 @@ mod tests {
         let what =
             tracing::callsite!(name: "x", kind: tracing::metadata::Kind::EVENT, fields: message);
         let what = tracing::Callsite::metadata(what).callsite();
-        let said = (0..1_000).filter(|_| rates.admit(what.clone(), now).is_some()).count();
+        let said = (0..1_000).filter(|_| rates.allow(what.clone(), now).is_some()).count();
         assert_eq!(said, 200);
         let later = now + Duration::from_millis(200);
-        assert_eq!(rates.admit(what.clone(), later), Some(800));
-        assert_eq!(rates.admit(what, later), None);
+        assert_eq!(rates.allow(what.clone(), later), Some(800));
+        assert_eq!(rates.allow(what, later), None);
     }
 }

@@ -96,7 +96,7 @@ pub async fn accept_loop(
     // first configuration in memory.
     let (tasks, stop, sessions) = {
         let state = state_cell.now();
-        (state.tasks.clone(), state.stop.clone(), Arc::clone(&state.sessions))
+        (state.tracker.clone(), state.stop.clone(), Arc::clone(&state.sessions))
     };
     let evict_at_once = max_connections.div_ceil(8);
     let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));

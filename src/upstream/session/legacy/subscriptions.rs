@@ -81,7 +81,7 @@ impl LegacyDialect {
                     UriState::Failed(until) => Some(*until),
                     _ => None,
                 });
-                let until = resting.chain(wanted.until).min();
+                let until = resting.chain(wanted.recheck_at).min();
                 let event = tokio::select! {
                     biased;
                     Some((uri, result)) = in_flight.next(), if !in_flight.is_empty() => {

@@ -88,7 +88,7 @@ impl ModernDialect {
         let (mut pause, mut retry_at) = (MIN_REOPEN_PAUSE, None);
         loop {
             changes.borrow_and_update();
-            let DesiredSubscriptions { uris: wanted, until } = registry.desired();
+            let DesiredSubscriptions { uris: wanted, recheck_at: until } = registry.desired();
             if wanted.is_empty() {
                 current = None;
             }
@@ -161,6 +161,8 @@ impl ModernDialect {
                 return reason;
             }
             tracing::debug!(?ended, "subscription ended");
+            // The pause that earlier failures led to applies once more, also after a stable listen;
+            // its stability shortens the next one.
             let since = current.take().map_or_else(Instant::now, |listen| listen.since);
             registry.reset();
             retry_at = Some(Instant::now() + pause);

@@ -10,7 +10,7 @@ use crate::mcp::meta;
 use crate::upstream::input_requests::{SEVERAL_CALLS, unsupported_method};
 use crate::upstream::message::TransportError;
 use crate::upstream::transport::dispatcher::{
-    ConnectionClients, Dispatcher, InFlightContext, InputTarget,
+    ConnectionClients, Dispatcher, InputTarget, PendingContext,
 };
 use crate::upstream::transport::junk_limits::JunkCounts;
 
@@ -53,7 +53,7 @@ impl Dispatcher {
         // spec 2026-07-28, cancellation: a server sends it to end a subscription and for nothing
         // else. In older revisions it is about the server's own requests, whose ids are not ours.
         let withdraw =
-            |context: &InFlightContext| context.input_requests.as_ref()?.withdraw(id).then_some(());
+            |context: &PendingContext| context.input_requests.as_ref()?.withdraw(id).then_some(());
         if self.pending.find_newest(withdraw).is_some() {
             return;
         }
@@ -82,7 +82,7 @@ impl Dispatcher {
     }
 
     /// Returns the call that a message without a stream of its own belongs to.
-    fn find_unattributed<R>(&self, select: impl Fn(&InFlightContext) -> Option<R>) -> Option<R> {
+    fn find_unattributed<R>(&self, select: impl Fn(&PendingContext) -> Option<R>) -> Option<R> {
         match self.clients {
             ConnectionClients::Many => None,
             ConnectionClients::Single => self.pending.find_newest(select),
@@ -103,7 +103,7 @@ impl Dispatcher {
         stream_of: Option<u64>,
         method: &str,
     ) -> Result<InputTarget, jsonrpc::Error> {
-        let select = |context: &InFlightContext| {
+        let select = |context: &PendingContext| {
             Some((context.input_requests.clone()?, context.notifications.clone()))
         };
         let target = match (stream_of, self.clients) {
@@ -122,7 +122,7 @@ impl Dispatcher {
     /// request belongs to the only call that does not wait, and the calls that wait are given up.
     fn only_candidate(
         &self,
-        select: impl Fn(&InFlightContext) -> Option<InputTarget>,
+        select: impl Fn(&PendingContext) -> Option<InputTarget>,
         method: &str,
     ) -> Result<InputTarget, jsonrpc::Error> {
         let all = self.pending.find_all(select).into_iter().filter(|(call, _)| !call.is_given_up());

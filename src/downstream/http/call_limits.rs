@@ -1,5 +1,5 @@
-//! Concurrency and memory admission of a call over HTTP: a permit before it starts, and memory for
-//! its response until that is read.
+//! Limits on a call over HTTP: a concurrency permit before it starts, and memory for its response
+//! until that is read.
 //!
 //! Invariant: a call without a permit or memory gets an error response; nothing is dropped
 //! silently.
@@ -14,7 +14,7 @@ use crate::downstream::response::audit_events::finish_event;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
 use crate::downstream::response::results::memory_exhausted;
-use crate::downstream::response::{ClientResponse, ResponseBody, ResponseFuture, holding};
+use crate::downstream::response::{ClientResponse, ResponseBody, ResponseFuture, keep_until_end};
 use crate::gateway::ClientContext;
 use crate::jsonrpc::Id;
 use crate::memory_budget::BudgetExhausted;
@@ -28,16 +28,17 @@ pub(super) fn with_limits(
     call: ResponseFuture,
 ) -> ResponseFuture {
     let (state, principal) = (Arc::clone(state), client.principal().clone());
-    let record = client.record().clone();
+    let audit_event = client.audit_event().clone();
     if id.is_some() {
         // The response may still be replaced by an error.
-        record.defer_end(true);
+        audit_event.defer_end(true);
     }
     let ResponseFuture { response, messages } = call;
     let call = ResponseFuture { response, messages: CallMessages::default() };
     let response = async move {
-        let refuse =
-            |refused| Some(finish_event(&record, ClientResponse::refused(id.as_ref(), &refused)));
+        let refuse = |refused| {
+            Some(finish_event(&audit_event, ClientResponse::refused(id.as_ref(), &refused)))
+        };
         let permit = match state.concurrency.acquire(&principal).await {
             Ok(permit) => permit,
             Err(Overloaded { retry_after }) => return refuse(results::too_busy(retry_after)),
@@ -59,8 +60,8 @@ pub(super) fn with_limits(
                 // A streamed result is final, and its audit event ends with the last piece. Until
                 // then it occupies one of the client's own permits, however slowly the client
                 // reads.
-                record.defer_end(false);
-                let pieces = holding(permit, pieces);
+                audit_event.defer_end(false);
+                let pieces = keep_until_end(permit, pieces);
                 Some(ClientResponse { text: ResponseBody::Arriving(head, pieces), ..response })
             }
         }
