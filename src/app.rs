@@ -9,8 +9,9 @@ mod reload;
 mod settings;
 mod watch;
 
+use crate::sync::Mutex;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -67,11 +68,11 @@ struct Components {
 
 impl Components {
     fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.config.lock())
     }
 
     fn set_config(&self, config: Config) {
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        *self.config.lock() = Arc::new(config);
     }
 
     fn spawn_jwks_refreshers(&self) {

@@ -24,11 +24,12 @@ mod params;
 pub mod verify;
 mod writer;
 
+use crate::sync::Mutex;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
@@ -233,7 +234,7 @@ impl Shared {
     }
 
     fn may_record_refusal(&self) -> bool {
-        let mut rate = self.refusal_rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rate = self.refusal_rate.lock();
         rate.take(Instant::now())
     }
 

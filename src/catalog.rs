@@ -39,8 +39,9 @@ pub use exports::{ExclusionReason, ExportProblem, ExportProblems};
 pub use item::AuthorizedItem;
 pub use view::{CatalogPage, RoleView, UriRoute};
 
+use crate::sync::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -293,7 +294,7 @@ impl Catalog {
             cpu_bound::run(items, || RoleViewBuilder::new(&self.settings, sources, tables, filter));
         let sender = Arc::clone(&builder.sender);
         writer.view_builders.push(builder);
-        let mut in_use = self.in_use.write().unwrap_or_else(PoisonError::into_inner);
+        let mut in_use = self.in_use.write();
         in_use.insert(role.into(), Arc::clone(&sender));
         sender.subscribe()
     }
@@ -314,7 +315,7 @@ impl Catalog {
     }
 
     fn sender(&self, role: &str) -> Option<ViewSender> {
-        self.in_use.read().unwrap_or_else(PoisonError::into_inner).get(role).cloned()
+        self.in_use.read().get(role).cloned()
     }
 
     /// Locks the writer. A panic under the lock can only come from a filter; each step leaves the
@@ -336,7 +337,7 @@ impl Catalog {
 impl Drop for Catalog {
     // The last owner may be a request, which must not spend the time to free a large catalog.
     fn drop(&mut self) {
-        let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let writer = self.writer.get_mut();
         let items = writer.sources.iter().map(CatalogSource::len).sum();
         cpu_bound::discard(items, std::mem::take(writer));
     }

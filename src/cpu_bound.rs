@@ -5,7 +5,7 @@
 //! changes, neither the order of events nor whether it can fail. Short work, and all work of a
 //! single-threaded runtime (as in the in-memory tests), runs in place.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use crate::sync::{Mutex, MutexGuard};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
@@ -27,15 +27,9 @@ pub fn run_on_bytes<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
     run(bytes / ITEM_BYTES, work)
 }
 
-/// Takes a lock under which long work is done. A holder that panicked leaves the state consistent.
+/// Takes a lock under which long work is done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    match mutex.try_lock() {
-        Ok(guard) => guard,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            run(LONG_WORK_ITEMS, || mutex.lock().unwrap_or_else(PoisonError::into_inner))
-        }
-    }
+    mutex.try_lock().unwrap_or_else(|| run(LONG_WORK_ITEMS, || mutex.lock()))
 }
 
 /// Drops a value of `items` items, on another thread if that takes long.

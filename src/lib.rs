@@ -13,7 +13,7 @@
 //! | 2 | [`mcp`] the protocol, common to both eras |
 //! | 1 | [`jsonrpc`] messages, ids, pending requests |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
-//! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`jitter`], [`metrics`] |
+//! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`jitter`], [`metrics`], [`sync`] |
 //! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
 
 #![cfg_attr(
@@ -53,5 +53,6 @@ pub mod request_scope;
 pub mod secret;
 pub mod sha256;
 pub mod sse;
+pub mod sync;
 pub mod timestamp;
 pub mod upstream;

@@ -22,10 +22,11 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::RandomState;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;

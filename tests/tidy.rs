@@ -19,7 +19,8 @@ mod structure;
 mod words;
 
 /// The top-level modules by layer, lowest first. A module may use modules of lower layers only.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 8] = [
+    &["sync"],
     &[
         "cpu_bound",
         "fairness",

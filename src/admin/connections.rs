@@ -5,8 +5,9 @@
 //! Among equals the oldest connection of the address with the most connections is evicted, so that
 //! a client that opens many closes its own.
 
+use crate::sync::Mutex;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -52,7 +53,7 @@ pub(super) struct Connection {
 impl Connections {
     /// Adds a connection, and evicts another one if the table is full.
     pub(super) fn open(&self, peer: IpAddr) -> Connection {
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         if table.entries.len() >= MAX_CONNECTIONS {
             table.evict_one();
         }
@@ -73,11 +74,7 @@ impl Connections {
 
     /// Evicts one connection, if there is any. The returned token fires when it has ended.
     pub(super) fn evict_one(&self) -> Option<CancellationToken> {
-        self.lock().evict_one()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().evict_one()
     }
 }
 
@@ -98,7 +95,7 @@ impl ConnectionTable {
 impl Connection {
     /// Sets the stage.
     pub(super) fn set_stage(&self, stage: ConnectionStage) {
-        let mut table = self.table.lock();
+        let mut table = self.table.0.lock();
         // An evicted connection has left the table already.
         if let Some(entry) = table.entries.iter_mut().find(|it| it.number == self.number) {
             entry.stage = stage;
@@ -113,7 +110,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.table.lock().entries.retain(|it| it.number != self.number);
+        self.table.0.lock().entries.retain(|it| it.number != self.number);
     }
 }
 
@@ -152,7 +149,7 @@ mod tests {
         let probe = open(&table, KUBELET, 1, ConnectionStage::Head);
         let answered = open(&table, STRANGER, 27, ConnectionStage::Response);
         let silent = open(&table, STRANGER, 3, ConnectionStage::Head);
-        assert_eq!(table.lock().entries.len(), MAX_CONNECTIONS);
+        assert_eq!(table.0.lock().entries.len(), MAX_CONNECTIONS);
 
         // Silent ones of the address with the most, the oldest first.
         let next = open(&table, STRANGER, 2, ConnectionStage::Head);
@@ -169,8 +166,8 @@ mod tests {
         assert_eq!(closed(&answered), [true; 27]);
         assert_eq!((closed(&probe), closed(&trusted)), (vec![true], vec![false]));
         assert_eq!(closed(&last).iter().filter(|it| **it).count(), 40 - 31);
-        assert_eq!(table.lock().entries.len(), MAX_CONNECTIONS);
+        assert_eq!(table.0.lock().entries.len(), MAX_CONNECTIONS);
         drop((last, more, answered, probe, trusted));
-        assert!(table.lock().entries.is_empty() && table.evict_one().is_none());
+        assert!(table.0.lock().entries.is_empty() && table.evict_one().is_none());
     }
 }

@@ -10,7 +10,7 @@
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -121,15 +121,15 @@ async fn time_limit(long_work: &Mutex<()>) {
 
 /// Reserved file descriptor. All clones share it.
 #[derive(Clone)]
-struct SpareDescriptor(Arc<std::sync::Mutex<Option<File>>>);
+struct SpareDescriptor(Arc<crate::sync::Mutex<Option<File>>>);
 
 impl SpareDescriptor {
     fn new() -> Self {
-        Self(Arc::new(std::sync::Mutex::new(open())))
+        Self(Arc::new(crate::sync::Mutex::new(open())))
     }
 
     fn reserve(&self) {
-        let mut reserved = self.lock();
+        let mut reserved = self.0.lock();
         if reserved.is_none() {
             *reserved = open();
         }
@@ -137,11 +137,7 @@ impl SpareDescriptor {
 
     /// Releases the descriptor; false if it was not reserved.
     fn release(&self) -> bool {
-        self.lock().take().is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<File>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().take().is_some()
     }
 }
 

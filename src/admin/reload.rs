@@ -1,6 +1,7 @@
 //! Reload of the configuration by an operator, and its outcome as a document.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::Mutex;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures::future::BoxFuture;
@@ -19,22 +20,18 @@ pub struct LastReload(Mutex<Option<RefusedReload>>);
 impl LastReload {
     /// Records that the configuration of the files is active.
     pub fn record_success(&self) {
-        *self.lock() = None;
+        *self.0.lock() = None;
     }
 
     /// Records that the configuration of the files was refused.
     pub fn record_refusal(&self, why: String) {
         let at = timestamp::format_rfc3339(SystemTime::now());
-        *self.lock() = Some(RefusedReload { at, why });
+        *self.0.lock() = Some(RefusedReload { at, why });
     }
 
     /// Returns the refused reload, if the last one was refused.
     pub fn refused(&self) -> Option<RefusedReload> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<RefusedReload>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clone()
     }
 }
 

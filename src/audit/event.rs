@@ -7,9 +7,10 @@
 //! Invariants: one final entry per event, and none in a log that is off; a second end is ignored,
 //! unless the event was deferred ([`AuditEvent::defer_end`]).
 
+use crate::sync::Mutex;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use tokio::sync::oneshot;
@@ -101,9 +102,9 @@ impl AuditEvent {
 
     /// Begins the event of another request of the same client.
     pub fn begin_next(&self) -> Self {
-        self.0
-            .as_ref()
-            .map_or_else(Self::off, |event| Self::of(&event.audit, event.lock().actor.clone()))
+        self.0.as_ref().map_or_else(Self::off, |event| {
+            Self::of(&event.audit, event.state.lock().actor.clone())
+        })
     }
 
     // === Client and request ===
@@ -305,20 +306,20 @@ impl AuditEvent {
     pub fn is_unclaimed(&self) -> bool {
         let event = self.0.as_ref();
         event.is_some_and(|event| {
-            event.lock().builder.as_ref().is_some_and(|builder| !builder.is_claimed)
+            event.state.lock().builder.as_ref().is_some_and(|builder| !builder.is_claimed)
         })
     }
 
     /// Returns the transport of the request; `None` in a log that is off.
     pub fn transport(&self) -> Option<TransportKind> {
-        self.0.as_ref().map(|event| event.lock().actor.transport)
+        self.0.as_ref().map(|event| event.state.lock().actor.transport)
     }
 
     /// Returns whether the request was sent to an upstream.
     pub fn is_sent(&self) -> bool {
         let event = self.0.as_ref();
         event.is_some_and(|event| {
-            event.lock().builder.as_ref().is_some_and(|builder| builder.is_sent)
+            event.state.lock().builder.as_ref().is_some_and(|builder| builder.is_sent)
         })
     }
 
@@ -326,7 +327,7 @@ impl AuditEvent {
     pub fn is_refused(&self) -> bool {
         let event = self.0.as_ref();
         event.is_some_and(|event| {
-            event.lock().builder.as_ref().is_some_and(|builder| builder.is_refused)
+            event.state.lock().builder.as_ref().is_some_and(|builder| builder.is_refused)
         })
     }
 
@@ -353,13 +354,13 @@ impl AuditEvent {
     /// Discards the event, because the message was not a request.
     pub fn discard(&self) {
         if let Some(event) = &self.0 {
-            event.lock().builder = None;
+            event.state.lock().builder = None;
         }
     }
 
     fn actor(&self, update: impl FnOnce(&mut Actor)) {
         if let Some(event) = &self.0 {
-            update(&mut event.lock().actor);
+            update(&mut event.state.lock().actor);
         }
     }
 
@@ -369,7 +370,7 @@ impl AuditEvent {
 
     fn builder(&self, update: impl FnOnce(&mut EventBuilder)) {
         if let Some(event) = &self.0 {
-            event.lock().builder.as_mut().map(update).unwrap_or_default();
+            event.state.lock().builder.as_mut().map(update).unwrap_or_default();
         }
     }
 }
@@ -383,7 +384,7 @@ impl std::fmt::Debug for AuditEvent {
 impl OpenEvent {
     /// Returns an entry about a request that has not ended.
     fn line(&self, phase: Phase) -> Option<AuditEntry> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let actor = state.actor.clone();
         let details = &mut state.builder.as_mut()?.details;
         let number = self.audit.requests.fetch_add(1, Ordering::Relaxed) + 1;
@@ -397,7 +398,7 @@ impl OpenEvent {
     }
 
     fn end(&self, ending: EventCompletion) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(builder) = &mut state.builder else { return };
         builder.details.completion = Some(ending);
         builder.details.duration = self.started_at.elapsed();
@@ -409,22 +410,23 @@ impl OpenEvent {
     }
 
     fn put(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(EventBuilder { mut details, permit, .. }) = state.builder.take() {
             details.actor = state.actor.clone();
             drop(state);
             self.audit.put(AuditEntry::Request(details), permit);
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for OpenEvent {
     fn drop(&mut self) {
-        if self.lock().builder.as_ref().is_some_and(|builder| builder.details.completion.is_none())
+        if self
+            .state
+            .lock()
+            .builder
+            .as_ref()
+            .is_some_and(|builder| builder.details.completion.is_none())
         {
             let outcome = AuditOutcome::Cancelled;
             self.end(EventCompletion { outcome, code: None, status: None, bytes_out: None });

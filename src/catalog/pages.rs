@@ -7,9 +7,10 @@
 //!
 //! Decision: docs/decisions/0004-list-refresh.md
 
+use crate::sync::RwLock;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
@@ -63,7 +64,7 @@ impl Pages {
         render: impl FnOnce() -> RenderedPage,
     ) -> Arc<RenderedPage> {
         let is_regular = {
-            let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+            let cached = self.cached.read();
             match cached.get(&key) {
                 Some(Some(found)) => return Arc::clone(&found.page),
                 Some(None) => true,
@@ -72,7 +73,7 @@ impl Pages {
         };
         let page = Arc::new(render());
         if is_regular && let Some(reservation) = CacheReservation::take(page.items.len()) {
-            let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+            let mut cached = self.cached.write();
             if let Some((_, start)) = page.next {
                 cached.entry(PageKey { start, ..key }).or_default();
             }

@@ -6,9 +6,10 @@
 //! Invariant: the future of a request is dropped, which is how cancellation works, as soon as its
 //! client cancels it or the session ends, unless the response is ready first.
 
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +40,7 @@ impl InFlightRequests {
     /// Adds a request; `None` if its id is in use (spec, base protocol: an id MUST NOT match one
     /// that has not been answered).
     pub(super) fn open(self: &Arc<Self>, id: &Id) -> Option<InFlightGuard> {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         if open.contains_key(id) {
             return None;
         }
@@ -52,24 +53,20 @@ impl InFlightRequests {
     /// finished or unreadable is ignored (spec, cancellation: error handling).
     pub(super) fn cancel(&self, params: &Object) {
         let id = params.get_bytes("requestId").and_then(Id::parse);
-        if let Some(cancelled) = id.and_then(|id| self.lock().get(&id).cloned()) {
+        if let Some(cancelled) = id.and_then(|id| self.open.lock().get(&id).cloned()) {
             cancelled.cancel();
         }
     }
 
     /// True if no request is in progress.
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.open.lock().is_empty()
     }
 
     /// Number of requests in progress.
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, CancellationToken>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().len()
     }
 }
 
@@ -91,7 +88,7 @@ impl InFlightGuard {
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.in_flight.lock().remove(&self.id);
+        self.in_flight.open.lock().remove(&self.id);
     }
 }
 

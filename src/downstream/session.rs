@@ -9,8 +9,9 @@
 
 pub(crate) mod event_store;
 
+use crate::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -214,7 +215,7 @@ impl Sessions {
             self.end(&session);
             return None;
         }
-        *session.identity() = client.identity();
+        *session.identity.lock() = client.identity();
         Some(SessionGuard::new(session))
     }
 
@@ -229,9 +230,9 @@ impl Sessions {
     pub(super) fn end_unauthorized(&self) {
         // Collected first: ending takes locks that the iteration holds.
         let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-        for session in all.iter().filter(|session| !session.identity().is_valid()) {
+        for session in all.iter().filter(|session| !session.identity.lock().is_valid()) {
             self.forget(session);
-            session.end_standalone().cancel();
+            session.end_standalone.lock().cancel();
             session.peer.subscriptions.end();
         }
     }
@@ -269,7 +270,7 @@ pub(super) fn new_id() -> Box<str> {
 
 fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, SessionLimit> {
     let idle = sessions.iter().enumerate().filter_map(|(at, session)| {
-        let usage = session.usage();
+        let usage = session.usage.lock();
         (usage.active == 0).then_some((usage.idle_since, at))
     });
     idle.min().map(|(_, at)| at).ok_or(SessionLimit)
@@ -302,26 +303,14 @@ impl Session {
     }
 
     fn is_idle_for(&self, time: Duration) -> bool {
-        let usage = self.usage();
+        let usage = self.usage.lock();
         usage.active == 0 && usage.idle_since.elapsed() >= time
-    }
-
-    fn identity(&self) -> MutexGuard<'_, ClientIdentity> {
-        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn end_standalone(&self) -> MutexGuard<'_, CancellationToken> {
-        self.end_standalone.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn usage(&self) -> MutexGuard<'_, SessionUsage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SessionGuard {
     fn new(session: Arc<Session>) -> Self {
-        session.usage().active += 1;
+        session.usage.lock().active += 1;
         Self(session)
     }
 
@@ -336,7 +325,7 @@ impl SessionGuard {
     /// the newer one waits until the older has ended and returned them.
     pub(super) async fn into_standalone(self, client: &ClientContext) -> StandaloneStream {
         let over = self.0.end.child_token();
-        std::mem::replace(&mut *self.0.end_standalone(), over.clone()).cancel();
+        std::mem::replace(&mut *self.0.end_standalone.lock(), over.clone()).cancel();
         let mut notifications = Arc::clone(&self.0.notifications).lock_owned().await;
         notifications.switch_client(client);
         let _open = Gauge::enter(&self.0.streams);
@@ -362,7 +351,7 @@ impl std::ops::Deref for SessionGuard {
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        let mut usage = self.0.usage();
+        let mut usage = self.0.usage.lock();
         usage.active -= 1;
         usage.idle_since = Instant::now();
     }

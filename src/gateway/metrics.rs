@@ -4,8 +4,9 @@
 //! the number of time series is bounded by methods and codes. Only a rejection by a limit takes a
 //! lock, for one map label.
 
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::time::Instant;
@@ -183,7 +184,7 @@ impl GatewayMetrics {
     /// Counts a rejection by a limit, given by its index in the configuration.
     pub fn limited(&self, limit: usize) {
         self.refused(RefusalReason::Limit);
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = self.limits.lock();
         let hit =
             limits.entry(limit).or_insert(LimitHits { count: 0, last: SystemTime::UNIX_EPOCH });
         (hit.count, hit.last) = (hit.count + 1, SystemTime::now());
@@ -216,7 +217,7 @@ impl GatewayMetrics {
 
     /// Limits with rejections, by their indexes in the configuration.
     pub fn limits(&self) -> BTreeMap<usize, LimitHits> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.limits.lock().clone()
     }
 }
 

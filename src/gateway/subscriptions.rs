@@ -5,9 +5,10 @@
 //! the notification. Dropping or ending the set releases the subscriptions at the upstreams;
 //! pending updates are a bounded set, however long the client does not read.
 
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -99,7 +100,7 @@ impl ClientContext {
 
 impl fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let uris = self.lock().uris.len();
+        let uris = self.table.lock().uris.len();
         f.debug_struct("Subscriptions").field("uris", &uris).finish_non_exhaustive()
     }
 }
@@ -107,14 +108,14 @@ impl fmt::Debug for Subscriptions {
 impl Subscriptions {
     /// Removes a subscription, if there is one.
     pub fn unsubscribe(&self, uri: &str) {
-        let removed = self.lock().uris.remove(uri);
+        let removed = self.table.lock().uris.remove(uri);
         drop(removed);
     }
 
     /// Removes all subscriptions; no new ones are accepted afterwards.
     pub fn end(&self) {
         let removed = {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             table.is_over = true;
             (std::mem::take(&mut table.uris), std::mem::take(&mut table.tasks))
         };
@@ -124,10 +125,10 @@ impl Subscriptions {
     /// Switches to the client's view under another configuration. Subscriptions that it does not
     /// resolve are removed.
     pub(super) fn update_view(&self, client: &ClientContext) {
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = client.view.clone();
+        *self.view.lock() = client.view.clone();
         let view = client.view();
         let removed: Vec<_> = {
-            let uris = &mut self.lock().uris;
+            let uris = &mut self.table.lock().uris;
             uris.extract_if(|uri, entry| {
                 entry.subscription.is_some() && view.resolve_uri(uri).is_none()
             })
@@ -137,7 +138,7 @@ impl Subscriptions {
     }
 
     fn view(&self) -> Arc<RoleView> {
-        let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = self.view.lock();
         Arc::clone(&view.borrow())
     }
 
@@ -148,7 +149,7 @@ impl Subscriptions {
 
     /// Stores a subscription to a task until the set ends.
     pub(super) fn add_task(&self, subscription: Subscription) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if !table.is_over {
             table.tasks.push(subscription);
         }
@@ -168,13 +169,13 @@ impl Subscriptions {
     }
 
     fn covers(&self, uri: &str) -> bool {
-        let table = self.lock();
+        let table = self.table.lock();
         with_parents(uri).any(|uri| table.uris.contains_key(uri))
     }
 
     /// Reserves a URI; `None` if there is a subscription already.
     fn reserve<'a>(&'a self, uri: &'a str) -> Result<Option<SubscriptionReservation<'a>>, Error> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if table.is_over {
             return Err(Error::Request("the session has ended".into()));
         }
@@ -192,10 +193,6 @@ impl Subscriptions {
         entry.waiting += 1;
         Ok(Some(SubscriptionReservation { subscriptions: self, uri }))
     }
-
-    fn lock(&self) -> MutexGuard<'_, SubscriptionTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Reservation of a URI until the upstream has accepted. Dropped before, it is released.
@@ -207,7 +204,7 @@ struct SubscriptionReservation<'a> {
 impl SubscriptionReservation<'_> {
     /// Stores the subscription, unless the client has unsubscribed meanwhile.
     fn complete(self, subscription: Subscription) {
-        let mut table = self.subscriptions.lock();
+        let mut table = self.subscriptions.table.lock();
         let replaced = match table.uris.get_mut(self.uri) {
             Some(entry) => entry.subscription.replace(subscription),
             None => Some(subscription),
@@ -219,7 +216,7 @@ impl SubscriptionReservation<'_> {
 
 impl Drop for SubscriptionReservation<'_> {
     fn drop(&mut self) {
-        let mut table = self.subscriptions.lock();
+        let mut table = self.subscriptions.table.lock();
         let Some(entry) = table.uris.get_mut(self.uri) else { return };
         entry.waiting = entry.waiting.saturating_sub(1);
         if entry.waiting == 0 && entry.subscription.is_none() {

@@ -1,7 +1,7 @@
 //! Statistics of the findings at one upstream, and the rate limit of their log lines.
 
+use crate::sync::Mutex;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -63,11 +63,11 @@ struct State {
 
 impl FindingStats {
     pub(super) fn counts(&self) -> FindingCounts {
-        self.lock().counts
+        self.state.lock().counts
     }
 
     pub(super) fn count(&self, count: impl FnOnce(&mut FindingCounts)) {
-        count(&mut self.lock().counts);
+        count(&mut self.state.lock().counts);
     }
 
     /// Returns whether the findings in definitions of this kind differ from the previous ones.
@@ -75,7 +75,7 @@ impl FindingStats {
         let mut digest = DefaultHasher::new();
         found.hash(&mut digest);
         let digest = if found.is_empty() { 0 } else { digest.finish() };
-        std::mem::replace(&mut self.lock().definitions[kind.index()], digest) != digest
+        std::mem::replace(&mut self.state.lock().definitions[kind.index()], digest) != digest
     }
 
     /// Counts the findings in a response, and logs them if a log line is due.
@@ -88,7 +88,7 @@ impl FindingStats {
         refused: bool,
     ) {
         let more = {
-            let state = &mut *self.lock();
+            let state = &mut *self.state.lock();
             let counts = &mut state.counts;
             counts.malformed += u64::from(found.malformed.is_some());
             counts.hidden += u64::from(found.hidden.is_some());
@@ -102,10 +102,6 @@ impl FindingStats {
             %upstream, method, item, %found, refused, more,
             "response failed a content check"
         );
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

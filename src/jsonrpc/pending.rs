@@ -8,10 +8,11 @@
 //! The owner of a [`PendingReply`] handles time limits, and notifies the peer when it is dropped
 //! (see [`PendingReply::is_open`]).
 
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
@@ -59,7 +60,7 @@ impl<A, S> PendingRequests<A, S> {
     /// Adds a request; `None` if the connection is closed.
     pub fn open(&self, context: S) -> Option<PendingResponse<A, S>> {
         let (sender, answer) = oneshot::channel();
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let id = table.next;
         table.open.as_mut()?.insert(id, PendingEntry { answer: sender, context });
         table.next += 1;
@@ -68,7 +69,7 @@ impl<A, S> PendingRequests<A, S> {
 
     /// Completes request `id`; `false` if it is not pending (any more).
     pub fn complete(&self, id: u64, answer: A) -> bool {
-        let entry = self.lock().open.as_mut().and_then(|open| open.remove(&id));
+        let entry = self.table.lock().open.as_mut().and_then(|open| open.remove(&id));
         // Sending fails if the future was dropped between the two lines; then nothing waits for the
         // response either.
         entry.is_some_and(|entry| entry.answer.send(answer).is_ok())
@@ -78,13 +79,13 @@ impl<A, S> PendingRequests<A, S> {
     ///
     /// `look` runs under the table's lock: it must not block and must not use this table.
     pub fn with_context<R>(&self, id: u64, look: impl FnOnce(&S) -> R) -> Option<R> {
-        self.lock().open.as_ref()?.get(&id).map(|entry| look(&entry.context))
+        self.table.lock().open.as_ref()?.get(&id).map(|entry| look(&entry.context))
     }
 
     /// Returns the result of `look` for the newest pending request for which it has one. `look` is
     /// called for all of them, under the lock, as in [`PendingRequests::with_context`].
     pub fn find_newest<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
-        let table = self.lock();
+        let table = self.table.lock();
         let found = table.open.as_ref()?.iter();
         let found = found.filter_map(|(id, entry)| Some((*id, look(&entry.context)?)));
         found.max_by_key(|(id, _)| *id).map(|(_, found)| found)
@@ -93,7 +94,7 @@ impl<A, S> PendingRequests<A, S> {
     /// Returns the result of `look`, if it has one for exactly one pending request; under the lock,
     /// as in [`PendingRequests::with_context`].
     pub fn find_unique<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
-        let table = self.lock();
+        let table = self.table.lock();
         let mut found = table.open.as_ref()?.values().filter_map(|entry| look(&entry.context));
         let first = found.next()?;
         found.next().is_none().then_some(first)
@@ -102,7 +103,7 @@ impl<A, S> PendingRequests<A, S> {
     /// Returns the results of `look` for the pending requests, the oldest first; under the lock, as
     /// in [`PendingRequests::with_context`].
     pub fn find_all<R>(&self, look: impl Fn(&S) -> Option<R>) -> Vec<R> {
-        let table = self.lock();
+        let table = self.table.lock();
         let open = table.open.iter().flat_map(BTreeMap::values);
         open.filter_map(|entry| look(&entry.context)).collect()
     }
@@ -110,28 +111,23 @@ impl<A, S> PendingRequests<A, S> {
     /// Ends every pending request without a response, and refuses new ones.
     pub fn close(&self) {
         // Dropping the senders under the lock would wake tasks that need the lock.
-        let open = self.lock().open.take();
+        let open = self.table.lock().open.take();
         drop(open);
     }
 
     /// Returns whether a request with this id was ever added.
     pub fn was_issued(&self, id: u64) -> bool {
-        (1..self.lock().next).contains(&id)
+        (1..self.table.lock().next).contains(&id)
     }
 
     /// Returns the number of pending requests.
     pub fn len(&self) -> usize {
-        self.lock().open.as_ref().map_or(0, BTreeMap::len)
+        self.table.lock().open.as_ref().map_or(0, BTreeMap::len)
     }
 
     /// Returns whether no request is pending.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RequestTable<A, S>> {
-        // Every change under the lock is one map operation, so a panic leaves the table consistent.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,7 +139,7 @@ impl<A, S> PendingResponse<A, S> {
 
     /// Returns whether the request is still pending: the peer may be processing it.
     pub fn is_open(&self) -> bool {
-        let table = self.pending.lock();
+        let table = self.pending.table.lock();
         table.open.as_ref().is_some_and(|open| open.contains_key(&self.id))
     }
 }
@@ -158,7 +154,7 @@ impl<A, S> Future for PendingResponse<A, S> {
 
 impl<A, S> Drop for PendingResponse<A, S> {
     fn drop(&mut self) {
-        let entry = self.pending.lock().open.as_mut().and_then(|open| open.remove(&self.id));
+        let entry = self.pending.table.lock().open.as_mut().and_then(|open| open.remove(&self.id));
         drop(entry);
     }
 }

@@ -12,9 +12,10 @@
 
 mod rate;
 
+use crate::sync::Mutex;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -164,17 +165,17 @@ impl NotificationSink {
     /// Enables elicitation completions: during the call they are sent with it, later through
     /// `elicitations`.
     pub fn forward_elicitation_completions(&self, elicitations: &ElicitationCompletions) {
-        self.shared.lock().elicitations = Some(elicitations.clone());
+        self.shared.state.lock().elicitations = Some(elicitations.clone());
     }
 
     /// Charges queued notifications to a budget, if they are large together.
     pub fn count_against(&self, budget: &MemoryBudget) {
-        self.shared.lock().reservation = Some(GrowingReservation::new(budget));
+        self.shared.state.lock().reservation = Some(GrowingReservation::new(budget));
     }
 
     /// Whether the client supports elicitation completions.
     pub fn wants_elicitation_completions(&self) -> bool {
-        self.shared.lock().elicitations.is_some()
+        self.shared.state.lock().elicitations.is_some()
     }
 
     /// Whether the client requested progress.
@@ -207,7 +208,7 @@ impl NotificationSink {
         }
         let progress = params.get("progress").and_then(|text| text.parse::<f64>().ok());
         let Some(progress) = progress else { return };
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if progress <= state.last_of_request {
             return;
         }
@@ -231,7 +232,7 @@ impl NotificationSink {
     /// Registers a further request of the same call, whose progress may start again: it is a sign
     /// of life, and is queued only when it exceeds the last queued value.
     pub fn begin_request(&self) {
-        self.shared.lock().last_of_request = f64::NEG_INFINITY;
+        self.shared.state.lock().last_of_request = f64::NEG_INFINITY;
     }
 
     /// Queues the `params` of a log message; only its level is parsed.
@@ -245,13 +246,13 @@ impl NotificationSink {
         {
             rename_related(params.to_mut(), &**task_ids);
         }
-        let redirected_to = self.shared.lock().redirected_to.clone();
+        let redirected_to = self.shared.state.lock().redirected_to.clone();
         if let Some(redirected_to) = redirected_to {
             return redirected_to.log(&params);
         }
         let level = params.get("level").and_then(LogLevel::parse);
         let is_wanted = self.logs.minimum().is_some_and(|least| level >= Some(least));
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if is_wanted && state.is_read && state.push_log(json::on_one_line(params.to_bytes())) {
             drop(state);
             self.shared.arrived.notify_one();
@@ -260,7 +261,7 @@ impl NotificationSink {
 
     /// Queues the `params` of an elicitation completion.
     pub fn elicitation_complete(&self, params: &Object) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let Some(elicitations) = state.elicitations.clone() else { return };
         let params = json::on_one_line(params.to_bytes());
         let waiting = state
@@ -284,20 +285,16 @@ impl NotificationSink {
     pub fn redirect(&self, other: Self) {
         // A redirection to itself would be an endless loop.
         let redirected_to = (!Arc::ptr_eq(&self.shared, &other.shared)).then_some(other);
-        self.shared.lock().redirected_to = redirected_to;
+        self.shared.state.lock().redirected_to = redirected_to;
     }
 
     /// Time of the upstream's last progress, or of the begin of the call.
     pub fn last_progress_at(&self) -> Instant {
-        self.shared.lock().last_progress_at
+        self.shared.state.lock().last_progress_at
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 impl State {
     fn push_progress(&mut self, params: Object) {
@@ -429,7 +426,7 @@ impl NotificationStream {
     fn take_due(&mut self) -> Result<CallNotification, Option<Duration>> {
         let now = Instant::now();
         let (progress, log) = (self.progress_rate.wait_time(now), self.log_rate.wait_time(now));
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if !progress.is_zero() {
             // Newer progress replaces the one that waits.
             state.thin_progress(1);
@@ -456,7 +453,7 @@ impl NotificationStream {
     /// rate allows, and always the last one.
     pub fn drain(self) -> Vec<CallNotification> {
         let left = self.progress_rate.left(Instant::now()).max(1);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.thin_progress(left);
         state.is_read = false;
         state.take_all().into()
@@ -465,7 +462,7 @@ impl NotificationStream {
 
 impl Drop for NotificationStream {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.is_read = false;
         let unread = state.take_all();
         if let Some(elicitations) = &state.elicitations {

@@ -7,8 +7,9 @@
 //! Invariants: adding never waits; at most [`MAX_COMPLETIONS`] notifications wait, and beyond that
 //! the oldest are dropped, because clients may not rely on the notification.
 
+use crate::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -37,7 +38,7 @@ impl ElicitationCompletions {
             return;
         }
         {
-            let mut pending = self.lock();
+            let mut pending = self.shared.pending.lock();
             if pending.len() >= MAX_COMPLETIONS {
                 pending.pop_front();
             }
@@ -49,15 +50,11 @@ impl ElicitationCompletions {
     /// Waits for the next notification. Never ends. Cancel-safe. For one reader at a time.
     pub async fn next(&self) -> Bytes {
         loop {
-            if let Some(params) = self.lock().pop_front() {
+            if let Some(params) = self.shared.pending.lock().pop_front() {
                 return params;
             }
             self.shared.arrived.notified().await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Bytes>> {
-        self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

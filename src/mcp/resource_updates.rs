@@ -5,9 +5,10 @@
 //! is always notified. Marking never waits. However many parts of a resource change, the set has at
 //! most [`MAX_PENDING_UPDATES`] entries: beyond that the subscribed resource stands for its parts.
 
+use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -61,7 +62,7 @@ impl PendingResourceUpdates {
     /// itself or one that contains it.
     pub fn mark(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
         let is_new = {
-            let set = &mut *self.lock();
+            let set = &mut *self.shared.set.lock();
             let known =
                 |uri: &Arc<str>| ResourceUpdate { upstream: upstream.clone(), uri: uri.clone() };
             let mut changed = known(uri);
@@ -79,7 +80,7 @@ impl PendingResourceUpdates {
     /// reader at a time.
     pub async fn next(&self) -> ResourceUpdate {
         loop {
-            let rested = match self.lock().take(Instant::now()) {
+            let rested = match self.shared.set.lock().take(Instant::now()) {
                 Ok(changed) => return changed,
                 Err(rested) => rested,
             };
@@ -95,11 +96,6 @@ impl PendingResourceUpdates {
                 () = rested => {}
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, UpdateSet> {
-        // A panic under the lock can only come from memory that ran out.
-        self.shared.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,7 +137,7 @@ impl UpdateSet {
 
 impl fmt::Debug for PendingResourceUpdates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ready = self.lock().ready.len();
+        let ready = self.shared.set.lock().ready.len();
         f.debug_struct("PendingResourceUpdates").field("ready", &ready).finish_non_exhaustive()
     }
 }
@@ -194,7 +190,10 @@ mod tests {
         assert_eq!((&*seen.uri, seen.upstream), ("b", hub()));
         tokio::time::advance(SPACING * 2).await;
         assert_eq!((now(&updates), since.elapsed()), (None, SPACING * 2));
-        assert!(updates.lock().states.is_empty() && updates.lock().resting.is_empty());
+        assert!(
+            updates.shared.set.lock().states.is_empty()
+                && updates.shared.set.lock().resting.is_empty()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -214,7 +213,7 @@ mod tests {
         for number in 0..10 * MAX_PENDING_UPDATES {
             mark(&updates, &format!("whole:/{number}"));
         }
-        assert_eq!(updates.lock().states.len(), MAX_PENDING_UPDATES + 1);
+        assert_eq!(updates.shared.set.lock().states.len(), MAX_PENDING_UPDATES + 1);
         let seen: Vec<_> = std::iter::from_fn(|| now(&updates)).collect();
         assert_eq!(
             (seen.len(), seen.last().map(|uri| &**uri)),

@@ -9,10 +9,11 @@
 //! dropped. A client is notified of a task only while it may send requests about it, at most
 //! [`PER_SECOND`] times a second.
 
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -186,7 +187,7 @@ impl TaskOwner {
         // A copy, because a slice would keep the whole message in memory; on one line it fits any
         // stream.
         let params = json::on_one_line(Bytes::copy_from_slice(&params.to_bytes()));
-        shared.lock().push(PendingStatus {
+        shared.queue.lock().push(PendingStatus {
             handle: handle.into(),
             task_ids: self.task_ids.clone(),
             params,
@@ -240,7 +241,7 @@ impl TaskStatusQueue {
     /// Cancel-safe. For one reader at a time.
     pub async fn next(&self) -> Bytes {
         loop {
-            let early = match self.shared.lock().take(Instant::now()) {
+            let early = match self.shared.queue.lock().take(Instant::now()) {
                 Ok(params) => return params,
                 Err(early) => early,
             };
@@ -259,11 +260,7 @@ impl TaskStatusQueue {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, StatusQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 impl StatusQueue {
     fn push(&mut self, status: PendingStatus) {
@@ -417,12 +414,12 @@ mod tests {
         for number in 0..2 * MAX_QUEUED {
             owner.notify(&number.to_string(), &object("{}"));
         }
-        assert_eq!(queue.shared.lock().waiting.len(), MAX_QUEUED);
+        assert_eq!(queue.shared.queue.lock().waiting.len(), MAX_QUEUED);
         let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(MAX_QUEUED_BYTES));
         owner.notify("large", &object(&large));
-        assert_eq!(queue.shared.lock().waiting.len(), 1);
+        assert_eq!(queue.shared.queue.lock().waiting.len(), 1);
         assert!(now(&queue).expect("a single large one passes").len() > MAX_QUEUED_BYTES);
-        assert_eq!(queue.shared.lock().bytes, 0);
+        assert_eq!(queue.shared.queue.lock().bytes, 0);
         tokio::time::advance(Duration::from_secs(1)).await;
         TaskOwner::new(task_ids(false), &queue).notify("a", &object("{}"));
         assert_eq!(now(&queue), None);

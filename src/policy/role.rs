@@ -1,8 +1,9 @@
 //! Rules of a role: patterns over `<upstream>/<original name>`, per kind.
 
+use crate::sync::RwLock;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -134,7 +135,7 @@ impl Roles {
         if let Some(named) = self.named.get(name) {
             return named.clone();
         }
-        let combined = self.combined.read().unwrap_or_else(PoisonError::into_inner);
+        let combined = self.combined.read();
         combined.get(name).cloned().unwrap_or_else(|| (Arc::default(), NO_ROLE.into()))
     }
 
@@ -145,7 +146,7 @@ impl Roles {
 
     /// Creates the combinations that `others` has, from the current roles.
     pub(super) fn combine_like(&self, others: &Self) {
-        let combined = others.combined.read().unwrap_or_else(PoisonError::into_inner);
+        let combined = others.combined.read();
         for name in combined.keys() {
             self.combine(&name.split('+').map(Arc::from).collect());
         }
@@ -163,8 +164,7 @@ impl Roles {
         }
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         let name: Arc<str> = names.join("+").into();
-        let known =
-            self.combined.read().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
+        let known = self.combined.read().contains_key(&name);
         if known {
             return Some(name);
         }
@@ -174,7 +174,7 @@ impl Roles {
         }
         let view = self.view_by_rules.get(&union.sorted()).unwrap_or(&name);
         let named = (union.into(), Arc::clone(view));
-        let mut combined = self.combined.write().unwrap_or_else(PoisonError::into_inner);
+        let mut combined = self.combined.write();
         if combined.len() >= MAX_COMBINATIONS && !combined.contains_key(&name) {
             if !self.is_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!(

@@ -10,8 +10,9 @@
 //! An input request that the client did not declare is never accepted. Each receives one response;
 //! a response to an unknown or withdrawn request is dropped.
 
+use crate::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -149,7 +150,7 @@ impl InputRequests {
 
     /// Accepts input requests again, since another request of the call is sent.
     pub(crate) fn reopen(&self) {
-        self.lock().is_closed = false;
+        self.shared.state.lock().is_closed = false;
     }
 
     /// Adds a server's request, or returns the error that the client itself would return, as
@@ -162,7 +163,7 @@ impl InputRequests {
         revision: Revision,
     ) -> Result<(), jsonrpc::Error> {
         drop_progress_token(&mut params);
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         if state.is_closed {
             return Err(unsupported_method(kind.method()));
         }
@@ -195,7 +196,7 @@ impl InputRequests {
     /// Adds the input requests of a modern response, whose keys are the server's own: all of them,
     /// or none.
     pub(crate) fn add_all(&self, requests: Vec<InputRequest>) -> Result<(), InputRejected> {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         if let Some(missing) = requests.iter().find_map(|it| state.features.missing_for(it)) {
             return Err(InputRejected::Undeclared(missing));
         }
@@ -211,25 +212,25 @@ impl InputRequests {
 
     /// Whether the server's request with this id is open here.
     pub(crate) fn contains(&self, id: &Id) -> bool {
-        self.lock().open.iter().any(|open| open.id.as_ref() == Some(id))
+        self.shared.state.lock().open.iter().any(|open| open.id.as_ref() == Some(id))
     }
 
     /// Whether the call waits for its client only: every open input request has been sent.
     pub(crate) fn is_waiting_for_client(&self) -> bool {
-        let state = self.lock();
+        let state = self.shared.state.lock();
         !state.open.is_empty() && state.open.iter().all(|open| open.is_sent)
     }
 
     /// Gives the call up, so that a later call of the same client can request input: the call is
     /// cancelled at the server.
     pub(crate) fn give_up(&self) {
-        self.lock().is_given_up = true;
+        self.shared.state.lock().is_given_up = true;
         self.shared.given_up.notify_one();
     }
 
     /// Whether the call is given up.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.lock().is_given_up
+        self.shared.state.lock().is_given_up
     }
 
     /// Waits until the call is given up. Cancel-safe. For one waiter.
@@ -241,7 +242,7 @@ impl InputRequests {
 
     /// Removes a withdrawn request; `false` if it is not open here.
     pub(crate) fn withdraw(&self, id: &Id) -> bool {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         let before = state.open.len();
         state.open.retain(|open| open.id.as_ref() != Some(id));
         let withdrawn = state.open.len() < before;
@@ -254,7 +255,7 @@ impl InputRequests {
     /// Waits for the next response to the server. Cancel-safe.
     pub(crate) async fn next_response(&self) -> SubmittedResponse {
         loop {
-            if let Some(response) = self.lock().responses.pop_front() {
+            if let Some(response) = self.shared.state.lock().responses.pop_front() {
                 return response;
             }
             self.shared.responses.notified().await;
@@ -265,7 +266,7 @@ impl InputRequests {
     pub(crate) async fn all_responses(&self) -> Vec<SubmittedResponse> {
         loop {
             {
-                let mut state = self.lock();
+                let mut state = self.shared.state.lock();
                 if state.open.is_empty() {
                     return state.responses.drain(..).collect();
                 }
@@ -276,7 +277,7 @@ impl InputRequests {
 
     /// Closes the set and returns the ids of the server's requests that will have no response.
     pub(crate) fn close(&self) -> Vec<Id> {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         state.is_closed = true;
         let open = std::mem::take(&mut state.open).into_iter().filter_map(|open| open.id);
         let unsent =
@@ -291,7 +292,7 @@ impl InputRequests {
     pub(crate) async fn wait_for_new(&self) -> Result<(), ClientFeatures> {
         loop {
             {
-                let state = self.lock();
+                let state = self.shared.state.lock();
                 if let Some(missing) = state.missing {
                     return Err(missing);
                 }
@@ -305,17 +306,17 @@ impl InputRequests {
 
     /// Features that an input request needs and a modern client did not declare.
     pub(crate) fn missing_features(&self) -> Option<ClientFeatures> {
-        self.lock().missing
+        self.shared.state.lock().missing
     }
 
     /// Whether the open input requests arrived as separate requests, so that more may follow.
     pub(crate) fn arrive_individually(&self) -> bool {
-        self.lock().open.iter().any(|open| open.id.is_some())
+        self.shared.state.lock().open.iter().any(|open| open.id.is_some())
     }
 
     /// Takes the input requests that have not been sent to the client.
     pub(crate) fn take_new(&self) -> Result<Vec<InputRequest>, ClientFeatures> {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         if let Some(missing) = state.missing {
             return Err(missing);
         }
@@ -327,7 +328,7 @@ impl InputRequests {
     pub(crate) async fn next_new(&self) -> Option<Vec<InputRequest>> {
         loop {
             {
-                let mut state = self.lock();
+                let mut state = self.shared.state.lock();
                 if state.missing.is_some() || state.open.is_empty() {
                     return None;
                 }
@@ -342,14 +343,14 @@ impl InputRequests {
 
     /// Submits one response while others are still open.
     pub(crate) fn submit(&self, response: InputResponse) {
-        self.lock().record(response);
+        self.shared.state.lock().record(response);
         self.shared.responses.notify_one();
     }
 
     /// Submits a client's responses. Input requests without a response are sent to the client
     /// again.
     pub(crate) fn submit_all(&self, responses: Vec<InputResponse>, features: ClientFeatures) {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         state.features = features;
         responses.into_iter().for_each(|response| state.record(response));
         for open in &mut state.open {
@@ -369,13 +370,8 @@ impl InputRequests {
             key: request.key.clone(),
             outcome: jsonrpc::ResponsePayload::Error(error.clone()),
         });
-        let features = self.lock().features;
+        let features = self.shared.state.lock().features;
         self.submit_all(declined.collect(), features);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No change under the lock can panic half-way.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

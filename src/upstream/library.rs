@@ -20,11 +20,12 @@ mod prompt;
 mod template;
 mod watch;
 
+use crate::sync::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -104,13 +105,13 @@ impl Library {
     }
 
     fn loaded(&self) -> Arc<LoadedPrompts> {
-        Arc::clone(&self.inner.loaded.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.inner.loaded.read())
     }
 
     /// Replaces the last reading.
     fn publish(&self, loaded: LoadedPrompts) {
         let last = {
-            let mut place = self.inner.loaded.write().unwrap_or_else(PoisonError::into_inner);
+            let mut place = self.inner.loaded.write();
             std::mem::replace(&mut *place, Arc::new(loaded))
         };
         let loaded = self.loaded();

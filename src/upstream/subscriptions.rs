@@ -11,8 +11,9 @@
 //! are dropped; the number of URIs and their bytes are bounded, and no client can use up the whole
 //! table.
 
+use crate::sync::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -172,7 +173,7 @@ impl SubscriptionRegistry {
     /// Whether any client is subscribed.
     pub(super) fn is_needed(&self) -> bool {
         let of_tasks = self.tasks.as_ref().is_some_and(|tasks| tasks.is_needed());
-        of_tasks || self.lock().entries.values().any(|entry| !entry.clients.is_empty())
+        of_tasks || self.table.lock().entries.values().any(|entry| !entry.clients.is_empty())
     }
 
     fn register(
@@ -181,7 +182,7 @@ impl SubscriptionRegistry {
         subscriber: Subscriber,
         owner: &QuotaOwner,
     ) -> Result<(Subscription, watch::Receiver<SubscriptionState>), Error> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         table.last_number += 1;
         let number = table.last_number;
         if !table.entries.contains_key(uri) {
@@ -215,7 +216,7 @@ impl SubscriptionRegistry {
     }
 
     fn unregister(&self, uri: &Arc<str>, number: u64) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(uri) else { return };
         if entry.clients.remove(&number).is_none() || !entry.clients.is_empty() {
             return;
@@ -232,10 +233,6 @@ impl SubscriptionRegistry {
     fn notify_change(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
-
-    fn lock(&self) -> MutexGuard<'_, RegistryTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 // Operations of the server's session.
@@ -248,7 +245,7 @@ impl SubscriptionRegistry {
     /// Marks every subscription as not made: the connection is new, or the server has ended all of
     /// them.
     pub(super) fn reset(&self) {
-        for entry in self.lock().entries.values() {
+        for entry in self.table.lock().entries.values() {
             entry.state.send_replace(SubscriptionState::Pending);
         }
     }
@@ -256,7 +253,7 @@ impl SubscriptionRegistry {
     /// Returns the subscriptions that the server should have now, and drops those whose linger time
     /// is over.
     pub(super) fn desired(&self) -> DesiredSubscriptions {
-        let (mut table, now) = (self.lock(), Instant::now());
+        let (mut table, now) = (self.table.lock(), Instant::now());
         let is_expired =
             |entry: &RegistryEntry| entry.empty_since.is_some_and(|left| left + LINGER <= now);
         table.remove_if(is_expired);
@@ -279,7 +276,7 @@ impl SubscriptionRegistry {
     /// Records the server's acceptance; returns whether the subscription is still desired. One that
     /// is made again after a gap counts as updated, since updates in the gap were lost.
     pub(super) fn on_accepted(&self, uri: &Arc<str>) -> bool {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(uri) else { return false };
         let was_accepted = std::mem::replace(&mut entry.was_accepted, true);
         let before = entry.state.send_replace(SubscriptionState::Accepted);
@@ -303,7 +300,7 @@ impl SubscriptionRegistry {
     }
 
     fn end_attempt(&self, uri: &Arc<str>, state: SubscriptionState, is_final: bool) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(uri) else { return };
         if !entry.was_accepted {
             // The waiting client receives the error; no other client has this subscription.
@@ -320,7 +317,7 @@ impl SubscriptionRegistry {
         if uri.len() > MAX_URI_BYTES {
             return;
         }
-        let table = self.lock();
+        let table = self.table.lock();
         let mut shared: Option<Arc<str>> = None;
         for subscribed in with_parents(uri) {
             let Some((subscribed, entry)) = table.entries.get_key_value(subscribed) else {
@@ -335,7 +332,7 @@ impl SubscriptionRegistry {
     /// task is known at `scope`. The same id may have been another task of an earlier process.
     pub(super) fn on_task_status(&self, params: &Object, scope: TaskScope) {
         let Some(id) = params.get_string(TASK_ID) else { return };
-        let table = self.lock();
+        let table = self.table.lock();
         let Some(entry) = table.entries.get(&*id) else { return };
         for subscriber in entry.clients.values() {
             if let Subscriber::Task(task) = subscriber
@@ -348,7 +345,7 @@ impl SubscriptionRegistry {
 
     /// Marks every accepted resource as updated: notifications of the server have been lost.
     pub(super) fn mark_all_updated(&self) {
-        for (uri, entry) in &self.lock().entries {
+        for (uri, entry) in &self.table.lock().entries {
             if matches!(*entry.state.borrow(), SubscriptionState::Accepted) {
                 entry.mark_updated(&self.name, uri, uri);
             }

@@ -9,8 +9,8 @@
 //! most [`MAX_OWN`] of one client. Beyond either bound the oldest is forgotten, and its owner has
 //! to poll.
 
+use crate::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 use crate::json::Object;
 use crate::mcp::task::{MAX_TASK_ID_BYTES, TASK_ID, TaskOwner, TaskScope};
@@ -59,7 +59,7 @@ impl TaskOwners {
             None => None,
         };
         let Some(handle) = handle else { return };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.retain(|other| *other.id != *id && !other.owner.is_gone());
         if is_final(task) {
             return;
@@ -77,7 +77,7 @@ impl TaskOwners {
 
     /// Whether a connected client owns a task that has not ended.
     pub(super) fn has_active(&self) -> bool {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         known.iter().any(|known| !known.owner.is_gone())
     }
 
@@ -85,7 +85,7 @@ impl TaskOwners {
     pub(super) fn on_status(&self, params: &Object) {
         let Some(id) = params.get_string(TASK_ID) else { return };
         let (owner, handle) = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.known.lock();
             let Some(at) = known.iter().position(|known| *known.id == *id) else { return };
             let (owner, handle) = (known[at].owner.clone(), known[at].handle.clone());
             if is_final(params) {
@@ -208,14 +208,14 @@ mod tests {
                 begin(&tasks, &format!("{at}-{number}"), other);
             }
         }
-        assert_eq!(tasks.known.lock().expect("a lock").len(), MAX_TASKS);
+        assert_eq!(tasks.known.lock().len(), MAX_TASKS);
         drop(others);
         begin(&tasks, "last", &ann);
-        assert_eq!(tasks.known.lock().expect("a lock").len(), 1);
+        assert_eq!(tasks.known.lock().len(), 1);
         for odd in ["{}", r#"{"taskId":7}"#, r#"{"task":{"taskId":null}}"#] {
             respond(&tasks, odd, None, &ann);
         }
         begin(&tasks, &"x".repeat(MAX_TASK_ID_BYTES + 1), &ann);
-        assert_eq!(tasks.known.lock().expect("a lock").len(), 1);
+        assert_eq!(tasks.known.lock().len(), 1);
     }
 }

@@ -9,8 +9,8 @@
 //! unknown id is ignored. At most [`MAX_PENDING`] elicitations are remembered; beyond that the
 //! oldest is forgotten.
 
+use crate::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -37,7 +37,7 @@ impl PendingUrlElicitations {
     pub(super) fn add(&self, params: &Object, notifications: &NotificationSink) {
         let id = params.get_string(ELICITATION_ID).filter(|id| id.len() <= MAX_ID_BYTES);
         let Some(id) = id.filter(|_| notifications.wants_elicitation_completions()) else { return };
-        let mut pending = self.lock();
+        let mut pending = self.pending.lock();
         if pending.len() >= MAX_PENDING {
             pending.pop_front();
         }
@@ -64,16 +64,12 @@ impl PendingUrlElicitations {
     pub(super) fn complete(&self, params: &Object) {
         let Some(id) = params.get_string(ELICITATION_ID) else { return };
         let mut receivers = Vec::new();
-        self.lock().retain(|(pending, notifications)| {
+        self.pending.lock().retain(|(pending, notifications)| {
             let is_it = **pending == *id;
             receivers.extend(is_it.then(|| notifications.clone()));
             !is_it
         });
         receivers.iter().for_each(|notifications| notifications.elicitation_complete(params));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Box<str>, NotificationSink)>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,7 +110,7 @@ mod tests {
             [CallNotification::ElicitationComplete(params("of-ann").to_bytes())]
         );
         assert_eq!(later.next().await, params("of-bob").to_bytes());
-        assert!(elicitations.lock().is_empty());
+        assert!(elicitations.pending.lock().is_empty());
     }
 
     #[test]
@@ -127,13 +123,13 @@ mod tests {
             format!(r#"{{"code":{code},"message":"m","data":{data}}}"#).into()
         };
         elicitations.add_from_error(&error(-32603), &notifications);
-        assert_eq!(elicitations.lock().len(), 0);
+        assert_eq!(elicitations.pending.lock().len(), 0);
         elicitations.add_from_error(&error(-32042), &notifications);
-        assert_eq!(elicitations.lock().len(), 1);
+        assert_eq!(elicitations.pending.lock().len(), 1);
         elicitations.add(&params(&"x".repeat(MAX_ID_BYTES + 1)), &notifications);
-        assert_eq!(elicitations.lock().len(), 1);
+        assert_eq!(elicitations.pending.lock().len(), 1);
         (0..2 * MAX_PENDING)
             .for_each(|number| elicitations.add(&params(&number.to_string()), &notifications));
-        assert_eq!(elicitations.lock().len(), MAX_PENDING);
+        assert_eq!(elicitations.pending.lock().len(), MAX_PENDING);
     }
 }

@@ -82,6 +82,15 @@ fn documents_to_begin_with_are_short() {
     fail_if_any(&problems.collect::<Vec<_>>());
 }
 
+#[test]
+fn locks_come_from_one_module() {
+    let others = sources().filter(|file| file != Path::new("src/sync.rs"));
+    let files = others.filter(|file| bare(file).contains("PoisonError"));
+    fail_if_any(
+        &files.map(|file| format!("{}: use crate::sync", file.display())).collect::<Vec<_>>(),
+    );
+}
+
 // === Imports ===
 
 /// Imports between the modules of one folder: for each module, the siblings that it names.

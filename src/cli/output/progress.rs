@@ -7,9 +7,9 @@
 //! No progress bar library is used, because they leave the cursor at the terminal's edge: there
 //! the `^C` that the terminal echoes wraps the line, which then cannot be cleared.
 
+use crate::sync::{Mutex, MutexGuard};
 use std::io::{IsTerminal, Write};
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::termios::tcgetwinsize;
@@ -107,7 +107,7 @@ fn write(text: &str) {
 }
 
 fn shown() -> MutexGuard<'static, Option<String>> {
-    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    SHOWN.lock()
 }
 
 /// Standard error for the log: clears the line before a write and restores it afterwards.

@@ -3,8 +3,9 @@
 //! The runtime panics if it cannot start a thread. Therefore all of them are started once before,
 //! at the same time, and a limit of processes or of memory is reported as a failure.
 
+use crate::sync::RwLock;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 
 use crate::cli::exit::Failure;
@@ -27,7 +28,7 @@ pub(crate) fn check_available() -> Result<(), Failure> {
     // As many again run the gateway's own tasks: lists, pipes of child processes, admin requests.
     let wanted = 2 * worker_count() + EXTRA_THREADS;
     let gate = Arc::new(RwLock::new(()));
-    let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
+    let closed = gate.write();
     let begin = |_| {
         let gate = Arc::clone(&gate);
         thread::Builder::new().spawn(move || drop(gate.read()))

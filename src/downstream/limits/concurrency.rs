@@ -3,8 +3,9 @@
 //! Invariants: a client that has reached its limit waits for a bounded time, in a queue of bounded
 //! length, and is refused then; requests of one client take no permit of another.
 
+use crate::sync::RwLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -50,7 +51,7 @@ impl ConcurrencyLimiter {
     /// Sets the quota. If the number of concurrent requests changes, the requests in progress are
     /// not counted any more.
     pub(crate) fn set_quota(&self, quota: ClientQuota) {
-        let mut former = self.quota.write().unwrap_or_else(PoisonError::into_inner);
+        let mut former = self.quota.write();
         if std::mem::replace(&mut *former, quota).calls != quota.calls {
             self.clients.clear();
         }
@@ -77,7 +78,7 @@ impl ConcurrencyLimiter {
                 slots,
             });
         }
-        let ClientQuota { waiting, wait, .. } = *self.quota();
+        let ClientQuota { waiting, wait, .. } = *self.quota.read();
         let wait_slot = WaitSlot::take(&slots, principal.share(waiting));
         let wait_slot = Some(wait_slot.ok_or(Overloaded { retry_after: wait })?);
         Ok(ConcurrencyPermit { permit: None, wait_slot, wait, slots })
@@ -92,14 +93,10 @@ impl ConcurrencyLimiter {
         }
         // The quota stays locked until the entry is inserted: `set_quota` must not clear the table
         // in between.
-        let quota = self.quota();
+        let quota = self.quota.read();
         let running = Arc::new(Semaphore::new(principal.share(quota.calls)));
         let new = || Arc::new(ClientSlots { running, waiting: AtomicUsize::new(0) });
         Arc::clone(&self.clients.entry(principal.clone()).or_insert_with(new))
-    }
-
-    fn quota(&self) -> RwLockReadGuard<'_, ClientQuota> {
-        self.quota.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

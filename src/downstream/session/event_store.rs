@@ -10,8 +10,9 @@
 //! read, and a writer never waits to store: the oldest events are dropped, and the stream cannot be
 //! resumed before them.
 
+use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -114,7 +115,7 @@ impl EventStore {
     pub(crate) fn create(self: &Arc<Self>, kind: StreamKind) -> Option<(EventWriter, EventReader)> {
         let id = new_id();
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.expire(Instant::now());
             state.evict_one()?;
             let stream = StoredStream {
@@ -138,7 +139,7 @@ impl EventStore {
         let (stream, number) = id.rsplit_once('.')?;
         let number: u64 = number.parse().ok()?;
         let kind = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.expire(Instant::now());
             let found = state.streams.get(stream)?;
             let first = found.events.front().map_or(found.next, |stored| stored.number);
@@ -156,16 +157,16 @@ impl EventStore {
 
     /// Removes streams that have expired.
     pub(crate) fn expire(&self) {
-        self.lock().expire(Instant::now());
+        self.state.lock().expire(Instant::now());
     }
 
     fn writer(self: &Arc<Self>, id: &str) -> Option<EventWriter> {
-        let updates = self.lock().streams.get(id)?.updates.subscribe();
+        let updates = self.state.lock().streams.get(id)?.updates.subscribe();
         Some(EventWriter { store: Arc::clone(self), stream: id.into(), updates })
     }
 
     fn reader(self: &Arc<Self>, id: &str, next: u64) -> Option<EventReader> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.count += 1;
         let number = state.count;
         let stream = state.streams.get_mut(id)?;
@@ -175,10 +176,6 @@ impl EventStore {
         stream.updates.send_replace(());
         let updates = stream.updates.subscribe();
         Some(EventReader { store: Arc::clone(self), stream: id.into(), number, next, updates })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -260,7 +257,7 @@ impl StoredStream {
 impl EventWriter {
     /// Appends an event.
     pub(crate) fn push(&self, text: Bytes) {
-        self.store.lock().push(&self.stream, text);
+        self.store.state.lock().push(&self.stream, text);
     }
 
     /// Waits until all but a few events are read. Cancel-safe.
@@ -277,7 +274,7 @@ impl EventWriter {
         let mut updates = self.updates.clone();
         loop {
             updates.borrow_and_update();
-            if self.store.lock().streams.get(&self.stream).is_none_or(&is_so) {
+            if self.store.state.lock().streams.get(&self.stream).is_none_or(&is_so) {
                 return;
             }
             if updates.changed().await.is_err() {
@@ -289,7 +286,7 @@ impl EventWriter {
 
 impl Drop for EventWriter {
     fn drop(&mut self) {
-        if let Some(stream) = self.store.lock().streams.get_mut(&self.stream)
+        if let Some(stream) = self.store.state.lock().streams.get_mut(&self.stream)
             && stream.kind == StreamKind::Call
         {
             stream.is_over = true;
@@ -309,7 +306,7 @@ impl EventReader {
 
     /// Removes a stream that no client has seen.
     pub(crate) fn forget(self) {
-        self.store.lock().forget(&self.stream);
+        self.store.state.lock().forget(&self.stream);
     }
 
     /// Returns the next event; `None` at the stream's end. Cancel-safe.
@@ -327,7 +324,7 @@ impl EventReader {
 
     /// Returns the next event or the end, if either is available.
     fn take(&mut self) -> Option<Option<Result<Event, EventsLost>>> {
-        let mut state = self.store.lock();
+        let mut state = self.store.state.lock();
         let mine = |stream: &&mut StoredStream| stream.reader == Some(self.number);
         let Some(stream) = state.streams.get_mut(&self.stream).filter(mine) else {
             return Some(Some(Err(EventsLost)));
@@ -349,7 +346,7 @@ impl EventReader {
 
 impl Drop for EventReader {
     fn drop(&mut self) {
-        if let Some(stream) = self.store.lock().streams.get_mut(&self.stream)
+        if let Some(stream) = self.store.state.lock().streams.get_mut(&self.stream)
             && stream.reader == Some(self.number)
         {
             stream.reader = None;
@@ -448,14 +445,14 @@ mod tests {
         drop(slow);
         assert_eq!(ready(&mut reader).len(), MAX_EVENTS - 1);
         assert!(store.resume(&start).is_some());
-        assert_eq!(store.lock().events, MAX_EVENTS);
+        assert_eq!(store.state.lock().events, MAX_EVENTS);
 
         let large = Bytes::from(vec![b'x'; MAX_BYTES / 2]);
         (0..3).for_each(|_| loud.push(large.clone()));
         let stored = |state: &State| (state.events, state.bytes);
-        assert_eq!(stored(&store.lock()), (2, MAX_BYTES));
+        assert_eq!(stored(&store.state.lock()), (2, MAX_BYTES));
         loud.push(vec![b'x'; 2 * MAX_BYTES].into());
-        assert_eq!(store.lock().events, 1, "what is written last is kept, however large");
+        assert_eq!(store.state.lock().events, 1, "what is written last is kept, however large");
     }
 
     #[tokio::test(start_paused = true)]
@@ -476,7 +473,7 @@ mod tests {
         tokio::time::advance(RETENTION).await;
         store.expire();
         assert!(store.resume(&last_event_id).is_none());
-        let state = store.lock();
+        let state = store.state.lock();
         assert_eq!((state.events, state.bytes, state.streams.len()), (0, 0, 0));
     }
 

@@ -1,6 +1,7 @@
 //! Last lists of one upstream in memory, and their publication in a catalog.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use tracing::debug;
 
@@ -57,7 +58,7 @@ impl LastLists {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LastListsState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

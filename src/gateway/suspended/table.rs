@@ -10,8 +10,8 @@
 //! process. The number of entries is bounded. An entry that expires is dropped, which cancels the
 //! call.
 
+use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -95,7 +95,7 @@ impl<T> SuspendedRequests<T> {
         let state = [&*self.prefix, &*secret::random_token()].concat().into_boxed_str();
         let expires = Instant::now() + EXPIRY;
         {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             let SuspendedTable { entries, by_principal, issued } = &mut *table;
             let entries = entries.as_mut().ok_or(TableFull)?;
             let own = by_principal.get(principal).copied().unwrap_or_default();
@@ -118,7 +118,7 @@ impl<T> SuspendedRequests<T> {
 
     /// Drops the entries of this principal for which `is_over` holds.
     pub(crate) fn remove_if(&self, principal: &Principal, is_over: impl Fn(&T) -> bool) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if !table.by_principal.contains_key(principal) {
             return;
         }
@@ -139,12 +139,12 @@ impl<T> SuspendedRequests<T> {
 
     /// Whether there is an entry for this state, for any principal.
     pub(crate) fn contains(&self, state: &str) -> bool {
-        self.lock().entries.as_ref().is_some_and(|entries| entries.contains_key(state))
+        self.table.lock().entries.as_ref().is_some_and(|entries| entries.contains_key(state))
     }
 
     /// Whether this principal has an entry.
     pub(crate) fn has_any(&self, principal: &Principal) -> bool {
-        self.lock().by_principal.contains_key(principal)
+        self.table.lock().by_principal.contains_key(principal)
     }
 
     /// Whether this principal can redeem this state with this request.
@@ -154,7 +154,7 @@ impl<T> SuspendedRequests<T> {
         request: &RequestKey,
         state: &str,
     ) -> bool {
-        let table = self.lock();
+        let table = self.table.lock();
         let entry = table.entries.as_ref().and_then(|entries| entries.get(state));
         entry.is_some_and(|entry| entry.is_for(principal, request))
     }
@@ -170,7 +170,7 @@ impl<T> SuspendedRequests<T> {
         state: &str,
         read: impl FnOnce(&T) -> Result<R, E>,
     ) -> Option<Result<(T, R), E>> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let entry = table.entries.as_ref()?.get(state)?;
         if !entry.is_for(principal, request) {
             return None;
@@ -193,7 +193,7 @@ impl<T> SuspendedRequests<T> {
                 () = self.inserted.notified(), if next.is_none() => {}
             }
         }
-        let left = self.lock().entries.take();
+        let left = self.table.lock().entries.take();
         // Outside of the lock, because dropping an entry may call this table.
         drop(left);
     }
@@ -201,7 +201,7 @@ impl<T> SuspendedRequests<T> {
     /// Drops expired entries and returns when the next one expires.
     fn drop_expired(&self) -> Option<Instant> {
         let mut expired = Vec::new();
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let now = Instant::now();
         while let Some((expires, _)) = table.issued.front() {
             if *expires > now {
@@ -214,11 +214,6 @@ impl<T> SuspendedRequests<T> {
         drop(table);
         drop(expired);
         next
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SuspendedTable<T>> {
-        // Every change under the lock is complete before anything can panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -324,7 +319,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(4)).await;
         assert!(gone(&first) && !gone(&second) && !suspended.contains(&state));
         tokio::time::sleep(EXPIRY).await;
-        assert!(gone(&second) && suspended.lock().by_principal.is_empty());
+        assert!(gone(&second) && suspended.table.lock().by_principal.is_empty());
 
         let third = Arc::new(3);
         suspended.insert(&principal("a"), call(), Arc::clone(&third)).expect("not full");
@@ -373,6 +368,6 @@ mod tests {
             let state = suspended.insert(&principal("a"), call(), ()).expect("not full");
             assert_eq!(take(&suspended, "a", &call(), &state), Some(()));
         }
-        assert!(suspended.lock().issued.len() <= 2 * MAX_ENTRIES);
+        assert!(suspended.table.lock().issued.len() <= 2 * MAX_ENTRIES);
     }
 }

@@ -8,9 +8,10 @@
 //!
 //! Decision: docs/decisions/0017-limits.md
 
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use dashmap::DashMap;
 
@@ -73,7 +74,7 @@ impl BucketSubject {
 impl Bucket {
     /// Locks the state, for a few instructions.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -117,7 +118,7 @@ impl BucketTable {
         if let Some(bucket) = self.find(&key) {
             return bucket;
         }
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         for _ in 0..EVICTION_CHECKS.min(queue.len()) {
             let Some(oldest) = queue.pop_front() else { break };
             // While `remove_if` holds the lock of the map's shard, no other request can get the

@@ -6,8 +6,9 @@ mod mint;
 mod refused;
 mod roles;
 
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -45,16 +46,16 @@ impl FakeProvider {
 
     fn set_response(&self, url: &str, answer: Result<&str, &str>) {
         let answer = answer.map(str::to_owned).map_err(str::to_owned);
-        self.responses.lock().unwrap().insert(url.to_owned(), answer);
+        self.responses.lock().insert(url.to_owned(), answer);
     }
 
     fn go_offline(&self) {
-        self.responses.lock().unwrap().clear();
+        self.responses.lock().clear();
     }
 
     /// Returns the URLs requested since the last call.
     fn take_requests(&self) -> Vec<String> {
-        std::mem::take(&mut self.requests.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.requests.lock())
     }
 }
 
@@ -62,10 +63,10 @@ impl Fetch for FakeProvider {
     fn fetch<'a>(&'a self, url: &'a Uri, limit: usize) -> BoxFuture<'a, Result<Bytes, String>> {
         assert_eq!(limit, 256 * 1024);
         async move {
-            self.requests.lock().unwrap().push(url.to_string());
-            let delay = *self.delay.lock().unwrap();
+            self.requests.lock().push(url.to_string());
+            let delay = *self.delay.lock();
             tokio::time::sleep(delay).await;
-            let responses = self.responses.lock().unwrap();
+            let responses = self.responses.lock();
             let answer = responses.get(&url.to_string()).cloned();
             answer.unwrap_or_else(|| Err("nobody is there".to_owned())).map(Bytes::from)
         }

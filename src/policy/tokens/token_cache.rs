@@ -2,8 +2,8 @@
 //!
 //! Invariant: at most `2 × capacity` tokens are cached, by their SHA-256 and not as text.
 
+use crate::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use crate::policy::Principal;
@@ -49,7 +49,7 @@ impl TokenCache {
         token: &TokenDigest,
         is_valid: impl Fn(&CachedToken) -> bool,
     ) -> Option<CachedToken> {
-        let mut generations = self.lock();
+        let mut generations = self.generations.lock();
         if let Some(found) = generations.young.get(token) {
             if is_valid(found) {
                 return Some(found.clone());
@@ -63,7 +63,7 @@ impl TokenCache {
     }
 
     pub(super) fn insert(&self, token: TokenDigest, cached: CachedToken) {
-        self.store(&mut self.lock(), token, cached);
+        self.store(&mut self.generations.lock(), token, cached);
     }
 
     fn store(&self, generations: &mut Generations, token: TokenDigest, cached: CachedToken) {
@@ -73,13 +73,9 @@ impl TokenCache {
         generations.young.insert(token, cached);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Generations> {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[cfg(test)]
     fn len(&self) -> usize {
-        let generations = self.lock();
+        let generations = self.generations.lock();
         generations.young.len() + generations.old.len()
     }
 }

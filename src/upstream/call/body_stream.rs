@@ -5,7 +5,8 @@
 //! concurrency permit while it arrives. If the reader has kept it waiting for [`MAX_WAITED`] in
 //! total, the permit is released, and the reader continues without one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -56,7 +57,7 @@ impl StreamedBody {
         let late = || Some((Err(PayloadBroken("the call took too long".into())), None));
         stream::unfold(state, move |state| async move {
             let reader = state?;
-            let Some(WaitingBody { mut chunks, _usage, .. }) = lock(&reader.slot).take() else {
+            let Some(WaitingBody { mut chunks, _usage, .. }) = reader.slot.lock().take() else {
                 return late();
             };
             if hard_deadline <= Instant::now() {
@@ -67,7 +68,7 @@ impl StreamedBody {
                 Ok(None) => None,
                 Ok(Some(Ok(piece))) => {
                     let since = Instant::now();
-                    lock(&reader.slot).waiting = Some(WaitingBody { chunks, _usage, since });
+                    reader.slot.lock().waiting = Some(WaitingBody { chunks, _usage, since });
                     Some((Ok(piece), Some(reader)))
                 }
                 Ok(Some(Err(broken))) => Some((Err(broken), None)),
@@ -126,14 +127,14 @@ impl BodySlot {
 /// deadline.
 async fn watch(slot: Arc<Mutex<BodySlot>>, hard_deadline: Instant) {
     loop {
-        let remaining_wait = lock(&slot).remaining_wait();
+        let remaining_wait = slot.lock().remaining_wait();
         if remaining_wait.is_zero() || hard_deadline <= Instant::now() + remaining_wait {
             break;
         }
         sleep(remaining_wait).await;
     }
-    if lock(&slot).remaining_wait().is_zero() {
-        lock(&slot).permit = None;
+    if slot.lock().remaining_wait().is_zero() {
+        slot.lock().permit = None;
     }
     sleep_until(hard_deadline).await;
     clear(&slot);
@@ -141,15 +142,11 @@ async fn watch(slot: Arc<Mutex<BodySlot>>, hard_deadline: Instant) {
 
 fn clear(slot: &Mutex<BodySlot>) {
     let left = {
-        let mut slot = lock(slot);
+        let mut slot = slot.lock();
         (slot.waiting.take(), slot.permit.take())
     };
     // Dropping the body notifies the upstream, so it happens outside the lock.
     drop(left);
-}
-
-fn lock(slot: &Mutex<BodySlot>) -> MutexGuard<'_, BodySlot> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

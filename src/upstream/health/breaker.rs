@@ -9,8 +9,8 @@
 //! time; the open period doubles with each failed probe and starts anew after a successful one. A
 //! closed breaker without recent failures costs a call one relaxed load before and one after it.
 
+use crate::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -121,7 +121,7 @@ impl Breaker {
         if self.is_clean.load(Ordering::Relaxed) {
             return Ok(BreakerPermit { is_probe: false, at: now });
         }
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         match inner.at {
             BreakerPhase::Closed { .. } => Ok(BreakerPermit { is_probe: false, at: now }),
             BreakerPhase::Open { until } if until <= now => {
@@ -160,7 +160,7 @@ impl Breaker {
     /// Returns a permit without a result: the next request may be the probe.
     pub(crate) fn release(&self, permit: BreakerPermit) {
         if permit.is_probe {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             if inner.is_probed_by(&permit) {
                 inner.at = BreakerPhase::HalfOpen { is_probed: false };
             }
@@ -170,7 +170,7 @@ impl Breaker {
     /// Closes the breaker for a new server: results of the previous one do not apply.
     pub(crate) fn reset(&self, now: Instant) {
         if !self.is_clean.load(Ordering::Relaxed) {
-            self.close(&mut self.lock(), now);
+            self.close(&mut self.inner.lock(), now);
         }
     }
 
@@ -179,7 +179,7 @@ impl Breaker {
         if self.is_clean.load(Ordering::Relaxed) {
             return BreakerState::Closed;
         }
-        match self.lock().at {
+        match self.inner.lock().at {
             BreakerPhase::Closed { .. } => BreakerState::Closed,
             BreakerPhase::Open { until } if until > Instant::now() => BreakerState::Open(until),
             BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => BreakerState::HalfOpen,
@@ -188,7 +188,7 @@ impl Breaker {
 
     /// Time of the last state change, and the last failure.
     pub(crate) fn last_failure(&self) -> (Instant, String) {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         (inner.since, inner.rejection())
     }
 
@@ -198,7 +198,7 @@ impl Breaker {
     }
 
     fn record_response(&self, permit: &BreakerPermit, now: Instant) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         match inner.at {
             BreakerPhase::Closed { .. } => self.close(&mut inner, now),
             // A request that was sent before the breaker opened may still succeed, one of many;
@@ -218,7 +218,7 @@ impl Breaker {
         failure: BreakerFailure,
         now: Instant,
     ) -> Option<BreakerOpened> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let is_probe = inner.is_probed_by(permit);
         let is_early = permit.at < inner.since;
         let opens = match &mut inner.at {
@@ -250,11 +250,6 @@ impl Breaker {
         inner.at = BreakerPhase::Closed { failures: 0 };
         inner.cool_down = self.settings.cool_down;
         self.is_clean.store(true, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each change is a series of plain assignments: a panic leaves no invalid state.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

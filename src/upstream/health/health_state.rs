@@ -3,8 +3,9 @@
 //! Invariants: per-message events are counted without a lock; the rest changes rarely and is behind
 //! one lock. Nothing here waits.
 
+use crate::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -76,7 +77,7 @@ impl UpstreamHealth {
         if is_new_server {
             self.breaker.reset(now);
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.since = now;
         state.failures = 0;
         state.next_try = None;
@@ -84,7 +85,7 @@ impl UpstreamHealth {
 
     /// Records a lost or failed connection. `is_change` restarts the time of the current status.
     pub(crate) fn disconnected(&self, is_change: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.failures += 1;
         if is_change {
             state.since = Instant::now();
@@ -96,42 +97,42 @@ impl UpstreamHealth {
 
     /// Records the beginning of an idle stop.
     pub(crate) fn idle_stopped(&self) {
-        self.lock().since = Instant::now();
+        self.state.lock().since = Instant::now();
     }
 
     /// Records that the process, if there was one, has been stopped.
     pub(crate) fn process_stopped(&self) {
-        if let Some((process, _)) = &mut self.lock().child {
+        if let Some((process, _)) = &mut self.state.lock().child {
             *process = None;
         }
     }
 
     /// Records an on-demand start.
     pub(crate) fn start_requested(&self) {
-        self.lock().since = Instant::now();
+        self.state.lock().since = Instant::now();
     }
 
     /// Records the pause before the next attempt.
     pub(crate) fn retry_scheduled(&self, pause: Duration) {
-        self.lock().next_try = Some(Instant::now() + pause);
+        self.state.lock().next_try = Some(Instant::now() + pause);
     }
 
     /// Records the beginning of another attempt.
     pub(crate) fn retry_started(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
-        self.lock().next_try = None;
+        self.state.lock().next_try = None;
     }
 
     /// Records the start of a process.
     pub(crate) fn process_started(&self, process: Option<ProcessId>, tail: StderrTail) {
-        self.lock().child = Some((process, tail));
+        self.state.lock().child = Some((process, tail));
     }
 
     /// Records a complete list of a kind.
     pub(crate) fn listed(&self, kind: Kind, listing: &Listing) {
         let bytes = listing.items.iter().map(|item| item.definition.to_bytes().len()).sum();
         let last = LastList { at: Instant::now(), items: listing.items.len(), bytes };
-        self.lock().lists[kind.index()] = Some(last);
+        self.state.lock().lists[kind.index()] = Some(last);
     }
 
     /// Counts a message without a receiver, or one that exceeded a bound.
@@ -161,7 +162,7 @@ impl UpstreamHealth {
         waiting: usize,
     ) -> UpstreamReport {
         let (mut since, process, failures, next_try, lists) = {
-            let state = self.lock();
+            let state = self.state.lock();
             let process = state.child.as_ref().and_then(|(process, _)| *process);
             (state.since, process, state.failures, state.next_try, state.lists)
         };
@@ -215,12 +216,8 @@ impl UpstreamHealth {
 
     /// Last lines of the process's standard error, oldest first.
     pub(crate) fn stderr_tail(&self, lines: usize) -> Vec<String> {
-        let tail = self.lock().child.as_ref().map(|(_, tail)| tail.clone());
+        let tail = self.state.lock().child.as_ref().map(|(_, tail)| tail.clone());
         tail.map(|tail| tail.last_lines(lines)).unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HealthState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

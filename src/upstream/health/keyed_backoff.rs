@@ -7,9 +7,9 @@
 //! a period without attempts. At most [`MAX_KEYS`] keys are remembered; beyond that the one whose
 //! pause ends first is forgotten.
 
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -43,14 +43,14 @@ impl<K: Eq + Hash + Clone> KeyedBackoff<K> {
 
     /// Returns an error with the reason if the key is in a pause.
     pub(crate) fn check(&self, key: &K) -> Result<(), String> {
-        let table = self.lock();
+        let table = self.table.lock();
         let pause = table.get(key).filter(|pause| pause.until > Instant::now());
         pause.map_or(Ok(()), |pause| Err(pause.reason.clone()))
     }
 
     /// Records a failure and begins the next pause.
     pub(crate) fn failed(&self, key: &K, reason: &str) {
-        let (mut table, now) = (self.lock(), Instant::now());
+        let (mut table, now) = (self.table.lock(), Instant::now());
         if !table.contains_key(key) && table.len() >= MAX_KEYS {
             let first = table.iter().min_by_key(|(_, pause)| pause.until);
             let first = first.map(|(key, _)| key.clone());
@@ -68,11 +68,7 @@ impl<K: Eq + Hash + Clone> KeyedBackoff<K> {
 
     /// Records a success.
     pub(crate) fn succeeded(&self, key: &K) {
-        self.lock().remove(key);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Pause>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().remove(key);
     }
 }
 
@@ -101,6 +97,6 @@ mod tests {
         advance(RESET_AFTER).await;
         assert_eq!(rest(1).await, 250);
         (0..2_000).for_each(|key| pauses.failed(&key, ""));
-        assert_eq!(pauses.lock().len(), MAX_KEYS);
+        assert_eq!(pauses.table.lock().len(), MAX_KEYS);
     }
 }

@@ -8,7 +8,8 @@
 //! keeps its connection, and a later one finds none and waits for the next. For an upstream that is
 //! never stopped, a use takes no lock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -86,7 +87,7 @@ impl OnDemand {
 
     /// Requests a start without a use.
     pub(crate) fn request_start(&self) {
-        self.lock().is_start_requested = true;
+        self.table.lock().is_start_requested = true;
         self.changed.notify_one();
     }
 
@@ -94,7 +95,7 @@ impl OnDemand {
         if !self.is_lazy {
             return None;
         }
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         match is_active {
             true => table.uses += 1,
             false => table.passive_uses += 1,
@@ -107,14 +108,14 @@ impl OnDemand {
     // === Supervisor ===
 
     pub(crate) fn is_asleep(&self) -> bool {
-        self.lock().is_asleep
+        self.table.lock().is_asleep
     }
 
     /// Waits until a start is needed; from then on the upstream counts as running.
     pub(crate) async fn wait_until_needed(&self) {
         loop {
             {
-                let mut table = self.lock();
+                let mut table = self.table.lock();
                 if table.uses > 0 || table.is_start_requested {
                     table.is_asleep = false;
                     return;
@@ -127,7 +128,7 @@ impl OnDemand {
     /// Records that the upstream runs: the idle time begins.
     pub(crate) fn mark_started(&self) {
         if self.is_lazy {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             (table.is_start_requested, table.idle_since) = (false, Instant::now());
         }
     }
@@ -137,7 +138,7 @@ impl OnDemand {
         let Some(idle) = self.idle else { return std::future::pending().await };
         loop {
             let end = {
-                let table = self.lock();
+                let table = self.table.lock();
                 table.is_unused().then(|| table.idle_since + idle)
             };
             match end {
@@ -155,7 +156,7 @@ impl OnDemand {
     /// Stops the upstream if it has been idle for its idle timeout at this moment.
     /// `hide_connection` runs while no use can begin.
     pub(crate) fn stop_if_idle(&self, hide_connection: impl FnOnce()) -> bool {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let is_over = self.idle.is_some_and(|idle| table.idle_since.elapsed() >= idle);
         if !is_over || !table.is_unused() {
             return false;
@@ -163,10 +164,6 @@ impl OnDemand {
         table.is_asleep = true;
         hide_connection();
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, UsageTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -178,7 +175,7 @@ impl UsageTable {
 
 impl Drop for UsageGuard {
     fn drop(&mut self) {
-        let mut table = self.on_demand.lock();
+        let mut table = self.on_demand.table.lock();
         if self.is_active {
             table.uses -= 1;
             table.idle_since = Instant::now();

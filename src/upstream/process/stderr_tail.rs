@@ -1,7 +1,8 @@
 //! Last lines of a child's standard error.
 
+use crate::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::upstream::quote::quote;
 
@@ -28,7 +29,7 @@ struct StderrLines {
 
 impl StderrTail {
     pub(crate) fn push(&self, line: String) {
-        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stored = self.stored.lock();
         stored.bytes += line.len();
         stored.lines.push_back(line);
         while stored.bytes > STDERR_KEPT_BYTES {
@@ -38,13 +39,13 @@ impl StderrTail {
     }
 
     pub(crate) fn last_line(&self) -> Option<String> {
-        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.stored.lock();
         stored.lines.back().map(|line| quote(line, MAX_QUOTED_CHARS))
     }
 
     /// Returns the last lines, oldest first, each bounded and without control characters.
     pub(crate) fn last_lines(&self, count: usize) -> Vec<String> {
-        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.stored.lock();
         let omitted = stored.lines.len().saturating_sub(count);
         stored.lines.iter().skip(omitted).map(|line| quote(line, STDERR_LINE_BYTES)).collect()
     }

@@ -5,8 +5,8 @@
 //! caller wants any more stays set for a while, so that short calls do not switch it up and down.
 //! Each call's notification sink filters the messages by its own caller's level.
 
+use crate::sync::Mutex;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
@@ -69,7 +69,7 @@ impl SharedLogLevel {
     }
 
     fn count(&self, level: LogLevel) -> LevelUse<'_> {
-        self.wanted_levels().calls[level.index()] += 1;
+        self.wanted_levels.lock().calls[level.index()] += 1;
         LevelUse { log_level: self, level }
     }
 
@@ -84,7 +84,7 @@ impl SharedLogLevel {
         if requested.is_none() && !wanted.is_explicit() {
             return;
         }
-        let least = self.wanted_levels().least(Instant::now());
+        let least = self.wanted_levels.lock().least(Instant::now());
         if least.is_some() && *requested != least {
             if let Some(level) = least {
                 // A server that refuses or is slow does not get the same request again and again.
@@ -92,10 +92,6 @@ impl SharedLogLevel {
             }
             *requested = least;
         }
-    }
-
-    fn wanted_levels(&self) -> MutexGuard<'_, WantedLevels> {
-        self.wanted_levels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -110,7 +106,7 @@ impl WantedLevels {
 
 impl Drop for LevelUse<'_> {
     fn drop(&mut self) {
-        let mut wanted_levels = self.log_level.wanted_levels();
+        let mut wanted_levels = self.log_level.wanted_levels.lock();
         wanted_levels.calls[self.level.index()] -= 1;
         wanted_levels.wanted_until[self.level.index()] = Some(Instant::now() + LINGER);
     }

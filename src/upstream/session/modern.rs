@@ -5,8 +5,9 @@
 
 mod subscriptions;
 
+use crate::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::HeaderMap;
@@ -165,7 +166,7 @@ impl ModernDialect {
             request.headers.extend(headers.clone());
         }
         if call.method == Method::CallTool
-            && let Some(param_headers) = self.tool_headers().get(&call.subject)
+            && let Some(param_headers) = self.tool_headers.lock().get(&call.subject)
         {
             set_param_headers(param_headers, &call.params, &mut request.headers);
         }
@@ -212,11 +213,7 @@ impl ModernDialect {
                 Err(bad) => tool.defect = Some(bad.into()),
             }
         }
-        *self.tool_headers() = tool_headers;
-    }
-
-    fn tool_headers(&self) -> MutexGuard<'_, HashMap<Box<str>, ParamHeaders>> {
-        self.tool_headers.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.tool_headers.lock() = tool_headers;
     }
 
     /// Interprets the result of a request.

@@ -11,8 +11,9 @@
 //! attempt. A session that cannot be opened, or does not last, is tried again after growing pauses,
 //! in which calls fail at once.
 
+use crate::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -158,7 +159,7 @@ impl SessionPool {
             allowed.map_err(Error::Unavailable)?;
         }
         let epoch = main.about.epoch;
-        let refused = slot.usage().refused;
+        let refused = slot.usage.lock().refused;
         if refused.is_some_and(|it| it.epoch == epoch && it.at.elapsed() < REFUSAL_PAUSE) {
             return Ok(None);
         }
@@ -172,7 +173,7 @@ impl SessionPool {
             Ok(connection) => {
                 let session = PooledSession { connection, broken: CancellationToken::new() };
                 {
-                    let mut usage = slot.usage();
+                    let mut usage = slot.usage.lock();
                     usage.connections += 1;
                     usage.refused = None;
                 }
@@ -195,7 +196,7 @@ impl SessionPool {
                 // Some servers support a single session only: then calls use that one.
                 let upstream = &self.settings.name;
                 tracing::debug!(%upstream, reason, "additional session refused");
-                slot.usage().refused = Some(SessionRefusal { at: Instant::now(), epoch });
+                slot.usage.lock().refused = Some(SessionRefusal { at: Instant::now(), epoch });
                 Ok(None)
             }
         }
@@ -233,10 +234,10 @@ impl SessionPool {
 
     /// Acquires the slot of this key; `None` if the limit is reached and all slots are in use.
     fn acquire_slot(self: &Arc<Self>, key: &SessionKey, owner: &QuotaOwner) -> Option<SlotGuard> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let begin_use = |slot: Arc<SessionSlot>| {
             // Counted under the table's lock, so that the slot is not evicted as idle in between.
-            slot.usage().uses += 1;
+            slot.usage.lock().uses += 1;
             SlotGuard { pool: Arc::clone(self), key: key.clone(), slot }
         };
         if let Some(slot) = table.get(key) {
@@ -269,7 +270,7 @@ impl SessionPool {
         may_evict: impl Fn(&SessionSlot) -> bool,
     ) -> Option<()> {
         let idle = table.iter().filter_map(|(key, slot)| {
-            let usage = slot.usage();
+            let usage = slot.usage.lock();
             // A slot that only records a refusal is evicted first.
             let rank = (usage.connections > 0, usage.idle_since);
             (usage.uses == 0 && may_evict(slot)).then_some((rank, key))
@@ -343,7 +344,7 @@ impl SessionPool {
             if let Some(Some(_)) = listen_end {
                 break true;
             }
-            let idle_until = slot.usage().idle_since.max(idle_after) + limit;
+            let idle_until = slot.usage.lock().idle_since.max(idle_after) + limit;
             tokio::select! {
                 biased;
                 () = slot.evicted.cancelled() => break false,
@@ -359,8 +360,8 @@ impl SessionPool {
                 }
                 over = &mut listen, if listen_end.is_none() => listen_end = Some(over),
                 () = promptly(tokio::time::sleep_until(idle_until)) => {
-                    let mut table = self.table();
-                    let mut usage = slot.usage();
+                    let mut table = self.table.lock();
+                    let mut usage = slot.usage.lock();
                     if usage.uses > 0 {
                         usage.idle_since = Instant::now();
                     } else if session.connection.has_tasks() {
@@ -377,8 +378,8 @@ impl SessionPool {
         };
         session.broken.cancel();
         {
-            let mut table = self.table();
-            let mut usage = slot.usage();
+            let mut table = self.table.lock();
+            let mut usage = slot.usage.lock();
             usage.connections -= 1;
             let is_empty = usage.connections == 0 && usage.uses == 0;
             drop(usage);
@@ -393,17 +394,9 @@ impl SessionPool {
             false => session.connection.close().await,
         }
     }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<SessionSlot>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl SessionSlot {
-    fn usage(&self) -> MutexGuard<'_, SlotUsage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl SessionSlot {}
 
 impl SessionLease {
     fn new(session: &PooledSession, slot_guard: SlotGuard) -> Self {
@@ -419,8 +412,8 @@ impl SessionLease {
 
 impl Drop for SlotGuard {
     fn drop(&mut self) {
-        let mut table = self.pool.table();
-        let mut usage = self.slot.usage();
+        let mut table = self.pool.table.lock();
+        let mut usage = self.slot.usage.lock();
         usage.uses -= 1;
         usage.idle_since = Instant::now();
         let is_empty = usage.uses == 0 && usage.connections == 0 && usage.refused.is_none();

@@ -284,7 +284,7 @@ async fn end_reason(write: impl AsyncFn(&mut Peer)) -> String {
     let reason = world.down().await;
     world.finish().await;
     // The child did not end by itself.
-    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    assert_eq!(*peer.signals.lock(), ["terminate", "kill", "kill"]);
     reason
 }
 

@@ -152,7 +152,7 @@ async fn a_child_that_leaves_when_its_input_closes_is_not_asked_twice() {
     let signals = std::sync::Arc::clone(&peer.signals);
     world.finish().await;
     // The last signal is for descendants.
-    assert_eq!(*signals.lock().expect("no panic"), ["kill"]);
+    assert_eq!(*signals.lock(), ["kill"]);
     assert!(start.elapsed() < Duration::from_secs(2));
 }
 
@@ -161,7 +161,7 @@ async fn a_child_that_stays_is_asked_and_then_not_asked() {
     let (world, peer) = World::stdio(Era::Legacy).await;
     let start = Instant::now();
     world.finish().await;
-    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    assert_eq!(*peer.signals.lock(), ["terminate", "kill", "kill"]);
     assert_eq!(start.elapsed(), Duration::from_secs(5));
 }
 
@@ -174,14 +174,14 @@ async fn a_child_has_as_long_to_leave_as_is_written() {
     let signals = peer.signals.clone();
     let start = Instant::now();
     let yields = async {
-        while signals.lock().expect("no panic").is_empty() {
+        while signals.lock().is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         start.elapsed().as_secs()
     };
     let ((), yields) = tokio::join!(world.finish(), yields);
     assert_eq!((yields, start.elapsed()), (20, Duration::from_millis(20_500)));
-    assert_eq!(*signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    assert_eq!(*signals.lock(), ["terminate", "kill", "kill"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,7 +190,7 @@ async fn stopping_in_the_middle_of_the_opening_leaves_nothing() {
     let mut peer = world.child().await;
     peer.read().await;
     world.finish().await;
-    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    assert_eq!(*peer.signals.lock(), ["terminate", "kill", "kill"]);
 
     let mut world = World::start(settings(TestTransport::Http));
     let _unanswered = world.post().await;

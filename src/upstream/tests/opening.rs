@@ -216,7 +216,7 @@ async fn a_child_that_says_nothing_at_all_is_given_up() {
     assert!(reason.contains("2 lines, first: \"Welcome to the server!\""), "{reason}");
     // The child ignores closed input, then SIGTERM, until SIGKILL.
     world.child().await;
-    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    assert_eq!(*peer.signals.lock(), ["terminate", "kill", "kill"]);
     world.finish().await;
 }
 

@@ -166,7 +166,7 @@ async fn a_call_that_comes_while_it_is_stopped_waits_for_the_next_connection() {
     assert_eq!(peer.try_read().await, None);
     let mut next = world.child().await;
     assert_eq!(start.elapsed(), Duration::from_secs(5));
-    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    assert_eq!(*peer.signals.lock(), ["terminate", "kill", "kill"]);
     open(&mut next).await;
     let request = next.read().await;
     assert_eq!(request["method"], "tools/call");

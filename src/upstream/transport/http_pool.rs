@@ -6,7 +6,8 @@
 //! wake no other thread. A request is sent a second time only if hyper returns it unsent, or if it
 //! is a GET that failed on a pooled connection. No redirect is followed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use crate::sync::Mutex;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -221,7 +222,7 @@ impl Shared {
     /// Takes an idle connection of this runtime, the most recently used first.
     fn take_idle(&self) -> Option<HttpConnection> {
         let (now, here) = (Instant::now(), Handle::current().id());
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         while let Some(at) =
             idle.connections.iter().rposition(|(connection, _)| connection.runtime_id() == here)
         {
@@ -236,7 +237,7 @@ impl Shared {
     /// Adds an idle connection until its timeout. If the pool is full, the least recently used one
     /// is closed: that may belong to a runtime that does not need it any more.
     fn add_idle(self: &Arc<Self>, connection: HttpConnection, time: Duration) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         // After the pool's end no sweep would close the connection.
         if time.is_zero()
             || connection.is_closed()
@@ -258,16 +259,12 @@ impl Shared {
     /// Closes the connections whose idle timeout has passed. Returns the next expiry; `None` if
     /// none are left.
     fn remove_expired(&self) -> Option<Instant> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         let now = Instant::now();
         idle.connections.retain(|(_, until)| *until > now);
         let next = idle.connections.iter().map(|(_, until)| *until).min();
         idle.sweep_runs = next.is_some();
         next
-    }
-
-    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -281,7 +278,7 @@ async fn sweep(shared: Weak<Shared>, stop: CancellationToken) {
     if let Some(shared) = shared.upgrade() {
         // The pool is shutting down and no later sweep will run.
         if stop.is_cancelled() {
-            shared.idle().connections.clear();
+            shared.idle.lock().connections.clear();
         }
     }
 }

@@ -4,9 +4,9 @@
 //! suppressed ones; in a JSON log, a line that belongs to a request contains the request id, the
 //! client, the upstream and the trace id.
 
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use tracing::callsite::Identifier;
@@ -111,7 +111,7 @@ struct LineBudget {
 impl RepeatLimiter {
     /// Admits a line, and returns the number of suppressed ones before it; `None` suppresses it.
     fn allow(&self, what: Identifier, now: Instant) -> Option<u64> {
-        let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = self.0.lock();
         let rate =
             rates.entry(what).or_insert(LineBudget { tokens: BURST, at: now, suppressed: 0 });
         let passed = now.saturating_duration_since(rate.at).as_secs_f64();

@@ -4,7 +4,8 @@
 //! has been idle, or without a complete head, for a second. A connection with a request in progress
 //! is never closed here.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use crate::sync::Mutex;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ pub(in crate::downstream) struct OpenConnections(Mutex<Vec<Weak<ConnectionPhases
 
 impl OpenConnections {
     pub(crate) fn add(&self, connection: &Arc<ConnectionPhases>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if all.len() == all.capacity() {
             all.retain(|it| it.strong_count() > 0);
         }
@@ -27,7 +28,7 @@ impl OpenConnections {
     /// Closes up to `count` connections that have been idle for a while, the longest idle first.
     pub(crate) fn close_idle(&self, count: usize) {
         let mut idle: Vec<_> = {
-            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = self.0.lock();
             let open = all.iter().filter_map(Weak::upgrade);
             open.filter_map(|it| Some((it.idle_since()?, it))).collect()
         };

@@ -8,10 +8,11 @@
 //! All methods are called by the one task that serves the connection, so the lock is never
 //! contended.
 
+use crate::sync::Mutex;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -91,14 +92,14 @@ impl<S> TimedIo<S> {
     /// Starts the busy phase after a head was read. `body_bytes` is the length of the body, `None`
     /// if it is chunked.
     pub(crate) fn begin_request(&self, body_bytes: Option<u64>) -> RequestInProgress {
-        self.lock().framing.begin_body(body_bytes);
-        *self.phase.lock() = ConnectionPhase::Busy;
+        self.inner.lock().framing.begin_body(body_bytes);
+        *self.phase.now.lock() = ConnectionPhase::Busy;
         RequestInProgress(Arc::clone(&self.phase))
     }
 
     /// True if a request is in progress.
     pub(crate) fn is_busy(&self) -> bool {
-        *self.phase.lock() == ConnectionPhase::Busy
+        *self.phase.now.lock() == ConnectionPhase::Busy
     }
 
     /// Waits until the connection has been idle for too long.
@@ -108,7 +109,7 @@ impl<S> TimedIo<S> {
     pub(crate) async fn idle_timeout_elapsed(self) {
         let mut stages = self.phase.budget.subscribe_pressure();
         loop {
-            let phase = *self.phase.lock();
+            let phase = *self.phase.now.lock();
             let is_tight = *stages.borrow_and_update() >= MemoryPressure::Elevated;
             let timeout = self.phase.idle_timeout.min(if is_tight {
                 TIGHT_IDLE_TIMEOUT
@@ -130,10 +131,6 @@ impl<S> TimedIo<S> {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Inner<S>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<S: AsyncRead + Unpin> TimedIo<S> {
@@ -141,7 +138,7 @@ impl<S: AsyncRead + Unpin> TimedIo<S> {
     /// request. With more than [`MAX_READ_AHEAD_BYTES`] of them, the disconnect is not noticed
     /// before they are read.
     pub(crate) async fn disconnected(self) {
-        poll_fn(|cx| self.lock().poll_disconnected(cx)).await;
+        poll_fn(|cx| self.inner.lock().poll_disconnected(cx)).await;
     }
 }
 
@@ -153,10 +150,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TimedIo<S> {
     /// written last: the client would not see the reason.
     pub(crate) async fn lingering_close(self, timeout: Duration) {
         let closing = async {
-            let _ = poll_fn(|cx| Pin::new(&mut self.lock().io).poll_shutdown(cx)).await;
+            let _ = poll_fn(|cx| Pin::new(&mut self.inner.lock().io).poll_shutdown(cx)).await;
             let mut discarded = 0;
             while discarded < MAX_DISCARDED_BYTES {
-                let more = poll_fn(|cx| self.lock().poll_discard(cx)).await;
+                let more = poll_fn(|cx| self.inner.lock().poll_discard(cx)).await;
                 if more == 0 {
                     break;
                 }
@@ -234,7 +231,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if !self.is_busy() {
             inner.framing.begin_head();
         }
@@ -283,7 +280,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedIo<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.lock().with_write_timeout(cx, |io, cx| io.poll_write(cx, bytes))
+        self.inner.lock().with_write_timeout(cx, |io, cx| io.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -291,19 +288,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedIo<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.lock().with_write_timeout(cx, |io, cx| io.poll_write_vectored(cx, slices))
+        self.inner.lock().with_write_timeout(cx, |io, cx| io.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.lock().io.is_write_vectored()
+        self.inner.lock().io.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().with_write_timeout(cx, |io, cx| io.poll_flush(cx))
+        self.inner.lock().with_write_timeout(cx, |io, cx| io.poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().with_write_timeout(cx, |io, cx| io.poll_shutdown(cx))
+        self.inner.lock().with_write_timeout(cx, |io, cx| io.poll_shutdown(cx))
     }
 }
 
@@ -327,7 +324,7 @@ impl ConnectionPhases {
 
     /// Time since which the connection is idle; `None` while a request is in progress.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
-        match *self.lock() {
+        match *self.now.lock() {
             ConnectionPhase::Head(deadline) => deadline.checked_sub(self.head_timeout),
             ConnectionPhase::Idle(since) => Some(since),
             ConnectionPhase::Busy | ConnectionPhase::Evicted => None,
@@ -336,7 +333,7 @@ impl ConnectionPhases {
 
     /// Evicts the connection, unless a request has begun meanwhile.
     pub(crate) fn evict(&self) {
-        let mut now = self.lock();
+        let mut now = self.now.lock();
         if matches!(*now, ConnectionPhase::Head(_) | ConnectionPhase::Idle(_)) {
             *now = ConnectionPhase::Evicted;
             self.phase_changed.notify_one();
@@ -345,7 +342,7 @@ impl ConnectionPhases {
 
     /// True if the connection was evicted.
     pub(crate) fn is_evicted(&self) -> bool {
-        *self.lock() == ConnectionPhase::Evicted
+        *self.now.lock() == ConnectionPhase::Evicted
     }
 
     /// Waits until the connection is evicted. For a connection in its TLS handshake.
@@ -356,27 +353,23 @@ impl ConnectionPhases {
     }
 
     fn on_bytes(&self) {
-        let mut now = self.lock();
+        let mut now = self.now.lock();
         if let ConnectionPhase::Idle(_) = *now {
             *now = ConnectionPhase::Head(Instant::now() + self.head_timeout);
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match *self.lock() {
+        match *self.now.lock() {
             ConnectionPhase::Head(deadline) => Some(deadline),
             ConnectionPhase::Busy | ConnectionPhase::Idle(_) | ConnectionPhase::Evicted => None,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ConnectionPhase> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for RequestInProgress {
     fn drop(&mut self) {
-        *self.0.lock() = ConnectionPhase::Idle(Instant::now());
+        *self.0.now.lock() = ConnectionPhase::Idle(Instant::now());
         self.0.phase_changed.notify_one();
     }
 }

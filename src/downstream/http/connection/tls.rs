@@ -7,9 +7,10 @@
 
 mod clients;
 
+use crate::sync::RwLock;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -94,7 +95,7 @@ impl Tls {
     }
 
     fn current(&self) -> Arc<ActiveTls> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// Performs a handshake within a time limit. Returns the verified client certificate.
@@ -160,7 +161,7 @@ impl Tls {
         match text.build(&self.files) {
             Ok(next) => {
                 let next = Arc::new(next);
-                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+                let mut current = self.current.write();
                 let before = std::mem::replace(&mut *current, Arc::clone(&next));
                 drop(current);
                 info!("TLS certificates reloaded");

@@ -8,8 +8,9 @@
 //! Invariant: a certificate that has expired, or that no current CA has signed, is ended at the
 //! next check; the caller determines the interval.
 
+use crate::sync::Mutex;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
@@ -41,7 +42,9 @@ impl ClientCertificates {
     pub(super) fn add(&self, chain: &[CertificateDer<'_>]) -> io::Result<Arc<Certificate>> {
         let certificate = Arc::new(read(chain, SystemTime::now())?);
         let chain = chain.iter().map(|it| it.clone().into_owned()).collect();
-        self.lock().push(PresentedCertificate { certificate: Arc::downgrade(&certificate), chain });
+        self.0
+            .lock()
+            .push(PresentedCertificate { certificate: Arc::downgrade(&certificate), chain });
         Ok(certificate)
     }
 
@@ -50,7 +53,7 @@ impl ClientCertificates {
     pub(super) fn end_invalid(&self, changed: Option<&Verifier>) {
         let now = SystemTime::now();
         // Verified without the lock, because handshakes would have to wait for it.
-        let mut shown = std::mem::take(&mut *self.lock());
+        let mut shown = std::mem::take(&mut *self.0.lock());
         shown.retain(|PresentedCertificate { certificate, chain }| {
             let Some(certificate) = certificate.upgrade() else { return false };
             let is_trusted = changed.is_none_or(|verifier| is_signed(chain, verifier));
@@ -60,11 +63,7 @@ impl ClientCertificates {
             }
             holds
         });
-        self.lock().append(&mut shown);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<PresentedCertificate>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().append(&mut shown);
     }
 }
 
@@ -199,8 +198,8 @@ mod tests {
         drop(gone);
         let hold = || [&expired, &withdrawn, &kept].map(|it| it.validity.is_valid(seconds(now)));
         shown.end_invalid(None);
-        assert_eq!((hold(), shown.lock().len()), ([false, true, true], 2));
+        assert_eq!((hold(), shown.0.lock().len()), ([false, true, true], 2));
         shown.end_invalid(Some(&verifier(&second)));
-        assert_eq!((hold(), shown.lock().len()), ([false, false, true], 1));
+        assert_eq!((hold(), shown.0.lock().len()), ([false, false, true], 1));
     }
 }
