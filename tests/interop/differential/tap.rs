@@ -153,12 +153,23 @@ async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Resp
         return refused(StatusCode::BAD_GATEWAY);
     };
     tokio::task::spawn_local(async move { drop(serving.await) });
-    let Ok(answer) = send.send_request(Request::from_parts(head, Full::new(body))).await else {
+    let expects_response = std::str::from_utf8(&body).is_ok_and(|text| at(text, &["id"]).is_some());
+    let exchange = async move {
+        let answer = send.send_request(Request::from_parts(head, Full::new(body))).await.ok()?;
+        writing.note(|exchange| exchange.status = Some(answer.status().as_u16()));
+        Some((answer, writing, send))
+    };
+    // A client may leave right after a notification, whose status is recorded all the same. A
+    // client that leaves a request cancels it.
+    let exchanged = match expects_response {
+        true => exchange.await,
+        false => tokio::task::spawn_local(exchange).await.expect("no panic"),
+    };
+    let Some((answer, mut writing, send)) = exchanged else {
         return refused(StatusCode::BAD_GATEWAY);
     };
 
     let (mut head, body) = answer.into_parts();
-    writing.note(|exchange| exchange.status = Some(head.status.as_u16()));
     if body.is_end_stream() {
         writing.end();
     }
