@@ -9,7 +9,6 @@
 //! Does not know about transports, HTTP and JSON-RPC codes; of the eras it knows only what a
 //! response may contain.
 
-mod admission;
 mod audit_hooks;
 mod authentication;
 pub mod client_notifications;
@@ -18,6 +17,7 @@ mod config_snapshot;
 pub mod error;
 mod lists;
 mod metrics;
+mod request;
 mod round_trips;
 mod startup;
 mod subscriptions;
@@ -35,19 +35,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditEvent;
-use crate::catalog::{self, AuthorizedItem, Catalog, Cursor, RoleView};
+use crate::catalog::{self, Catalog, Cursor, RoleView};
 use crate::gateway::suspended::table::SuspendedRequests;
 use crate::guard::{self, Guard};
-use crate::mcp::call::{
-    CallContext, ClientHandle, ItemRequest, Method, QuotaOwner, UpstreamRequest,
-};
+use crate::mcp::call::{ClientHandle, QuotaOwner};
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
-use crate::mcp::task::drop_related;
 use crate::pins::{Change, Pins};
-use crate::policy::limits::Permit;
+use crate::policy::limits::{LimitRequest, Remaining};
 use crate::policy::tokens::Fetch;
 use crate::policy::{Policy, Principal};
 use crate::upstream::Upstream;
@@ -56,13 +53,13 @@ use authentication::{AuthMethod, ConnectionOrigin};
 pub use client_notifications::{ClientNotification, ClientNotifications};
 pub use config_snapshot::{ConfigSnapshot, SnapshotParts};
 pub use error::Error;
-use error::{GUARD, upstream_error};
 pub use metrics::{GatewayMetrics, LimitHits, RefusalReason, RequestStatus, RequestTimer};
-pub use round_trips::RoundTrip;
+pub use request::{Admission, ResolvedItem};
+pub use round_trips::PendingInput;
 use startup::StartupBarrier;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, SubscribeOutcome, Subscriptions};
-pub use suspended::{RequestOutcome, SuspendedRequest};
-use task_handles::{TaskHandleCodec, TaskIdRewriter};
+pub use suspended::SuspendedRequest;
+use task_handles::TaskHandleCodec;
 
 /// Time to live of a list if no upstream gives a shorter one. Clients are notified of changes in
 /// any case.
@@ -286,7 +283,7 @@ impl ClientContext {
     /// Returns a page of a list from memory.
     pub async fn list(
         &self,
-        _: &Permit,
+        _: &Admission,
         kind: Kind,
         cursor: Option<&str>,
         form: DefinitionForm,
@@ -305,138 +302,27 @@ impl ClientContext {
         })
     }
 
-    /// The item that a request of a client of this revision is about. A returned item may be used.
-    pub async fn find(
-        &self,
-        request: &ItemRequest,
-        revision: Revision,
-    ) -> Result<Arc<AuthorizedItem>, Error> {
-        if let Some(target) = self.resolve(request, revision) {
-            self.record_found(&target);
-            return Ok(target);
-        }
-        // Shortly after the start the owner may not have been listed yet.
-        self.wait_for_startup().await;
-        let target = self.resolve(request, revision).ok_or_else(|| {
-            self.record_missing(request, revision);
-            Error::NoSuchItem { kind: request.kind, key: request.key.clone() }
-        })?;
-        self.record_found(&target);
-        Ok(target)
+    /// Time until the client may send the next request, if so many of its requests have been
+    /// rejected that the next one need not be read. `None` while it has suspended calls, because it
+    /// may send input responses.
+    pub fn flood_retry_after(&self) -> Option<Duration> {
+        let wait = self.limits()?.flood_retry_after(&self.principal, self.origin.from)?;
+        (!self.gateway.suspended.has_any(&self.principal)).then_some(wait)
     }
 
-    /// Sends a request to the upstream that owns the item. Dropping the future cancels the call.
-    pub async fn call(
+    /// Remaining quota of the limits that count this method for this item, given by its own name.
+    /// Nothing is charged.
+    pub fn remaining_limits(
         &self,
-        _: &Permit,
-        request: ItemRequest,
-        caller: CallContext,
-    ) -> Result<RequestOutcome, Error> {
-        if request.method.is_task_method() {
-            return self.call_task_method(request, caller).await;
-        }
-        let target = self.find(&request, caller.revision).await?;
-        self.send(&target, request, caller).await
-    }
-
-    async fn send(
-        &self,
-        target: &Arc<AuthorizedItem>,
-        request: ItemRequest,
-        caller: CallContext,
-    ) -> Result<RequestOutcome, Error> {
-        let completion = self.completion(target, &request)?;
-        let guard = &self.config.inspectors.guard;
-        let checked = guard.check_request(
-            &target.upstream,
-            request.method,
-            target.prompt_arguments.as_ref(),
-            &request.params,
-        );
-        checked.map_err(|bad| {
-            self.audit_event.set_refused_by(GUARD);
-            self.gateway.metrics.refused(RefusalReason::Guard);
-            Error::Request(bad.to_string())
-        })?;
-        let call = request.into_upstream_request(&target.own, caller);
-        match (self.call_upstream(target, call, None).await?, completion) {
-            (RequestOutcome::Response(reply), Some(completion)) => {
-                let reply = Box::pin(self.filter_completion(&completion, target, reply)).await?;
-                Ok(RequestOutcome::Response(reply))
-            }
-            (outcome, _) => Ok(outcome),
-        }
-    }
-
-    /// Sends a request about a task, which the request names by its handle. A client that may not
-    /// (or no longer) call the tool has no such task.
-    async fn call_task_method(
-        &self,
-        request: ItemRequest,
-        caller: CallContext,
-    ) -> Result<RequestOutcome, Error> {
-        let task = self.open_task(&request.key, caller.revision.era());
-        let (task, target) = task.ok_or(Error::NoSuchTask)?;
-        self.record_found(&target);
-        let handle = request.key.clone();
-        let mut call = request.into_upstream_request(&task.own, caller);
-        call.scope = Some(task.scope);
-        self.call_upstream(&target, call, Some(&handle)).await
-    }
-
-    /// Sends a request to an upstream; `about` is the handle of the task that it is about.
-    async fn call_upstream(
-        &self,
-        target: &catalog::AuthorizedItem,
-        mut call: Box<UpstreamRequest>,
-        about: Option<&str>,
-    ) -> Result<RequestOutcome, Error> {
-        self.record_sending().await?;
-        let name = &target.upstream;
-        let may_name_a_task = call.method == Method::CallTool || call.method.is_task_method();
-        let mut rewriter = may_name_a_task.then(|| TaskIdRewriter::new(self, target, &call, about));
-        match &mut rewriter {
-            Some(rewriter) if call.caller.revision == Revision::V2025_11_25 => {
-                rewriter.rewrite_related_task(&mut call);
-                call.caller.notifications =
-                    call.caller.notifications.with_task_ids(Arc::new(rewriter.clone()));
-            }
-            // Other revisions have no related task in requests, and the id may be that of another
-            // client's task at the upstream.
-            _ => drop_related(&mut call.params),
-        }
-        let inspector =
-            self.config.inspectors.guard.inspector(name, call.method, target.kind, &target.key);
-        let upstream = self.config.upstream(name);
-        let with_context =
-            |inspector| Box::new((inspector, self.audit_event.clone(), upstream.response_limit()));
-        let checks = inspector.map(with_context);
-        let timer = self.gateway.metrics.begin_call(call.method);
-        let outcome = upstream.call(call).await;
-        timer.end(&outcome);
-        match outcome {
-            Ok(outcome) => RequestOutcome::of(name, checks, rewriter, outcome).await,
-            Err(cause) => Err(upstream_error(name, cause)),
-        }
-    }
-
-    fn resolve(&self, request: &ItemRequest, revision: Revision) -> Option<Arc<AuthorizedItem>> {
-        self.resolve_as(request.method, request.kind, &request.key, revision)
-    }
-
-    fn resolve_as(
-        &self,
-        method: Method,
-        kind: Kind,
-        key: &str,
-        revision: Revision,
-    ) -> Option<Arc<AuthorizedItem>> {
-        let view = self.view.borrow();
-        let target = match method {
-            Method::ReadResource => view.resolve_uri(key),
-            _ => view.resolve(kind, key),
-        };
-        target.filter(|target| target.is_for(DefinitionForm::of(revision)))
+        method: &str,
+        upstream: &UpstreamName,
+        own: &str,
+    ) -> Vec<Remaining> {
+        let Some(limits) = self.limits() else { return Vec::new() };
+        limits.remaining(&LimitRequest {
+            item: Some((upstream, own)),
+            ..self.limit_request(method, None)
+        })
     }
 
     /// Notifications from now on for a client of this revision: changes of its lists and of the

@@ -51,7 +51,10 @@ use crate::sha256::sha256;
 use crate::timestamp;
 use connect::ChildCommand;
 
-pub use crate::upstream::call::active_call::{CallOutcome, SuspendedCall};
+pub use crate::upstream::call::active_call::SuspendedCall;
+
+/// Outcome of a call to an upstream.
+pub type CallOutcome = crate::mcp::call::CallOutcome<SuspendedCall>;
 pub use crate::upstream::call::call_metrics::CallMetrics;
 pub use crate::upstream::health::status_report::UpstreamReport;
 pub use handle::{KeepAliveGuard, Upstream};

@@ -22,13 +22,13 @@ use crate::downstream::response::audit_events::finish_request;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
 use crate::gateway::{
-    ClientContext, Error, RequestOutcome, RequestStatus, SubscribeOutcome, Subscriptions,
+    Admission, ClientContext, Error, RequestStatus, SubscribeOutcome, Subscriptions,
 };
 use crate::json::Object;
 use crate::jsonrpc::{Id, Request, code};
 use crate::mcp;
 use crate::mcp::call::{
-    CallContext, ClientHandle, ItemRequest, Method, ResponseOutcome, UpstreamResponse,
+    CallContext, CallOutcome, ClientHandle, ItemRequest, Method, ResponseOutcome, UpstreamResponse,
 };
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::definition::downgrade::{self, DefinitionForm};
@@ -37,7 +37,6 @@ use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::log_level::{LogLevel, LogLevelSetting};
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::BufferLimit;
-use crate::policy::limits::Permit;
 
 /// Method that opens a session.
 pub(super) const INITIALIZE: &str = "initialize";
@@ -204,19 +203,24 @@ pub(super) fn serve(
     let allowed = allowed.clone();
     let work = async move {
         let response = match client.admit(context.revision, &method, &params).await {
-            Ok(mut permit) => {
+            Ok(mut admission) => {
                 let response = match &*method {
                     SUBSCRIBE | UNSUBSCRIBE => {
-                        subscribe(&client, &permit, &subscriptions, &id, &method, &params).await
+                        subscribe(&client, &mut admission, &subscriptions, &id, &method, &params)
+                            .await
                     }
                     method => {
-                        let permit = &mut permit;
-                        handle(&client, permit, context, requester, &id, method, params, &allowed)
-                            .await
+                        let admission = &mut admission;
+                        handle(
+                            &client, admission, context, requester, &id, method, params, &allowed,
+                        )
+                        .await
                     }
                 };
                 match (mode, response) {
-                    (ResponseMode::OwnStream, Ok(response)) => Ok(response.with_permit(permit)),
+                    (ResponseMode::OwnStream, Ok(response)) => {
+                        Ok(response.with_permit(admission.into_permit()))
+                    }
                     // On a shared stream the response may stay queued for long, so the permit is
                     // not kept for it.
                     (ResponseMode::SharedStream | ResponseMode::Batched, Ok(response)) => {
@@ -237,7 +241,7 @@ pub(super) fn serve(
 #[expect(clippy::too_many_arguments, reason = "the parts of one request, dispatched here")]
 async fn handle(
     client: &ClientContext,
-    permit: &mut Permit,
+    admission: &mut Admission,
     context: CallContext,
     requester: Option<ClientRequester>,
     id: &Id,
@@ -249,7 +253,7 @@ async fn handle(
         return Ok(ClientResponse::result(id, b"{}"));
     }
     if let Some(kind) = Kind::of_list_method(method) {
-        return list(client, permit, context.revision, id, kind, &params).await;
+        return list(client, admission, context.revision, id, kind, &params).await;
     }
     if method == "logging/setLevel" && client.view().capabilities().logging {
         let level = params.get("level").and_then(LogLevel::parse);
@@ -270,7 +274,7 @@ async fn handle(
         Some(Method::UpdateTask) => {}
         Some(method) => {
             let requester = requester.as_ref();
-            return call(client, permit, context, requester, id, method, params, allowed).await;
+            return call(client, admission, context, requester, id, method, params, allowed).await;
         }
         None => {}
     }
@@ -279,14 +283,14 @@ async fn handle(
 
 async fn list(
     client: &ClientContext,
-    permit: &Permit,
+    admission: &Admission,
     revision: Revision,
     id: &Id,
     kind: Kind,
     params: &Object,
 ) -> Result<ClientResponse, ErrorResponse> {
     let cursor = results::cursor(params)?;
-    let page = client.list(permit, kind, cursor.as_deref(), DefinitionForm::of(revision)).await;
+    let page = client.list(admission, kind, cursor.as_deref(), DefinitionForm::of(revision)).await;
     let page = page.map_err(|fault| refuse(&fault))?;
     let mut result = results::page(kind, &page);
     let mut meta = Object::new();
@@ -300,7 +304,7 @@ async fn list(
 #[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
 async fn call(
     client: &ClientContext,
-    permit: &mut Permit,
+    admission: &mut Admission,
     context: CallContext,
     requester: Option<&ClientRequester>,
     id: &Id,
@@ -310,14 +314,16 @@ async fn call(
 ) -> Result<ClientResponse, ErrorResponse> {
     let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = request.key.clone();
-    let mut outcome = client.call(permit, request, context.clone()).await;
+    let item = client.resolve(admission, &request, context.revision).await;
+    let item = item.map_err(|fault| refuse(&fault))?;
+    let mut outcome = client.call(admission, item, request, context.clone()).await;
     let upstream_response = loop {
         match outcome.map_err(|fault| refuse(&fault))? {
-            RequestOutcome::Response(upstream_response) => break upstream_response,
-            RequestOutcome::InputRequired(mut suspended) => {
+            CallOutcome::Response(upstream_response) => break upstream_response,
+            CallOutcome::InputRequired(mut suspended) => {
                 let requester = requester.ok_or_else(unexpected_input_request)?;
                 // A person may take minutes, so the permit is released meanwhile.
-                permit.release_while(requester.send_all(&mut suspended)).await?;
+                admission.release_while(requester.send_all(&mut suspended)).await?;
                 outcome = suspended.resume(Vec::new(), context.clone()).await;
             }
         }
@@ -331,7 +337,7 @@ async fn call(
 /// Subscribes to a resource, or unsubscribes.
 async fn subscribe(
     client: &ClientContext,
-    permit: &Permit,
+    admission: &mut Admission,
     subscriptions: &Subscriptions,
     id: &Id,
     method: &str,
@@ -352,7 +358,7 @@ async fn subscribe(
         return Ok(ClientResponse::result(id, b"{}"));
     }
     let unknown = || Error::NoSuchItem { kind: Kind::Resource, key: (&*uri).into() };
-    let subscribed = client.subscribe(permit, subscriptions, &uri).await;
+    let subscribed = client.subscribe(admission, subscriptions, &uri).await;
     let subscribed = subscribed.map_err(|fault| refuse(&fault))?;
     match subscribed {
         SubscribeOutcome::Accepted => Ok(ClientResponse::result(id, b"{}")),

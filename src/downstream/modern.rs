@@ -18,12 +18,12 @@ use crate::downstream::limits::stream_limit::StreamLimiter;
 use crate::downstream::response::audit_events::finish_request;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
-use crate::gateway::{ClientContext, Error, RequestStatus, RoundTrip};
+use crate::gateway::{Admission, ClientContext, Error, PendingInput, RequestStatus};
 use crate::json::{self, Object};
 use crate::jsonrpc::{Id, Request, code};
 use crate::mcp;
 use crate::mcp::call::{
-    CallContext, ItemRequest, Method, Payload, ResponseOutcome, UpstreamResponse,
+    CallContext, CallOutcome, ItemRequest, Method, Payload, ResponseOutcome, UpstreamResponse,
 };
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::definition::downgrade::DefinitionForm;
@@ -31,7 +31,6 @@ use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::BufferLimit;
-use crate::policy::limits::Permit;
 use crate::upstream;
 pub(super) use listening::ListenSubscription;
 
@@ -165,7 +164,15 @@ pub(super) fn serve(
     }
     if &*method == listening::LISTEN {
         let listening = admit().and_then(|permit| {
-            listening::listen(client, permit, &id, &params, revision, &capabilities, streams)
+            listening::listen(
+                client,
+                permit.into_permit(),
+                &id,
+                &params,
+                revision,
+                &capabilities,
+                streams,
+            )
         });
         return match listening {
             Ok(listening) => {
@@ -206,11 +213,20 @@ pub(super) fn serve(
     let (client, allowed) = (client.clone(), allowed.clone());
     let work = async move {
         let response = match client.admit(revision, &method, &params).await {
-            Ok(permit) => {
+            Ok(mut admission) => {
                 let capabilities = &capabilities;
-                handle(&client, &permit, context, capabilities, &id, &method, params, &allowed)
-                    .await
-                    .map(|response| response.with_permit(permit))
+                handle(
+                    &client,
+                    &mut admission,
+                    context,
+                    capabilities,
+                    &id,
+                    &method,
+                    params,
+                    &allowed,
+                )
+                .await
+                .map(|response| response.with_permit(admission.into_permit()))
             }
             Err(fault) => Err(refuse(&fault)),
         };
@@ -229,7 +245,7 @@ pub(super) fn serve(
 #[expect(clippy::too_many_arguments, reason = "the parts of one request, dispatched here")]
 async fn handle(
     client: &ClientContext,
-    permit: &Permit,
+    admission: &mut Admission,
     context: CallContext,
     capabilities: &Object,
     id: &Id,
@@ -238,7 +254,7 @@ async fn handle(
     allowed: &BufferLimit,
 ) -> Result<ClientResponse, ErrorResponse> {
     if let Some(kind) = Kind::of_list_method(method) {
-        return list(client, permit, id, kind, &params).await;
+        return list(client, admission, id, kind, &params).await;
     }
     match Method::of(method) {
         // Methods of undeclared capabilities do not exist.
@@ -252,7 +268,8 @@ async fn handle(
             return Err(input::undeclared_tasks());
         }
         Some(method) => {
-            return call(client, permit, context, capabilities, id, method, params, allowed).await;
+            return call(client, admission, context, capabilities, id, method, params, allowed)
+                .await;
         }
         None => {}
     }
@@ -261,13 +278,13 @@ async fn handle(
 
 async fn list(
     client: &ClientContext,
-    permit: &Permit,
+    admission: &Admission,
     id: &Id,
     kind: Kind,
     params: &Object,
 ) -> Result<ClientResponse, ErrorResponse> {
     let cursor = results::cursor(params)?;
-    let page = client.list(permit, kind, cursor.as_deref(), DefinitionForm::Newest).await;
+    let page = client.list(admission, kind, cursor.as_deref(), DefinitionForm::Newest).await;
     let page = page.map_err(|fault| refuse(&fault))?;
     let mut result = results::page(kind, &page);
     result.set("resultType", COMPLETE);
@@ -282,7 +299,7 @@ async fn list(
 #[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
 async fn call(
     client: &ClientContext,
-    permit: &Permit,
+    admission: &mut Admission,
     mut context: CallContext,
     capabilities: &Object,
     id: &Id,
@@ -291,18 +308,18 @@ async fn call(
     allowed: &BufferLimit,
 ) -> Result<ClientResponse, ErrorResponse> {
     let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
-    if let (Method::CallTool, Some(headers)) = (method, &mut context.param_headers) {
-        let target =
-            client.find(&request, context.revision).await.map_err(|fault| refuse(&fault))?;
-        if let Some(mirror) = &target.param_headers {
-            headers::check_params(headers, mirror, &request.params)?;
-        }
+    let item = client.resolve(admission, &request, context.revision).await;
+    let item = item.map_err(|fault| refuse(&fault))?;
+    if let (Some(headers), Some(mirror)) = (&mut context.param_headers, &item.param_headers)
+        && method == Method::CallTool
+    {
+        headers::check_params(headers, mirror, &request.params)?;
     }
     let key = request.key.clone();
-    let round = client.call_with_round_trips(permit, request, context).await;
-    let upstream_response = match round.map_err(|fault| refuse(&fault))? {
-        RoundTrip::Response(upstream_response) => upstream_response,
-        RoundTrip::InputRequired { input_requests: questions, state } => {
+    let outcome = client.call_with_round_trips(admission, item, request, context).await;
+    let upstream_response = match outcome.map_err(|fault| refuse(&fault))? {
+        CallOutcome::Response(upstream_response) => upstream_response,
+        CallOutcome::InputRequired(PendingInput { input_requests: questions, state }) => {
             return Ok(ClientResponse::result(id, &input::required(&questions, Some(&state))));
         }
     };

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use super::request::requested_item;
 use super::{ClientContext, Error, RefusalReason};
 use crate::audit::{AuditDecision, AuditEvent};
 use crate::catalog::AuthorizedItem;
 use crate::json::Object;
-use crate::mcp::call::{ItemRequest, Method};
-use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
+use crate::mcp::call::ItemRequest;
 use crate::mcp::revision::Revision;
 use crate::policy::Principal;
 use crate::request_scope;
@@ -52,13 +52,7 @@ impl ClientContext {
         if !self.audit_event.is_on() {
             return;
         }
-        let item = match method {
-            SUBSCRIBE | UNSUBSCRIBE => {
-                params.get_string("uri").map(|uri| (Kind::Resource, uri.into()))
-            }
-            method => Method::of(method).and_then(|method| ItemRequest::item(method, params).ok()),
-        };
-        if let Some((kind, key)) = item {
+        if let Some((_, kind, key)) = requested_item(method, params) {
             self.audit_event.set_kind(kind);
             self.audit_event.set_public_name(&key);
         }
@@ -96,8 +90,9 @@ impl ClientContext {
         let item = (request.kind, &*request.key);
         let metrics = &self.gateway.metrics;
         let role = self.config.policy.role(&self.principal);
-        let existing =
-            (!role.allows_everything()).then(|| self.as_operator().resolve(request, revision));
+        let existing = (!role.allows_everything()).then(|| {
+            self.as_operator().find_in_view(request.method, request.kind, &request.key, revision)
+        });
         let Some(target) = existing.flatten() else {
             metrics.refused(RefusalReason::Unknown);
             return self.audit_event.set_decision(item, AuditDecision::Unknown, None, None);

@@ -12,28 +12,23 @@
 use std::borrow::Cow;
 
 use super::error::upstream_error;
-use super::{ClientContext, Error, RequestOutcome, SuspendedRequest};
+use super::{Admission, ClientContext, Error, ResolvedItem, SuspendedRequest};
 use crate::gateway::suspended::table::{RequestKey, TableFull};
 use crate::json::{self, Object};
 use crate::jsonrpc;
-use crate::mcp::call::{CallContext, ItemRequest, Method, UpstreamResponse};
+use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method};
 use crate::mcp::input_request::{INPUT_RESPONSES, InputRequest, InputResponse, REQUEST_STATE};
 use crate::mcp::revision::Era;
-use crate::policy::limits::Permit;
 use crate::upstream::{self, ConnectionStatus, Upstream};
 
-/// Outcome of one round trip.
+/// Input that a modern client is asked for: it sends the request again with the responses and this
+/// state.
 #[derive(Debug)]
-pub enum RoundTrip {
-    /// The upstream's response.
-    Response(UpstreamResponse),
-    /// The upstream needs input of the client first; the client sends it with this state.
-    InputRequired {
-        /// The open input requests; each key once.
-        input_requests: Vec<InputRequest>,
-        /// Opaque `requestState`; can be redeemed exactly once.
-        state: Box<str>,
-    },
+pub struct PendingInput {
+    /// The open input requests; each key once.
+    pub input_requests: Vec<InputRequest>,
+    /// Opaque `requestState`; can be redeemed exactly once.
+    pub state: Box<str>,
 }
 
 /// The members that make a request a further round.
@@ -47,72 +42,84 @@ impl ClientContext {
     /// for this request's input responses. Dropping the future cancels the call.
     pub async fn call_with_round_trips(
         &self,
-        _: &Permit,
+        admission: &Admission,
+        item: ResolvedItem,
         mut request: ItemRequest,
-        caller: CallContext,
-    ) -> Result<RoundTrip, Error> {
+        context: CallContext,
+    ) -> Result<CallOutcome<PendingInput>, Error> {
+        // Spec 2026-07-28, multi round-trip requests: only the other three methods have rounds.
         if request.method.is_task_method() {
-            return final_response(self.call_task_method(request, caller).await?);
+            return final_response(self.call(admission, item, request, context).await?);
         }
-        let target = self.find(&request, caller.revision).await?;
-        let upstream = self.config.upstream(&target.upstream);
+        let upstream = self.config.upstream(&item.upstream);
         // The upstream's era is known once it is connected.
         let _awake = upstream.start_and_keep_alive().await;
         let era = era_of(upstream);
-        // Spec 2026-07-28, multi round-trip requests: only the other three methods have rounds.
-        let has_rounds = request.method != Method::Complete;
         let suspended = &self.gateway.suspended;
-        if era == Some(Era::Modern) || !has_rounds {
+        if era == Some(Era::Modern) || request.method == Method::Complete {
             // Input responses for a legacy server must not reach another server that has taken over
             // the item's name.
             if state_of(&request.params).is_some_and(|state| suspended.issued_here(&state)) {
                 return Err(bad_state());
             }
-            return final_response(self.send(&target, request, caller).await?);
+            return final_response(self.call(admission, item, request, context).await?);
         }
         let retry = Retry::take(&mut request.params)?;
         let request_key = RequestKey::of(&request);
         suspended.remove_if(&self.principal, SuspendedRequest::is_given_up);
         let outcome = match retry {
-            None => self.send(&target, request, caller).await?,
-            Some(Retry { state, responses }) => {
-                // While the upstream is not connected, an unknown state may be its own.
-                if era.is_none() && !suspended.contains(&state) {
-                    let cause = upstream::Error::Unavailable("it is not connected".into());
-                    return Err(upstream_error(&target.upstream, cause));
-                }
-                let read = |call: &SuspendedRequest| match *call.upstream() == target.upstream {
-                    true => input_responses(call.input_requests(), &responses),
-                    false => Err(bad_state()),
-                };
-                // Recorded before the state is redeemed, so that it stays valid if auditing fails.
-                if suspended.can_take(&self.principal, &request_key, &state) {
-                    self.record_sending().await?;
-                }
-                let taken = suspended.take(&self.principal, &request_key, &state, read);
-                let (call, responses) = taken.ok_or_else(bad_state)??;
-                call.with_audit_event(&self.audit_event).resume(responses, caller).await?
-            }
+            None => self.call(admission, item, request, context).await?,
+            Some(retry) => self.resume(&item, &request_key, retry, era, context).await?,
         };
         match outcome {
-            RequestOutcome::Response(response) => Ok(RoundTrip::Response(response)),
-            RequestOutcome::InputRequired(call) => {
+            CallOutcome::Response(response) => Ok(CallOutcome::Response(response)),
+            CallOutcome::InputRequired(call) => {
                 let input_requests = call.input_requests().to_vec();
                 // A call that was cancelled in favor of this one frees its place.
                 suspended.remove_if(&self.principal, SuspendedRequest::is_given_up);
                 let state = suspended.insert(&self.principal, request_key, call);
                 let state = state.map_err(|TableFull| Error::TooManySuspended)?;
-                Ok(RoundTrip::InputRequired { input_requests, state })
+                Ok(CallOutcome::InputRequired(PendingInput { input_requests, state }))
             }
         }
+    }
+
+    /// Resumes the suspended call that the state of a retry redeems.
+    async fn resume(
+        &self,
+        item: &ResolvedItem,
+        request_key: &RequestKey,
+        Retry { state, responses }: Retry,
+        era: Option<Era>,
+        context: CallContext,
+    ) -> Result<CallOutcome<SuspendedRequest>, Error> {
+        let suspended = &self.gateway.suspended;
+        // While the upstream is not connected, an unknown state may be its own.
+        if era.is_none() && !suspended.contains(&state) {
+            let cause = upstream::Error::Unavailable("it is not connected".into());
+            return Err(upstream_error(&item.upstream, cause));
+        }
+        let read = |call: &SuspendedRequest| match *call.upstream() == item.upstream {
+            true => input_responses(call.input_requests(), &responses),
+            false => Err(bad_state()),
+        };
+        // Recorded before the state is redeemed, so that it stays valid if auditing fails.
+        if suspended.can_take(&self.principal, request_key, &state) {
+            self.record_sending().await?;
+        }
+        let taken = suspended.take(&self.principal, request_key, &state, read);
+        let (call, responses) = taken.ok_or_else(bad_state)??;
+        call.with_audit_event(&self.audit_event).resume(responses, context).await
     }
 }
 
 /// Outcome of a request that cannot have further rounds.
-fn final_response(outcome: RequestOutcome) -> Result<RoundTrip, Error> {
+fn final_response(
+    outcome: CallOutcome<SuspendedRequest>,
+) -> Result<CallOutcome<PendingInput>, Error> {
     match outcome {
-        RequestOutcome::Response(response) => Ok(RoundTrip::Response(response)),
-        RequestOutcome::InputRequired(call) => Err(Error::Upstream {
+        CallOutcome::Response(response) => Ok(CallOutcome::Response(response)),
+        CallOutcome::InputRequired(call) => Err(Error::Upstream {
             upstream: call.upstream().clone(),
             cause: upstream::Error::Protocol(
                 "it requests input in a method without input requests".into(),

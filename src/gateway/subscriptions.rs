@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::error::upstream_error;
-use super::{ClientContext, Error};
+use super::{Admission, ClientContext, Error};
 use crate::catalog::RoleView;
 use crate::json::Object;
 use crate::mcp::call::{ItemRequest, Method};
@@ -22,7 +22,6 @@ use crate::mcp::kind::Kind;
 use crate::mcp::resource_updates::{PendingResourceUpdates, ResourceUpdate, with_parents};
 use crate::mcp::revision::Revision;
 use crate::mcp::task::TaskStatusQueue;
-use crate::policy::limits::Permit;
 use crate::upstream::{self, Subscription};
 
 /// Maximum number of resources that one client, or one listen request of it, may subscribe to.
@@ -73,7 +72,7 @@ impl ClientContext {
     /// nothing.
     pub async fn subscribe(
         &self,
-        _: &Permit,
+        admission: &mut Admission,
         subscriptions: &Subscriptions,
         uri: &str,
     ) -> Result<SubscribeOutcome, Error> {
@@ -81,7 +80,7 @@ impl ClientContext {
         let request =
             ItemRequest { method, kind: Kind::Resource, key: uri.into(), params: Object::new() };
         // Resources are the same in every revision.
-        let target = self.find(&request, Revision::NEWEST).await?;
+        let target = self.resolve(admission, &request, Revision::NEWEST).await?;
         let Some(reservation) = subscriptions.reserve(uri)? else {
             return Ok(SubscribeOutcome::Accepted);
         };

@@ -298,6 +298,16 @@ pub struct UpstreamResponse {
     pub outcome: ResponseOutcome,
 }
 
+/// Outcome of a call, or of one step of it.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one value per call, matched at once")]
+pub enum CallOutcome<S> {
+    /// The upstream responded.
+    Response(UpstreamResponse),
+    /// The upstream needs input of the client first. `S` is the suspended call.
+    InputRequired(S),
+}
+
 /// Result or error of a call.
 #[derive(Debug)]
 pub enum ResponseOutcome {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::CallOutcome;
 use super::connect::Connect;
 use super::input_requests::{InputBudget, InputRequests};
 use super::message::{SentFlag, TransportError};
@@ -27,7 +28,7 @@ use crate::mcp::resource_updates::PendingResourceUpdates;
 use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
-use crate::upstream::call::active_call::{ActiveCall, CallOutcome};
+use crate::upstream::call::active_call::ActiveCall;
 use crate::upstream::call::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::{CallFailure, CallHealthGuard, UpstreamHealth};
 use crate::upstream::health::on_demand::{OnDemand, UsageGuard};

@@ -9,10 +9,10 @@ use crate::cli::output;
 use crate::cli::output::render::{sanitize_json, sanitize_line};
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::required_upstreams::UpstreamSelection;
+use crate::gateway::Admission;
 use crate::json::{self, Object};
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::Kind;
-use crate::policy::limits::Permit;
 
 /// Arguments of `weir list`.
 #[derive(Debug, clap::Args)]
@@ -73,7 +73,7 @@ async fn list(oneshot: &OneShotGateway, kind: Kind) -> Result<Vec<Object>, Failu
     loop {
         let page = oneshot
             .client_context()
-            .list(&Permit::unlimited(), kind, cursor.as_deref(), DefinitionForm::Newest)
+            .list(&Admission::unlimited(), kind, cursor.as_deref(), DefinitionForm::Newest)
             .await;
         let page = page.map_err(|fault| Failure::ErrorResponse(fault.to_string()))?;
         let elements = json::elements(&page.items).unwrap_or_default();

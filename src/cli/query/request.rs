@@ -12,16 +12,15 @@ use crate::cli::output;
 use crate::cli::output::progress;
 use crate::cli::output::render::{sanitize_json, sanitize_line};
 use crate::cli::query::oneshot::OneShotGateway;
-use crate::gateway::{Error, RequestOutcome};
+use crate::gateway::{Admission, Error};
 use crate::json::Object;
-use crate::mcp::call::{CallContext, ItemRequest, Method, ResponseOutcome};
+use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method, ResponseOutcome};
 use crate::mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
 use crate::mcp::code;
 use crate::mcp::input_request::{ClientFeatures, INPUT_REQUESTS, InputKind, InputRequest};
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::Revision;
 use crate::memory_budget::BufferLimit;
-use crate::policy::limits::Permit;
 use crate::upstream;
 
 /// Largest result that is read.
@@ -72,10 +71,14 @@ pub(crate) async fn send_request(
     let caller =
         CallContext { notifications: notes, ..CallContext::without_features(Revision::NEWEST) };
     let collect = async {
-        let went = oneshot.client_context().call(&Permit::unlimited(), request, caller).await;
-        let reply = match went.map_err(|fault| failure(oneshot, &key, fault))? {
-            RequestOutcome::Response(reply) => reply,
-            RequestOutcome::InputRequired(asked) => {
+        let (client, mut admission) = (oneshot.client_context(), Admission::unlimited());
+        let called = async {
+            let item = client.resolve(&mut admission, &request, caller.revision).await?;
+            client.call(&admission, item, request, caller).await
+        };
+        let reply = match called.await.map_err(|fault| failure(oneshot, &key, fault))? {
+            CallOutcome::Response(reply) => reply,
+            CallOutcome::InputRequired(asked) => {
                 return Err(input_required(&key, asked.input_requests().first()));
             }
         };

@@ -138,7 +138,7 @@ async fn subscribe(
         let client = client.with_audit_event(client.audit_event().begin_next());
         client.audit_event().set_method(LISTEN);
         let subscribed = match client.admit_subscription(uri).await {
-            Ok(permit) => client.subscribe(&permit, subscriptions, uri).await,
+            Ok(mut admission) => client.subscribe(&mut admission, subscriptions, uri).await,
             Err(fault) => Err(fault),
         };
         let outcome = match subscribed {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::fairness::promptly;
-use crate::mcp::call::{CallContext, Payload, ResponseOutcome, UpstreamResponse};
+use crate::mcp::call::{CallContext, CallOutcome, Payload, ResponseOutcome, UpstreamResponse};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::input_request::{InputRequest, InputResponse};
 use crate::timestamp;
@@ -25,15 +25,6 @@ use crate::upstream::health::on_demand::UsageGuard;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::SentFlag;
 use crate::upstream::{Error, Timeouts};
-
-/// Outcome of a call, or of one step of it.
-#[derive(Debug)]
-pub enum CallOutcome {
-    /// The upstream responded.
-    Response(UpstreamResponse),
-    /// The upstream requests client input first.
-    InputRequired(SuspendedCall),
-}
 
 // === SuspendedCall ===
 
@@ -80,7 +71,7 @@ impl SuspendedCall {
         self,
         responses: Vec<InputResponse>,
         caller: CallContext,
-    ) -> Result<CallOutcome, Error> {
+    ) -> Result<CallOutcome<SuspendedCall>, Error> {
         let Self { mut active, since, slot, .. } = self;
         active.notifications.redirect(caller.notifications);
         if let Err(error) = active.reacquire_permit(since).await {
@@ -132,7 +123,7 @@ pub(crate) struct ActiveCall {
 
 impl ActiveCall {
     /// Drives the call until it has a response or requests input.
-    pub(crate) async fn drive(mut self: Box<Self>) -> Result<CallOutcome, Error> {
+    pub(crate) async fn drive(mut self: Box<Self>) -> Result<CallOutcome<SuspendedCall>, Error> {
         if let Some(done) = self.done.take() {
             return self.finish(done);
         }
@@ -283,7 +274,7 @@ impl ActiveCall {
 
     /// Ends the call without a response. The failed request may have been a later one of a call
     /// whose earlier requests were executed: then the call is not reported as unexecuted.
-    fn fail(self: Box<Self>, failed: CallFailure) -> Result<CallOutcome, Error> {
+    fn fail(self: Box<Self>, failed: CallFailure) -> Result<CallOutcome<SuspendedCall>, Error> {
         self.call_health.failed(&failed);
         Err(match failed.error {
             Error::Unavailable(reason) if self.sent.is_any_sent() => Error::ConnectionLost(reason),
@@ -294,7 +285,7 @@ impl ActiveCall {
     fn finish(
         mut self: Box<Self>,
         done: Result<UpstreamResponse, CallFailure>,
-    ) -> Result<CallOutcome, Error> {
+    ) -> Result<CallOutcome<SuspendedCall>, Error> {
         let mut response = match done {
             Ok(response) => response,
             Err(failed) => {

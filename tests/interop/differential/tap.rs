@@ -129,7 +129,7 @@ async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Resp
         return refused(StatusCode::METHOD_NOT_ALLOWED);
     }
     let (mut head, body) = request.into_parts();
-    let mut writing = Writing::begin(Arc::clone(&log), &head.method);
+    let writing = Writing::begin(Arc::clone(&log), &head.method);
     let Ok(body) = body.collect().await else {
         return refused(StatusCode::BAD_GATEWAY);
     };
