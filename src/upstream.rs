@@ -52,9 +52,6 @@ use crate::timestamp;
 use connect::ChildCommand;
 
 pub use crate::upstream::call::active_call::SuspendedCall;
-
-/// Outcome of a call to an upstream.
-pub type CallOutcome = crate::mcp::call::CallOutcome<SuspendedCall>;
 pub use crate::upstream::call::call_metrics::CallMetrics;
 pub use crate::upstream::health::status_report::UpstreamReport;
 pub use handle::{KeepAliveGuard, Upstream};

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::request::requested_item;
 use super::{ClientContext, Error, RefusalReason};
 use crate::audit::{AuditDecision, AuditEvent};
 use crate::catalog::AuthorizedItem;
@@ -52,7 +51,7 @@ impl ClientContext {
         if !self.audit_event.is_on() {
             return;
         }
-        if let Some((_, kind, key)) = requested_item(method, params) {
+        if let Some((_, kind, key)) = ItemRequest::requested(method, params) {
             self.audit_event.set_kind(kind);
             self.audit_event.set_public_name(&key);
         }

@@ -4,7 +4,9 @@
 //! the number of time series is bounded by methods and codes. Only a rejection by a limit takes a
 //! lock, for one map label.
 
+use crate::mcp::call::CallOutcome;
 use crate::sync::Mutex;
+use crate::upstream::SuspendedCall;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,9 +19,9 @@ use crate::mcp;
 use crate::mcp::call::Method;
 use crate::mcp::method_label::MethodLabel;
 use crate::metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
+use crate::upstream;
 use crate::upstream::call::call_metrics;
 use crate::upstream::health::status_report::CallEnd;
-use crate::upstream::{self, CallOutcome};
 
 /// Metrics of one gateway.
 #[derive(Debug, Default)]
@@ -149,7 +151,7 @@ pub(super) struct CallTimer<'m> {
 
 impl CallTimer<'_> {
     /// Counts the call with its outcome.
-    pub(super) fn end(mut self, called: &Result<CallOutcome, upstream::Error>) {
+    pub(super) fn end(mut self, called: &Result<CallOutcome<SuspendedCall>, upstream::Error>) {
         self.end = call_metrics::end_of(called);
         if self.end == CallEnd::Busy {
             self.all.refused(RefusalReason::Overload);

@@ -10,27 +10,21 @@
 
 use std::sync::Arc;
 
-use super::error::{GUARD, rejected_response, upstream_error};
-use super::round_trips::state_of;
+use super::error::GUARD;
+use super::suspended::{Inspection, ResponseChecks};
 use super::task_handles::{TaskIdRewriter, TaskRef};
 use super::{ClientContext, Error, RefusalReason, SuspendedRequest};
-use crate::audit::AuditEvent;
 use crate::catalog::AuthorizedItem;
 use crate::gateway::suspended::table::RequestKey;
-use crate::guard::{Findings, ResponseInspector};
 use crate::json::Object;
-use crate::mcp::call::{
-    CallContext, CallOutcome, ItemRequest, Method, UpstreamRequest, UpstreamResponse,
-};
+use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method, UpstreamRequest};
 use crate::mcp::definition::downgrade::DefinitionForm;
-use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
-use crate::mcp::name::UpstreamName;
+use crate::mcp::input_request::REQUEST_STATE;
+use crate::mcp::kind::{Kind, SUBSCRIBE};
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::drop_related;
-use crate::memory_budget::BufferLimit;
 use crate::policy::limits::{LimitRequest, Limits, Permit, RateLimited};
 use crate::request_scope;
-use crate::upstream::{self, SuspendedCall};
 
 /// Admission of one request: its concurrency slots, and the item that the limits looked at. It must
 /// live until the response is sent.
@@ -173,23 +167,13 @@ impl ClientContext {
     /// Whether the request has input responses for a suspended call.
     fn resumes_suspended_call(&self, method: &str, params: &Object) -> bool {
         let can_take = || {
-            let state = state_of(params)?;
-            let (method, kind, key) = requested_item(method, params)?;
+            let state = params.get_string(REQUEST_STATE)?;
+            let (method, kind, key) = ItemRequest::requested(method, params)?;
             let request = RequestKey::new(method, kind, key, params);
             Some(self.gateway.suspended.can_take(&self.principal, &request, &state))
         };
         can_take().unwrap_or(false)
     }
-}
-
-/// The method, kind and key by which the item of a request is looked up.
-pub(super) fn requested_item(method: &str, params: &Object) -> Option<(Method, Kind, Box<str>)> {
-    if let SUBSCRIBE | UNSUBSCRIBE = method {
-        return Some((Method::ReadResource, Kind::Resource, params.get_string("uri")?.into()));
-    }
-    let method = Method::of(method)?;
-    let (kind, key) = ItemRequest::item(method, params).ok()?;
-    Some((method, kind, key))
 }
 
 // === Resolve ===
@@ -225,7 +209,7 @@ impl ClientContext {
         method: &str,
         params: &Object,
     ) -> Option<ResolvedItem> {
-        let (method, kind, key) = requested_item(method, params)?;
+        let (method, kind, key) = ItemRequest::requested(method, params)?;
         self.find_item(method, kind, &key, revision).await
     }
 
@@ -344,66 +328,5 @@ impl ClientContext {
             Box::new(Inspection { inspector, audit_event: self.audit_event.clone(), limit })
         });
         (call, ResponseChecks { upstream: item.upstream.clone(), inspection, rewriter })
-    }
-}
-
-/// What is done with the outcome of a call before the client receives it.
-#[derive(Debug)]
-pub(super) struct ResponseChecks {
-    pub(super) upstream: UpstreamName,
-    /// The guard's inspection, if any is configured.
-    inspection: Option<Box<Inspection>>,
-    /// Rewriter of task ids, if the call may name a task.
-    pub(super) rewriter: Option<TaskIdRewriter>,
-}
-
-#[derive(Debug)]
-struct Inspection {
-    inspector: ResponseInspector,
-    audit_event: AuditEvent,
-    /// Limit of the response's size.
-    limit: BufferLimit,
-}
-
-impl ResponseChecks {
-    /// Inspects a response and replaces task ids in it; prepares a suspended call for its client.
-    pub(super) async fn apply(
-        self,
-        outcome: Result<CallOutcome<SuspendedCall>, upstream::Error>,
-    ) -> Result<CallOutcome<SuspendedRequest>, Error> {
-        match outcome {
-            Err(cause) => Err(upstream_error(&self.upstream, cause)),
-            Ok(CallOutcome::InputRequired(call)) => {
-                Ok(CallOutcome::InputRequired(SuspendedRequest::new(call, self)))
-            }
-            Ok(CallOutcome::Response(response)) => {
-                Ok(CallOutcome::Response(self.inspect_response(response).await?))
-            }
-        }
-    }
-
-    async fn inspect_response(
-        self,
-        mut response: UpstreamResponse,
-    ) -> Result<UpstreamResponse, Error> {
-        if let Some(inspection) = self.inspection {
-            let Inspection { inspector, audit_event, limit } = *inspection;
-            let found_event = audit_event.clone();
-            let on_findings = move |found: Findings| found_event.add_findings(found.count());
-            let inspected = inspector.inspect(response, &limit, on_findings).await;
-            response =
-                inspected.map_err(|why| rejected_response(&self.upstream, why, &audit_event))?;
-        }
-        match self.rewriter {
-            Some(rewriter) => rewriter.rewrite_response(response),
-            None => Ok(response),
-        }
-    }
-
-    /// Reports the findings of the response in the audit event of another request.
-    pub(super) fn set_audit_event(&mut self, event: &AuditEvent) {
-        if let Some(inspection) = &mut self.inspection {
-            inspection.audit_event = event.clone();
-        }
     }
 }

@@ -17,7 +17,7 @@ use crate::json::{self, Object, ParseError};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::elicitation_complete::ElicitationCompletions;
 use crate::mcp::input_request::ClientFeatures;
-use crate::mcp::kind::Kind;
+use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{TaskScope, TaskStatusQueue};
 use crate::memory_budget::{BudgetExhausted, BufferError, BufferLimit, GrowingReservation};
@@ -215,6 +215,17 @@ impl ItemRequest {
     pub fn parse(method: Method, params: Object) -> Result<Self, InvalidParams> {
         let (kind, key) = Self::item(method, &params)?;
         Ok(Self { method, kind, key, params })
+    }
+
+    /// The method, kind and key by which the item of a client's request is looked up. A resource is
+    /// subscribed to by the rules of reading it.
+    pub fn requested(method: &str, params: &Object) -> Option<(Method, Kind, Box<str>)> {
+        if let SUBSCRIBE | UNSUBSCRIBE = method {
+            return Some((Method::ReadResource, Kind::Resource, params.get_string("uri")?.into()));
+        }
+        let method = Method::of(method)?;
+        let (kind, key) = Self::item(method, params).ok()?;
+        Some((method, kind, key))
     }
 
     /// Parses the kind and key of the item that a request is about.

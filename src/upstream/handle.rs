@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::CallOutcome;
 use super::connect::Connect;
 use super::input_requests::{InputBudget, InputRequests};
 use super::message::{SentFlag, TransportError};
@@ -21,6 +20,7 @@ use super::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
     UpstreamSource,
 };
+use crate::mcp::call::CallOutcome;
 use crate::mcp::call::{CallContext, QuotaOwner, UpstreamRequest, UpstreamResponse};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -28,6 +28,7 @@ use crate::mcp::resource_updates::PendingResourceUpdates;
 use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::upstream::SuspendedCall;
 use crate::upstream::call::active_call::ActiveCall;
 use crate::upstream::call::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::{CallFailure, CallHealthGuard, UpstreamHealth};
@@ -289,14 +290,20 @@ impl Upstream {
     }
 
     /// Sends a call once. Dropping the future cancels the call.
-    pub async fn call(&self, call: Box<UpstreamRequest>) -> Result<CallOutcome, Error> {
+    pub async fn call(
+        &self,
+        call: Box<UpstreamRequest>,
+    ) -> Result<CallOutcome<SuspendedCall>, Error> {
         let counting = self.shared.calls.begin(call.method);
         let outcome = self.execute(call).await;
         counting.end(&outcome);
         outcome
     }
 
-    async fn execute(&self, call: Box<UpstreamRequest>) -> Result<CallOutcome, Error> {
+    async fn execute(
+        &self,
+        call: Box<UpstreamRequest>,
+    ) -> Result<CallOutcome<SuspendedCall>, Error> {
         let mut call_health = CallHealthGuard::new(&self.shared.health);
         let (usage, permit) = match self.acquire_call_slot(&mut call_health).await {
             Ok(admitted) => admitted,

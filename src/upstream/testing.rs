@@ -2,7 +2,9 @@
 //!
 //! There are no scripts: a test reads what Weir sent, checks it, and responds as it likes.
 
+use crate::mcp::call::CallOutcome;
 use crate::sync::Mutex;
+use crate::upstream::SuspendedCall;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,8 +27,8 @@ use tokio_util::task::TaskTracker;
 
 use super::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
 use super::{
-    CallOutcome, ConnectionStatus, HttpTransport, RetrySettings, Settings, Sharing, Timeouts,
-    Upstream, UpstreamLimits, UpstreamSource,
+    ConnectionStatus, HttpTransport, RetrySettings, Settings, Sharing, Timeouts, Upstream,
+    UpstreamLimits, UpstreamSource,
 };
 use crate::json::Object;
 use crate::mcp::call::{
@@ -306,7 +308,7 @@ pub(super) fn call(revision: Revision) -> Box<UpstreamRequest> {
 }
 
 /// Response of a call.
-pub(super) fn expect_response(outcome: CallOutcome) -> UpstreamResponse {
+pub(super) fn expect_response(outcome: CallOutcome<SuspendedCall>) -> UpstreamResponse {
     match outcome {
         CallOutcome::Response(reply) => reply,
         CallOutcome::InputRequired(suspended) => panic!("unexpected input requests: {suspended:?}"),
@@ -314,7 +316,7 @@ pub(super) fn expect_response(outcome: CallOutcome) -> UpstreamResponse {
 }
 
 /// Payload of a response: its result or its error.
-pub(super) async fn payload(outcome: CallOutcome) -> String {
+pub(super) async fn payload(outcome: CallOutcome<SuspendedCall>) -> String {
     let bytes = match expect_response(outcome).outcome {
         ResponseOutcome::Result(body) => body.collect(&unlimited()).await.expect("a whole body"),
         ResponseOutcome::Error(error) => error,

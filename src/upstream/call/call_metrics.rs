@@ -2,10 +2,12 @@
 
 use tokio::time::Instant;
 
+use crate::mcp::call::CallOutcome;
 use crate::mcp::call::{Method, ResponseOutcome, UpstreamResponse};
 use crate::metrics::{Counter, Histogram, HistogramSnapshot};
+use crate::upstream::Error;
+use crate::upstream::SuspendedCall;
 use crate::upstream::health::status_report::CallEnd;
-use crate::upstream::{CallOutcome, Error};
 
 /// Durations and outcomes of one upstream's calls since Weir started.
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ pub(crate) struct CallRecorder<'c> {
 
 impl CallRecorder<'_> {
     /// Records the outcome: a response, an error or an input request.
-    pub(crate) fn end(mut self, outcome: &Result<CallOutcome, Error>) {
+    pub(crate) fn end(mut self, outcome: &Result<CallOutcome<SuspendedCall>, Error>) {
         self.end = end_of(outcome);
     }
 }
@@ -37,7 +39,7 @@ impl Drop for CallRecorder<'_> {
 }
 
 /// Classifies the outcome of a call.
-pub fn end_of(outcome: &Result<CallOutcome, Error>) -> CallEnd {
+pub fn end_of(outcome: &Result<CallOutcome<SuspendedCall>, Error>) -> CallEnd {
     match outcome {
         Ok(CallOutcome::Response(UpstreamResponse {
             outcome: ResponseOutcome::Error(_), ..

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::mcp::call::CallOutcome;
 use crate::mcp::call::{CallContext, ClientHandle, QuotaOwner, UpstreamRequest};
 use crate::mcp::input_request::{ClientFeatures, InputResponse};
 use crate::mcp::kind::ListTopic;
@@ -15,7 +16,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::upstream::testing::{
     Exchange, Peer, TestTransport, World, call, initialized, payload, settings,
 };
-use crate::upstream::{CallOutcome, Error, Settings, Sharing};
+use crate::upstream::{Error, Settings, Sharing};
 
 type Going = JoinHandle<Result<String, Error>>;
 

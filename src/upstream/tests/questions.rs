@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::calls::Server;
 use super::pair;
 use crate::jsonrpc;
+use crate::mcp::call::CallOutcome;
 use crate::mcp::call::{CallContext, Method, UpstreamRequest};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::input_request::{ClientFeatures, InputKind, InputResponse};
@@ -18,7 +19,7 @@ use crate::upstream::input_requests::MAX_SUSPENDED;
 use crate::upstream::testing::{
     Exchange, Peer, TestTransport, World, call, payload, settings, sole_client_settings,
 };
-use crate::upstream::{CallOutcome, Error, SuspendedCall};
+use crate::upstream::{Error, SuspendedCall};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
@@ -32,7 +33,7 @@ struct LegacyServer {
     running: PendingCall,
 }
 
-struct PendingCall(JoinHandle<Result<CallOutcome, Error>>);
+struct PendingCall(JoinHandle<Result<CallOutcome<SuspendedCall>, Error>>);
 
 impl PendingCall {
     fn start(world: &World, call: Box<UpstreamRequest>) -> Self {
@@ -40,7 +41,7 @@ impl PendingCall {
         Self(world.tracker.spawn(async move { upstream.call(call).await }))
     }
 
-    async fn end(self) -> Result<CallOutcome, Error> {
+    async fn end(self) -> Result<CallOutcome<SuspendedCall>, Error> {
         self.0.await.expect("the call was not aborted")
     }
 
@@ -81,7 +82,7 @@ fn keys(suspended: &SuspendedCall) -> Vec<String> {
     suspended.input_requests().iter().map(|question| question.key.to_string()).collect()
 }
 
-fn expect_suspended(outcome: Result<CallOutcome, Error>) -> SuspendedCall {
+fn expect_suspended(outcome: Result<CallOutcome<SuspendedCall>, Error>) -> SuspendedCall {
     match outcome {
         Ok(CallOutcome::InputRequired(suspended)) => suspended,
         other => panic!("{other:?}"),
@@ -890,7 +891,7 @@ impl ModernServer {
 }
 
 struct Ended {
-    outcome: Result<CallOutcome, Error>,
+    outcome: Result<CallOutcome<SuspendedCall>, Error>,
     requests: usize,
     suspended: usize,
 }

@@ -9,13 +9,15 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::mcp::call::CallOutcome;
 use crate::mcp::call::QuotaOwner;
 use crate::mcp::kind::Kind;
 use crate::mcp::resource_updates::PendingResourceUpdates;
 use crate::mcp::revision::{Era, Revision};
+use crate::upstream::SuspendedCall;
 use crate::upstream::health::status_report::State;
 use crate::upstream::testing::{Peer, TestTransport, World, call, discovered, payload, settings};
-use crate::upstream::{CallOutcome, ConnectionStatus, Error, Settings, Subscribed};
+use crate::upstream::{ConnectionStatus, Error, Settings, Subscribed};
 
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -25,12 +27,12 @@ fn on_demand_settings(over: TestTransport) -> Settings {
     settings
 }
 
-fn start_call(world: &World) -> JoinHandle<Result<CallOutcome, Error>> {
+fn start_call(world: &World) -> JoinHandle<Result<CallOutcome<SuspendedCall>, Error>> {
     let upstream = world.upstream.clone();
     world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await })
 }
 
-async fn response_of(calling: JoinHandle<Result<CallOutcome, Error>>) -> String {
+async fn response_of(calling: JoinHandle<Result<CallOutcome<SuspendedCall>, Error>>) -> String {
     payload(calling.await.expect("no panic").expect("a reply")).await
 }
 
