@@ -54,7 +54,8 @@ use connect::ChildCommand;
 pub use crate::upstream::call::active_call::SuspendedCall;
 pub use crate::upstream::call::call_metrics::CallMetrics;
 pub use crate::upstream::health::status_report::UpstreamReport;
-pub use handle::{KeepAliveGuard, Upstream};
+pub use call::KeepAliveGuard;
+pub use handle::Upstream;
 pub use subscriptions::{Subscribed, Subscription};
 
 /// Configuration of one upstream.

@@ -20,8 +20,8 @@ use crate::json::Object;
 use crate::mcp::call::{ItemRequest, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::resource_updates::{PendingResourceUpdates, ResourceUpdate, with_parents};
-use crate::mcp::revision::Revision;
-use crate::mcp::task::TaskStatusQueue;
+use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::{FollowedTask, TaskOwner, TaskStatusQueue};
 use crate::upstream::{self, Subscription};
 
 /// Maximum number of resources that one client, or one listen request of it, may subscribe to.
@@ -93,6 +93,33 @@ impl ClientContext {
             }
             Ok(upstream::Subscribed::Refused(error)) => Ok(SubscribeOutcome::Refused(error)),
             Err(cause) => Err(upstream_error(&target.upstream, cause)),
+        }
+    }
+
+    /// Subscribes to status notifications of the task with this handle. Returns whether the
+    /// upstream accepts; dropping the future changes nothing.
+    pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
+        self.wait_for_startup().await;
+        self.audit_event.set_public_name(handle);
+        let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
+        self.record_found(&target);
+        if self.record_sending().await.is_err() {
+            return false;
+        }
+        let rewriter = Arc::new(self.task_id_rewriter(&target.upstream, &target.key, task.era));
+        let owner = TaskOwner::new(rewriter, subscriptions.tasks());
+        let followed = FollowedTask { owner, scope: task.scope, handle: handle.into() };
+        let upstream = self.config.upstream(&target.upstream);
+        match upstream.follow_task(&task.own, followed, &self.quota_owner()).await {
+            Ok(upstream::Subscribed::Accepted(subscription)) => {
+                subscriptions.add_task(subscription);
+                true
+            }
+            Ok(upstream::Subscribed::Refused(_)) => false,
+            Err(cause) => {
+                tracing::debug!(upstream = %target.upstream, %cause, "task subscription failed");
+                false
+            }
         }
     }
 }

@@ -22,20 +22,20 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::{ClientContext, ClientIdentity, Error, Subscriptions};
+use super::{ClientContext, ClientIdentity, Error};
 use crate::catalog::AuthorizedItem;
 use crate::json::{self, Object};
+use crate::jsonrpc;
 use crate::mcp::call::{Method, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse};
 use crate::mcp::input_request::{InputRequest, InputResponse};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{
-    FollowedTask, MAX_TASK_ID_BYTES, TASK_ID, TaskIdMapper, TaskOwner, TaskScope, related, rename,
-    rename_related, restore_related,
+    MAX_TASK_ID_BYTES, TASK_ID, TaskIdMapper, TaskScope, related, rename, rename_related,
+    restore_related,
 };
 use crate::policy::Principal;
-use crate::{jsonrpc, upstream};
 
 /// The longest handle that is opened, in characters.
 const MAX_HANDLE: usize = 4 * 1024;
@@ -332,7 +332,12 @@ fn rewrite_task_ids(result: &mut Object, names: &dyn TaskIdMapper) {
 
 impl ClientContext {
     /// The rewriter of task ids of a tool for this client.
-    fn task_id_rewriter(&self, upstream: &UpstreamName, tool: &str, era: Era) -> TaskIdRewriter {
+    pub(super) fn task_id_rewriter(
+        &self,
+        upstream: &UpstreamName,
+        tool: &str,
+        era: Era,
+    ) -> TaskIdRewriter {
         TaskIdRewriter {
             codec: Arc::clone(&self.gateway.task_handles),
             identity: self.identity(),
@@ -356,33 +361,6 @@ impl ClientContext {
         // Another upstream may have taken over the name since.
         let is_here = task.era == era && target.upstream.as_str() == &*task.upstream;
         is_here.then_some((task, target))
-    }
-
-    /// Subscribes to status notifications of the task with this handle. Returns whether the
-    /// upstream accepts; dropping the future changes nothing.
-    pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
-        self.wait_for_startup().await;
-        self.audit_event.set_public_name(handle);
-        let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
-        self.record_found(&target);
-        if self.record_sending().await.is_err() {
-            return false;
-        }
-        let rewriter = Arc::new(self.task_id_rewriter(&target.upstream, &target.key, task.era));
-        let owner = TaskOwner::new(rewriter, subscriptions.tasks());
-        let followed = FollowedTask { owner, scope: task.scope, handle: handle.into() };
-        let upstream = self.config.upstream(&target.upstream);
-        match upstream.follow_task(&task.own, followed, &self.quota_owner()).await {
-            Ok(upstream::Subscribed::Accepted(subscription)) => {
-                subscriptions.add_task(subscription);
-                true
-            }
-            Ok(upstream::Subscribed::Refused(_)) => false,
-            Err(cause) => {
-                tracing::debug!(upstream = %target.upstream, %cause, "task subscription failed");
-                false
-            }
-        }
     }
 }
 

@@ -1,6 +1,277 @@
-//! Upstream calls: concurrency permit, deadline, suspension for client input, streamed body,
-//! metrics.
+//! Life of an upstream call: start on demand, circuit breaker, concurrency permit, sending; then
+//! `active_call`: time limits, suspension for client input, resumption, streamed body.
+//!
+//! Invariants: a caller waits no longer than a stop, a start and the queue's time limit together.
+//! An upstream whose circuit breaker is open is not started, and a call to one that is down fails
+//! at once instead of waiting for a permit.
 
 pub(crate) mod active_call;
 pub(crate) mod body_stream;
 pub mod call_metrics;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::handle::Upstream;
+use super::input_requests::InputRequests;
+use super::message::{SentFlag, TransportError};
+use super::supervisor::{FaultKind, FaultReport};
+use super::{ConnectionStatus, Error, UpstreamLimits};
+use crate::mcp::call::{CallContext, CallOutcome, UpstreamRequest};
+use crate::upstream::SuspendedCall;
+use crate::upstream::call::active_call::{ActiveCall, SentResponse};
+use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
+use crate::upstream::health::on_demand::UsageGuard;
+use crate::upstream::session::connection::UpstreamConnection;
+use crate::upstream::session::session_pool::SessionChoice;
+
+/// Time that a caller waits for an upstream that is being stopped: a child process has 5 s until
+/// SIGKILL.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Guard that keeps an upstream from being stopped for idleness.
+#[derive(Debug)]
+pub struct KeepAliveGuard {
+    _usage: Option<UsageGuard>,
+}
+
+/// Resources of a call that may be sent.
+pub(crate) struct CallSlot {
+    /// Keeps an on-demand upstream from being stopped.
+    pub(crate) usage: Option<UsageGuard>,
+    pub(crate) breaker: BreakerGuard,
+    /// Concurrency permit.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+impl Upstream {
+    /// Sends a call once. Dropping the future cancels the call.
+    pub async fn call(
+        &self,
+        call: Box<UpstreamRequest>,
+    ) -> Result<CallOutcome<SuspendedCall>, Error> {
+        let recorder = self.shared.calls.begin(call.method);
+        let outcome = match self.acquire_call_slot().await {
+            Ok(slot) => ActiveCall::begin(self, slot, call).drive().await,
+            Err(error) => Err(error),
+        };
+        recorder.end(&outcome);
+        outcome
+    }
+
+    /// Acquires the right to send a call now.
+    async fn acquire_call_slot(&self) -> Result<CallSlot, Error> {
+        // An open circuit breaker also prevents an on-demand start.
+        let probe = match self.breaker_open_until() {
+            Some(_) => Some(self.shared.health.begin()?),
+            None => None,
+        };
+        let usage = self.acquire_usage().await;
+        self.connection()?;
+        // A call that is already the probe of a half-open breaker must not block itself.
+        let breaker = probe.map_or_else(|| self.shared.health.begin(), Ok)?;
+        Ok(CallSlot { usage, breaker, permit: self.acquire_permit().await? })
+    }
+
+    /// Acquires a concurrency permit, or waits for one if the queue is not full.
+    async fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let UpstreamLimits { waiting, wait, .. } = self.shared.settings.limits;
+        let busy = || Error::Busy { retry_after: wait };
+        let permits = &self.shared.permits;
+        if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let waiting = QueueSlot::begin(&self.shared.waiting, waiting).ok_or_else(busy)?;
+        let permit = timeout(wait, Arc::clone(permits).acquire_owned()).await;
+        drop(waiting);
+        permit.map_err(|_| busy())?.map_err(|_| busy())
+    }
+}
+
+// === Start on demand ===
+
+impl Upstream {
+    /// Requests a start of a stopped on-demand upstream, so that it is listed.
+    pub fn start_if_idle(&self) {
+        if self.shared.on_demand.is_lazy() {
+            self.shared.on_demand.request_start();
+        }
+    }
+
+    /// Starts a stopped on-demand upstream and waits for that for a bounded time. The upstream is
+    /// not stopped for idleness until the guard is dropped.
+    pub async fn start_and_keep_alive(&self) -> KeepAliveGuard {
+        KeepAliveGuard { _usage: self.acquire_usage().await }
+    }
+
+    /// Keeps a running upstream from being stopped for idleness until the guard is dropped. A
+    /// stopped one is not started.
+    pub fn keep_alive(&self) -> KeepAliveGuard {
+        KeepAliveGuard { _usage: self.shared.on_demand.begin_passive() }
+    }
+
+    /// Registers a use. A stopped on-demand upstream is started, unless its circuit breaker is
+    /// open. Waits while the upstream is starting: items that it listed before (or that its
+    /// predecessor listed) may be called before it is connected.
+    pub(super) async fn acquire_usage(&self) -> Option<UsageGuard> {
+        let shared = &*self.shared;
+        let usage = match self.breaker_open_until() {
+            None => shared.on_demand.begin(),
+            Some(_) => shared.on_demand.begin_passive(),
+        };
+        // If the breaker opens only after this check, the later admission gives the reason.
+        if self.breaker_open_until().is_none() {
+            // The upstream may just be stopping.
+            self.wait_while_status(ConnectionStatus::is_asleep, STOP_TIMEOUT).await;
+        }
+        self.wait_while_status(ConnectionStatus::is_starting, shared.settings.timeouts.startup)
+            .await;
+        usage
+    }
+
+    /// Waits until the status no longer matches, at most for `at_most`.
+    async fn wait_while_status(&self, matches: fn(&ConnectionStatus) -> bool, at_most: Duration) {
+        if matches(&self.shared.status.borrow()) {
+            let mut status = self.shared.status.clone();
+            let _ = timeout(at_most, status.wait_for(|status| !matches(status))).await;
+        }
+    }
+}
+
+// === Sending ===
+
+impl Upstream {
+    /// Sends the request and waits for its response.
+    async fn send(
+        self,
+        call: Box<UpstreamRequest>,
+        input_requests: InputRequests,
+        sent: SentFlag,
+    ) -> Result<SentResponse, CallFailure> {
+        let settings = &self.shared.settings;
+        let (call, input_requests, sent) = (&*call, &input_requests, &sent);
+        let done = self.with_connection(Some(&call.caller), |connection| async move {
+            connection.call(call, input_requests, sent, settings).await
+        });
+        let (response, route) = done.await?;
+        Ok(SentResponse { response, route })
+    }
+
+    /// Runs `send` over the connection for this caller, and once more over the next connection if
+    /// the request was rejected unexecuted. The returned session choice keeps that connection in
+    /// use.
+    pub(super) async fn with_connection<T, F>(
+        &self,
+        caller: Option<&CallContext>,
+        send: impl Fn(UpstreamConnection) -> F,
+    ) -> Result<(T, SessionChoice), CallFailure>
+    where
+        F: Future<Output = Result<T, TransportError>>,
+    {
+        let route = self.route(self.connection()?, caller).await?;
+        let failure = match send(route.connection()).await {
+            Ok(done) => return Ok((done, route)),
+            Err(failure) => failure,
+        };
+        self.report_fault(&route, &failure);
+        let transport = route.connection().about().transport;
+        if !matches!(failure, TransportError::SessionLost(_)) {
+            return Err(CallFailure::of(failure, transport));
+        }
+        let main = match &route {
+            SessionChoice::Main(connection) => {
+                self.connection_after(connection.about().epoch).await?
+            }
+            SessionChoice::Additional(_) => self.connection()?,
+        };
+        let route = self.route(main, caller).await?;
+        match send(route.connection()).await {
+            Ok(done) => Ok((done, route)),
+            Err(failure) => {
+                self.report_fault(&route, &failure);
+                Err(CallFailure::of(failure, transport))
+            }
+        }
+    }
+
+    /// Chooses the main connection or an additional session for this caller.
+    async fn route(
+        &self,
+        main: UpstreamConnection,
+        caller: Option<&CallContext>,
+    ) -> Result<SessionChoice, Error> {
+        let (UpstreamConnection::Session(session), Some(caller)) = (&main, caller) else {
+            return Ok(SessionChoice::Main(main));
+        };
+        let lease = self.shared.session_pool.lease(session, caller).await?;
+        Ok(lease.map_or(SessionChoice::Main(main), SessionChoice::Additional))
+    }
+
+    /// Reports a fault to the owner of the connection: the supervisor or the session pool.
+    fn report_fault(&self, route: &SessionChoice, failure: &TransportError) {
+        match (route, failure) {
+            (SessionChoice::Main(connection), _) => {
+                self.report_to_supervisor(connection.about().epoch, failure)
+            }
+            (
+                SessionChoice::Additional(lease),
+                TransportError::SessionLost(_) | TransportError::NotSent(_),
+            ) => lease.invalidate(),
+            (SessionChoice::Additional(_), _) => {}
+        }
+    }
+
+    pub(super) fn connection(&self) -> Result<UpstreamConnection, Error> {
+        let connection = self.shared.connection.borrow().clone();
+        connection.ok_or_else(|| self.unavailable())
+    }
+
+    /// Waits until the connection numbered `epoch` has been replaced.
+    async fn connection_after(&self, epoch: u64) -> Result<UpstreamConnection, Error> {
+        let mut receiver = self.shared.connection.clone();
+        let next = receiver.wait_for(|connection| {
+            connection.as_ref().is_none_or(|connection| connection.about().epoch > epoch)
+        });
+        let next = next.await.ok().and_then(|connection| connection.clone());
+        next.ok_or_else(|| self.unavailable())
+    }
+
+    fn unavailable(&self) -> Error {
+        Error::Unavailable(match &*self.shared.status.borrow() {
+            ConnectionStatus::Starting => "the upstream is still starting".into(),
+            ConnectionStatus::Asleep => "the upstream is stopped because it was idle".into(),
+            ConnectionStatus::Up(_) => "the upstream is reconnecting".into(),
+            ConnectionStatus::Down { reason, .. } => reason.clone(),
+        })
+    }
+
+    fn report_to_supervisor(&self, epoch: u64, failure: &TransportError) {
+        let kind = match failure {
+            TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
+            TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
+            _ => return,
+        };
+        let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
+    }
+}
+
+/// Slot in the queue of waiting calls.
+struct QueueSlot<'a>(&'a AtomicUsize);
+
+impl<'a> QueueSlot<'a> {
+    fn begin(count: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let slot = Self(count);
+        (before < most).then_some(slot)
+    }
+}
+
+impl Drop for QueueSlot<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,46 +1,37 @@
 //! Public handle of an upstream: lists, calls and subscriptions.
 
-mod usage;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures::FutureExt;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connect::Connect;
-use super::input_requests::{InputBudget, InputRequests};
-use super::message::{SentFlag, TransportError};
+use super::input_requests::InputBudget;
 use super::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
-use super::supervisor::{FaultKind, FaultReport, ReconnectState, Supervisor};
+use super::supervisor::{FaultReport, ReconnectState, Supervisor};
 use super::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
     UpstreamSource,
 };
-use crate::mcp::call::CallOutcome;
-use crate::mcp::call::{CallContext, QuotaOwner, UpstreamRequest, UpstreamResponse};
+use crate::mcp::call::QuotaOwner;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::resource_updates::PendingResourceUpdates;
 use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
-use crate::upstream::SuspendedCall;
-use crate::upstream::call::active_call::ActiveCall;
 use crate::upstream::call::call_metrics::CallMetrics;
-use crate::upstream::health::health_state::{CallFailure, CallHealthGuard, UpstreamHealth};
-use crate::upstream::health::on_demand::{OnDemand, UsageGuard};
+use crate::upstream::health::health_state::UpstreamHealth;
+use crate::upstream::health::on_demand::OnDemand;
 use crate::upstream::input_requests::MAX_SUSPENDED;
 use crate::upstream::session::connection::UpstreamConnection;
 use crate::upstream::session::connector::Connector;
-use crate::upstream::session::session_pool::{SessionChoice, SessionPool};
+use crate::upstream::session::session_pool::SessionPool;
 use crate::upstream::supervisor::library_upstream;
 use crate::upstream::supervisor::state_publisher::StatePublisher;
-
-pub use usage::KeepAliveGuard;
 
 /// Fault reports queued for the supervisor. A report that does not fit is dropped: one about the
 /// same connection is already queued.
@@ -49,36 +40,36 @@ const MAX_FAULT_REPORTS: usize = 16;
 /// Handle to an upstream and the task that keeps it connected. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
-    settings: Arc<Settings>,
+pub(super) struct Shared {
+    pub(super) settings: Arc<Settings>,
     /// Main connection, while there is one.
-    connection: watch::Receiver<Option<UpstreamConnection>>,
+    pub(super) connection: watch::Receiver<Option<UpstreamConnection>>,
     /// Additional sessions.
-    session_pool: Arc<SessionPool>,
-    status: watch::Receiver<ConnectionStatus>,
-    changes: watch::Receiver<ListChangeCounts>,
-    fault_reports: mpsc::Sender<FaultReport>,
+    pub(super) session_pool: Arc<SessionPool>,
+    pub(super) status: watch::Receiver<ConnectionStatus>,
+    pub(super) changes: watch::Receiver<ListChangeCounts>,
+    pub(super) fault_reports: mpsc::Sender<FaultReport>,
     /// Resource and task subscriptions of clients.
-    subscriptions: Arc<SubscriptionRegistry>,
+    pub(super) subscriptions: Arc<SubscriptionRegistry>,
     /// Permits of the calls in flight.
-    permits: Arc<Semaphore>,
-    waiting: AtomicUsize,
-    health: Arc<UpstreamHealth>,
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) waiting: AtomicUsize,
+    pub(super) health: Arc<UpstreamHealth>,
     /// Memory budget of its messages.
-    budget: MemoryBudget,
+    pub(super) budget: MemoryBudget,
     /// Users of an on-demand upstream.
-    on_demand: Arc<OnDemand>,
+    pub(super) on_demand: Arc<OnDemand>,
     /// Slots of the calls that wait for client input.
-    suspended_slots: Arc<Semaphore>,
+    pub(super) suspended_slots: Arc<Semaphore>,
     /// Byte budget of their input requests.
-    input_budget: InputBudget,
+    pub(super) input_budget: InputBudget,
     /// Tracker of the tasks in which suspended calls run.
-    tracker: TaskTracker,
-    stop: CancellationToken,
-    calls: CallMetrics,
+    pub(super) tracker: TaskTracker,
+    pub(super) stop: CancellationToken,
+    pub(super) calls: CallMetrics,
 }
 
 /// The last handle is gone and no call is in flight: the supervisor stops.
@@ -289,58 +280,6 @@ impl Upstream {
         }
     }
 
-    /// Sends a call once. Dropping the future cancels the call.
-    pub async fn call(
-        &self,
-        call: Box<UpstreamRequest>,
-    ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        let counting = self.shared.calls.begin(call.method);
-        let outcome = self.execute(call).await;
-        counting.end(&outcome);
-        outcome
-    }
-
-    async fn execute(
-        &self,
-        call: Box<UpstreamRequest>,
-    ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        let mut call_health = CallHealthGuard::new(&self.shared.health);
-        let (usage, permit) = match self.acquire_call_slot(&mut call_health).await {
-            Ok(admitted) => admitted,
-            Err(error) => {
-                let failed = CallFailure::from(error);
-                call_health.failed(&failed);
-                return Err(failed.error);
-            }
-        };
-        let began = Instant::now();
-        let notifications = call.caller.notifications.clone();
-        let input_requests = InputRequests::new(&call.caller, self.shared.input_budget.clone());
-        let sent = SentFlag::default();
-        let work = self.clone().send(call, input_requests.clone(), sent.clone()).boxed();
-        let shared = &self.shared;
-        let (timeouts, permits) = (shared.settings.timeouts, Arc::clone(&shared.permits));
-        let active = Box::new(ActiveCall {
-            work,
-            is_detached: false,
-            tracker: shared.tracker.clone(),
-            stop: shared.stop.clone(),
-            done: None,
-            call_health,
-            input_requests,
-            sent,
-            notifications,
-            timeouts,
-            began,
-            idle_since: began,
-            usage,
-            permits,
-            permit: Some(permit),
-            suspended_slots: Arc::clone(&shared.suspended_slots),
-        });
-        active.drive().await
-    }
-
     /// Subscribes a client to a resource until the returned subscription is dropped; until then its
     /// updates are marked in `dirty`. Waits for the server's acceptance if the URI is not
     /// subscribed yet.
@@ -382,117 +321,5 @@ impl Upstream {
             .task_registry()
             .join(own, Subscriber::Task(task), owner, usage)
             .await
-    }
-
-    async fn send(
-        self,
-        call: Box<UpstreamRequest>,
-        input_requests: InputRequests,
-        sent: SentFlag,
-    ) -> Result<UpstreamResponse, CallFailure> {
-        let settings = &self.shared.settings;
-        let (call, input_requests, sent) = (&*call, &input_requests, &sent);
-        let done = self.with_connection(Some(&call.caller), |connection| async move {
-            connection.call(call, input_requests, sent, settings).await
-        });
-        let (reply, route) = done.await?;
-        Ok(route.hold_until_body_ends(self.clone(), reply))
-    }
-
-    /// Runs `send` over the connection for this caller, and once more over the next connection if
-    /// the request was rejected unexecuted. The returned session choice keeps that connection in
-    /// use.
-    async fn with_connection<T, F>(
-        &self,
-        caller: Option<&CallContext>,
-        send: impl Fn(UpstreamConnection) -> F,
-    ) -> Result<(T, SessionChoice), CallFailure>
-    where
-        F: Future<Output = Result<T, TransportError>>,
-    {
-        let route = self.route(self.connection()?, caller).await?;
-        let failure = match send(route.connection()).await {
-            Ok(done) => return Ok((done, route)),
-            Err(failure) => failure,
-        };
-        self.report_fault(&route, &failure);
-        let transport = route.connection().about().transport;
-        if !matches!(failure, TransportError::SessionLost(_)) {
-            return Err(CallFailure::of(failure, transport));
-        }
-        let main = match &route {
-            SessionChoice::Main(connection) => {
-                self.connection_after(connection.about().epoch).await?
-            }
-            SessionChoice::Additional(_) => self.connection()?,
-        };
-        let route = self.route(main, caller).await?;
-        match send(route.connection()).await {
-            Ok(done) => Ok((done, route)),
-            Err(failure) => {
-                self.report_fault(&route, &failure);
-                Err(CallFailure::of(failure, transport))
-            }
-        }
-    }
-
-    /// Chooses the main connection or an additional session for this caller.
-    async fn route(
-        &self,
-        main: UpstreamConnection,
-        caller: Option<&CallContext>,
-    ) -> Result<SessionChoice, Error> {
-        let (UpstreamConnection::Session(session), Some(caller)) = (&main, caller) else {
-            return Ok(SessionChoice::Main(main));
-        };
-        let lease = self.shared.session_pool.lease(session, caller).await?;
-        Ok(lease.map_or(SessionChoice::Main(main), SessionChoice::Additional))
-    }
-
-    /// Reports a fault to the owner of the connection: the supervisor or the session pool.
-    fn report_fault(&self, route: &SessionChoice, failure: &TransportError) {
-        match (route, failure) {
-            (SessionChoice::Main(connection), _) => {
-                self.report_to_supervisor(connection.about().epoch, failure)
-            }
-            (
-                SessionChoice::Additional(lease),
-                TransportError::SessionLost(_) | TransportError::NotSent(_),
-            ) => lease.invalidate(),
-            (SessionChoice::Additional(_), _) => {}
-        }
-    }
-
-    fn connection(&self) -> Result<UpstreamConnection, Error> {
-        let connection = self.shared.connection.borrow().clone();
-        connection.ok_or_else(|| self.unavailable())
-    }
-
-    /// Waits until the connection numbered `epoch` has been replaced.
-    async fn connection_after(&self, epoch: u64) -> Result<UpstreamConnection, Error> {
-        let mut receiver = self.shared.connection.clone();
-        let next = receiver.wait_for(|connection| {
-            connection.as_ref().is_none_or(|connection| connection.about().epoch > epoch)
-        });
-        let next = next.await.ok().and_then(|connection| connection.clone());
-        next.ok_or_else(|| self.unavailable())
-    }
-
-    fn unavailable(&self) -> Error {
-        Error::Unavailable(match &*self.shared.status.borrow() {
-            ConnectionStatus::Starting => "the upstream is still starting".into(),
-            ConnectionStatus::Asleep => "the upstream is stopped because it was idle".into(),
-            ConnectionStatus::Up(_) => "the upstream is reconnecting".into(),
-            ConnectionStatus::Down { reason, .. } => reason.clone(),
-        })
-    }
-
-    fn report_to_supervisor(&self, epoch: u64, failure: &TransportError) {
-        let kind = match failure {
-            TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
-            TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
-            _ => return,
-        };
-        let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
     }
 }

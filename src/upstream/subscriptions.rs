@@ -72,7 +72,7 @@ impl Drop for Subscription {
 
 /// Desired subscriptions of an upstream and their clients.
 #[derive(Debug)]
-pub(super) struct SubscriptionRegistry {
+pub(crate) struct SubscriptionRegistry {
     name: UpstreamName,
     table: Mutex<RegistryTable>,
     /// Counts changes of the desired subscriptions.

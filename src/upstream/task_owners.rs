@@ -21,7 +21,7 @@ const MAX_OWN: usize = 256;
 
 /// Client request whose response names a task of that client.
 #[derive(Debug, Clone)]
-pub(super) struct TaskClaim {
+pub(crate) struct TaskClaim {
     /// Client that sent the request.
     pub(super) owner: TaskOwner,
     /// Upstream's id of the task that the request is about; `None` if the request creates one.

@@ -9,21 +9,25 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 
+use super::CallSlot;
 use crate::fairness::promptly;
-use crate::mcp::call::{CallContext, CallOutcome, Payload, ResponseOutcome, UpstreamResponse};
+use crate::mcp::call::{
+    CallContext, CallOutcome, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse,
+};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::input_request::{InputRequest, InputResponse};
 use crate::timestamp;
-use crate::upstream::call::body_stream::StreamedBody;
-use crate::upstream::health::health_state::{CallFailure, CallHealthGuard};
+use crate::upstream::call::body_stream::{BodyInUse, StreamedBody};
+use crate::upstream::handle::Upstream;
+use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
 use crate::upstream::health::on_demand::UsageGuard;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::SentFlag;
+use crate::upstream::session::session_pool::SessionChoice;
 use crate::upstream::{Error, Timeouts};
 
 // === SuspendedCall ===
@@ -93,35 +97,76 @@ impl fmt::Debug for SuspendedCall {
 
 // === ActiveCall ===
 
+/// Response with the connection that it came over, which stays in use until its body has ended.
+pub(crate) struct SentResponse {
+    pub(crate) response: UpstreamResponse,
+    pub(crate) route: SessionChoice,
+}
+
 /// A call in flight. Boxed, since it moves between owners.
 pub(crate) struct ActiveCall {
-    pub(crate) work: BoxFuture<'static, Result<UpstreamResponse, CallFailure>>,
+    upstream: Upstream,
+    work: BoxFuture<'static, Result<SentResponse, CallFailure>>,
     /// Whether the work runs in a separate task.
-    pub(crate) is_detached: bool,
-    pub(crate) tracker: TaskTracker,
-    /// Fires when the upstream is stopped.
-    pub(crate) stop: CancellationToken,
+    is_detached: bool,
     /// Result of the work, if it ended while the call was suspended.
-    pub(crate) done: Option<Result<UpstreamResponse, CallFailure>>,
-    pub(crate) call_health: CallHealthGuard,
-    pub(crate) input_requests: InputRequests,
+    done: Option<Result<SentResponse, CallFailure>>,
+    /// Takes what the call shows about the server's health; `None` once that is recorded.
+    breaker: Option<BreakerGuard>,
+    input_requests: InputRequests,
     /// Whether any request of the call has been written.
-    pub(crate) sent: SentFlag,
-    pub(crate) notifications: NotificationSink,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) began: Instant,
+    sent: SentFlag,
+    notifications: NotificationSink,
+    began: Instant,
     /// Start of the idle time, moved on by the time that the call was suspended.
-    pub(crate) idle_since: Instant,
+    idle_since: Instant,
     /// Keeps an on-demand upstream from being stopped.
-    pub(crate) usage: Option<UsageGuard>,
-    pub(crate) permits: Arc<Semaphore>,
+    usage: Option<UsageGuard>,
     /// `None` while the call is suspended.
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
-    /// Slots of the suspended calls.
-    pub(crate) suspended_slots: Arc<Semaphore>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl ActiveCall {
+    /// Creates a call that is sent as soon as it is driven.
+    pub(crate) fn begin(
+        upstream: &Upstream,
+        slot: CallSlot,
+        call: Box<UpstreamRequest>,
+    ) -> Box<Self> {
+        let CallSlot { usage, breaker, permit } = slot;
+        let began = Instant::now();
+        let notifications = call.caller.notifications.clone();
+        let budget = upstream.shared.input_budget.clone();
+        let input_requests = InputRequests::new(&call.caller, budget);
+        let sent = SentFlag::default();
+        let work = upstream.clone().send(call, input_requests.clone(), sent.clone()).boxed();
+        Box::new(Self {
+            upstream: upstream.clone(),
+            work,
+            is_detached: false,
+            done: None,
+            breaker: Some(breaker),
+            input_requests,
+            sent,
+            notifications,
+            began,
+            idle_since: began,
+            usage,
+            permit: Some(permit),
+        })
+    }
+
+    fn timeouts(&self) -> &Timeouts {
+        &self.upstream.shared.settings.timeouts
+    }
+
+    /// Records that the server works.
+    fn record_response(&mut self) {
+        if let Some(breaker) = self.breaker.take() {
+            breaker.responded();
+        }
+    }
+
     /// Drives the call until it has a response or requests input.
     pub(crate) async fn drive(mut self: Box<Self>) -> Result<CallOutcome<SuspendedCall>, Error> {
         if let Some(done) = self.done.take() {
@@ -146,7 +191,7 @@ impl ActiveCall {
             }
             // Input requests that arrive within a short time are sent to the client together.
             if self.input_requests.arrive_individually() {
-                let gathered = (Instant::now() + self.timeouts.gather).min(self.hard_deadline());
+                let gathered = (Instant::now() + self.timeouts().gather).min(self.hard_deadline());
                 tokio::select! {
                     biased;
                     done = &mut self.work => return self.finish(done),
@@ -161,7 +206,7 @@ impl ActiveCall {
             if input_requests.is_empty() {
                 continue;
             }
-            match Arc::clone(&self.suspended_slots).try_acquire_owned() {
+            match Arc::clone(&self.upstream.shared.suspended_slots).try_acquire_owned() {
                 Ok(slot) => {
                     return Ok(CallOutcome::InputRequired(self.suspend(input_requests, slot)));
                 }
@@ -178,7 +223,7 @@ impl ActiveCall {
         slot: OwnedSemaphorePermit,
     ) -> SuspendedCall {
         self.permit = None;
-        self.call_health.responded();
+        self.record_response();
         if !self.is_detached {
             self.detach();
         }
@@ -191,7 +236,8 @@ impl ActiveCall {
     fn detach(&mut self) {
         self.is_detached = true;
         let work = std::mem::replace(&mut self.work, std::future::pending().boxed());
-        let (began, end, stop) = (self.began, self.hard_deadline(), self.stop.clone());
+        let (began, end, stop) =
+            (self.began, self.hard_deadline(), self.upstream.shared.stop.clone());
         let stopped_error =
             || Err(CallFailure::from(Error::ConnectionLost("the upstream was stopped".into())));
         let input_requests = self.input_requests.clone();
@@ -208,7 +254,7 @@ impl ActiveCall {
                 }
             }
         };
-        let task = AbortOnDropHandle::new(self.tracker.spawn(limited));
+        let task = AbortOnDropHandle::new(self.upstream.shared.tracker.spawn(limited));
         self.work = task.map(move |done| done.unwrap_or_else(|_| stopped_error())).boxed();
     }
 
@@ -231,14 +277,17 @@ impl ActiveCall {
         // A call that has begun waits until its hard deadline, unlike a new call, which is rejected
         // after a short wait.
         if self.done.is_none() {
-            let permit =
-                timeout_at(self.hard_deadline(), Arc::clone(&self.permits).acquire_owned()).await;
+            let permit = timeout_at(
+                self.hard_deadline(),
+                Arc::clone(&self.upstream.shared.permits).acquire_owned(),
+            )
+            .await;
             let late = || Error::TimedOut(self.began.elapsed());
             self.permit = Some(permit.map_err(|_| late())?.map_err(|_| late())?);
         }
         // A response counts as progress where progress resets the idle time; elsewhere the idle
         // time only stood still.
-        self.idle_since = match self.timeouts.reset_on_progress {
+        self.idle_since = match self.timeouts().reset_on_progress {
             true => Instant::now(),
             false => self.idle_since + since.elapsed(),
         };
@@ -247,11 +296,11 @@ impl ActiveCall {
 
     /// Time at which the call is timed out.
     fn deadline(&self) -> Instant {
-        let last_progress = match self.timeouts.reset_on_progress {
+        let last_progress = match self.timeouts().reset_on_progress {
             true => self.notifications.last_progress_at().max(self.idle_since),
             false => self.idle_since,
         };
-        (last_progress + self.timeouts.call).min(self.hard_deadline())
+        (last_progress + self.timeouts().call).min(self.hard_deadline())
     }
 
     fn timeout_error(&self) -> Error {
@@ -269,13 +318,15 @@ impl ActiveCall {
     /// resources that a suspended call uses at the upstream (a request, often a thread) have to be
     /// bounded by a limit that no client can stretch.
     fn hard_deadline(&self) -> Instant {
-        self.began + self.timeouts.call_max
+        self.began + self.timeouts().call_max
     }
 
     /// Ends the call without a response. The failed request may have been a later one of a call
     /// whose earlier requests were executed: then the call is not reported as unexecuted.
     fn fail(self: Box<Self>, failed: CallFailure) -> Result<CallOutcome<SuspendedCall>, Error> {
-        self.call_health.failed(&failed);
+        if let Some(breaker) = self.breaker {
+            breaker.failed(&failed);
+        }
         Err(match failed.error {
             Error::Unavailable(reason) if self.sent.is_any_sent() => Error::ConnectionLost(reason),
             error => error,
@@ -284,9 +335,9 @@ impl ActiveCall {
 
     fn finish(
         mut self: Box<Self>,
-        done: Result<UpstreamResponse, CallFailure>,
+        done: Result<SentResponse, CallFailure>,
     ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        let mut response = match done {
+        let SentResponse { mut response, route } = match done {
             Ok(response) => response,
             Err(failed) => {
                 // The rejected input request came before the failure and is the cause to report.
@@ -297,18 +348,22 @@ impl ActiveCall {
                 return self.fail(missing.unwrap_or(failed));
             }
         };
-        if let ResponseOutcome::Result(Payload::Streaming(pieces)) = response.outcome {
+        self.record_response();
+        if let ResponseOutcome::Result(Payload::Streaming(chunks)) = response.outcome {
             let body = StreamedBody {
                 permit: self.permit.take(),
-                usage: self.usage.take(),
-                idle_timeout: self.timeouts.call,
+                in_use: Some(BodyInUse {
+                    _usage: self.usage.take(),
+                    _route: route,
+                    _upstream: self.upstream.clone(),
+                }),
+                idle_timeout: self.timeouts().call,
                 hard_deadline: self.hard_deadline(),
-                stop: self.stop.clone(),
+                stop: self.upstream.shared.stop.clone(),
             };
-            let pieces = body.wrap(pieces, &self.tracker);
-            response.outcome = ResponseOutcome::Result(Payload::Streaming(pieces));
+            let chunks = body.wrap(chunks, &self.upstream.shared.tracker);
+            response.outcome = ResponseOutcome::Result(Payload::Streaming(chunks));
         }
-        self.call_health.responded();
         Ok(CallOutcome::Response(response))
     }
 }

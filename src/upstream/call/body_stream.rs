@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::mcp::call::PayloadBroken;
+use crate::upstream::handle::Upstream;
 use crate::upstream::health::on_demand::UsageGuard;
+use crate::upstream::session::session_pool::SessionChoice;
 
 /// Time that a reader may keep a permit waiting: as long as a client connection may accept no data
 /// at all. A reader with 2 Mbit/s has read 8 MiB by then.
@@ -31,8 +33,8 @@ pub(crate) type BodyChunks = BoxStream<'static, Result<Bytes, PayloadBroken>>;
 pub(crate) struct StreamedBody {
     /// Concurrency permit of the call.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
-    /// Keeps an on-demand upstream from being stopped.
-    pub(crate) usage: Option<UsageGuard>,
+    /// Kept until the body has been read; `None` in tests.
+    pub(crate) in_use: Option<BodyInUse>,
     /// Maximum silence of the upstream.
     pub(crate) idle_timeout: Duration,
     /// Time at which the call ends in any case.
@@ -41,11 +43,21 @@ pub(crate) struct StreamedBody {
     pub(crate) stop: CancellationToken,
 }
 
+/// Resources that a body needs while it arrives.
+pub(crate) struct BodyInUse {
+    /// Keeps an on-demand upstream from being stopped.
+    pub(crate) _usage: Option<UsageGuard>,
+    /// The connection, or the session of the pool, that it arrives over.
+    pub(crate) _route: SessionChoice,
+    /// Keeps the upstream running, even if a reload has removed it.
+    pub(crate) _upstream: Upstream,
+}
+
 impl StreamedBody {
     /// Wraps the body with its limits. A task watches it until it has been read.
     pub(crate) fn wrap(self, chunks: BodyChunks, tasks: &TaskTracker) -> BodyChunks {
-        let Self { permit, usage, idle_timeout, hard_deadline, stop } = self;
-        let waiting = WaitingBody { chunks, _usage: usage, since: Instant::now() };
+        let Self { permit, in_use, idle_timeout, hard_deadline, stop } = self;
+        let waiting = WaitingBody { chunks, _in_use: in_use, since: Instant::now() };
         let slot = BodySlot { waiting: Some(waiting), permit, waited: Duration::ZERO };
         let slot = Arc::new(Mutex::new(slot));
         let watch_task = watch(Arc::clone(&slot), hard_deadline);
@@ -57,7 +69,7 @@ impl StreamedBody {
         let late = || Some((Err(PayloadBroken("the call took too long".into())), None));
         stream::unfold(state, move |state| async move {
             let reader = state?;
-            let Some(WaitingBody { mut chunks, _usage, .. }) = reader.slot.lock().take() else {
+            let Some(WaitingBody { mut chunks, _in_use, .. }) = reader.slot.lock().take() else {
                 return late();
             };
             if hard_deadline <= Instant::now() {
@@ -68,7 +80,7 @@ impl StreamedBody {
                 Ok(None) => None,
                 Ok(Some(Ok(piece))) => {
                     let since = Instant::now();
-                    reader.slot.lock().waiting = Some(WaitingBody { chunks, _usage, since });
+                    reader.slot.lock().waiting = Some(WaitingBody { chunks, _in_use, since });
                     Some((Ok(piece), Some(reader)))
                 }
                 Ok(Some(Err(broken))) => Some((Err(broken), None)),
@@ -104,7 +116,7 @@ impl Drop for BodyReader {
 
 struct WaitingBody {
     chunks: BodyChunks,
-    _usage: Option<UsageGuard>,
+    _in_use: Option<BodyInUse>,
     since: Instant,
 }
 
@@ -171,7 +183,7 @@ mod tests {
         });
         let hard_deadline = Instant::now() + CALL_MAX;
         let stop = CancellationToken::new();
-        let body = StreamedBody { permit, usage: None, idle_timeout: CALL, hard_deadline, stop };
+        let body = StreamedBody { permit, in_use: None, idle_timeout: CALL, hard_deadline, stop };
         (body.wrap(chunks.boxed(), &tasks), permits, tasks)
     }
 
@@ -231,7 +243,7 @@ mod tests {
         let hard_deadline = Instant::now() + CALL_MAX;
         let (permit, stopped) = (None, stop.clone());
         let body =
-            StreamedBody { permit, usage: None, idle_timeout: CALL, hard_deadline, stop: stopped };
+            StreamedBody { permit, in_use: None, idle_timeout: CALL, hard_deadline, stop: stopped };
         let mut chunks = body.wrap(stream::repeat(Ok(Bytes::from_static(b"x"))).boxed(), &tasks);
         assert!(chunks.next().await.expect("a piece").is_ok());
         let begin = Instant::now();
@@ -259,7 +271,7 @@ mod tests {
         let hard_deadline = Instant::now() + CALL_MAX;
         let stop = CancellationToken::new();
         let body =
-            StreamedBody { permit: None, usage: None, idle_timeout: CALL, hard_deadline, stop };
+            StreamedBody { permit: None, in_use: None, idle_timeout: CALL, hard_deadline, stop };
         let mut chunks = body.wrap(chunks.boxed(), &tasks);
         assert!(chunks.next().await.expect("a piece").is_ok());
         pass(599).await;

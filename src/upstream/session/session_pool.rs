@@ -17,14 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::promptly;
-use crate::mcp::call::{CallContext, Payload, QuotaOwner, ResponseOutcome, UpstreamResponse};
+use crate::mcp::call::{CallContext, QuotaOwner};
 use crate::mcp::revision::Era;
 use crate::upstream::health::keyed_backoff::KeyedBackoff;
 use crate::upstream::session::connection::{McpSession, UpstreamConnection};
@@ -437,33 +436,6 @@ impl SessionChoice {
         match self {
             Self::Main(connection) => connection.clone(),
             Self::Additional(lease) => UpstreamConnection::Session(Arc::clone(&lease.connection)),
-        }
-    }
-
-    /// Returns the response. The connection, and with it the upstream, stays in use until the body
-    /// has ended.
-    pub(crate) fn hold_until_body_ends(
-        self,
-        upstream: impl Send + 'static,
-        reply: UpstreamResponse,
-    ) -> UpstreamResponse {
-        let UpstreamResponse {
-            era,
-            scope,
-            outcome: ResponseOutcome::Result(Payload::Streaming(pieces)),
-        } = reply
-        else {
-            return reply;
-        };
-        let in_use = (self, upstream);
-        let pieces = pieces.map(move |piece| {
-            let _in_use = &in_use;
-            piece
-        });
-        UpstreamResponse {
-            era,
-            scope,
-            outcome: ResponseOutcome::Result(Payload::Streaming(pieces.boxed())),
         }
     }
 }
