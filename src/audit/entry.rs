@@ -11,6 +11,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use strum::IntoStaticStr;
+
 use super::TransportKind;
 use super::chain::Chain;
 use crate::hex::{hex, push_hex};
@@ -76,7 +78,8 @@ pub(super) enum Phase {
 }
 
 /// Decision about the item that a request names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum AuditDecision {
     /// The client may use it.
     Allowed,
@@ -87,7 +90,8 @@ pub enum AuditDecision {
 }
 
 /// Outcome of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum AuditOutcome {
     /// A result.
     Ok,
@@ -174,27 +178,6 @@ impl RequestDetails {
             bytes_in: None,
             trace: None,
             arguments: None,
-        }
-    }
-}
-
-impl AuditDecision {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl AuditOutcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Error => "error",
-            Self::Refused => "refused",
-            Self::Cancelled => "cancelled",
         }
     }
 }
@@ -292,7 +275,7 @@ impl RequestDetails {
         out.text("item", self.item.as_deref());
         out.text("name", self.name.as_deref());
         if let Some(decision) = self.decision {
-            out.word("decision", decision.as_str());
+            out.word("decision", decision.into());
         }
         out.text("rule", self.rule.as_deref());
         if self.flags > 0 {
@@ -306,7 +289,7 @@ impl RequestDetails {
             out.number("bytes_in", bytes);
         }
         if let Some(EventCompletion { outcome, code, status, bytes_out }) = self.completion {
-            out.word("outcome", outcome.as_str());
+            out.word("outcome", outcome.into());
             if let Some(code) = code {
                 out.number("code", code);
             }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 
 use super::ClientContext;
@@ -39,7 +40,8 @@ pub struct GatewayMetrics {
 }
 
 /// Reason for a rejection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum RefusalReason {
     /// The `Host` or `Origin` of the request is not trusted.
     Host,
@@ -63,31 +65,12 @@ pub enum RefusalReason {
 
 impl RefusalReason {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
-        Self::Host,
-        Self::Auth,
-        Self::Limit,
-        Self::Denied,
-        Self::Unknown,
-        Self::Guard,
-        Self::Overload,
-        Self::Audit,
-        Self::Stopping,
-    ];
+    pub const ALL: [Self; Self::VARIANTS.len()] =
+        *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// Label of the reason in metrics.
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Auth => "auth",
-            Self::Limit => "limit",
-            Self::Denied => "denied",
-            Self::Unknown => "unknown",
-            Self::Guard => "guard",
-            Self::Overload => "overload",
-            Self::Audit => "audit",
-            Self::Stopping => "stopping",
-        }
+        self.into()
     }
 }
 

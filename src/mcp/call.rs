@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use hyper::HeaderMap;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 use tokio_util::sync::CancellationToken;
 
 use crate::json::{self, Object, ParseError};
@@ -23,51 +24,42 @@ use crate::mcp::task::{TaskScope, TaskStatusQueue};
 use crate::memory_budget::{BudgetExhausted, BufferError, BufferLimit, GrowingReservation};
 
 /// Method that is forwarded to the upstream that owns an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantArray)]
 pub enum Method {
     /// `prompts/get`
+    #[strum(serialize = "prompts/get")]
     GetPrompt,
     /// `tools/call`
+    #[strum(serialize = "tools/call")]
     CallTool,
     /// `resources/read`
+    #[strum(serialize = "resources/read")]
     ReadResource,
     /// `completion/complete`, about a prompt or a template
+    #[strum(serialize = "completion/complete")]
     Complete,
     /// `tasks/get`: the status of a task
+    #[strum(serialize = "tasks/get")]
     GetTask,
     /// `tasks/result`, which waits for the end of a task; legacy era only
+    #[strum(serialize = "tasks/result")]
     TaskResult,
     /// `tasks/update`: input responses for a task; modern era only
+    #[strum(serialize = "tasks/update")]
     UpdateTask,
     /// `tasks/cancel`
+    #[strum(serialize = "tasks/cancel")]
     CancelTask,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Self; 8] = [
-        Self::GetPrompt,
-        Self::CallTool,
-        Self::ReadResource,
-        Self::Complete,
-        Self::GetTask,
-        Self::TaskResult,
-        Self::UpdateTask,
-        Self::CancelTask,
-    ];
+    pub const ALL: [Self; Self::VARIANTS.len()] =
+        *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// The method's name in the protocol.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::GetPrompt => "prompts/get",
-            Self::CallTool => "tools/call",
-            Self::ReadResource => "resources/read",
-            Self::Complete => "completion/complete",
-            Self::GetTask => "tasks/get",
-            Self::TaskResult => "tasks/result",
-            Self::UpdateTask => "tasks/update",
-            Self::CancelTask => "tasks/cancel",
-        }
+        self.into()
     }
 
     /// The method by which an item of this kind is used; templates are used by reading resources.
@@ -81,7 +73,7 @@ impl Method {
 
     /// The method with this name.
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|method| method.as_str() == name)
+        name.parse().ok()
     }
 
     /// The member of `params` that a modern HTTP request repeats in its `Mcp-Name` header.

@@ -7,6 +7,8 @@
 //!
 //! Invariant: [`ClientFeatures::missing_for`] is the only check of declared client capabilities.
 
+use strum::{EnumString, IntoStaticStr};
+
 use crate::json::Object;
 use crate::jsonrpc;
 use crate::mcp::revision::Revision;
@@ -25,13 +27,16 @@ pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
 pub const ELICITATION_ID: &str = "elicitationId";
 
 /// Kind of an input request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr)]
 pub enum InputKind {
     /// `sampling/createMessage`: text from its model.
+    #[strum(serialize = "sampling/createMessage")]
     Sampling,
     /// `elicitation/create`: input from its user.
+    #[strum(serialize = "elicitation/create")]
     Elicitation,
     /// `roots/list`: the folders that it works in.
+    #[strum(serialize = "roots/list")]
     Roots,
 }
 
@@ -41,16 +46,12 @@ impl InputKind {
 
     /// The method's name in the protocol.
     pub fn method(self) -> &'static str {
-        match self {
-            Self::Sampling => "sampling/createMessage",
-            Self::Elicitation => "elicitation/create",
-            Self::Roots => "roots/list",
-        }
+        self.into()
     }
 
     /// The kind with this method.
     pub fn of_method(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.method() == name)
+        name.parse().ok()
     }
 }
 

@@ -4,8 +4,11 @@
 
 use std::fmt;
 
+use strum::IntoStaticStr;
+
 /// Kind of an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     /// A prompt, by name.
     Prompt,
@@ -18,7 +21,8 @@ pub enum Kind {
 }
 
 /// Topic of a `list_changed` notification. Templates belong to the topic of resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum ListTopic {
     /// `notifications/prompts/list_changed`
     Prompts,
@@ -43,6 +47,11 @@ pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
 impl Kind {
     /// All kinds, in the order in which they are listed.
     pub const ALL: [Self; 4] = [Self::Prompt, Self::Tool, Self::Resource, Self::Template];
+
+    /// The name of the kind in JSON.
+    pub fn json_name(self) -> &'static str {
+        self.into()
+    }
 
     /// The method that lists this kind.
     pub fn list_method(self) -> &'static str {
@@ -118,11 +127,7 @@ impl ListTopic {
 
     /// The capability by which a server declares the topic.
     pub fn capability(self) -> &'static str {
-        match self {
-            Self::Prompts => "prompts",
-            Self::Tools => "tools",
-            Self::Resources => "resources",
-        }
+        self.into()
     }
 
     /// The member of a listen request's filter that opts in to the topic.
@@ -140,25 +145,11 @@ impl ListTopic {
     }
 }
 
-impl Kind {
-    /// The name of the kind in JSON.
-    pub fn json_name(self) -> &'static str {
-        match self {
-            Self::Prompt => "prompt",
-            Self::Tool => "tool",
-            Self::Resource => "resource",
-            Self::Template => "template",
-        }
-    }
-}
-
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Prompt => "prompt",
-            Self::Tool => "tool",
-            Self::Resource => "resource",
             Self::Template => "resource template",
+            Self::Prompt | Self::Tool | Self::Resource => self.json_name(),
         })
     }
 }

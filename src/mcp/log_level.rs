@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use strum::{IntoStaticStr, VariantArray};
 use tokio::sync::watch;
 
 use crate::json;
 
 /// Severity of a message, the least severe first (RFC 5424).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum LogLevel {
     /// Detailed debugging information.
     Debug,
@@ -33,16 +35,8 @@ pub enum LogLevel {
 
 impl LogLevel {
     /// All levels, the least severe first.
-    pub const ALL: [Self; 8] = [
-        Self::Debug,
-        Self::Info,
-        Self::Notice,
-        Self::Warning,
-        Self::Error,
-        Self::Critical,
-        Self::Alert,
-        Self::Emergency,
-    ];
+    pub const ALL: [Self; Self::VARIANTS.len()] =
+        *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// Level for clients that have not set one. The specification leaves it to the server; this is
     /// the usual default of loggers, and it keeps debug messages of one client from the others.
@@ -50,16 +44,7 @@ impl LogLevel {
 
     /// The name in the protocol.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Notice => "notice",
-            Self::Warning => "warning",
-            Self::Error => "error",
-            Self::Critical => "critical",
-            Self::Alert => "alert",
-            Self::Emergency => "emergency",
-        }
+        self.into()
     }
 
     /// Index in [`LogLevel::ALL`].

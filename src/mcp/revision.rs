@@ -3,23 +3,31 @@
 use std::fmt;
 use std::str::FromStr;
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// A published revision of the protocol. Ordered by date.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
 pub enum Revision {
     /// 2024-11-05: the first; HTTP as a pair of endpoints.
+    #[strum(serialize = "2024-11-05")]
     V2024_11_05,
     /// 2025-03-26: Streamable HTTP, batches.
+    #[strum(serialize = "2025-03-26")]
     V2025_03_26,
     /// 2025-06-18: no batches, elicitation, the version header.
+    #[strum(serialize = "2025-06-18")]
     V2025_06_18,
     /// 2025-11-25: the last with a handshake.
+    #[strum(serialize = "2025-11-25")]
     V2025_11_25,
     /// 2026-07-28: stateless.
+    #[strum(serialize = "2026-07-28")]
     V2026_07_28,
 }
 
 /// Generation of the protocol: with a handshake and a session, or stateless.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Era {
     /// 2024-11-05 to 2025-11-25: `initialize`, sessions, requests from the server.
     Legacy,
@@ -29,13 +37,8 @@ pub enum Era {
 
 impl Revision {
     /// All revisions, oldest first.
-    pub const ALL: [Self; 5] = [
-        Self::V2024_11_05,
-        Self::V2025_03_26,
-        Self::V2025_06_18,
-        Self::V2025_11_25,
-        Self::V2026_07_28,
-    ];
+    pub const ALL: [Self; Self::VARIANTS.len()] =
+        *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// The newest revision with a handshake.
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
@@ -50,13 +53,7 @@ impl Revision {
 
     /// The date that names the revision in the protocol.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V2024_11_05 => "2024-11-05",
-            Self::V2025_03_26 => "2025-03-26",
-            Self::V2025_06_18 => "2025-06-18",
-            Self::V2025_11_25 => "2025-11-25",
-            Self::V2026_07_28 => "2026-07-28",
-        }
+        self.into()
     }
 
     /// Whether the revision has batches: several messages in one array (spec 2025-03-26, base
@@ -83,15 +80,6 @@ impl FromStr for Revision {
 impl fmt::Display for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Display for Era {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Legacy => "legacy",
-            Self::Modern => "modern",
-        })
     }
 }
 

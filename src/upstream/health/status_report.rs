@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 
 use crate::mcp::kind::Kind;
@@ -50,7 +51,8 @@ impl UpstreamReport {
 }
 
 /// State of an upstream in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum State {
     /// Neither connected nor failed yet, or being started on demand.
     Starting,
@@ -59,8 +61,10 @@ pub enum State {
     /// Connected.
     Up,
     /// Connected, but the circuit breaker is open after too many failures in a row.
+    #[strum(serialize = "open")]
     BreakerOpen,
     /// The circuit breaker is half-open: the next call is the probe.
+    #[strum(serialize = "half-open")]
     BreakerHalfOpen,
     /// Not connected; retried.
     Down,
@@ -70,27 +74,12 @@ pub enum State {
 
 impl State {
     /// Each of them.
-    pub const ALL: [Self; 7] = [
-        Self::Starting,
-        Self::Asleep,
-        Self::Up,
-        Self::BreakerOpen,
-        Self::BreakerHalfOpen,
-        Self::Down,
-        Self::CrashLoop,
-    ];
+    pub const ALL: [Self; Self::VARIANTS.len()] =
+        *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// Name of the state in metrics and JSON.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Asleep => "asleep",
-            Self::Up => "up",
-            Self::BreakerOpen => "open",
-            Self::BreakerHalfOpen => "half-open",
-            Self::Down => "down",
-            Self::CrashLoop => "crash-loop",
-        }
+        self.into()
     }
 
     /// Whether a call that arrives now may be sent, if need be after an on-demand start.
@@ -127,7 +116,8 @@ pub struct UpstreamCounts {
 }
 
 /// Outcome of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum CallEnd {
     /// The server returned a result.
     Result,
@@ -138,12 +128,14 @@ pub enum CallEnd {
     /// Not sent: too many calls are in flight.
     Busy,
     /// The connection was lost.
+    #[strum(serialize = "broke")]
     ConnectionLost,
     /// The server responded with an HTTP error status.
     HttpStatus,
     /// Timed out.
     TimedOut,
     /// The response cannot be forwarded: it is too large, or violates the protocol.
+    #[strum(serialize = "unfit")]
     Unusable,
     /// Cancelled by the client.
     Cancelled,
@@ -151,17 +143,8 @@ pub enum CallEnd {
 
 impl CallEnd {
     /// Each of them.
-    pub const ALL: [Self; 9] = [
-        Self::Result,
-        Self::Error,
-        Self::Unavailable,
-        Self::Busy,
-        Self::ConnectionLost,
-        Self::HttpStatus,
-        Self::TimedOut,
-        Self::Unusable,
-        Self::Cancelled,
-    ];
+    pub const ALL: [Self; Self::VARIANTS.len()] =
+        *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// Outcome of a call that failed with this error.
     pub fn of_failure(error: &Error) -> Self {
@@ -181,16 +164,6 @@ impl CallEnd {
 
     /// Name of the outcome in metrics and JSON.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Result => "result",
-            Self::Error => "error",
-            Self::Unavailable => "unavailable",
-            Self::Busy => "busy",
-            Self::ConnectionLost => "broke",
-            Self::HttpStatus => "http-status",
-            Self::TimedOut => "timed-out",
-            Self::Unusable => "unfit",
-            Self::Cancelled => "cancelled",
-        }
+        self.into()
     }
 }
