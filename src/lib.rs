@@ -13,7 +13,8 @@
 //! | 2 | [`mcp`] the protocol, common to both eras |
 //! | 1 | [`jsonrpc`] messages, ids, pending requests |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
-//! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`jitter`], [`metrics`], [`sync`] |
+//! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
+//! | 0 | [`jitter`], [`sync`] |
 //! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
 
 #![cfg_attr(
@@ -28,6 +29,7 @@
 pub mod admin;
 pub mod app;
 pub mod audit;
+pub mod backoff;
 pub mod catalog;
 pub mod cli;
 pub mod config;

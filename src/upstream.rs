@@ -38,6 +38,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode, Uri};
 
+use crate::backoff::Backoff;
 use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::call::CallContext;
@@ -254,6 +255,13 @@ pub struct RetrySettings {
     pub max_backoff: Duration,
     /// Whether pauses are jittered, so that many upstreams do not reconnect at once.
     pub jitter: bool,
+}
+
+impl RetrySettings {
+    /// Returns the back-off at its first pause.
+    pub(crate) fn start(&self) -> Backoff {
+        Backoff::new(self.backoff, self.max_backoff).with_jitter(self.jitter)
+    }
 }
 
 impl Default for RetrySettings {

@@ -20,14 +20,14 @@ mod words;
 
 /// The top-level modules by layer, lowest first. A module may use modules of lower layers only.
 const LAYERS: [&[&str]; 8] = [
-    &["sync"],
+    &["jitter", "sync"],
     &[
+        "backoff",
         "cpu_bound",
         "fairness",
         "folder_watch",
         "hex",
         "invisible_chars",
-        "jitter",
         "json",
         "line_codec",
         "memory_budget",

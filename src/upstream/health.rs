@@ -1,7 +1,6 @@
 //! Health of one upstream: circuit breaker, back-off, crash-loop detection, on-demand start, status
 //! report.
 
-pub(crate) mod backoff;
 pub mod breaker;
 pub(crate) mod crash_loop;
 pub(crate) mod health_state;

@@ -19,7 +19,6 @@ use super::subscriptions::SubscriptionRegistry;
 use super::{Settings, Sharing, UpstreamSource};
 use crate::fairness::promptly;
 use crate::mcp::revision::Era;
-use crate::upstream::health::backoff::Backoff;
 use crate::upstream::health::crash_loop::{CRASH_LOOP_WINDOW, CrashLoopDetector};
 use crate::upstream::health::on_demand::OnDemand;
 use crate::upstream::session::connection::{McpSession, UpstreamConnection};
@@ -87,7 +86,7 @@ enum Event {
 impl Supervisor {
     /// Keeps the upstream connected. Ends only when `stop` fires, and then leaves nothing running.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut backoff = Backoff::new(&self.settings.retry);
+        let mut backoff = self.settings.retry.start();
         let mut crashes = CrashLoopDetector::default();
         let mut has_run = false;
         if self.subscriptions.is_needed() {
@@ -161,7 +160,8 @@ impl Supervisor {
                     }
                 }
             }
-            let pause = if crashes.is_loop() { backoff.longest() } else { backoff.next() };
+            let pause =
+                if crashes.is_loop() { backoff.longest_pause() } else { backoff.next_pause() };
             self.state.health.retry_scheduled(pause);
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 break;

@@ -23,9 +23,7 @@ use crate::fairness::promptly;
 use crate::gateway::Inspectors;
 use crate::gateway::lists::last_lists::{LastLists, publish, publish_info};
 use crate::gateway::lists::list_cache::{self, ListCache};
-use crate::gateway::lists::refresh_schedule::{
-    FIRST_RETRY, MAX_RETRY, PendingChange, RefreshSchedule,
-};
+use crate::gateway::lists::refresh_schedule::{MAX_RETRY, PendingChange, RefreshSchedule};
 use crate::gateway::lists::stable_list;
 use crate::gateway::startup::PendingUpstream;
 use crate::jitter;
@@ -194,7 +192,7 @@ impl<T: ListTarget> ListRefresher<T> {
                 self.processed_changes = *self.changes.borrow_and_update();
                 for schedule in &mut self.topics {
                     schedule.due = Some(Instant::now());
-                    schedule.retry = FIRST_RETRY;
+                    schedule.retries.reset();
                 }
             }
             ConnectionStatus::Down { .. } => {
@@ -338,7 +336,7 @@ impl<T: ListTarget> ListRefresher<T> {
                 Ok(refreshed) => {
                     to_cache.push(refreshed.to_cache);
                     schedule.due = refreshed.refresh_at;
-                    schedule.retry = FIRST_RETRY;
+                    schedule.retries.reset();
                     schedule.items = refreshed.items;
                     is_new |= schedule.on_refreshed(refreshed.digests);
                 }
@@ -347,9 +345,8 @@ impl<T: ListTarget> ListRefresher<T> {
                     schedule.pending_change = PendingChange::Nothing;
                     // While the circuit breaker is open, no list is requested either.
                     let open_until = self.upstream.breaker_open_until();
-                    let pause = schedule.retry.max(retry_after.min(MAX_RETRY));
+                    let pause = schedule.retries.next_pause().max(retry_after.min(MAX_RETRY));
                     schedule.due = Some(Instant::now() + pause).max(open_until);
-                    schedule.retry = (schedule.retry * 2).min(MAX_RETRY);
                 }
             }
         }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
+
 /// Minimum pause between reads; change notifications during it cause one read. One that follows a
 /// read this closely may be caused by it.
 const MIN_PAUSE: Duration = Duration::from_millis(300);
@@ -19,8 +21,8 @@ const MAX_CHANGE_PAUSE: Duration = Duration::from_secs(1);
 /// Some servers announce a change whenever they are listed; without a longer pause they would be
 /// listed in an endless loop.
 const MAX_ECHO_PAUSE: Duration = Duration::from_secs(60);
-/// Pause before the first retry of a failed list; it doubles with each failure.
-pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Pause before the first retry of a failed list.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest pause before a retry.
 pub(super) const MAX_RETRY: Duration = Duration::from_secs(60);
 
@@ -32,8 +34,8 @@ pub(super) struct RefreshSchedule {
     pub(super) last_read: Option<Instant>,
     /// End of the last read.
     last_read_end: Option<Instant>,
-    /// Pause before the next retry.
-    pub(super) retry: Duration,
+    /// Pauses before retries.
+    pub(super) retries: Backoff,
     /// Minimum pause between the start of a read and the next one for a change notification.
     pause: Duration,
     /// Whether a change notification was received during the pause.
@@ -62,7 +64,7 @@ impl RefreshSchedule {
             due: None,
             last_read: None,
             last_read_end: None,
-            retry: FIRST_RETRY,
+            retries: Backoff::new(FIRST_RETRY, MAX_RETRY),
             pause: MIN_PAUSE,
             pending_change: PendingChange::Nothing,
             digests: [None; 2],

@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 use super::key::{Algorithm, VerificationKey};
 use super::key_set::{KeyLookup, KeySet, SkippedKey};
 use super::{Fetch, Settings, TokenError, discovery};
+use crate::backoff::Backoff;
 use crate::policy::AuthError;
 
 /// Identity provider. Requests look keys up, one task fetches them.
@@ -107,7 +108,7 @@ impl Provider {
     pub(super) async fn run(self: Arc<Self>, fetch: Arc<dyn Fetch>, stop: CancellationToken) {
         let mut refresher =
             JwksRefresher { provider: &self, fetch: &*fetch, jwks_uri: None, last_problem: None };
-        let mut retry = FIRST_RETRY;
+        let mut backoff = FETCH_BACKOFF;
         loop {
             self.state.send_modify(|state| {
                 state.is_fetching = true;
@@ -120,13 +121,10 @@ impl Provider {
             });
             let pause = match done {
                 true => {
-                    retry = FIRST_RETRY;
+                    backoff.reset();
                     RENEWAL_INTERVAL
                 }
-                false => {
-                    let longer = (retry * 2).min(MAX_RETRY);
-                    std::mem::replace(&mut retry, longer)
-                }
+                false => backoff.next_pause(),
             };
             if stop.run_until_cancelled(self.pause(pause)).await.is_none() {
                 return;
@@ -308,8 +306,7 @@ pub(super) const MAX_KEY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Age up to which the discovered URL is used.
 const JWKS_URI_MAX_AGE: Duration = Duration::from_secs(60 * 60);
 /// Pauses after failed fetches.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const MAX_RETRY: Duration = Duration::from_secs(60);
+const FETCH_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Time limit per document.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a request waits for a fetch: longer than all its documents may take.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::upstream::Error;
 use crate::upstream::message::TransportError;
 
@@ -59,8 +60,8 @@ pub(crate) struct Breaker {
 #[derive(Debug)]
 struct Inner {
     at: BreakerPhase,
-    /// Next open period.
-    cool_down: Duration,
+    /// Open periods.
+    cool_down: Backoff,
     /// Last failure.
     reason: String,
     /// Time of the last state change; results of earlier requests are ignored.
@@ -106,7 +107,8 @@ pub(crate) enum BreakerState {
 
 impl Breaker {
     pub(crate) fn new(settings: Settings) -> Self {
-        let (at, cool_down) = (BreakerPhase::Closed { failures: 0 }, settings.cool_down);
+        let at = BreakerPhase::Closed { failures: 0 };
+        let cool_down = Backoff::new(settings.cool_down, settings.max_cool_down);
         let inner = Inner { at, cool_down, reason: String::new(), since: Instant::now() };
         Self {
             settings,
@@ -234,8 +236,7 @@ impl Breaker {
         if !opens {
             return None;
         }
-        let pause = inner.cool_down;
-        inner.cool_down = (inner.cool_down * 2).min(self.settings.max_cool_down);
+        let pause = inner.cool_down.next_pause();
         inner.at = BreakerPhase::Open { until: now + pause };
         inner.since = now;
         self.open_count.fetch_add(1, Ordering::Relaxed);
@@ -248,7 +249,7 @@ impl Breaker {
             inner.since = now;
         }
         inner.at = BreakerPhase::Closed { failures: 0 };
-        inner.cool_down = self.settings.cool_down;
+        inner.cool_down.reset();
         self.is_clean.store(true, Ordering::Relaxed);
     }
 }

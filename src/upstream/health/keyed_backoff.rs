@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::upstream::RetrySettings;
-use crate::upstream::health::backoff::Backoff;
 
 /// Maximum remembered keys.
 const MAX_KEYS: usize = 256;
@@ -56,13 +56,12 @@ impl<K: Eq + Hash + Clone> KeyedBackoff<K> {
             let first = first.map(|(key, _)| key.clone());
             first.map(|first| table.remove(&first));
         }
-        let new =
-            || Pause { backoff: Backoff::new(&self.retry), until: now, reason: String::new() };
+        let new = || Pause { backoff: self.retry.start(), until: now, reason: String::new() };
         let pause = table.entry(key.clone()).or_insert_with(new);
         if pause.until + RESET_AFTER <= now {
             pause.backoff.reset();
         }
-        pause.until = now + pause.backoff.next();
+        pause.until = now + pause.backoff.next_pause();
         pause.reason = reason.to_owned();
     }
 

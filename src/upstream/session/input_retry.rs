@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::backoff::Backoff;
 use crate::json::Object;
 use crate::jsonrpc;
 use crate::mcp::call::{Method, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse};
@@ -22,8 +23,7 @@ use crate::upstream::message::TransportError;
 const MAX_RETRIES: usize = 8;
 
 /// Pauses before a call is retried whose server requested nothing but the retry.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const RETRY_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Members of `params` that belong to a retry.
 pub(crate) const RETRY_MEMBERS: [&str; 2] = [INPUT_RESPONSES, REQUEST_STATE];
@@ -50,7 +50,7 @@ where
         first.params.take(member);
     }
     let mut next = first.clone();
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = RETRY_PAUSES;
     for round in 0.. {
         let response = send(next).await.map_err(|failure| match failure {
             // A call that starts anew would execute its first part once more, and ask its user
@@ -76,8 +76,7 @@ where
             next.params.set(REQUEST_STATE, state);
         }
         if needed.input_requests.is_empty() {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(backoff.next_pause()).await;
             continue;
         }
         input_requests.add_all(needed.input_requests).map_err(|rejected| match rejected {

@@ -27,7 +27,9 @@ use crate::upstream::session::input_retry::RETRY_MEMBERS;
 use crate::upstream::session::log_level::SharedLogLevel;
 use crate::upstream::task_owners::TaskClaim;
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::{Dispatcher, MIN_REOPEN_PAUSE, next_pause};
+use crate::upstream::transport::dispatcher::{
+    Dispatcher, LISTEN_STABLE_AFTER, MIN_REOPEN_PAUSE, REOPEN_BACKOFF,
+};
 
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -245,7 +247,9 @@ impl LegacyDialect {
             dispatcher.on_listen_settled();
             return None;
         };
-        let (mut pause, mut last_id, mut had_stream) = (MIN_REOPEN_PAUSE, None, false);
+        let (mut backoff, mut last_id, mut had_stream) = (REOPEN_BACKOFF, None, false);
+        // A stream that ended at once is reopened after twice the minimum.
+        backoff.next_pause();
         loop {
             let since = Instant::now();
             let mut retry = None;
@@ -281,7 +285,10 @@ impl LegacyDialect {
                 }
                 Err(failure) => tracing::debug!(?failure, "stream for list changes failed"),
             }
-            pause = next_pause(pause, since);
+            if since.elapsed() >= LISTEN_STABLE_AFTER {
+                backoff.reset();
+            }
+            let pause = backoff.next_pause();
             // spec 2025-11-25, transports: the client MUST respect `retry`. Waiting longer than
             // `retry` is allowed; a stream that ended within a second must not keep Weir busy.
             let min_pause =

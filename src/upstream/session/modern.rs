@@ -29,7 +29,7 @@ use crate::upstream::message::error_text;
 use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
 use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::{Dispatcher, MIN_REOPEN_PAUSE, next_pause};
+use crate::upstream::transport::dispatcher::{Dispatcher, LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
 
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
@@ -260,7 +260,9 @@ impl ModernDialect {
         }
         let mut params = Object::new();
         params.set("notifications", filter.to_bytes());
-        let mut pause = MIN_REOPEN_PAUSE;
+        let mut backoff = REOPEN_BACKOFF;
+        // A stream that ended at once is reopened after twice the minimum.
+        backoff.next_pause();
         loop {
             let since = Instant::now();
             let request = OutboundRequest {
@@ -284,10 +286,10 @@ impl ModernDialect {
                 Err(TransportError::SessionLost(reason)) => return Some(reason),
                 Err(failure) => tracing::debug!(?failure, "subscription to list changes failed"),
             }
-            // A stream that ended at once is reopened after twice the minimum: the first pause here
-            // has grown already.
-            pause = next_pause(pause, since);
-            tokio::time::sleep(pause).await;
+            if since.elapsed() >= LISTEN_STABLE_AFTER {
+                backoff.reset();
+            }
+            tokio::time::sleep(backoff.next_pause()).await;
         }
     }
 

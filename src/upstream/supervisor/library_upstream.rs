@@ -9,7 +9,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::mcp::kind::ListTopic;
 use crate::upstream::RetrySettings;
-use crate::upstream::health::backoff::Backoff;
 use crate::upstream::library::Library;
 use crate::upstream::session::connection::UpstreamConnection;
 use crate::upstream::session::library::LibraryConnection;
@@ -41,7 +40,7 @@ impl LibraryTask {
     }
 
     async fn open(&self) -> Library {
-        let mut backoff = Backoff::new(&self.retry);
+        let mut backoff = self.retry.start();
         loop {
             let dir = self.dir.clone();
             // Reading a folder blocks.
@@ -55,7 +54,7 @@ impl LibraryTask {
                 }
                 Err(panicked) => self.state.publish_disconnected(&panicked.to_string(), false),
             }
-            let pause = backoff.next();
+            let pause = backoff.next_pause();
             self.state.health.retry_scheduled(pause);
             tokio::time::sleep(pause).await;
             self.state.health.retry_started();

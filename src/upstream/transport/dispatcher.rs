@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::json::{self, Object};
 use crate::jsonrpc::pending::{PendingRequests, PendingResponse};
 use crate::jsonrpc::{self, Id, InvalidMessage, Message, MessageShape, Notification, Request};
@@ -52,10 +52,10 @@ const LISTEN_GRACE: Duration = Duration::from_millis(500);
 
 /// Pause before a stream for list changes is opened again for the first time.
 pub(crate) const MIN_REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Longest such pause: it doubles each time until here.
-const MAX_REOPEN_PAUSE: Duration = Duration::from_secs(30);
-/// Lifetime of a stream after which the pause starts again at [`MIN_REOPEN_PAUSE`].
-const LISTEN_STABLE_AFTER: Duration = Duration::from_secs(30);
+/// Back-off of such a stream.
+pub(crate) const REOPEN_BACKOFF: Backoff = Backoff::new(MIN_REOPEN_PAUSE, Duration::from_secs(30));
+/// Lifetime of a stream after which the back-off starts again.
+pub(crate) const LISTEN_STABLE_AFTER: Duration = Duration::from_secs(30);
 
 /// Characters of a server's log message that are copied into Weir's log.
 const MAX_LOGGED_CHARS: usize = 1_000;
@@ -463,16 +463,6 @@ fn accepted_names(params: &Object) -> AcceptedSubscriptions {
     let all = [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().filter_map(named).flatten();
     all.filter_map(|raw| Some(json::decode_string(std::str::from_utf8(&raw).ok()?)?.into()))
         .collect()
-}
-
-/// Returns the pause after the end of a stream that was opened at `since` after a pause of `last`:
-/// twice `last`, or [`MIN_REOPEN_PAUSE`] if the stream was stable.
-pub(crate) fn next_pause(last: Duration, since: Instant) -> Duration {
-    if since.elapsed() >= LISTEN_STABLE_AFTER {
-        MIN_REOPEN_PAUSE
-    } else {
-        (last * 2).min(MAX_REOPEN_PAUSE)
-    }
 }
 
 /// Whether this is a valid JSON-RPC error object: clients would reject another code.

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::backoff::Backoff;
 use crate::downstream::ServerStateCell;
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::connection::workers::Workers;
@@ -110,7 +111,7 @@ pub async fn accept_loop(
         spawn_connection(&tasks, &workers, &state_cell, tls.clone(), stream, permit)
     };
     let mut reserve = ReserveFd::new();
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = ACCEPT_BACKOFF;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -124,7 +125,7 @@ pub async fn accept_loop(
         };
         match accepted {
             Ok((stream, permit)) => {
-                pause = FIRST_PAUSE;
+                backoff.reset();
                 spawn(stream, Some(permit));
             }
             Err(error) if is_client_error(&error) => {}
@@ -135,9 +136,8 @@ pub async fn accept_loop(
                 }
                 tokio::select! {
                     () = stop.cancelled() => break,
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(backoff.next_pause()) => {}
                 }
-                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
     }
@@ -229,6 +229,5 @@ fn is_client_error(error: &io::Error) -> bool {
 
 /// Interval of the eviction of idle connections while the connection limit is reached.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
-/// First pause of the accept loop after an error; it doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses of the accept loop after errors.
+const ACCEPT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));

@@ -28,7 +28,7 @@ use crate::upstream::subscriptions::{
     ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry, sleep_until,
 };
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::{MIN_REOPEN_PAUSE, next_pause};
+use crate::upstream::transport::dispatcher::{LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
 
 /// Open listen request.
 struct ListenRequest<'a> {
@@ -85,7 +85,7 @@ impl ModernDialect {
         let mut current: Option<ListenRequest<'_>> = None;
         // Maximum number of new names in one request: fewer if the server refuses them together.
         let mut step = usize::MAX;
-        let (mut pause, mut retry_at) = (MIN_REOPEN_PAUSE, None);
+        let (mut backoff, mut retry_at) = (REOPEN_BACKOFF, None);
         loop {
             changes.borrow_and_update();
             let DesiredSubscriptions { uris: wanted, recheck_at: until } = registry.desired();
@@ -124,8 +124,7 @@ impl ModernDialect {
                     ListenOutcome::Failed(failure) => {
                         let reason = failure.into_reason();
                         new.iter().for_each(|uri| registry.on_failed(uri, &reason));
-                        retry_at = Some(Instant::now() + pause);
-                        pause = next_pause(pause, Instant::now());
+                        retry_at = Some(Instant::now() + backoff.next_pause());
                     }
                     ListenOutcome::Refused(error) => {
                         let unknown = error_code(&error) == Some(jsonrpc::code::METHOD_NOT_FOUND);
@@ -141,8 +140,7 @@ impl ModernDialect {
                             continue;
                         }
                         // The server refused even fewer names: the old request stays open.
-                        retry_at = Some(Instant::now() + pause);
-                        pause = next_pause(pause, Instant::now());
+                        retry_at = Some(Instant::now() + backoff.next_pause());
                     }
                 }
             }
@@ -165,8 +163,10 @@ impl ModernDialect {
             // its stability shortens the next one.
             let since = current.take().map_or_else(Instant::now, |listen| listen.since);
             registry.reset();
-            retry_at = Some(Instant::now() + pause);
-            pause = next_pause(pause, since);
+            retry_at = Some(Instant::now() + backoff.next_pause());
+            if since.elapsed() >= LISTEN_STABLE_AFTER {
+                backoff.reset();
+            }
         }
     }
 
