@@ -12,17 +12,16 @@
 
 mod rate;
 
-use crate::sync::Mutex;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::json::{self, Object};
+use crate::mcp::coalescing_queue::CoalescingQueue;
 use crate::mcp::elicitation_complete::{ElicitationCompletions, MAX_COMPLETION_BYTES};
 use crate::mcp::log_level::{LogLevel, LogLevelSetting};
 use crate::mcp::task::{SharedTaskIdMapper, rename_related};
@@ -61,20 +60,13 @@ pub enum CallNotification {
 /// Sink of the upstream's side. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct NotificationSink {
-    shared: Arc<Shared>,
+    queue: Arc<CoalescingQueue<State>>,
     progress: bool,
     logs: LogLevelSetting,
     /// Whether the upstream's side may send log messages.
     takes_logs: bool,
     /// Mapper of the task ids in notifications.
     task_ids: Option<SharedTaskIdMapper>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    /// Notified when the queue has a new entry.
-    arrived: Notify,
 }
 
 #[derive(Debug)]
@@ -104,7 +96,7 @@ struct State {
 /// Stream of the client's side.
 #[derive(Debug)]
 pub struct NotificationStream {
-    shared: Arc<Shared>,
+    queue: Arc<CoalescingQueue<State>>,
     progress_rate: Rate,
     log_rate: Rate,
 }
@@ -121,7 +113,7 @@ impl NotificationSink {
     pub fn open(progress: bool, logs: LogLevelSetting) -> (Self, NotificationStream) {
         let sink = Self::new(progress, logs, true);
         let stream = NotificationStream {
-            shared: Arc::clone(&sink.shared),
+            queue: Arc::clone(&sink.queue),
             progress_rate: Rate::new(PER_SECOND),
             log_rate: Rate::new(LOGS_PER_SECOND),
         };
@@ -147,8 +139,8 @@ impl NotificationSink {
             redirected_to: None,
             elicitations: None,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), arrived: Notify::new() });
-        Self { shared, progress, logs, takes_logs: true, task_ids: None }
+        let queue = Arc::new(CoalescingQueue::new(state));
+        Self { queue, progress, logs, takes_logs: true, task_ids: None }
     }
 
     /// Sets the mapper of task ids, for calls whose notifications may name tasks.
@@ -165,17 +157,17 @@ impl NotificationSink {
     /// Enables elicitation completions: during the call they are sent with it, later through
     /// `elicitations`.
     pub fn forward_elicitation_completions(&self, elicitations: &ElicitationCompletions) {
-        self.shared.state.lock().elicitations = Some(elicitations.clone());
+        self.queue.lock().elicitations = Some(elicitations.clone());
     }
 
     /// Charges queued notifications to a budget, if they are large together.
     pub fn count_against(&self, budget: &MemoryBudget) {
-        self.shared.state.lock().reservation = Some(GrowingReservation::new(budget));
+        self.queue.lock().reservation = Some(GrowingReservation::new(budget));
     }
 
     /// Whether the client supports elicitation completions.
     pub fn wants_elicitation_completions(&self) -> bool {
-        self.shared.state.lock().elicitations.is_some()
+        self.queue.lock().elicitations.is_some()
     }
 
     /// Whether the client requested progress.
@@ -208,7 +200,7 @@ impl NotificationSink {
         }
         let progress = params.get("progress").and_then(|text| text.parse::<f64>().ok());
         let Some(progress) = progress else { return };
-        let mut state = self.shared.state.lock();
+        let mut state = self.queue.lock();
         if progress <= state.last_of_request {
             return;
         }
@@ -225,14 +217,14 @@ impl NotificationSink {
         if self.progress && state.is_read {
             state.push_progress(params);
             drop(state);
-            self.shared.arrived.notify_one();
+            self.queue.wake();
         }
     }
 
     /// Registers a further request of the same call, whose progress may start again: it is a sign
     /// of life, and is queued only when it exceeds the last queued value.
     pub fn begin_request(&self) {
-        self.shared.state.lock().last_of_request = f64::NEG_INFINITY;
+        self.queue.lock().last_of_request = f64::NEG_INFINITY;
     }
 
     /// Queues the `params` of a log message; only its level is parsed.
@@ -246,22 +238,22 @@ impl NotificationSink {
         {
             rename_related(params.to_mut(), &**task_ids);
         }
-        let redirected_to = self.shared.state.lock().redirected_to.clone();
+        let redirected_to = self.queue.lock().redirected_to.clone();
         if let Some(redirected_to) = redirected_to {
             return redirected_to.log(&params);
         }
         let level = params.get("level").and_then(LogLevel::parse);
         let is_wanted = self.logs.minimum().is_some_and(|least| level >= Some(least));
-        let mut state = self.shared.state.lock();
+        let mut state = self.queue.lock();
         if is_wanted && state.is_read && state.push_log(json::on_one_line(params.to_bytes())) {
             drop(state);
-            self.shared.arrived.notify_one();
+            self.queue.wake();
         }
     }
 
     /// Queues the `params` of an elicitation completion.
     pub fn elicitation_complete(&self, params: &Object) {
-        let mut state = self.shared.state.lock();
+        let mut state = self.queue.lock();
         let Some(elicitations) = state.elicitations.clone() else { return };
         let params = json::on_one_line(params.to_bytes());
         let waiting = state
@@ -273,7 +265,7 @@ impl NotificationSink {
         if state.is_read && is_small && waiting < MAX_ELICITATIONS {
             state.push(CallNotification::ElicitationComplete(params));
             drop(state);
-            self.shared.arrived.notify_one();
+            self.queue.wake();
         } else {
             drop(state);
             elicitations.add(params);
@@ -284,17 +276,15 @@ impl NotificationSink {
     /// its client.
     pub fn redirect(&self, other: Self) {
         // A redirection to itself would be an endless loop.
-        let redirected_to = (!Arc::ptr_eq(&self.shared, &other.shared)).then_some(other);
-        self.shared.state.lock().redirected_to = redirected_to;
+        let redirected_to = (!Arc::ptr_eq(&self.queue, &other.queue)).then_some(other);
+        self.queue.lock().redirected_to = redirected_to;
     }
 
     /// Time of the upstream's last progress, or of the begin of the call.
     pub fn last_progress_at(&self) -> Instant {
-        self.shared.state.lock().last_progress_at
+        self.queue.lock().last_progress_at
     }
 }
-
-impl Shared {}
 
 impl State {
     fn push_progress(&mut self, params: Object) {
@@ -369,6 +359,36 @@ impl State {
         (count..waiting).for_each(|_| self.drop_oldest_progress());
     }
 
+    /// Removes the first notification that may be sent now, or returns when one may.
+    fn take_due(
+        &mut self,
+        progress_rate: &mut Rate,
+        log_rate: &mut Rate,
+        now: Instant,
+    ) -> Result<CallNotification, Option<Instant>> {
+        let (progress, log) = (progress_rate.wait_time(now), log_rate.wait_time(now));
+        if !progress.is_zero() {
+            // Newer progress replaces the one that waits.
+            self.thin_progress(1);
+        }
+        let early = |notification: &CallNotification| match notification {
+            CallNotification::Progress(_) => progress,
+            // A log message may be sent while progress has to wait.
+            CallNotification::Log(_) => log,
+            // Their number is limited by `MAX_ELICITATIONS`.
+            CallNotification::ElicitationComplete(_) => Duration::ZERO,
+        };
+        let Some(notification) = self.take(|notification| early(notification).is_zero()) else {
+            return Err(self.queue.iter().map(early).min().map(|early| now + early));
+        };
+        match notification {
+            CallNotification::Progress(_) => progress_rate.count(now),
+            CallNotification::Log(_) => log_rate.count(now),
+            CallNotification::ElicitationComplete(_) => {}
+        }
+        Ok(notification)
+    }
+
     fn take(&mut self, is_next: impl Fn(&CallNotification) -> bool) -> Option<CallNotification> {
         self.remove(self.queue.iter().position(is_next)?)
     }
@@ -404,56 +424,15 @@ impl NotificationStream {
     /// Waits for the next notification that the rate allows. Never ends: race it with the response.
     /// Cancel-safe.
     pub async fn next(&mut self) -> CallNotification {
-        loop {
-            let early = match self.take_due() {
-                Ok(notification) => return notification,
-                Err(early) => early,
-            };
-            let arrived = self.shared.arrived.notified();
-            match early {
-                None => arrived.await,
-                // A log message may be sent while progress has to wait.
-                Some(early) => tokio::select! {
-                    biased;
-                    () = arrived => {}
-                    () = tokio::time::sleep(early) => {}
-                },
-            }
-        }
-    }
-
-    /// The first notification that may be sent now, or the time until one may.
-    fn take_due(&mut self) -> Result<CallNotification, Option<Duration>> {
-        let now = Instant::now();
-        let (progress, log) = (self.progress_rate.wait_time(now), self.log_rate.wait_time(now));
-        let mut state = self.shared.state.lock();
-        if !progress.is_zero() {
-            // Newer progress replaces the one that waits.
-            state.thin_progress(1);
-        }
-        let early = |notification: &CallNotification| match notification {
-            CallNotification::Progress(_) => progress,
-            CallNotification::Log(_) => log,
-            // Their number is limited by `MAX_ELICITATIONS`.
-            CallNotification::ElicitationComplete(_) => Duration::ZERO,
-        };
-        let Some(notification) = state.take(|notification| early(notification).is_zero()) else {
-            return Err(state.queue.iter().map(early).min());
-        };
-        drop(state);
-        match notification {
-            CallNotification::Progress(_) => self.progress_rate.count(now),
-            CallNotification::Log(_) => self.log_rate.count(now),
-            CallNotification::ElicitationComplete(_) => {}
-        }
-        Ok(notification)
+        let Self { queue, progress_rate, log_rate } = self;
+        queue.next(|state, now| state.take_due(progress_rate, log_rate, now)).await
     }
 
     /// The remaining notifications at the end of the call: of progress as many of the newest as the
     /// rate allows, and always the last one.
     pub fn drain(self) -> Vec<CallNotification> {
         let left = self.progress_rate.left(Instant::now()).max(1);
-        let mut state = self.shared.state.lock();
+        let mut state = self.queue.lock();
         state.thin_progress(left);
         state.is_read = false;
         state.take_all().into()
@@ -462,7 +441,7 @@ impl NotificationStream {
 
 impl Drop for NotificationStream {
     fn drop(&mut self) {
-        let mut state = self.shared.state.lock();
+        let mut state = self.queue.lock();
         state.is_read = false;
         let unread = state.take_all();
         if let Some(elicitations) = &state.elicitations {

@@ -7,12 +7,12 @@
 //! Invariants: adding never waits; at most [`MAX_COMPLETIONS`] notifications wait, and beyond that
 //! the oldest are dropped, because clients may not rely on the notification.
 
-use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+
+use crate::mcp::coalescing_queue::CoalescingQueue;
 
 /// Maximum number of pending notifications.
 pub const MAX_COMPLETIONS: usize = 64;
@@ -22,13 +22,7 @@ pub const MAX_COMPLETION_BYTES: usize = 4 * 1024;
 /// Queue of pending notifications of one client. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct ElicitationCompletions {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    pending: Mutex<VecDeque<Bytes>>,
-    arrived: Notify,
+    queue: Arc<CoalescingQueue<VecDeque<Bytes>>>,
 }
 
 impl ElicitationCompletions {
@@ -38,23 +32,18 @@ impl ElicitationCompletions {
             return;
         }
         {
-            let mut pending = self.shared.pending.lock();
+            let mut pending = self.queue.lock();
             if pending.len() >= MAX_COMPLETIONS {
                 pending.pop_front();
             }
             pending.push_back(params);
         }
-        self.shared.arrived.notify_one();
+        self.queue.wake();
     }
 
     /// Waits for the next notification. Never ends. Cancel-safe. For one reader at a time.
     pub async fn next(&self) -> Bytes {
-        loop {
-            if let Some(params) = self.shared.pending.lock().pop_front() {
-                return params;
-            }
-            self.shared.arrived.notified().await;
-        }
+        self.queue.next(|pending, _| pending.pop_front().ok_or(None)).await
     }
 }
 

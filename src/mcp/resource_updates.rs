@@ -5,15 +5,14 @@
 //! is always notified. Marking never waits. However many parts of a resource change, the set has at
 //! most [`MAX_PENDING_UPDATES`] entries: beyond that the subscribed resource stands for its parts.
 
-use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::mcp::coalescing_queue::CoalescingQueue;
 use crate::mcp::name::UpstreamName;
 
 /// Minimum time between two notifications of a resource to one client.
@@ -25,7 +24,7 @@ pub const MAX_PENDING_UPDATES: usize = 1_000;
 /// Set of changed resources with any number of writers and one reader. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct PendingResourceUpdates {
-    shared: Arc<Shared>,
+    queue: Arc<CoalescingQueue<UpdateSet>>,
 }
 
 /// A resource that has changed.
@@ -35,12 +34,6 @@ pub struct ResourceUpdate {
     pub upstream: UpstreamName,
     /// The URI of the resource.
     pub uri: Arc<str>,
-}
-
-#[derive(Default)]
-struct Shared {
-    set: Mutex<UpdateSet>,
-    marked: Notify,
 }
 
 #[derive(Default)]
@@ -62,7 +55,7 @@ impl PendingResourceUpdates {
     /// itself or one that contains it.
     pub fn mark(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
         let is_new = {
-            let set = &mut *self.shared.set.lock();
+            let set = &mut *self.queue.lock();
             let known =
                 |uri: &Arc<str>| ResourceUpdate { upstream: upstream.clone(), uri: uri.clone() };
             let mut changed = known(uri);
@@ -72,30 +65,14 @@ impl PendingResourceUpdates {
             set.mark(changed)
         };
         if is_new {
-            self.shared.marked.notify_one();
+            self.queue.wake();
         }
     }
 
     /// Waits for the next update, which then counts as sent. Never ends. Cancel-safe. For one
     /// reader at a time.
     pub async fn next(&self) -> ResourceUpdate {
-        loop {
-            let rested = match self.shared.set.lock().take(Instant::now()) {
-                Ok(changed) => return changed,
-                Err(rested) => rested,
-            };
-            let rested = async {
-                match rested {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = self.shared.marked.notified() => {}
-                () = rested => {}
-            }
-        }
+        self.queue.next(UpdateSet::take).await
     }
 }
 
@@ -137,7 +114,7 @@ impl UpdateSet {
 
 impl fmt::Debug for PendingResourceUpdates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ready = self.shared.set.lock().ready.len();
+        let ready = self.queue.lock().ready.len();
         f.debug_struct("PendingResourceUpdates").field("ready", &ready).finish_non_exhaustive()
     }
 }
@@ -190,10 +167,7 @@ mod tests {
         assert_eq!((&*seen.uri, seen.upstream), ("b", hub()));
         tokio::time::advance(SPACING * 2).await;
         assert_eq!((now(&updates), since.elapsed()), (None, SPACING * 2));
-        assert!(
-            updates.shared.set.lock().states.is_empty()
-                && updates.shared.set.lock().resting.is_empty()
-        );
+        assert!(updates.queue.lock().states.is_empty() && updates.queue.lock().resting.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -213,7 +187,7 @@ mod tests {
         for number in 0..10 * MAX_PENDING_UPDATES {
             mark(&updates, &format!("whole:/{number}"));
         }
-        assert_eq!(updates.shared.set.lock().states.len(), MAX_PENDING_UPDATES + 1);
+        assert_eq!(updates.queue.lock().states.len(), MAX_PENDING_UPDATES + 1);
         let seen: Vec<_> = std::iter::from_fn(|| now(&updates)).collect();
         assert_eq!(
             (seen.len(), seen.last().map(|uri| &**uri)),

@@ -9,7 +9,6 @@
 //! dropped. A client is notified of a task only while it may send requests about it, at most
 //! [`PER_SECOND`] times a second.
 
-use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +16,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::json::{self, Object};
+use crate::mcp::coalescing_queue::CoalescingQueue;
 use crate::mcp::meta;
 use crate::mcp::revision::Era;
 use crate::sha256::sha256;
@@ -154,13 +153,13 @@ fn change_related<'a>(
 #[derive(Debug, Clone)]
 pub struct TaskOwner {
     task_ids: SharedTaskIdMapper,
-    queue: Weak<Shared>,
+    queue: Weak<CoalescingQueue<StatusQueue>>,
 }
 
 impl TaskOwner {
     /// Creates an owner with its mapper of task ids and its queue.
     pub fn new(task_ids: SharedTaskIdMapper, queue: &TaskStatusQueue) -> Self {
-        Self { task_ids, queue: Arc::downgrade(&queue.shared) }
+        Self { task_ids, queue: Arc::downgrade(&queue.queue) }
     }
 
     /// Whether the client's queue is gone.
@@ -180,19 +179,19 @@ impl TaskOwner {
 
     /// Queues the `params` of a notification about the task with this handle.
     pub fn notify(&self, handle: &str, params: &Object) {
-        let Some(shared) = self.queue.upgrade() else { return };
+        let Some(queue) = self.queue.upgrade() else { return };
         let mut params = params.clone();
         params.set(TASK_ID, json::quote(handle));
         rename_related(&mut params, &*self.task_ids);
         // A copy, because a slice would keep the whole message in memory; on one line it fits any
         // stream.
         let params = json::on_one_line(Bytes::copy_from_slice(&params.to_bytes()));
-        shared.queue.lock().push(PendingStatus {
+        queue.lock().push(PendingStatus {
             handle: handle.into(),
             task_ids: self.task_ids.clone(),
             params,
         });
-        shared.arrived.notify_one();
+        queue.wake();
     }
 }
 
@@ -212,13 +211,7 @@ pub struct FollowedTask {
 /// Pending task notifications of one client. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct TaskStatusQueue {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<StatusQueue>,
-    arrived: Notify,
+    queue: Arc<CoalescingQueue<StatusQueue>>,
 }
 
 #[derive(Debug, Default)]
@@ -240,27 +233,9 @@ impl TaskStatusQueue {
     /// Waits for the `params` of the next task notification, with the handle. Never ends.
     /// Cancel-safe. For one reader at a time.
     pub async fn next(&self) -> Bytes {
-        loop {
-            let early = match self.shared.queue.lock().take(Instant::now()) {
-                Ok(params) => return params,
-                Err(early) => early,
-            };
-            let rested = async {
-                match early {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = self.shared.arrived.notified() => {}
-                () = rested => {}
-            }
-        }
+        self.queue.next(StatusQueue::take).await
     }
 }
-
-impl Shared {}
 
 impl StatusQueue {
     fn push(&mut self, status: PendingStatus) {
@@ -414,12 +389,12 @@ mod tests {
         for number in 0..2 * MAX_QUEUED {
             owner.notify(&number.to_string(), &object("{}"));
         }
-        assert_eq!(queue.shared.queue.lock().waiting.len(), MAX_QUEUED);
+        assert_eq!(queue.queue.lock().waiting.len(), MAX_QUEUED);
         let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(MAX_QUEUED_BYTES));
         owner.notify("large", &object(&large));
-        assert_eq!(queue.shared.queue.lock().waiting.len(), 1);
+        assert_eq!(queue.queue.lock().waiting.len(), 1);
         assert!(now(&queue).expect("a single large one passes").len() > MAX_QUEUED_BYTES);
-        assert_eq!(queue.shared.queue.lock().bytes, 0);
+        assert_eq!(queue.queue.lock().bytes, 0);
         tokio::time::advance(Duration::from_secs(1)).await;
         TaskOwner::new(task_ids(false), &queue).notify("a", &object("{}"));
         assert_eq!(now(&queue), None);
