@@ -40,6 +40,13 @@ impl Gauge {
         GaugeGuard(Arc::clone(gauge))
     }
 
+    /// Adds one if fewer than `limit` are there.
+    pub fn enter_below(gauge: &Arc<Self>, limit: usize) -> Option<GaugeGuard> {
+        let before = gauge.0.fetch_add(1, Ordering::Relaxed);
+        let guard = GaugeGuard(Arc::clone(gauge));
+        (before < limit as u64).then_some(guard)
+    }
+
     /// Returns the current value.
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -154,6 +161,8 @@ mod tests {
         let gauge = Arc::new(Gauge::default());
         let (one, other) = (Gauge::enter(&gauge), Gauge::enter(&gauge));
         assert_eq!(gauge.read(), 2);
+        assert!(Gauge::enter_below(&gauge, 2).is_none());
+        assert!(Gauge::enter_below(&gauge, 3).is_some());
         drop((one, other));
         assert_eq!(gauge.read(), 0);
     }

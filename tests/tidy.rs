@@ -32,6 +32,7 @@ const LAYERS: [&[&str]; 8] = [
         "line_codec",
         "memory_budget",
         "metrics",
+        "quota",
         "regular_file",
         "request_scope",
         "secret",

@@ -26,6 +26,7 @@ use crate::downstream::session::event_store::EventStore;
 use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications};
 use crate::metrics::{Gauge, GaugeGuard, Histogram};
 use crate::policy::Principal;
+use crate::quota::{PerPrincipal, QuotaPermit};
 use crate::secret;
 
 /// Header with the session id.
@@ -34,7 +35,9 @@ pub(super) const HEADER: &str = "mcp-session-id";
 /// Table of all sessions.
 pub(super) struct Sessions {
     by_id: DashMap<Box<str>, Arc<Session>>,
-    by_principal: Arc<DashMap<Principal, PrincipalSessions>>,
+    by_principal: DashMap<Principal, Vec<Arc<Session>>>,
+    /// Sessions that are stored elsewhere.
+    external: PerPrincipal<Principal>,
     /// Idle timeout in milliseconds.
     ttl: AtomicU64,
     /// Limit per client.
@@ -43,13 +46,6 @@ pub(super) struct Sessions {
     durations: Arc<Histogram>,
     /// Gauge of open streams.
     streams: Arc<Gauge>,
-}
-
-/// Sessions of one principal.
-#[derive(Default)]
-struct PrincipalSessions {
-    sessions: Vec<Arc<Session>>,
-    external: usize,
 }
 
 /// One session.
@@ -97,10 +93,7 @@ pub(super) struct StandaloneStream {
 }
 
 /// Counts a session that is stored elsewhere against its principal's limit. Released on drop.
-pub(super) struct SessionPermit {
-    by_principal: Arc<DashMap<Principal, PrincipalSessions>>,
-    principal: Principal,
-}
+pub(super) type SessionPermit = QuotaPermit<Principal>;
 
 /// The principal has reached its limit, and all of its sessions are in use.
 #[derive(Debug, PartialEq, Eq)]
@@ -110,7 +103,8 @@ impl Sessions {
     pub(super) fn new(ttl: Duration, limit: usize) -> Self {
         let sessions = Self {
             by_id: DashMap::new(),
-            by_principal: Arc::default(),
+            by_principal: DashMap::new(),
+            external: PerPrincipal::default(),
             ttl: 0.into(),
             limit: limit.into(),
             durations: Arc::default(),
@@ -169,11 +163,12 @@ impl Sessions {
             durations: Arc::clone(&self.durations),
             streams: Arc::clone(&self.streams),
         });
-        let mut owned = self.by_principal.entry(principal.clone()).or_default();
-        self.evict_if_full(principal, &mut owned)?;
-        owned.sessions.push(Arc::clone(&session));
-        self.by_id.insert(id, Arc::clone(&session));
-        Ok(session)
+        self.change_owned(principal, |owned| {
+            self.evict_if_full(principal, owned)?;
+            owned.push(Arc::clone(&session));
+            self.by_id.insert(id, Arc::clone(&session));
+            Ok(session)
+        })
     }
 
     /// Counts a session that is never idle; evicts the longest idle one if the limit is reached.
@@ -181,24 +176,31 @@ impl Sessions {
         &self,
         principal: &Principal,
     ) -> Result<SessionPermit, SessionLimit> {
-        let mut owned = self.by_principal.entry(principal.clone()).or_default();
-        self.evict_if_full(principal, &mut owned)?;
-        owned.external += 1;
-        Ok(SessionPermit {
-            by_principal: Arc::clone(&self.by_principal),
-            principal: principal.clone(),
+        self.change_owned(principal, |owned| {
+            self.evict_if_full(principal, owned)?;
+            self.external.acquire(principal, usize::MAX).ok_or(SessionLimit)
         })
+    }
+
+    /// Changes the sessions of a principal. A principal without any takes no memory.
+    fn change_owned<T>(
+        &self,
+        principal: &Principal,
+        change: impl FnOnce(&mut Vec<Arc<Session>>) -> T,
+    ) -> T {
+        let changed = change(&mut self.by_principal.entry(principal.clone()).or_default());
+        self.by_principal.remove_if(principal, |_, owned| owned.is_empty());
+        changed
     }
 
     fn evict_if_full(
         &self,
         principal: &Principal,
-        owned: &mut PrincipalSessions,
+        owned: &mut Vec<Arc<Session>>,
     ) -> Result<(), SessionLimit> {
-        if owned.sessions.len() + owned.external
-            >= principal.share(self.limit.load(Ordering::Relaxed))
-        {
-            let evicted = owned.sessions.swap_remove(longest_idle(&owned.sessions)?);
+        let limit = principal.share(self.limit.load(Ordering::Relaxed));
+        if owned.len() + self.external.count(principal) >= limit {
+            let evicted = owned.swap_remove(longest_idle(owned)?);
             self.by_id.remove(&evicted.id);
             evicted.close();
         }
@@ -239,10 +241,8 @@ impl Sessions {
 
     fn forget(&self, session: &Session) {
         self.by_id.remove(&session.id);
-        if let Some(mut owned) = self.by_principal.get_mut(&session.principal) {
-            owned.sessions.retain(|other| other.id != session.id);
-        }
-        self.by_principal.remove_if(&session.principal, |_, owned| owned.is_empty());
+        let is_other = |other: &Arc<Session>| other.id != session.id;
+        self.change_owned(&session.principal, |owned| owned.retain(is_other));
     }
 
     /// Ends idle sessions periodically, until `stop` fires.
@@ -274,21 +274,6 @@ fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, SessionLimit> {
         (usage.active == 0).then_some((usage.idle_since, at))
     });
     idle.min().map(|(_, at)| at).ok_or(SessionLimit)
-}
-
-impl PrincipalSessions {
-    fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.external == 0
-    }
-}
-
-impl Drop for SessionPermit {
-    fn drop(&mut self) {
-        if let Some(mut owned) = self.by_principal.get_mut(&self.principal) {
-            owned.external -= 1;
-        }
-        self.by_principal.remove_if(&self.principal, |_, owned| owned.is_empty());
-    }
 }
 
 impl Session {

@@ -141,6 +141,13 @@ pub struct QuotaOwner {
     pub clients: usize,
 }
 
+impl QuotaOwner {
+    /// The owner's share of a quantity that is limited to `per_client`.
+    pub fn share(&self, per_client: usize) -> usize {
+        per_client * self.clients
+    }
+}
+
 impl ClientHandle {
     /// Creates a client with a unique `id`.
     pub fn new(id: &str, gone: CancellationToken) -> Self {

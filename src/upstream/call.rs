@@ -10,7 +10,6 @@ pub(crate) mod body_stream;
 pub mod call_metrics;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -22,6 +21,7 @@ use super::message::{SentFlag, TransportError};
 use super::supervisor::{FaultKind, FaultReport};
 use super::{ConnectionStatus, Error, UpstreamLimits};
 use crate::mcp::call::{CallContext, CallOutcome, UpstreamRequest};
+use crate::metrics::Gauge;
 use crate::upstream::SuspendedCall;
 use crate::upstream::call::active_call::{ActiveCall, SentResponse};
 use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
@@ -85,7 +85,7 @@ impl Upstream {
         if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
             return Ok(permit);
         }
-        let waiting = QueueSlot::begin(&self.shared.waiting, waiting).ok_or_else(busy)?;
+        let waiting = Gauge::enter_below(&self.shared.waiting, waiting).ok_or_else(busy)?;
         let permit = timeout(wait, Arc::clone(permits).acquire_owned()).await;
         drop(waiting);
         permit.map_err(|_| busy())?.map_err(|_| busy())
@@ -256,22 +256,5 @@ impl Upstream {
             _ => return,
         };
         let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
-    }
-}
-
-/// Slot in the queue of waiting calls.
-struct QueueSlot<'a>(&'a AtomicUsize);
-
-impl<'a> QueueSlot<'a> {
-    fn begin(count: &'a AtomicUsize, most: usize) -> Option<Self> {
-        let before = count.fetch_add(1, Ordering::Relaxed);
-        let slot = Self(count);
-        (before < most).then_some(slot)
-    }
-}
-
-impl Drop for QueueSlot<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

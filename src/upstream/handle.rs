@@ -1,7 +1,6 @@
 //! Public handle of an upstream: lists, calls and subscriptions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -23,6 +22,7 @@ use crate::mcp::resource_updates::PendingResourceUpdates;
 use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::metrics::Gauge;
 use crate::upstream::call::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::health::on_demand::OnDemand;
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     pub(super) subscriptions: Arc<SubscriptionRegistry>,
     /// Permits of the calls in flight.
     pub(super) permits: Arc<Semaphore>,
-    pub(super) waiting: AtomicUsize,
+    pub(super) waiting: Arc<Gauge>,
     pub(super) health: Arc<UpstreamHealth>,
     /// Memory budget of its messages.
     pub(super) budget: MemoryBudget,
@@ -156,8 +156,7 @@ impl Upstream {
             tasks.spawn(supervisor.run(stop.clone()));
         }
         let permits = Arc::new(Semaphore::new(settings.limits.concurrency));
-        let (waiting, suspended_slots) =
-            (AtomicUsize::new(0), Arc::new(Semaphore::new(MAX_SUSPENDED)));
+        let (waiting, suspended_slots) = (Arc::default(), Arc::new(Semaphore::new(MAX_SUSPENDED)));
         let tasks = tasks.clone();
         let shared = Shared {
             settings,
@@ -231,7 +230,7 @@ impl Upstream {
     pub fn report(&self) -> UpstreamReport {
         let shared = &*self.shared;
         let (all, free) = (shared.settings.limits.concurrency, shared.permits.available_permits());
-        let waiting = shared.waiting.load(Ordering::Relaxed);
+        let waiting = shared.waiting.read() as usize;
         let status = shared.status.borrow().clone();
         shared.health.report(&status, all.saturating_sub(free), waiting)
     }

@@ -28,6 +28,7 @@ use crate::mcp::definition::item::MAX_URI_BYTES;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::resource_updates::{PendingResourceUpdates, with_parents};
 use crate::mcp::task::{FollowedTask, TASK_ID, TaskScope};
+use crate::quota::{PerPrincipal, QuotaPermit};
 use crate::upstream::health::on_demand::UsageGuard;
 
 /// Time limit for the server's acceptance of a subscription, and for a client that waits for it.
@@ -85,15 +86,15 @@ pub(crate) struct SubscriptionRegistry {
 struct RegistryTable {
     entries: HashMap<Arc<str>, RegistryEntry>,
     bytes: usize,
-    /// Number of entries created per quota owner.
-    created: HashMap<Arc<str>, usize>,
+    /// Entries created per quota owner.
+    created: PerPrincipal<Arc<str>>,
     last_number: u64,
 }
 
 #[derive(Debug)]
 struct RegistryEntry {
-    /// Quota owner whose client created the entry.
-    creator: Arc<str>,
+    /// Quota of the owner whose client created the entry.
+    _quota: QuotaPermit<Arc<str>>,
     /// Subscribed clients, by number.
     clients: HashMap<u64, Subscriber>,
     state: watch::Sender<SubscriptionState>,
@@ -186,16 +187,14 @@ impl SubscriptionRegistry {
         table.last_number += 1;
         let number = table.last_number;
         if !table.entries.contains_key(uri) {
-            table.reserve(uri.len(), owner)?;
             let entry = RegistryEntry {
-                creator: Arc::clone(&owner.name),
+                _quota: table.reserve(uri.len(), owner)?,
                 clients: HashMap::new(),
                 state: watch::Sender::new(SubscriptionState::Pending),
                 was_accepted: false,
                 empty_since: None,
             };
             table.bytes += uri.len();
-            *table.created.entry(Arc::clone(&owner.name)).or_default() += 1;
             table.entries.insert(uri.into(), entry);
         }
         let (uri, entry) = table.entry(uri).expect("it was there, or has just been put there");
@@ -361,17 +360,24 @@ impl RegistryTable {
     }
 
     /// Ensures that one more entry fits; lingering entries are dropped for it.
-    fn reserve(&mut self, bytes: usize, owner: &QuotaOwner) -> Result<(), Error> {
-        let is_full = |table: &Self| {
-            let created = table.created.get(&owner.name).copied().unwrap_or_default();
-            table.entries.len() >= MAX_URIS
-                || table.bytes + bytes > MAX_URI_BYTES_TOTAL
-                || created >= URIS_PER_CLIENT * owner.clients
+    fn reserve(
+        &mut self,
+        bytes: usize,
+        owner: &QuotaOwner,
+    ) -> Result<QuotaPermit<Arc<str>>, Error> {
+        let acquire = |table: &Self| {
+            let is_full =
+                table.entries.len() >= MAX_URIS || table.bytes + bytes > MAX_URI_BYTES_TOTAL;
+            if is_full {
+                return None;
+            }
+            table.created.acquire(&owner.name, owner.share(URIS_PER_CLIENT))
         };
-        if is_full(self) {
+        let permit = acquire(self).or_else(|| {
             self.remove_if(|entry| entry.empty_since.is_some());
-        }
-        if is_full(self) { Err(Error::Busy { retry_after: LINGER }) } else { Ok(()) }
+            acquire(self)
+        });
+        permit.ok_or(Error::Busy { retry_after: LINGER })
     }
 
     fn remove_if(&mut self, is_expired: impl Fn(&RegistryEntry) -> bool) {
@@ -381,13 +387,8 @@ impl RegistryTable {
     }
 
     fn remove(&mut self, uri: &str) {
-        let Some(entry) = self.entries.remove(uri) else { return };
-        self.bytes -= uri.len();
-        if let Some(created) = self.created.get_mut(&entry.creator) {
-            *created -= 1;
-            if *created == 0 {
-                self.created.remove(&entry.creator);
-            }
+        if self.entries.remove(uri).is_some() {
+            self.bytes -= uri.len();
         }
     }
 }

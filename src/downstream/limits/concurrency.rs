@@ -5,7 +5,6 @@
 
 use crate::sync::RwLock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -13,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::downstream::limits::client_limits::ClientQuota;
+use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
 
 /// Limiter for the concurrent requests of all clients.
@@ -24,13 +24,13 @@ pub(crate) struct ConcurrencyLimiter {
 /// Permits and wait queue of one client.
 struct ClientSlots {
     running: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    waiting: Arc<Gauge>,
 }
 
 /// Permit for one request in progress, or a slot in the wait queue for one. Released on drop.
 pub(crate) struct ConcurrencyPermit {
     permit: Option<OwnedSemaphorePermit>,
-    wait_slot: Option<WaitSlot>,
+    wait_slot: Option<GaugeGuard>,
     wait: Duration,
     /// Keeps the client's entry from being removed.
     slots: Arc<ClientSlots>,
@@ -79,7 +79,7 @@ impl ConcurrencyLimiter {
             });
         }
         let ClientQuota { waiting, wait, .. } = *self.quota.read();
-        let wait_slot = WaitSlot::take(&slots, principal.share(waiting));
+        let wait_slot = Gauge::enter_below(&slots.waiting, principal.share(waiting));
         let wait_slot = Some(wait_slot.ok_or(Overloaded { retry_after: wait })?);
         Ok(ConcurrencyPermit { permit: None, wait_slot, wait, slots })
     }
@@ -95,7 +95,7 @@ impl ConcurrencyLimiter {
         // in between.
         let quota = self.quota.read();
         let running = Arc::new(Semaphore::new(principal.share(quota.calls)));
-        let new = || Arc::new(ClientSlots { running, waiting: AtomicUsize::new(0) });
+        let new = || Arc::new(ClientSlots { running, waiting: Arc::default() });
         Arc::clone(&self.clients.entry(principal.clone()).or_insert_with(new))
     }
 }
@@ -112,23 +112,6 @@ impl ConcurrencyPermit {
         let Ok(Ok(permit)) = permit else { return Err(busy) };
         (self.permit, self.wait_slot) = (Some(permit), None);
         Ok(())
-    }
-}
-
-/// One slot in a client's wait queue. Released on drop.
-struct WaitSlot(Arc<ClientSlots>);
-
-impl WaitSlot {
-    fn take(slots: &Arc<ClientSlots>, most: usize) -> Option<Self> {
-        let before = slots.waiting.fetch_add(1, Ordering::Relaxed);
-        let wait_slot = Self(Arc::clone(slots));
-        (before < most).then_some(wait_slot)
-    }
-}
-
-impl Drop for WaitSlot {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,29 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
-
 use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
+use crate::quota::{PerPrincipal, QuotaPermit};
 
 /// Number of open streams per principal, with a limit.
 pub(crate) struct StreamLimiter {
-    open: Arc<DashMap<Principal, usize>>,
+    open: PerPrincipal<Principal>,
     limit: AtomicUsize,
     gauge: Arc<Gauge>,
 }
 
 /// Permit for one open stream. Released on drop.
 pub(crate) struct StreamPermit {
-    open: Arc<DashMap<Principal, usize>>,
-    principal: Principal,
+    _quota: QuotaPermit<Principal>,
     _open: GaugeGuard,
 }
 
 impl StreamLimiter {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { open: Arc::default(), limit: limit.into(), gauge: Arc::default() }
+        Self { open: PerPrincipal::default(), limit: limit.into(), gauge: Arc::default() }
     }
 
     /// Counts the open streams in this gauge.
@@ -40,24 +37,9 @@ impl StreamLimiter {
 
     /// Takes a permit; `None` if the principal has reached its limit.
     pub(crate) fn acquire(&self, principal: &Principal) -> Option<StreamPermit> {
-        let mut count = self.open.entry(principal.clone()).or_insert(0);
-        if *count >= principal.share(self.limit.load(Ordering::Relaxed)) {
-            return None;
-        }
-        *count += 1;
-        let _open = Gauge::enter(&self.gauge);
-        Some(StreamPermit { open: Arc::clone(&self.open), principal: principal.clone(), _open })
-    }
-}
-
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut count) = self.open.entry(self.principal.clone()) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        let limit = principal.share(self.limit.load(Ordering::Relaxed));
+        let _quota = self.open.acquire(principal, limit)?;
+        Some(StreamPermit { _quota, _open: Gauge::enter(&self.gauge) })
     }
 }
 

@@ -22,6 +22,7 @@ use crate::json::Object;
 use crate::mcp::call::{ItemRequest, Method};
 use crate::mcp::kind::Kind;
 use crate::policy::Principal;
+use crate::quota::{PerPrincipal, QuotaPermit};
 use crate::secret;
 use crate::sha256::sha256;
 
@@ -36,7 +37,7 @@ pub(crate) struct SuspendedRequests<T> {
 struct SuspendedTable<T> {
     /// `None` after shutdown.
     entries: Option<HashMap<Box<str>, SuspendedEntry<T>>>,
-    by_principal: HashMap<Principal, usize>,
+    quota: PerPrincipal<Principal>,
     /// The states in the order in which they were issued, and so in which they expire; some are
     /// redeemed already.
     issued: VecDeque<(Instant, Box<str>)>,
@@ -44,6 +45,7 @@ struct SuspendedTable<T> {
 
 struct SuspendedEntry<T> {
     principal: Principal,
+    _quota: QuotaPermit<Principal>,
     request: RequestKey,
     expires: Instant,
     value: T,
@@ -78,7 +80,7 @@ impl<T> SuspendedRequests<T> {
     pub(crate) fn new() -> Self {
         let table = SuspendedTable {
             entries: Some(HashMap::new()),
-            by_principal: HashMap::new(),
+            quota: PerPrincipal::default(),
             issued: VecDeque::new(),
         };
         let prefix = secret::random_token()[..PREFIX_CHARS].into();
@@ -96,15 +98,16 @@ impl<T> SuspendedRequests<T> {
         let expires = Instant::now() + EXPIRY;
         {
             let mut table = self.table.lock();
-            let SuspendedTable { entries, by_principal, issued } = &mut *table;
+            let SuspendedTable { entries, quota, issued } = &mut *table;
             let entries = entries.as_mut().ok_or(TableFull)?;
-            let own = by_principal.get(principal).copied().unwrap_or_default();
-            if entries.len() >= MAX_ENTRIES || own >= principal.share(MAX_ENTRIES_PER_PRINCIPAL) {
+            if entries.len() >= MAX_ENTRIES {
                 return Err(TableFull);
             }
-            let entry = SuspendedEntry { principal: principal.clone(), request, expires, value };
+            let _quota = quota.acquire(principal, principal.share(MAX_ENTRIES_PER_PRINCIPAL));
+            let _quota = _quota.ok_or(TableFull)?;
+            let principal = principal.clone();
+            let entry = SuspendedEntry { principal, _quota, request, expires, value };
             entries.insert(state.clone(), entry);
-            by_principal.insert(principal.clone(), own + 1);
             issued.push_back((expires, state.clone()));
             // Redeemed states stay in the queue until they expire; the queue is limited to twice
             // the number of entries.
@@ -119,7 +122,7 @@ impl<T> SuspendedRequests<T> {
     /// Drops the entries of this principal for which `is_over` holds.
     pub(crate) fn remove_if(&self, principal: &Principal, is_over: impl Fn(&T) -> bool) {
         let mut table = self.table.lock();
-        if !table.by_principal.contains_key(principal) {
+        if table.quota.count(principal) == 0 {
             return;
         }
         let entries = table.entries.iter().flatten();
@@ -144,7 +147,7 @@ impl<T> SuspendedRequests<T> {
 
     /// Whether this principal has an entry.
     pub(crate) fn has_any(&self, principal: &Principal) -> bool {
-        self.table.lock().by_principal.contains_key(principal)
+        self.table.lock().quota.count(principal) > 0
     }
 
     /// Whether this principal can redeem this state with this request.
@@ -226,14 +229,7 @@ impl<T> SuspendedEntry<T> {
 
 impl<T> SuspendedTable<T> {
     fn remove(&mut self, state: &str) -> Option<T> {
-        let entry = self.entries.as_mut()?.remove(state)?;
-        if let Some(own) = self.by_principal.get_mut(&entry.principal) {
-            *own -= 1;
-            if *own == 0 {
-                self.by_principal.remove(&entry.principal);
-            }
-        }
-        Some(entry.value)
+        self.entries.as_mut()?.remove(state).map(|entry| entry.value)
     }
 }
 
@@ -319,7 +315,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(4)).await;
         assert!(gone(&first) && !gone(&second) && !suspended.contains(&state));
         tokio::time::sleep(EXPIRY).await;
-        assert!(gone(&second) && suspended.table.lock().by_principal.is_empty());
+        assert!(gone(&second) && suspended.table.lock().quota.is_empty());
 
         let third = Arc::new(3);
         suspended.insert(&principal("a"), call(), Arc::clone(&third)).expect("not full");

@@ -243,7 +243,7 @@ impl SessionPool {
             return Some(begin_use(Arc::clone(slot)));
         }
         let owned = table.values().filter(|slot| slot.owner == owner.name).count();
-        if owned >= MAX_SESSIONS_PER_CLIENT * owner.clients {
+        if owned >= owner.share(MAX_SESSIONS_PER_CLIENT) {
             Self::evict_idle(&mut table, |slot| slot.owner == owner.name)?;
         } else if table.len() >= MAX_ADDITIONAL_SESSIONS {
             Self::evict_idle(&mut table, |_| true)?;

@@ -6,11 +6,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::metrics::{Gauge, GaugeGuard};
 
 /// Worker threads, each with a runtime of its own. Without any, connections are served by the
 /// runtime that accepts them.
@@ -21,7 +22,7 @@ pub struct Workers(Vec<Worker>);
 struct Worker {
     /// `None` during drop.
     runtime: Option<Runtime>,
-    connections: Arc<AtomicUsize>,
+    connections: Arc<Gauge>,
 }
 
 impl Workers {
@@ -46,7 +47,7 @@ impl Workers {
 
     /// Assigns a connection to the worker with the fewest connections.
     pub(crate) fn assign(&self) -> WorkerSlot {
-        let fewest = self.0.iter().min_by_key(|it| it.connections.load(Ordering::Relaxed));
+        let fewest = self.0.iter().min_by_key(|it| it.connections.read());
         match fewest.and_then(|worker| Some((worker.runtime.as_ref()?, &worker.connections))) {
             Some((runtime, connections)) => WorkerSlot::new(runtime.handle(), connections),
             None => WorkerSlot::new(&Handle::current(), &Arc::default()),
@@ -68,24 +69,17 @@ impl Drop for Worker {
 /// One connection in the count of its worker, until it is dropped.
 pub(crate) struct WorkerSlot {
     runtime: Handle,
-    connections: Arc<AtomicUsize>,
+    _counted: GaugeGuard,
 }
 
 impl WorkerSlot {
-    fn new(runtime: &Handle, connections: &Arc<AtomicUsize>) -> Self {
-        connections.fetch_add(1, Ordering::Relaxed);
-        Self { runtime: runtime.clone(), connections: Arc::clone(connections) }
+    fn new(runtime: &Handle, connections: &Arc<Gauge>) -> Self {
+        Self { runtime: runtime.clone(), _counted: Gauge::enter(connections) }
     }
 
     /// Runtime that serves the connection.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
-    }
-}
-
-impl Drop for WorkerSlot {
-    fn drop(&mut self) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
