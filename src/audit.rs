@@ -41,6 +41,7 @@ pub use event::{AuditEvent, AuditUnavailable};
 pub use file::{CannotOpen, log_files};
 pub use writer::Writer;
 
+use crate::rate_limit::RateLimiter;
 use writer::{QueuePermit, QueuedEntry};
 
 /// Settings of the audit log.
@@ -115,7 +116,7 @@ struct Shared {
     queue: mpsc::Sender<QueuedEntry>,
     counts: Arc<AuditCounts>,
     requests: AtomicU64,
-    refusal_rate: Mutex<RefusalRate>,
+    refusal_rate: Mutex<RateLimiter>,
 }
 
 /// Counters that the writer writes as entries.
@@ -164,7 +165,11 @@ impl Audit {
             queue,
             counts,
             requests: AtomicU64::new(0),
-            refusal_rate: Mutex::new(RefusalRate::new(Instant::now())),
+            refusal_rate: Mutex::new(RateLimiter::new(
+                REFUSALS_PER_SECOND,
+                REFUSAL_BURST,
+                Instant::now(),
+            )),
         };
         Ok((Self(Some(Arc::new(shared))), writer))
     }
@@ -234,35 +239,11 @@ impl Shared {
     }
 
     fn may_record_refusal(&self) -> bool {
-        let mut rate = self.refusal_rate.lock();
-        rate.take(Instant::now())
+        self.refusal_rate.lock().admit(Instant::now())
     }
 
     fn is_failing(&self) -> bool {
         self.counts.failing.load(Ordering::Relaxed)
-    }
-}
-
-/// Token bucket that limits how many refusals of unauthenticated clients are written.
-struct RefusalRate {
-    tokens: f64,
-    at: Instant,
-}
-
-impl RefusalRate {
-    fn new(now: Instant) -> Self {
-        Self { tokens: REFUSAL_BURST, at: now }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        self.at = now;
-        self.tokens = (self.tokens + passed * REFUSALS_PER_SECOND).min(REFUSAL_BURST);
-        let has = self.tokens >= 1.0;
-        if has {
-            self.tokens -= 1.0;
-        }
-        has
     }
 }
 
@@ -271,8 +252,8 @@ const QUEUE: usize = 4_096;
 /// Time that a request waits for its queue permit and for its line, where the log is mandatory.
 const MANDATORY_WAIT: Duration = Duration::from_secs(2);
 /// Refusals of unauthenticated clients that are written at once, and per second after that.
-const REFUSAL_BURST: f64 = 100.0;
-const REFUSALS_PER_SECOND: f64 = 10.0;
+const REFUSAL_BURST: u32 = 100;
+const REFUSALS_PER_SECOND: u32 = 10;
 
 #[cfg(test)]
 mod tests;

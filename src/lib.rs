@@ -14,7 +14,7 @@
 //! | 1 | [`jsonrpc`] messages, ids, pending requests |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
 //! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
-//! | 0 | [`jitter`], [`sync`], quotas |
+//! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas |
 //! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
 
 #![cfg_attr(
@@ -51,6 +51,7 @@ pub mod metrics;
 pub mod pins;
 pub mod policy;
 mod quota;
+pub mod rate_limit;
 pub mod regular_file;
 pub mod request_scope;
 pub mod secret;

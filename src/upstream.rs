@@ -19,7 +19,6 @@ pub mod library;
 mod message;
 pub mod process;
 mod quote;
-mod rate_counter;
 mod session;
 mod subscriptions;
 mod supervisor;

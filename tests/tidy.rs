@@ -33,6 +33,7 @@ const LAYERS: [&[&str]; 8] = [
         "memory_budget",
         "metrics",
         "quota",
+        "rate_limit",
         "regular_file",
         "request_scope",
         "secret",

@@ -10,8 +10,6 @@
 //!
 //! Does not contain progress tokens: each hop has its own.
 
-mod rate;
-
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +24,7 @@ use crate::mcp::elicitation_complete::{ElicitationCompletions, MAX_COMPLETION_BY
 use crate::mcp::log_level::{LogLevel, LogLevelSetting};
 use crate::mcp::task::{SharedTaskIdMapper, rename_related};
 use crate::memory_budget::{GrowingReservation, MemoryBudget, SMALL_BYTES};
-use rate::Rate;
+use crate::rate_limit::RateLimiter;
 
 /// Maximum progress notifications to a client per second.
 pub const PER_SECOND: u32 = 20;
@@ -97,8 +95,8 @@ struct State {
 #[derive(Debug)]
 pub struct NotificationStream {
     queue: Arc<CoalescingQueue<State>>,
-    progress_rate: Rate,
-    log_rate: Rate,
+    progress_rate: RateLimiter,
+    log_rate: RateLimiter,
 }
 
 // === NotificationSink ===
@@ -111,11 +109,11 @@ impl NotificationSink {
 
     /// Creates a sink for progress, if wanted, and for log messages of this level, with its stream.
     pub fn open(progress: bool, logs: LogLevelSetting) -> (Self, NotificationStream) {
-        let sink = Self::new(progress, logs, true);
+        let (sink, now) = (Self::new(progress, logs, true), Instant::now());
         let stream = NotificationStream {
             queue: Arc::clone(&sink.queue),
-            progress_rate: Rate::new(PER_SECOND),
-            log_rate: Rate::new(LOGS_PER_SECOND),
+            progress_rate: RateLimiter::new(PER_SECOND, PER_SECOND, now),
+            log_rate: RateLimiter::new(LOGS_PER_SECOND, LOGS_PER_SECOND, now),
         };
         (sink, stream)
     }
@@ -362,11 +360,11 @@ impl State {
     /// Removes the first notification that may be sent now, or returns when one may.
     fn take_due(
         &mut self,
-        progress_rate: &mut Rate,
-        log_rate: &mut Rate,
+        progress_rate: &mut RateLimiter,
+        log_rate: &mut RateLimiter,
         now: Instant,
     ) -> Result<CallNotification, Option<Instant>> {
-        let (progress, log) = (progress_rate.wait_time(now), log_rate.wait_time(now));
+        let (progress, log) = (progress_rate.wait(now), log_rate.wait(now));
         if !progress.is_zero() {
             // Newer progress replaces the one that waits.
             self.thin_progress(1);
@@ -382,8 +380,8 @@ impl State {
             return Err(self.queue.iter().map(early).min().map(|early| now + early));
         };
         match notification {
-            CallNotification::Progress(_) => progress_rate.count(now),
-            CallNotification::Log(_) => log_rate.count(now),
+            CallNotification::Progress(_) => progress_rate.charge(now),
+            CallNotification::Log(_) => log_rate.charge(now),
             CallNotification::ElicitationComplete(_) => {}
         }
         Ok(notification)
@@ -431,7 +429,7 @@ impl NotificationStream {
     /// The remaining notifications at the end of the call: of progress as many of the newest as the
     /// rate allows, and always the last one.
     pub fn drain(self) -> Vec<CallNotification> {
-        let left = self.progress_rate.left(Instant::now()).max(1);
+        let left = self.progress_rate.remaining(Instant::now()).max(1) as usize;
         let mut state = self.queue.lock();
         state.thin_progress(left);
         state.is_read = false;

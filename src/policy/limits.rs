@@ -7,7 +7,6 @@
 //! Invariants: a refused request is not charged, and its error says how long to wait. The number of
 //! buckets is bounded. A [`Permit`] returns its concurrency slots when it is dropped.
 
-pub mod gcra;
 mod table;
 
 use std::fmt;
@@ -23,7 +22,7 @@ use super::Principal;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::Pattern;
 use crate::mcp::uri::CanonicalUri;
-pub use gcra::RequestRate;
+pub use crate::rate_limit::RequestRate;
 use table::{Bucket, BucketKey, BucketSubject, BucketTable};
 
 /// One limit: a rate, a concurrency, or both.

@@ -254,9 +254,9 @@ const ROWS: [Row; 32] = [
         "D-P26",
         "a window admits its rate and a burst",
         &[
-            ("src/policy/limits/gcra.rs", "d_p26_it_agrees_with_a_bucket_of_tokens"),
+            ("src/rate_limit.rs", "d_p26_it_agrees_with_a_bucket_of_tokens"),
             (
-                "src/policy/limits/gcra.rs",
+                "src/rate_limit.rs",
                 "d_p26_no_window_admits_more_than_its_time_and_a_burst_even_if_the_clock_goes_back",
             ),
         ],

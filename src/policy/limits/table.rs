@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 
-use super::gcra::Gcra;
+use crate::rate_limit::Gcra;
 
 /// Subject that a bucket counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -155,8 +155,8 @@ const EVICTION_CHECKS: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::gcra::RequestRate;
     use super::*;
+    use crate::rate_limit::RequestRate;
     use std::time::Duration;
 
     fn key(address: &str) -> BucketKey {

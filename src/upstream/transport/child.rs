@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
 use crate::line_codec::{DecodedLine, LineDecoder};
 use crate::mcp::name::UpstreamName;
+use crate::rate_limit::RateLimiter;
 use crate::upstream::connect::ProcessHandle;
 use crate::upstream::process::stderr_tail::{STDERR_LINE_BYTES, StderrTail};
-use crate::upstream::rate_counter::RateCounter;
 use crate::upstream::transport::dispatcher::Dispatcher;
 
 /// Time for which the remaining output of a child that has ended is read.
@@ -140,8 +140,9 @@ async fn drain(
     name: UpstreamName,
 ) {
     let mut lines = LineDecoder::new(STDERR_LINE_BYTES);
+    let per_second = MAX_LOGGED_LINES_PER_SECOND;
     let (mut rate, mut omitted) =
-        (RateCounter::new(MAX_LOGGED_LINES_PER_SECOND, Duration::from_secs(1)), 0_usize);
+        (RateLimiter::new(per_second, per_second, Instant::now()), 0_usize);
     let mut workload = Workload::default();
     while let Ok(1..) = stderr.read_buf(lines.buffer()).await {
         workload.add(0);
@@ -153,14 +154,14 @@ async fn drain(
             | DecodedLine::TooLong(line)
             | DecodedLine::BudgetExhausted(line)) = line;
             let line = String::from_utf8_lossy(&line).into_owned();
-            if rate.exceeds(1) {
-                omitted += 1;
-            } else {
+            if rate.admit(Instant::now()) {
                 if omitted > 0 {
                     tracing::debug!(upstream = %name, omitted, "child standard error rate-limited");
                     omitted = 0;
                 }
                 tracing::debug!(upstream = %name, stderr = line, "child standard error");
+            } else {
+                omitted += 1;
             }
             tail.push(line);
         }

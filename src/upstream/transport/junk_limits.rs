@@ -9,8 +9,9 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::upstream::message::TransportError;
-use crate::upstream::rate_counter::RateCounter;
 
 /// Window in which all but oversized messages are counted.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -55,12 +56,14 @@ pub(crate) struct JunkLimits {
     skipped_bytes: usize,
 }
 
+/// Maximum number in a window, which begins with its first message.
 #[derive(Debug)]
 struct JunkLimit {
-    rate: RateCounter,
     max: u32,
     window: Duration,
     what: &'static str,
+    began: Option<Instant>,
+    count: u32,
 }
 
 /// Limit that a stream has exceeded, and which ends it.
@@ -114,7 +117,7 @@ impl JunkLimits {
 
     /// Counts the useless messages of a text that contained messages.
     pub(crate) fn count_message(&mut self, counts: &JunkCounts) -> Result<(), JunkLimitExceeded> {
-        self.padding.rate.subtract(PADDING_PER_MESSAGE);
+        self.padding.count = self.padding.count.saturating_sub(PADDING_PER_MESSAGE);
         self.invalid.count(counts.invalid)?;
         self.unsolicited.count(counts.unsolicited)?;
         self.unattributed.count(counts.unattributed)
@@ -123,16 +126,21 @@ impl JunkLimits {
 
 impl JunkLimit {
     fn new(max: u32, window: Duration, what: &'static str) -> Self {
-        Self { rate: RateCounter::new(max, window), max, window, what }
+        Self { max, window, what, began: None, count: 0 }
     }
 
     fn count(&mut self, more: u32) -> Result<(), JunkLimitExceeded> {
         // The clock is read only if there is something to count.
-        if more > 0 && self.rate.exceeds(more) {
-            let Self { max, window, what, .. } = *self;
-            return Err(JunkLimitExceeded { max, what, window });
+        if more == 0 {
+            return Ok(());
         }
-        Ok(())
+        let Self { max, window, what, .. } = *self;
+        let now = Instant::now();
+        if self.began.is_none_or(|began| now.duration_since(began) >= window) {
+            (self.began, self.count) = (Some(now), 0);
+        }
+        self.count = self.count.saturating_add(more);
+        if self.count > max { Err(JunkLimitExceeded { max, what, window }) } else { Ok(()) }
     }
 }
 
@@ -173,6 +181,15 @@ mod tests {
             limits.count_oversized().expect("within");
         }
         assert!(limits.count_oversized().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happens_too_often_in_a_while_is_found() {
+        let mut limit = JunkLimit::new(3, Duration::from_secs(10), "messages");
+        assert!(limit.count(3).is_ok());
+        assert!(limit.count(1).is_err());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(limit.count(0).is_ok() && limit.count(3).is_ok() && limit.count(1).is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,8 +7,8 @@
 use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
-use std::time::Instant;
 
+use tokio::time::Instant;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -16,6 +16,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::json;
+use crate::rate_limit::RateLimiter;
 use crate::request_scope::{self, LogContext};
 
 /// Event formatter that adds the context of the request.
@@ -102,8 +103,7 @@ fn add(line: &mut String, number: u64, known: &LogContext, says: impl Fn(&str) -
 struct RepeatLimiter(Mutex<HashMap<Identifier, LineBudget>>);
 
 struct LineBudget {
-    tokens: f64,
-    at: Instant,
+    rate: RateLimiter,
     /// Lines suppressed since the last one that was written.
     suppressed: u64,
 }
@@ -112,24 +112,20 @@ impl RepeatLimiter {
     /// Admits a line, and returns the number of suppressed ones before it; `None` suppresses it.
     fn allow(&self, what: Identifier, now: Instant) -> Option<u64> {
         let mut rates = self.0.lock();
-        let rate =
-            rates.entry(what).or_insert(LineBudget { tokens: BURST, at: now, suppressed: 0 });
-        let passed = now.saturating_duration_since(rate.at).as_secs_f64();
-        rate.at = now;
-        rate.tokens = (rate.tokens + passed * PER_SECOND).min(BURST);
-        if rate.tokens < 1.0 {
-            rate.suppressed += 1;
+        let new = || LineBudget { rate: RateLimiter::new(PER_SECOND, BURST, now), suppressed: 0 };
+        let budget = rates.entry(what).or_insert_with(new);
+        if !budget.rate.admit(now) {
+            budget.suppressed += 1;
             return None;
         }
-        rate.tokens -= 1.0;
-        Some(std::mem::take(&mut rate.suppressed))
+        Some(std::mem::take(&mut budget.suppressed))
     }
 }
 
 /// Lines of one call site that may be written in a burst: some hundred upstreams may log the same.
-const BURST: f64 = 200.0;
+const BURST: u32 = 200;
 /// Lines of one call site per second after the burst.
-const PER_SECOND: f64 = 5.0;
+const PER_SECOND: u32 = 5;
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Generic cell rate algorithm (GCRA): a rate with a burst, stored in one number.
+//! Rate limits by the generic cell rate algorithm (GCRA): a rate with a burst, stored in one number.
 //!
 //! The number is the theoretical arrival time, at which everything admitted so far will have been
 //! paid for, in whole nanoseconds, so that nothing is lost to rounding.
@@ -8,6 +8,8 @@
 
 use std::fmt;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Rate and burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +21,17 @@ pub struct RequestRate {
 
 /// State of one bucket.
 #[derive(Debug, Default)]
-pub(super) struct Gcra {
+pub(crate) struct Gcra {
     /// Theoretical arrival time, in nanoseconds of the clock.
     paid_at: u64,
+}
+
+/// One bucket with its rate and its clock.
+#[derive(Debug)]
+pub(crate) struct RateLimiter {
+    rate: RequestRate,
+    gcra: Gcra,
+    start: Instant,
 }
 
 impl RequestRate {
@@ -46,25 +56,62 @@ impl fmt::Display for RequestRate {
 
 impl Gcra {
     /// Returns the time until one more request is admitted; zero if it is admitted now.
-    pub(super) fn wait(&self, rate: RequestRate, now: u64) -> Duration {
+    pub(crate) fn wait(&self, rate: RequestRate, now: u64) -> Duration {
         let paid_at = self.paid_at.max(now).saturating_add(rate.interval);
         Duration::from_nanos(paid_at.saturating_sub(now.saturating_add(rate.tolerance())))
     }
 
     /// Charges one request.
-    pub(super) fn charge(&mut self, rate: RequestRate, now: u64) {
+    pub(crate) fn charge(&mut self, rate: RequestRate, now: u64) {
         self.paid_at = self.paid_at.max(now).saturating_add(rate.interval);
     }
 
     /// Returns the number of requests that would be admitted at once.
-    pub(super) fn remaining(&self, rate: RequestRate, now: u64) -> u32 {
+    pub(crate) fn remaining(&self, rate: RequestRate, now: u64) -> u32 {
         let taken = self.paid_at.saturating_sub(now).div_ceil(rate.interval);
         rate.burst.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
     }
 
     /// Returns whether the state equals that of a new bucket.
-    pub(super) fn is_full(&self, now: u64) -> bool {
+    pub(crate) fn is_full(&self, now: u64) -> bool {
         self.paid_at <= now
+    }
+}
+
+impl RateLimiter {
+    /// Creates a full bucket of `burst` events, refilled with `per_second`.
+    pub(crate) fn new(per_second: u32, burst: u32, now: Instant) -> Self {
+        let rate = RequestRate::new(per_second, Duration::from_secs(1), burst);
+        Self { rate, gcra: Gcra::default(), start: now }
+    }
+
+    /// Charges one event, if it is admitted now.
+    pub(crate) fn admit(&mut self, now: Instant) -> bool {
+        let is_admitted = self.wait(now).is_zero();
+        if is_admitted {
+            self.charge(now);
+        }
+        is_admitted
+    }
+
+    /// Returns the time until one more event is admitted; zero if it is admitted now.
+    pub(crate) fn wait(&self, now: Instant) -> Duration {
+        self.gcra.wait(self.rate, self.nanos(now))
+    }
+
+    /// Charges one event.
+    pub(crate) fn charge(&mut self, now: Instant) {
+        self.gcra.charge(self.rate, self.nanos(now));
+    }
+
+    /// Returns the number of events that would be admitted at once.
+    pub(crate) fn remaining(&self, now: Instant) -> u32 {
+        self.gcra.remaining(self.rate, self.nanos(now))
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        let passed = now.saturating_duration_since(self.start).as_nanos();
+        u64::try_from(passed).unwrap_or(u64::MAX)
     }
 }
 
