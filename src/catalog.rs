@@ -173,11 +173,7 @@ impl Catalog {
         Self {
             settings: Arc::new(settings),
             in_use: RwLock::default(),
-            writer: Mutex::new(WriterState {
-                sources,
-                view_builders: Vec::new(),
-                tables: Default::default(),
-            }),
+            writer: Mutex::new(WriterState { sources, ..WriterState::default() }),
         }
     }
 

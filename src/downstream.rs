@@ -123,6 +123,7 @@ impl Default for Settings {
 }
 
 /// State that all connections share, under one configuration.
+#[derive(Clone)]
 pub struct ServerState {
     gateway: Arc<Gateway>,
     /// Configuration snapshot that requests are served under.
@@ -182,19 +183,8 @@ impl ServerState {
         self.streams.set_limit(streams);
         self.concurrency.set_quota(settings.per_client);
         let buffer_limit = BufferLimit { budget: self.budget().clone(), ..settings.buffer_limit };
-        Self {
-            gateway: Arc::clone(&self.gateway),
-            config,
-            settings: Settings { audit: self.settings.audit.clone(), buffer_limit, ..settings },
-            sessions: Arc::clone(&self.sessions),
-            sse_sessions: self.sse_sessions.clone(),
-            connections: Arc::clone(&self.connections),
-            streams: Arc::clone(&self.streams),
-            concurrency: Arc::clone(&self.concurrency),
-            tracker: self.tracker.clone(),
-            stop: self.stop.clone(),
-            has_successor: Arc::clone(&self.has_successor),
-        }
+        let settings = Settings { audit: self.settings.audit.clone(), buffer_limit, ..settings };
+        Self { config, settings, ..self.clone() }
     }
 
     /// Authenticates a client.

@@ -84,8 +84,13 @@ pub struct Difference {
 pub struct Pins {
     modes: HashMap<UpstreamName, Mode>,
     file: Option<PathBuf>,
-    /// Shared with the pins of the next configuration.
-    state: Arc<Mutex<State>>,
+    shared: SharedState,
+}
+
+/// Part of the pins that those of the next configuration continue.
+#[derive(Clone, Default)]
+struct SharedState {
+    lists: Arc<Mutex<State>>,
     /// Incremented when the approvals change.
     approved: watch::Sender<u64>,
     hasher: RandomState,
@@ -131,33 +136,19 @@ impl Default for Pins {
 impl Pins {
     /// Reads the lock file, if there is one and any upstream is pinned.
     pub fn open(settings: Settings) -> Self {
-        let modes = settings.modes.into_iter().filter(|(_, mode)| *mode != Mode::Off);
-        let pins = Self {
-            modes: modes.collect(),
-            file: settings.file,
-            state: Arc::default(),
-            approved: watch::Sender::new(0),
-            hasher: RandomState::new(),
-        };
-        if !pins.modes.is_empty() {
-            pins.reload();
-        }
-        pins
+        Self::with_state(settings, SharedState::default())
     }
 
     /// Creates the pins of other settings, with the state of these ones if the file is the same.
     pub fn with_settings(&self, settings: Settings) -> Self {
-        if settings.file != self.file {
-            return Self::open(settings);
-        }
+        let is_same_file = settings.file == self.file;
+        let shared = if is_same_file { self.shared.clone() } else { SharedState::default() };
+        Self::with_state(settings, shared)
+    }
+
+    fn with_state(settings: Settings, shared: SharedState) -> Self {
         let modes = settings.modes.into_iter().filter(|(_, mode)| *mode != Mode::Off);
-        let pins = Self {
-            modes: modes.collect(),
-            file: settings.file,
-            state: Arc::clone(&self.state),
-            approved: self.approved.clone(),
-            hasher: self.hasher.clone(),
-        };
+        let pins = Self { modes: modes.collect(), file: settings.file, shared };
         if !pins.modes.is_empty() {
             pins.reload();
         }
@@ -171,7 +162,7 @@ impl Pins {
 
     /// Returns a receiver that changes with the approvals: lists must then be filtered again.
     pub fn subscribe_approvals(&self) -> watch::Receiver<u64> {
-        self.approved.subscribe()
+        self.shared.approved.subscribe()
     }
 
     /// Compares a complete list with the approvals, and returns the items that may be served.
@@ -189,7 +180,7 @@ impl Pins {
         let lists = state.upstreams.entry(upstream.clone()).or_default();
         let before = lists.kinds[at].take();
         let listed =
-            state::digest_list(&items, before.as_ref().map(|it| &*it.listed), &self.hasher);
+            state::digest_list(&items, before.as_ref().map(|it| &*it.listed), &self.shared.hasher);
         let listed = Arc::new(listed);
         let digests = || listed.iter().map(|(key, seen)| (key.clone(), seen.digest)).collect();
         let pinned = |lock: &PinFile| lock.upstreams.get(upstream.as_str())?.kinds[at].clone();
@@ -231,7 +222,7 @@ impl Pins {
             (Mode::Enforce | Mode::Locked, Some(approved)) => {
                 // Each item is compared by its own text: of a name that is listed twice, only the
                 // first was digested.
-                let digest = state::digest(item, &listed, &self.hasher);
+                let digest = state::digest(item, &listed, &self.shared.hasher);
                 approved.get(&*item.key) == Some(&digest)
             }
         };
@@ -368,7 +359,7 @@ impl Pins {
             (state.stamp, state.last_problem, state.may_recover) = (stamp(path), None, false);
         }
         state.lock = lock;
-        self.approved.send_modify(|tick| *tick += 1);
+        self.shared.approved.send_modify(|tick| *tick += 1);
         Ok(differences)
     }
 
@@ -423,7 +414,7 @@ impl Pins {
                 (state.stamp, state.last_problem, state.may_recover) = (now, None, false);
                 if lock != state.lock {
                     state.lock = lock;
-                    self.approved.send_modify(|tick| *tick += 1);
+                    self.shared.approved.send_modify(|tick| *tick += 1);
                 }
                 return;
             }
@@ -472,7 +463,7 @@ impl Pins {
     fn merge_file(&self, state: &mut State, path: &Path) -> Result<(), BadLock> {
         if let Some(lock) = PinFile::load(path)?.filter(|lock| *lock != state.lock) {
             state.lock = lock;
-            self.approved.send_modify(|tick| *tick += 1);
+            self.shared.approved.send_modify(|tick| *tick += 1);
         }
         Ok(())
     }
@@ -482,7 +473,7 @@ impl Pins {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        cpu_bound::lock(&self.state)
+        cpu_bound::lock(&self.shared.lists)
     }
 }
 

@@ -154,8 +154,8 @@ pub struct Settings {
     pub providers: Vec<tokens::Settings>,
 }
 
-/// Authentication, roles and limits of one configuration.
-#[derive(Debug)]
+/// Authentication, roles and limits of one configuration. The default refuses everyone.
+#[derive(Debug, Default)]
 pub struct Policy {
     anonymous: Option<Principal>,
     local_role: Arc<str>,
@@ -205,38 +205,22 @@ impl Principal {
 impl Policy {
     /// Creates a policy. An undefined role of a client allows nothing.
     pub fn new(settings: Settings) -> Self {
-        Self::make(settings, None)
+        Self::default().with_settings(settings)
     }
 
     /// Creates the successor of this policy: unchanged limits keep their counts, failed attempts
     /// stay counted, and unchanged providers keep their keys.
     pub fn with_settings(&self, settings: Settings) -> Self {
-        Self::make(settings, Some(self))
-    }
-
-    fn make(settings: Settings, before: Option<&Self>) -> Self {
-        let principal = |role: String| Principal::new(ANONYMOUS, role);
         let roles = Roles::new(settings.roles);
-        if let Some(before) = before {
-            roles.combine_like(&before.roles);
-        }
+        roles.combine_like(&self.roles);
         let roles = Arc::new(roles);
-        let (limits, tokens) = match before {
-            None => {
-                (Limits::new(settings.limits), Tokens::new(settings.providers, Arc::clone(&roles)))
-            }
-            Some(before) => (
-                before.limits.with_limits(settings.limits),
-                before.tokens.with_providers(settings.providers, Arc::clone(&roles)),
-            ),
-        };
         Self {
-            anonymous: settings.anonymous_role.map(principal),
+            anonymous: settings.anonymous_role.map(|role| Principal::new(ANONYMOUS, role)),
             local_role: settings.local_role.into(),
             keys: Keys::new(settings.keys),
             certificates: Certificates::new(settings.certificates),
-            limits,
-            tokens,
+            limits: self.limits.with_limits(settings.limits),
+            tokens: self.tokens.with_providers(settings.providers, Arc::clone(&roles)),
             roles,
         }
     }

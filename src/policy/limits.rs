@@ -173,25 +173,32 @@ pub struct Permit {
 /// Limits that count a request, with their index and bucket; without an allocation if they are few.
 type Counting<'a> = SmallVec<[(usize, &'a Limit, Arc<Bucket>); 4]>;
 
+impl Default for Limits {
+    fn default() -> Self {
+        let table = || BucketTable::new(OWN_LIMITS, MAX_BUCKETS);
+        Self {
+            limits: Vec::new(),
+            has_patterns: false,
+            by_principal: table(),
+            by_address: table(),
+            has_refused: false.into(),
+            start: Instant::now(),
+        }
+    }
+}
+
 impl Limits {
     /// Creates the limits with full buckets.
     pub fn new(limits: Vec<Limit>) -> Self {
-        let table = || BucketTable::new(limits.len() + OWN_LIMITS, MAX_BUCKETS);
-        let (by_principal, by_address, has_refused) = (table(), table(), AtomicBool::new(false));
-        let has_patterns = limits.iter().any(|limit| limit.item.is_some());
-        Self { by_principal, by_address, has_refused, has_patterns, limits, start: Instant::now() }
+        Self::default().with_limits(limits)
     }
 
     /// Creates the successor of these limits: unchanged limits, and Weir's own, keep their buckets.
     pub(super) fn with_limits(&self, limits: Vec<Limit>) -> Self {
         let mut new_indices: Vec<Option<usize>> = vec![None; self.limits.len() + OWN_LIMITS];
         for (number, limit) in limits.iter().enumerate() {
-            let was = self
-                .limits
-                .iter()
-                .enumerate()
-                .position(|(was, known)| known == limit && new_indices[was].is_none());
-            if let Some(was) = was {
+            let is_same = |was: &usize| self.limits[*was] == *limit && new_indices[*was].is_none();
+            if let Some(was) = (0..self.limits.len()).find(is_same) {
                 new_indices[was] = Some(number);
             }
         }
@@ -199,13 +206,14 @@ impl Limits {
             new_indices[self.limits.len() + own] = Some(limits.len() + own);
         }
         let count = limits.len() + OWN_LIMITS;
-        let has_refused = AtomicBool::new(self.has_refused.load(Ordering::Relaxed));
-        let (by_principal, by_address) = (
-            self.by_principal.with_limits(&new_indices, count),
-            self.by_address.with_limits(&new_indices, count),
-        );
-        let has_patterns = limits.iter().any(|limit| limit.item.is_some());
-        Self { by_principal, by_address, has_refused, has_patterns, limits, start: self.start }
+        Self {
+            has_patterns: limits.iter().any(|limit| limit.item.is_some()),
+            by_principal: self.by_principal.with_limits(&new_indices, count),
+            by_address: self.by_address.with_limits(&new_indices, count),
+            has_refused: self.has_refused.load(Ordering::Relaxed).into(),
+            start: self.start,
+            limits,
+        }
     }
 
     /// Returns whether there are no limits.

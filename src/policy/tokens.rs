@@ -162,12 +162,14 @@ pub(super) struct Tokens {
     verified: Arc<TokenCache>,
 }
 
-impl Tokens {
-    pub(super) fn new(providers: Vec<Settings>, roles: Arc<Roles>) -> Self {
-        let providers = providers.into_iter().map(Provider::new).collect();
-        Self { providers, roles, verified: Arc::new(TokenCache::new(CACHED_TOKENS)) }
+impl Default for Tokens {
+    fn default() -> Self {
+        let verified = Arc::new(TokenCache::new(CACHED_TOKENS));
+        Self { providers: Vec::new(), roles: Arc::default(), verified }
     }
+}
 
+impl Tokens {
     /// Creates the tokens of another configuration: an unchanged provider keeps its keys, and the
     /// tokens verified with them.
     pub(super) fn with_providers(&self, providers: Vec<Settings>, roles: Arc<Roles>) -> Self {
