@@ -21,6 +21,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
 /// Work of one turn, after which a task yields to the others of its thread: this many messages,
 /// reads or pieces, or this many bytes. In an optimized build either takes some tenths of a
@@ -35,6 +36,14 @@ pub const PIECE_BYTES: usize = 4 * 1024;
 /// task's budget.
 pub fn promptly<T>(event: impl Future<Output = T>) -> impl Future<Output = T> {
     unconstrained(event)
+}
+
+/// Waits until a time; without one for ever.
+pub async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => promptly(tokio::time::sleep_until(at)).await,
+        None => std::future::pending().await,
+    }
 }
 
 // === Workload ===
@@ -147,7 +156,6 @@ mod tests {
 
     use tokio::io::AsyncReadExt;
     use tokio::task::consume_budget;
-    use tokio::time::{Instant, sleep_until};
 
     use super::*;
 
@@ -166,7 +174,7 @@ mod tests {
             tokio::select! {
                 biased;
                 () = greedy() => {}
-                () = promptly(sleep_until(end)) => {}
+                () = promptly(tokio::time::sleep_until(end)) => {}
             }
         };
         tokio::time::timeout(Duration::from_secs(20), fires).await.expect("it fires");

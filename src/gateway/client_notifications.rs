@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::{ClientContext, ClientIdentity, ConfigSnapshot, Subscriptions};
 use crate::catalog::RoleView;
+use crate::fairness::sleep_until;
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::elicitation_complete::ElicitationCompletions;
 use crate::mcp::kind::ListTopic;
@@ -122,12 +123,6 @@ impl ClientNotifications {
                 wake_at =
                     Some(wake_at.map_or(self.next_at[at], |other| other.min(self.next_at[at])));
             }
-            let spaced = async {
-                match wake_at {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 // Checked first, so that nothing is sent that a newer configuration forbids.
                 biased;
@@ -139,7 +134,7 @@ impl ClientNotifications {
                 // An error means that a reload has dropped this catalog; `configs` then wakes the
                 // loop.
                 Ok(()) = self.view.changed() => {}
-                () = spaced => {}
+                () = sleep_until(wake_at) => {}
                 uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
                 task = self.subscriptions.tasks().next() => {
                     return Some(ClientNotification::Task(task));

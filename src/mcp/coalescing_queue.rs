@@ -7,6 +7,7 @@
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::fairness::sleep_until;
 use crate::sync::{Mutex, MutexGuard};
 
 /// State of a queue with any number of writers and one reader.
@@ -42,11 +43,10 @@ impl<S> CoalescingQueue<S> {
             let taken = take(&mut self.state.lock(), Instant::now());
             match taken {
                 Ok(entry) => return entry,
-                Err(None) => self.arrived.notified().await,
-                Err(Some(at)) => tokio::select! {
+                Err(at) => tokio::select! {
                     biased;
                     () = self.arrived.notified() => {}
-                    () = tokio::time::sleep_until(at) => {}
+                    () = sleep_until(at) => {}
                 },
             }
         }

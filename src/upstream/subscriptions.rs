@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Error;
-use crate::fairness::promptly;
 use crate::json::Object;
 use crate::mcp::call::QuotaOwner;
 use crate::mcp::definition::item::MAX_URI_BYTES;
@@ -401,13 +400,5 @@ impl RegistryEntry {
                 dirty.mark(upstream, uri, subscribed);
             }
         }
-    }
-}
-
-/// Waits until this time; for ever if there is none.
-pub(super) async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => promptly(tokio::time::sleep_until(at)).await,
-        None => std::future::pending().await,
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::catalog::{Catalog, ListSnapshot, UpstreamInfo};
-use crate::fairness::promptly;
+use crate::fairness::sleep_until;
 use crate::gateway::Inspectors;
 use crate::gateway::lists::last_lists::{LastLists, publish, publish_info};
 use crate::gateway::lists::list_cache::{self, ListCache};
@@ -430,11 +430,4 @@ fn upstream_info(about: &ConnectionInfo) -> UpstreamInfo {
 fn refresh_interval(ttl: Duration) -> Duration {
     let ttl = if ttl.is_zero() { NO_TTL } else { ttl.max(MIN_TTL) };
     jitter::apply(ttl)
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => promptly(tokio::time::sleep_until(at)).await,
-        None => std::future::pending().await,
-    }
 }

@@ -11,11 +11,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
+use crate::fairness::sleep_until;
 use crate::json::{self, Object};
 use crate::mcp::call::ResponseOutcome;
 use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
 use crate::upstream::session::legacy::LegacyDialect;
-use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, SubscriptionRegistry, sleep_until};
+use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, SubscriptionRegistry};
 use crate::upstream::transport::Transport;
 
 /// State of a URI on this connection.

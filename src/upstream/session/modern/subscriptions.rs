@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
+use crate::fairness::sleep_until;
 use crate::json::{self, Object};
 use crate::jsonrpc;
 use crate::mcp::call::ResponseOutcome;
@@ -24,9 +25,7 @@ use crate::upstream::message::error_code;
 use crate::upstream::message::error_text;
 use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
 use crate::upstream::session::modern::{ModernDialect, cancel_mode, request_declaring};
-use crate::upstream::subscriptions::{
-    ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry, sleep_until,
-};
+use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry};
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
 
