@@ -21,6 +21,7 @@ pub mod remaining_quota;
 pub mod status;
 pub mod token;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -99,5 +100,11 @@ impl Admin {
             started_at,
             started,
         })
+    }
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admin")
     }
 }

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -123,28 +124,34 @@ struct Shared {
 #[derive(Debug, Default)]
 struct AuditCounts {
     /// Entries that could not be written.
-    lost: AtomicU64,
+    lost: ReportedCount,
     /// Refusals of unauthenticated clients that exceeded the rate limit.
-    left_out: AtomicU64,
-    /// Parts of either that an entry has reported.
-    lost_reported: AtomicU64,
-    left_out_reported: AtomicU64,
+    left_out: ReportedCount,
     /// True if the last attempt to write failed.
     failing: AtomicBool,
 }
 
-impl AuditCounts {
-    /// Takes the number that an entry is about to report.
-    fn take_lost(&self) -> u64 {
-        let lost = self.lost.swap(0, Ordering::Relaxed);
-        self.lost_reported.fetch_add(lost, Ordering::Relaxed);
-        lost
+/// Counter of which an entry reports the part that no entry has reported yet.
+#[derive(Debug, Default)]
+struct ReportedCount {
+    pending: AtomicU64,
+    reported: AtomicU64,
+}
+
+impl ReportedCount {
+    fn increment(&self) {
+        self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn take_left_out(&self) -> u64 {
-        let left_out = self.left_out.swap(0, Ordering::Relaxed);
-        self.left_out_reported.fetch_add(left_out, Ordering::Relaxed);
-        left_out
+    /// Takes the number that an entry is about to report.
+    fn take(&self) -> u64 {
+        let count = self.pending.swap(0, Ordering::Relaxed);
+        self.reported.fetch_add(count, Ordering::Relaxed);
+        count
+    }
+
+    fn total(&self) -> u64 {
+        self.reported.load(Ordering::Relaxed) + self.pending.load(Ordering::Relaxed)
     }
 }
 
@@ -191,28 +198,26 @@ impl Audit {
     }
 }
 
-/// State of the log, for status and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct State {
-    /// Entries that could not be written, since the start.
+/// State of the audit log, as in the status document.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AuditStatus {
+    /// Entries that could not be written.
     pub lost: u64,
-    /// Refusals of unauthenticated clients that exceeded the rate limit, since the start.
-    pub omitted: u64,
+    /// Refusals of unauthenticated clients that exceeded the rate limit of the log.
+    pub left_out: u64,
     /// True if the last attempt to write failed.
-    pub is_failing: bool,
+    pub failing: bool,
 }
 
 impl Audit {
-    /// Returns the state of the log; `None` if it is off.
-    pub fn state(&self) -> Option<State> {
+    /// Returns the state of the log since the start; `None` if it is off.
+    pub fn status(&self) -> Option<AuditStatus> {
         let counts = &self.0.as_ref()?.counts;
-        let reported = |reported: &AtomicU64, pending: &AtomicU64| {
-            reported.load(Ordering::Relaxed) + pending.load(Ordering::Relaxed)
-        };
-        Some(State {
-            lost: reported(&counts.lost_reported, &counts.lost),
-            omitted: reported(&counts.left_out_reported, &counts.left_out),
-            is_failing: counts.failing.load(Ordering::Relaxed),
+        Some(AuditStatus {
+            lost: counts.lost.total(),
+            left_out: counts.left_out.total(),
+            failing: counts.failing.load(Ordering::Relaxed),
         })
     }
 }
@@ -227,14 +232,14 @@ impl Shared {
     /// Sends an entry to the writer, with its reserved queue permit if it has one.
     fn put(&self, line: AuditEntry, permit: Option<QueuePermit>) {
         if line.is_unauthenticated_refusal() && !self.may_record_refusal() {
-            self.counts.left_out.fetch_add(1, Ordering::Relaxed);
+            self.counts.left_out.increment();
             return;
         }
         let entry = QueuedEntry { line, at: SystemTime::now(), written: None };
         match permit {
             Some(permit) => drop(permit.send(entry)),
             None if self.queue.try_send(entry).is_ok() => {}
-            None => drop(self.counts.lost.fetch_add(1, Ordering::Relaxed)),
+            None => self.counts.lost.increment(),
         }
     }
 

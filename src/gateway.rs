@@ -47,7 +47,7 @@ use crate::pins::{Change, Pins};
 use crate::policy::limits::{LimitRequest, Remaining};
 use crate::policy::tokens::Fetch;
 use crate::policy::{Policy, Principal};
-use crate::upstream::Upstream;
+use crate::upstream::{self, Upstream};
 pub(crate) use authentication::ClientIdentity;
 use authentication::{AuthMethod, ConnectionOrigin};
 pub use client_notifications::{ClientNotification, ClientNotifications};
@@ -161,7 +161,7 @@ impl Gateway {
         self.config().policy.spawn_jwks_refreshers(fetch, tasks, stop);
     }
 
-    /// The upstreams of the current configuration.
+    /// The upstreams of the current configuration, by name.
     pub fn upstreams(&self) -> Vec<Upstream> {
         self.config().upstreams().cloned().collect()
     }

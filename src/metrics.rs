@@ -1,13 +1,18 @@
-//! Metric primitives without locks: counter, gauge and histogram.
+//! Metric cells without locks: counter, gauge and histogram.
 //!
 //! Invariants: counting is a few atomic instructions, without a lock or an allocation. A value that
-//! is read may be slightly old, and never decreases, except that of a [`Gauge`].
+//! is read may be slightly old, and never decreases, except that of a [`Gauge`]. Counters and
+//! histograms are encoded for Prometheus from the cells themselves.
 //!
 //! Decision: docs/decisions/0022-metrics.md
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// Counter of events.
 #[derive(Debug, Default)]
@@ -66,16 +71,6 @@ pub struct Histogram {
     micros: AtomicU64,
 }
 
-/// Values of a [`Histogram`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HistogramSnapshot {
-    /// Number of durations per bucket: at most the bound of the same index in [`BOUNDS`] and longer
-    /// than the previous one; the last bucket counts those longer than all bounds.
-    pub buckets: [u64; BUCKETS],
-    /// Sum of all durations, in microseconds.
-    pub sum_micros: u64,
-}
-
 impl Histogram {
     /// Records one duration.
     pub fn observe(&self, took: Duration) {
@@ -85,24 +80,51 @@ impl Histogram {
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Returns the values until now.
-    pub fn read(&self) -> HistogramSnapshot {
-        let buckets = std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed));
-        HistogramSnapshot { buckets, sum_micros: self.micros.load(Ordering::Relaxed) }
+    /// Returns the number of durations per bucket: at most the bound of the same index in
+    /// [`BOUNDS`] and longer than the previous one; the last bucket counts those longer than all.
+    pub fn buckets(&self) -> impl Iterator<Item = u64> {
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of durations.
+    pub fn count(&self) -> u64 {
+        self.buckets().sum()
+    }
+
+    /// Returns the sum of all durations, in microseconds.
+    pub fn sum_micros(&self) -> u64 {
+        self.micros.load(Ordering::Relaxed)
     }
 }
 
-impl HistogramSnapshot {
-    /// Returns the number of recorded durations.
-    pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+impl TypedMetric for &Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for &Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
+        // Read once, so that the count is the sum of the buckets.
+        let buckets: Vec<_> = bounds.zip(self.buckets()).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = self.sum_micros() as f64 / 1e6;
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 
-    /// Returns the sum of two snapshots.
-    pub fn merged_with(&self, other: &Self) -> Self {
-        let buckets = std::array::from_fn(|at| self.buckets[at] + other.buckets[at]);
-        Self { buckets, sum_micros: self.sum_micros.wrapping_add(other.sum_micros) }
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
     }
+}
+
+/// Pairs each cell of a table with the labels of its row and its column.
+pub fn labeled<'c, R: Copy, C: Copy, T, const COLUMNS: usize>(
+    rows: impl IntoIterator<Item = R>,
+    columns: [C; COLUMNS],
+    cells: &'c [[T; COLUMNS]],
+) -> impl Iterator<Item = (R, C, &'c T)> {
+    rows.into_iter().zip(cells).flat_map(move |(label, row)| {
+        columns.into_iter().zip(row).map(move |(column, cell)| (label, column, cell))
+    })
 }
 
 /// Upper bounds of the buckets in seconds. From 10 ms on they are the bounds that the semantic
@@ -143,14 +165,12 @@ mod tests {
     fn a_duration_is_in_the_first_bucket_whose_bound_it_does_not_pass() {
         let histogram = Histogram::default();
         for (micros, bucket) in [(0, 0), (100, 0), (101, 1), (300_000_000, 16), (300_000_001, 17)] {
-            let before = histogram.read();
+            let values = || (histogram.buckets().collect::<Vec<_>>(), histogram.sum_micros());
+            let (mut buckets, sum) = values();
             histogram.observe(Duration::from_micros(micros));
-            let after = histogram.read();
-            assert_eq!(after.buckets[bucket], before.buckets[bucket] + 1, "{micros}");
-            assert_eq!(
-                (after.count(), after.sum_micros),
-                (before.count() + 1, before.sum_micros + micros)
-            );
+            buckets[bucket] += 1;
+            assert_eq!(histogram.count(), buckets.iter().sum::<u64>());
+            assert_eq!(values(), (buckets, sum + micros), "{micros}");
         }
         let bounds = BOUNDS.map(|seconds| (seconds * 1e6).round() as u64);
         assert_eq!(bounds, BOUNDS_MICROS);

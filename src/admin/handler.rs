@@ -4,6 +4,7 @@
 //! (401).
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -80,7 +81,7 @@ type AdminResponse = Response<Full<Bytes>>;
 
 /// Processes a request, whose body is ignored. Long work is done while `work` is locked.
 pub(super) async fn respond<B: Body>(
-    admin: &Admin,
+    admin: &Arc<Admin>,
     request: Request<B>,
     work: &Mutex<()>,
 ) -> AdminResponse {

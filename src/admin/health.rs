@@ -38,22 +38,14 @@ impl Health {
             }),
             counts: true,
         };
-        let mut upstreams: Vec<_> = admin
-            .gateway
-            .upstreams()
-            .iter()
-            .map(|upstream| {
-                let report = upstream.report();
-                let missing = (!report.state.takes_calls()).then(|| match report.reason {
-                    Some(reason) => reason,
-                    None => report.state.as_str().to_owned(),
-                });
-                let (name, counts) =
-                    (format!("upstream {}", upstream.name()), upstream.is_required());
-                Check { name, missing, counts }
-            })
-            .collect();
-        upstreams.sort_by(|one, other| one.name.cmp(&other.name));
+        let upstreams = admin.gateway.upstreams();
+        let upstreams = upstreams.iter().map(|upstream| {
+            let report = upstream.report();
+            let missing = (!report.state.takes_calls())
+                .then(|| report.reason.unwrap_or_else(|| report.state.as_str().to_owned()));
+            let (name, counts) = (format!("upstream {}", upstream.name()), upstream.is_required());
+            Check { name, missing, counts }
+        });
         Self { checks: [open, lists].into_iter().chain(upstreams).collect() }
     }
 

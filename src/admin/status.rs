@@ -10,13 +10,15 @@ use tokio::time::Instant;
 
 use super::Admin;
 use super::health::Health;
-use super::process;
+use super::process::Process;
+pub use super::process::Usage;
+pub use crate::audit::AuditStatus;
 use crate::catalog::{ExportProblems, RoleView};
+use crate::gateway::GatewayMetrics;
 use crate::mcp::kind::Kind;
-use crate::metrics::HistogramSnapshot;
+use crate::metrics::{BUCKETS, Histogram};
 use crate::timestamp;
 use crate::upstream::Upstream as LiveUpstream;
-use crate::upstream::call::call_metrics::error_type;
 
 /// Status of the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -163,69 +165,24 @@ pub struct LimitStatus {
     pub ago_seconds: u64,
 }
 
-/// State of the audit log.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct AuditStatus {
-    /// Entries that could not be written.
-    pub lost: u64,
-    /// Refusals of unauthenticated clients that exceeded the rate limit of the log.
-    pub left_out: u64,
-    /// True if the last attempt to write failed.
-    pub failing: bool,
-}
-
-/// Resource usage of the process.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Usage {
-    /// Memory, in bytes.
-    pub memory: u64,
-    /// Processor time, in seconds.
-    pub cpu_seconds: f64,
-    /// Open file descriptors.
-    pub files: u64,
-}
-
 impl Status {
     pub(super) fn of(admin: &Admin) -> Self {
         let (gateway, metrics) = (&admin.gateway, admin.gateway.metrics());
         let everything = gateway.operator().view();
         let (problems, withheld) = (gateway.problems(), gateway.awaiting_approval());
-        let mut upstreams: Vec<_> = gateway
-            .upstreams()
-            .iter()
-            .map(|live| {
-                let mut upstream = UpstreamStatus::of(live, &everything);
-                upstream.hidden = gateway.is_hidden(live.name());
-                for (_, kind, problems) in problems.iter().filter(|(name, ..)| name == live.name())
-                {
-                    upstream.add_excluded(*kind, problems);
-                }
-                let withheld_items = withheld.iter().filter(|(name, ..)| name == live.name());
-                upstream.add_withheld(
-                    withheld_items.map(|(_, kind, own)| format!("{kind} {own:?} {HELD_BACK}")),
-                );
-                let reported = |list: &String| upstream.hidden || upstream.cut.contains_key(list);
-                let missing = std::mem::take(&mut upstream.missing);
-                upstream.missing = missing.into_iter().filter(|list| !reported(list)).collect();
-                upstream
-            })
-            .collect();
-        upstreams.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut methods: Vec<MethodStatus> = Vec::new();
-        for (operation, error, durations) in metrics.requests() {
-            let errors = if error.is_some() { durations.count() } else { 0 };
-            match methods.last_mut().filter(|last| last.name == operation.name()) {
-                Some(last) => last.add(errors, &durations),
-                None => {
-                    let name = operation.name().to_owned();
-                    let mut method = MethodStatus { name, ..MethodStatus::default() };
-                    method.add(errors, &durations);
-                    methods.push(method);
-                }
+        let of_live = |live: &LiveUpstream| {
+            let mut upstream =
+                UpstreamStatus::of(live, gateway.is_hidden(live.name()), &everything);
+            for (_, kind, problems) in problems.iter().filter(|(name, ..)| name == live.name()) {
+                upstream.add_excluded(*kind, problems);
             }
-        }
+            let withheld = withheld.iter().filter(|(name, ..)| name == live.name());
+            upstream
+                .add_withheld(withheld.map(|(_, kind, own)| format!("{kind} {own:?} {HELD_BACK}")));
+            let UpstreamStatus { missing, hidden, cut, .. } = &mut upstream;
+            missing.retain(|list| !*hidden && !cut.contains_key(list));
+            upstream
+        };
         let refusals = metrics.refusals().map(|(reason, count)| (reason.label().to_owned(), count));
         let limits = gateway.limits_hit().into_iter().map(|(number, what, hit)| LimitStatus {
             number,
@@ -233,16 +190,6 @@ impl Status {
             refused: hit.count,
             last: timestamp::format_rfc3339(hit.last),
             ago_seconds: hit.last.elapsed().map(|ago| ago.as_secs()).unwrap_or_default(),
-        });
-        let usage = process::Process::read().map(|it| Usage {
-            memory: it.resident,
-            cpu_seconds: it.cpu,
-            files: it.files,
-        });
-        let audit = admin.settings.audit.state().map(|it| AuditStatus {
-            lost: it.lost,
-            left_out: it.omitted,
-            failing: it.is_failing,
         });
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -257,12 +204,12 @@ impl Status {
             connections: metrics.connections.read(),
             sessions: admin.server_state.now().sessions() as u64,
             streams: metrics.streams.read(),
-            upstreams,
-            methods,
+            upstreams: gateway.upstreams().iter().map(of_live).collect(),
+            methods: MethodStatus::all(metrics),
             refusals: refusals.collect(),
             limits: limits.collect(),
-            audit,
-            usage,
+            audit: admin.settings.audit.status(),
+            usage: Process::read().map(|it| it.usage),
         }
     }
 
@@ -279,7 +226,7 @@ impl Status {
 }
 
 impl UpstreamStatus {
-    fn of(live: &LiveUpstream, everything: &RoleView) -> Self {
+    fn of(live: &LiveUpstream, hidden: bool, everything: &RoleView) -> Self {
         let report = live.report();
         let about = report.about.clone();
         let items = Kind::ALL
@@ -289,7 +236,7 @@ impl UpstreamStatus {
         let (mut calls, mut errors) = (0, 0);
         for (_, end, count) in live.call_metrics().ends() {
             calls += count;
-            errors += if error_type(end).is_some() { count } else { 0 };
+            errors += if end.error_type().is_some() { count } else { 0 };
         }
         Self {
             name: live.name().to_string(),
@@ -308,7 +255,7 @@ impl UpstreamStatus {
             reason: report.reason,
             items: items.into_iter().collect(),
             missing: missing.map(|kind| kind.list_method().to_owned()).collect(),
-            hidden: false,
+            hidden,
             cut: BTreeMap::new(),
             left_out: Vec::new(),
             left_out_items: 0,
@@ -318,7 +265,7 @@ impl UpstreamStatus {
             breaker_opens: report.counts.breaker_opens,
             calls,
             errors,
-            took: Latency::of(&live.call_metrics().durations()),
+            took: Latency::default().plus(live.call_metrics().durations()),
         }
     }
 }
@@ -380,18 +327,29 @@ pub const NEVER_READ: &str = "never read, and so missing from clients' lists";
 pub const CUT: &str = "lists more than is read";
 
 impl MethodStatus {
-    fn add(&mut self, errors: u64, durations: &HistogramSnapshot) {
-        self.count += durations.count();
-        self.errors += errors;
-        self.took.micros += durations.sum_micros;
-        self.took.buckets.resize(durations.buckets.len(), 0);
-        let buckets = self.took.buckets.iter_mut().zip(durations.buckets);
-        buckets.for_each(|(mine, more)| *mine += more);
+    fn all(metrics: &GatewayMetrics) -> Vec<Self> {
+        let mut methods: Vec<Self> = Vec::new();
+        // The histograms of one method follow each other.
+        for (label, error, durations) in metrics.requests() {
+            let name = label.name();
+            let mut method = methods
+                .pop_if(|last| last.name == name)
+                .unwrap_or_else(|| Self { name: name.to_owned(), ..Self::default() });
+            let count = durations.count();
+            method.count += count;
+            method.errors += if error.is_some() { count } else { 0 };
+            method.took = method.took.plus(durations);
+            methods.push(method);
+        }
+        methods
     }
 }
 
 impl Latency {
-    fn of(durations: &HistogramSnapshot) -> Self {
-        Self { buckets: durations.buckets.to_vec(), micros: durations.sum_micros }
+    fn plus(mut self, durations: &Histogram) -> Self {
+        self.micros += durations.sum_micros();
+        self.buckets.resize(BUCKETS, 0);
+        self.buckets.iter_mut().zip(durations.buckets()).for_each(|(sum, more)| *sum += more);
+        self
     }
 }

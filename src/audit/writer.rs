@@ -132,7 +132,7 @@ impl Writer {
         if self.pending.len() < QUEUE {
             self.pending.push_back(entry);
         } else {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+            self.counts.lost.increment();
         }
     }
 
@@ -150,7 +150,7 @@ impl Writer {
             self.count();
         } else if self.pending.is_empty() {
             // An entry has to be written to find out whether writing works again.
-            let lost = self.counts.take_lost();
+            let lost = self.counts.lost.take();
             self.pending.push_back(entry(AuditEntry::Lost(lost)));
         }
         self.write().await;
@@ -158,8 +158,8 @@ impl Writer {
 
     /// Adds entries for the counters.
     fn count(&mut self) {
-        let lost = self.counts.take_lost();
-        let left_out = self.counts.take_left_out();
+        let lost = self.counts.lost.take();
+        let left_out = self.counts.left_out.take();
         if lost > 0 {
             self.pending.push_back(entry(AuditEntry::Lost(lost)));
         }

@@ -17,20 +17,18 @@ use tokio::time::Instant;
 use super::ClientContext;
 use crate::jsonrpc::code;
 use crate::mcp;
-use crate::mcp::call::Method;
 use crate::mcp::method_label::MethodLabel;
-use crate::metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
-use crate::upstream;
-use crate::upstream::call::call_metrics;
-use crate::upstream::health::status_report::CallEnd;
+use crate::metrics::{Counter, Gauge, Histogram, labeled};
+use crate::upstream::call::call_metrics::CallDurations;
 
 /// Metrics of one gateway.
 #[derive(Debug, Default)]
 pub struct GatewayMetrics {
     requests: Box<[[Histogram; STATUSES]; MethodLabel::COUNT]>,
-    calls: Box<[[Histogram; CallEnd::ALL.len()]; Method::ALL.len()]>,
     refusals: [Counter; RefusalReason::ALL.len()],
     limits: Mutex<BTreeMap<usize, LimitHits>>,
+    /// Durations of calls to upstreams, all upstreams together.
+    pub calls: CallDurations,
     /// Open connections.
     pub connections: Arc<Gauge>,
     /// Open streams for notifications.
@@ -123,42 +121,11 @@ impl Drop for RequestTimer {
     }
 }
 
-/// Timer of a call to any upstream; each upstream also counts its own calls. Dropped before its
-/// end, it counts as cancelled.
-pub(super) struct CallTimer<'m> {
-    all: &'m GatewayMetrics,
-    method: Method,
-    began: Instant,
-    end: CallEnd,
-}
-
-impl CallTimer<'_> {
-    /// Counts the call with its outcome.
-    pub(super) fn end(mut self, called: &Result<CallOutcome<SuspendedCall>, upstream::Error>) {
-        self.end = call_metrics::end_of(called);
-        if self.end == CallEnd::Busy {
-            self.all.refused(RefusalReason::Overload);
-        }
-    }
-}
-
-impl Drop for CallTimer<'_> {
-    fn drop(&mut self) {
-        self.all.calls[self.method as usize][self.end as usize].observe(self.began.elapsed());
-    }
-}
-
 impl GatewayMetrics {
     /// Starts the timer of a request.
     pub fn begin(self: &Arc<Self>, method: &str) -> RequestTimer {
         let (metrics, label) = (Arc::clone(self), MethodLabel::of(method));
         RequestTimer { metrics, label, began: Instant::now(), is_over: false }
-    }
-
-    /// Starts the timer of a call to an upstream.
-    pub(super) fn begin_call(&self, method: Method) -> CallTimer<'_> {
-        let (began, end) = (Instant::now(), CallEnd::Cancelled);
-        CallTimer { all: self, method, began, end }
     }
 
     /// Counts a rejection.
@@ -175,29 +142,17 @@ impl GatewayMetrics {
         (hit.count, hit.last) = (hit.count + 1, SystemTime::now());
     }
 
-    /// Requests by method and error type, without empty series.
+    /// Durations of requests by method and error type, without empty histograms.
     pub fn requests(
         &self,
-    ) -> impl Iterator<Item = (MethodLabel, Option<&'static str>, HistogramSnapshot)> {
-        let each = MethodLabel::all().flat_map(|label| (0..STATUSES).map(move |end| (label, end)));
-        let read = each
-            .map(|(label, end)| (label, error_type(end), self.requests[label.index()][end].read()));
-        read.filter(|(.., durations)| durations.count() > 0)
-    }
-
-    /// Calls to all upstreams by method and end, without empty series.
-    pub fn calls(&self) -> impl Iterator<Item = (Method, CallEnd, HistogramSnapshot)> {
-        let each = Method::ALL
-            .into_iter()
-            .flat_map(|method| CallEnd::ALL.into_iter().map(move |end| (method, end)));
-        let read = each
-            .map(|(method, end)| (method, end, self.calls[method as usize][end as usize].read()));
-        read.filter(|(.., durations)| durations.count() > 0)
+    ) -> impl Iterator<Item = (MethodLabel, Option<&'static str>, &Histogram)> {
+        let statuses = std::array::from_fn(error_type);
+        labeled(MethodLabel::all(), statuses, &*self.requests).filter(|(.., cell)| cell.count() > 0)
     }
 
     /// Number of rejections by reason.
     pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
-        RefusalReason::ALL.into_iter().map(|reason| (reason, self.refusals[reason as usize].read()))
+        RefusalReason::ALL.into_iter().zip(self.refusals.iter().map(Counter::read))
     }
 
     /// Limits with rejections, by their indexes in the configuration.

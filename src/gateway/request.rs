@@ -270,9 +270,11 @@ impl ClientContext {
         self.inspect_request(&item, &request)?;
         self.record_sending().await?;
         let (call, checks) = self.prepare_call(&item, request, context);
-        let timer = self.gateway.metrics.begin_call(call.method);
-        let outcome = self.config.upstream(&item.upstream).call(call).await;
-        timer.end(&outcome);
+        let (upstream, metrics) = (self.config.upstream(&item.upstream), &self.gateway.metrics);
+        let outcome = upstream.call_recorded(call, &metrics.calls).await;
+        if let Err(upstream::Error::Busy { .. }) = outcome {
+            metrics.refused(RefusalReason::Overload);
+        }
         match (checks.apply(outcome).await?, completion) {
             (CallOutcome::Response(response), Some(completion)) => {
                 let filtered = self.filter_completion(&completion, &item, response);

@@ -24,6 +24,7 @@ use crate::mcp::call::{CallContext, CallOutcome, UpstreamRequest};
 use crate::metrics::Gauge;
 use crate::upstream::SuspendedCall;
 use crate::upstream::call::active_call::{ActiveCall, SentResponse};
+use crate::upstream::call::call_metrics::CallDurations;
 use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
 use crate::upstream::health::on_demand::UsageGuard;
 use crate::upstream::session::connection::UpstreamConnection;
@@ -49,12 +50,14 @@ pub(crate) struct CallSlot {
 }
 
 impl Upstream {
-    /// Sends a call once. Dropping the future cancels the call.
-    pub async fn call(
+    /// Sends a call once, and records it in the upstream's metrics and in those of `all` upstreams.
+    /// Dropping the future cancels the call.
+    pub async fn call_recorded(
         &self,
         call: Box<UpstreamRequest>,
+        all: &CallDurations,
     ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        let recorder = self.shared.calls.begin(call.method);
+        let recorder = self.shared.calls.begin(all, call.method);
         let outcome = match self.acquire_call_slot().await {
             Ok(slot) => ActiveCall::begin(self, slot, call).drive().await,
             Err(error) => Err(error),

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
 use super::{
-    ConnectionStatus, HttpTransport, RetrySettings, Settings, Sharing, Timeouts, Upstream,
+    ConnectionStatus, Error, HttpTransport, RetrySettings, Settings, Sharing, Timeouts, Upstream,
     UpstreamLimits, UpstreamSource,
 };
 use crate::json::Object;
@@ -38,6 +38,7 @@ use crate::mcp::capabilities;
 use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::upstream::call::call_metrics::CallDurations;
 
 /// One upstream and its environment.
 pub(super) struct World {
@@ -130,6 +131,16 @@ pub(super) const BUDGET_BYTES: usize = 64 << 20;
 /// Settings of an upstream whose only client is this caller.
 pub(super) fn sole_client_settings(over: TestTransport, caller: &CallContext) -> Settings {
     Settings { sharing: Sharing::Sole(super::declared_capabilities(caller)), ..settings(over) }
+}
+
+impl Upstream {
+    /// Sends a call that no other upstream's metrics matter for.
+    pub(super) async fn call(
+        &self,
+        call: Box<UpstreamRequest>,
+    ) -> Result<CallOutcome<SuspendedCall>, Error> {
+        self.call_recorded(call, &CallDurations::default()).await
+    }
 }
 
 impl World {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::upstream::{ConnectionInfo, Error};
+use crate::upstream::ConnectionInfo;
 
 /// Status of one upstream.
 #[derive(Debug, Clone)]
@@ -113,57 +113,4 @@ pub struct UpstreamCounts {
     pub dropped: u64,
     /// Lines on the process's standard output that are not JSON-RPC messages.
     pub junk: u64,
-}
-
-/// Outcome of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "kebab-case")]
-pub enum CallEnd {
-    /// The server returned a result.
-    Result,
-    /// The server returned a JSON-RPC error.
-    Error,
-    /// Not sent: there is no connection, or the circuit breaker is open.
-    Unavailable,
-    /// Not sent: too many calls are in flight.
-    Busy,
-    /// The connection was lost.
-    #[strum(serialize = "broke")]
-    ConnectionLost,
-    /// The server responded with an HTTP error status.
-    HttpStatus,
-    /// Timed out.
-    TimedOut,
-    /// The response cannot be forwarded: it is too large, or violates the protocol.
-    #[strum(serialize = "unfit")]
-    Unusable,
-    /// Cancelled by the client.
-    Cancelled,
-}
-
-impl CallEnd {
-    /// Each of them.
-    pub const ALL: [Self; Self::VARIANTS.len()] =
-        *Self::VARIANTS.as_array().expect("the length is its own");
-
-    /// Outcome of a call that failed with this error.
-    pub fn of_failure(error: &Error) -> Self {
-        match error {
-            Error::Unavailable(_) | Error::NoSuchTask => Self::Unavailable,
-            Error::Busy { .. } => Self::Busy,
-            Error::ConnectionLost(_) => Self::ConnectionLost,
-            Error::HttpStatus { .. } => Self::HttpStatus,
-            Error::TimedOut(_) => Self::TimedOut,
-            Error::TooLarge(_)
-            | Error::MemoryExhausted
-            | Error::UndeclaredFeature(_)
-            | Error::TooManyInputRequests
-            | Error::Protocol(_) => Self::Unusable,
-        }
-    }
-
-    /// Name of the outcome in metrics and JSON.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
