@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 pub use chain::Chain;
 pub use entry::{AuditDecision, AuditEntry, AuditOutcome, EventCompletion, SessionMark, quoted};
-pub use event::{AuditEvent, AuditUnavailable};
+pub use event::{AuditEvent, AuditUnavailable, OpenStreamEvent, RequestProgress};
 pub use file::{CannotOpen, log_files};
 pub use writer::Writer;
 

@@ -20,7 +20,6 @@ use crate::invisible_chars::is_invisible;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
-use crate::request_scope;
 use crate::sha256::sha256;
 use crate::timestamp::push_millis;
 
@@ -28,7 +27,7 @@ use crate::timestamp::push_millis;
 #[derive(Debug, Clone)]
 pub enum AuditEntry {
     /// A request.
-    Request(Box<RequestDetails>),
+    Request(RequestEntry),
     /// The log was opened.
     Started {
         /// Bytes of an incomplete line before this entry.
@@ -40,6 +39,14 @@ pub enum AuditEntry {
     Lost(u64),
     /// This number of refusals of unauthenticated clients was not written.
     LeftOut(u64),
+}
+
+/// Entry about a request.
+#[derive(Debug, Clone)]
+pub struct RequestEntry {
+    pub(super) actor: Actor,
+    pub(super) phase: Phase,
+    pub(super) details: Box<RequestDetails>,
 }
 
 /// Client of a request, and its connection.
@@ -116,14 +123,19 @@ pub struct EventCompletion {
     pub bytes_out: Option<u64>,
 }
 
+impl EventCompletion {
+    /// Creates the end of a request of which only the outcome is recorded.
+    pub fn of(outcome: AuditOutcome) -> Self {
+        Self { outcome, code: None, status: None, bytes_out: None }
+    }
+}
+
 /// Text that is nearly always a known one, which is not copied.
 pub(super) type EntryText = Cow<'static, str>;
 
 /// Facts about a request.
-#[derive(Debug, Clone)]
-pub struct RequestDetails {
-    pub(super) actor: Actor,
-    pub(super) phase: Phase,
+#[derive(Debug, Clone, Default)]
+pub(super) struct RequestDetails {
     /// Number of the request in the log; set if the request has more than one entry.
     pub(super) number: Option<u64>,
     /// Request number that log lines show.
@@ -156,28 +168,14 @@ impl RequestDetails {
             self.name = Some(name.into());
         }
     }
+}
 
-    pub(super) fn of(actor: Actor) -> Self {
-        Self {
-            actor,
-            phase: Phase::Done,
-            number: None,
-            request_number: request_scope::number(),
-            http: None,
-            revision: None,
-            method: None,
-            kind: None,
-            upstream: None,
-            item: None,
-            name: None,
-            decision: None,
-            rule: None,
-            flags: 0,
-            completion: None,
-            duration: Duration::ZERO,
-            bytes_in: None,
-            trace: None,
-            arguments: None,
+impl Phase {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Begun => "begun",
+            Self::Done => "request",
         }
     }
 }
@@ -186,10 +184,10 @@ impl AuditEntry {
     /// Returns whether the entry is about an unauthenticated client, or about a refusal before a
     /// method was known.
     pub(super) fn is_unauthenticated_refusal(&self) -> bool {
-        let Self::Request(details) = self else { return false };
+        let Self::Request(RequestEntry { actor, details, .. }) = self else { return false };
         let is_refused =
             details.completion.is_some_and(|ending| ending.outcome == AuditOutcome::Refused);
-        details.actor.client.is_none() || is_refused && details.method.is_none()
+        actor.client.is_none() || is_refused && details.method.is_none()
     }
 
     /// Returns the line without its line feed; see [`AuditEntry::write_to`].
@@ -209,7 +207,7 @@ impl AuditEntry {
         push_millis(out.0, at);
         out.0.push('"');
         match self {
-            Self::Request(details) => details.write(&mut out),
+            Self::Request(request) => request.write(&mut out),
             Self::Started { torn } => {
                 out.word("event", "started");
                 out.word("version", env!("CARGO_PKG_VERSION"));
@@ -237,20 +235,14 @@ impl AuditEntry {
     }
 }
 
-impl RequestDetails {
+impl RequestEntry {
     fn write(&self, out: &mut JsonLineWriter<'_>) {
-        out.word(
-            "event",
-            match self.phase {
-                Phase::Admitted => "admitted",
-                Phase::Begun => "begun",
-                Phase::Done => "request",
-            },
-        );
-        if let Some(number) = self.request_number.or(self.number) {
+        let Self { actor, phase, details } = self;
+        out.word("event", phase.as_str());
+        if let Some(number) = details.request_number.or(details.number) {
             out.number("request", number);
         }
-        let Actor { transport, from, client, role, application, session } = &self.actor;
+        let Actor { transport, from, client, role, application, session } = actor;
         out.text("client", client.as_deref());
         out.text("role", role.as_deref());
         out.text("application", application.as_deref());
@@ -265,30 +257,30 @@ impl RequestDetails {
             TransportKind::Stdio => "stdio",
         };
         out.word("wire", transport);
-        out.text("http", self.http.as_deref());
-        out.text("revision", self.revision.map(Revision::as_str));
-        out.text("method", self.method.as_deref());
-        if let Some(kind) = self.kind {
+        out.text("http", details.http.as_deref());
+        out.text("revision", details.revision.map(Revision::as_str));
+        out.text("method", details.method.as_deref());
+        if let Some(kind) = details.kind {
             out.word("kind", kind.json_name());
         }
-        out.text("upstream", self.upstream.as_ref().map(UpstreamName::as_str));
-        out.text("item", self.item.as_deref());
-        out.text("name", self.name.as_deref());
-        if let Some(decision) = self.decision {
+        out.text("upstream", details.upstream.as_ref().map(UpstreamName::as_str));
+        out.text("item", details.item.as_deref());
+        out.text("name", details.name.as_deref());
+        if let Some(decision) = details.decision {
             out.word("decision", decision.into());
         }
-        out.text("rule", self.rule.as_deref());
-        if self.flags > 0 {
-            out.number("flags", self.flags);
+        out.text("rule", details.rule.as_deref());
+        if details.flags > 0 {
+            out.number("flags", details.flags);
         }
-        if let Some(arguments) = &self.arguments {
+        if let Some(arguments) = &details.arguments {
             out.begin("arguments");
             out.0.push_str(arguments);
         }
-        if let Some(bytes) = self.bytes_in {
+        if let Some(bytes) = details.bytes_in {
             out.number("bytes_in", bytes);
         }
-        if let Some(EventCompletion { outcome, code, status, bytes_out }) = self.completion {
+        if let Some(EventCompletion { outcome, code, status, bytes_out }) = details.completion {
             out.word("outcome", outcome.into());
             if let Some(code) = code {
                 out.number("code", code);
@@ -299,13 +291,13 @@ impl RequestDetails {
             if let Some(bytes) = bytes_out {
                 out.number("bytes_out", bytes);
             }
-            let micros = u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX);
+            let micros = u64::try_from(details.duration.as_micros()).unwrap_or(u64::MAX);
             out.number("duration_ms", micros / 1_000);
             let thousandths = 1_000 + micros % 1_000;
             out.0.push('.');
             out.0.push_str(&itoa::Buffer::new().format(thousandths)[1..]);
         }
-        out.text("trace_id", self.trace.as_deref());
+        out.text("trace_id", details.trace.as_deref());
     }
 }
 

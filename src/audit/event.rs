@@ -1,8 +1,9 @@
 //! Audit event of one request, filled in along its way and written once.
 //!
 //! An event has several owners: the HTTP handler that has read the request, the client context, the
-//! task that waits for the response. Each adds what it knows. One of them ends the event with the
-//! outcome. If none has done so when the last copy is dropped, the request was cancelled.
+//! task that waits for the response. Each adds what it knows. [`RequestProgress`] says how far the request
+//! came, [`EndedBy`] which owner ends the event with the outcome. If none has done so when the last
+//! copy is dropped, the request was cancelled.
 //!
 //! Invariants: one final entry per event, and none in a log that is off; a second end is ignored,
 //! unless the event was deferred ([`AuditEvent::defer_end`]).
@@ -18,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use super::entry::{
     Actor, AuditDecision, AuditEntry, AuditOutcome, EntryText, EventCompletion, Phase,
-    RequestDetails, SessionMark,
+    RequestDetails, RequestEntry, SessionMark,
 };
 use super::params::arguments;
 use super::writer::{QueuePermit, QueuedEntry};
@@ -33,38 +34,57 @@ use crate::request_scope;
 
 /// Audit event of one request. Cheap to clone; all clones are the same event.
 #[derive(Clone, Default)]
-pub struct AuditEvent(Option<Arc<OpenEvent>>);
+pub struct AuditEvent(Option<Arc<SharedEvent>>);
 
 /// The audit log is mandatory, and the request cannot be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request cannot be recorded")]
 pub struct AuditUnavailable;
 
-struct OpenEvent {
-    audit: Arc<Shared>,
-    started_at: Instant,
-    state: Mutex<State>,
+/// Step that a request has reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RequestProgress {
+    /// It has arrived.
+    #[default]
+    Received,
+    /// It was sent to an upstream.
+    Sent,
+    /// A rule refused it or its response, rather than its upstream.
+    Refused,
 }
 
-struct State {
+/// Owner that ends an event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum EndedBy {
+    /// The transport, unless a handler behind it takes over.
+    #[default]
+    Transport,
+    /// The handler of the request.
+    Handler,
+    /// The last copy, with the end that was set last.
+    LastCopy,
+}
+
+struct SharedEvent {
+    audit: Arc<Shared>,
+    started_at: Instant,
+    state: Mutex<EventState>,
+}
+
+struct EventState {
     /// Written with each entry; kept after the end for the next events of the same client.
     actor: Actor,
     /// `None` once the event has ended.
-    builder: Option<EventBuilder>,
+    open: Option<OpenEvent>,
 }
 
-struct EventBuilder {
+#[derive(Default)]
+struct OpenEvent {
     details: Box<RequestDetails>,
     /// Reserved queue permit for the last entry, if the log is mandatory.
     permit: Option<QueuePermit>,
-    /// True if a handler behind the transport has taken over and will end the event.
-    is_claimed: bool,
-    /// True if the request was sent to an upstream.
-    is_sent: bool,
-    /// True if a rule refused the request, rather than its upstream.
-    is_refused: bool,
-    /// True if the end may still be replaced by another one.
-    is_deferred: bool,
+    progress: RequestProgress,
+    ended_by: EndedBy,
 }
 
 impl AuditEvent {
@@ -85,13 +105,15 @@ impl AuditEvent {
     }
 
     fn of(audit: &Arc<Shared>, actor: Actor) -> Self {
-        let details = Box::new(RequestDetails::of(actor.clone()));
-        let builder = Some(EventBuilder::of(details));
-        let state = Mutex::new(State { actor, builder });
-        Self(Some(Arc::new(OpenEvent {
+        let details = Box::new(RequestDetails {
+            request_number: request_scope::number(),
+            ..RequestDetails::default()
+        });
+        let open = Some(OpenEvent { details, ..OpenEvent::default() });
+        Self(Some(Arc::new(SharedEvent {
             audit: Arc::clone(audit),
             started_at: Instant::now(),
-            state,
+            state: Mutex::new(EventState { actor, open }),
         })))
     }
 
@@ -124,22 +146,22 @@ impl AuditEvent {
 
     /// Sets the HTTP method, for requests whose protocol message is not known yet.
     pub fn set_http_method(&self, method: &str) {
-        self.update_details(|details| details.http = Some(http_method(method)));
+        self.details(|details| details.http = Some(http_method(method)));
     }
 
     /// Sets the request number that log lines show.
     pub fn set_request_number(&self, number: u64) {
-        self.update_details(|details| details.request_number = Some(number));
+        self.details(|details| details.request_number = Some(number));
     }
 
     /// Sets the size of the message.
     pub fn set_bytes_in(&self, bytes: usize) {
-        self.update_details(|details| details.bytes_in = Some(bytes as u64));
+        self.details(|details| details.bytes_in = Some(bytes as u64));
     }
 
     /// Sets the method.
     pub fn set_method(&self, method: &str) {
-        self.update_details(|details| {
+        self.details(|details| {
             details.http = None;
             // The method is set by the HTTP handler, and again by the era's code.
             if details.method.as_deref() != Some(method) {
@@ -150,7 +172,7 @@ impl AuditEvent {
 
     /// Sets the revision.
     pub fn set_revision(&self, revision: Revision) {
-        self.update_details(|details| details.revision = Some(revision));
+        self.details(|details| details.revision = Some(revision));
     }
 
     /// Sets revision, method and parameters. The caller takes over: it will end the event.
@@ -165,11 +187,11 @@ impl AuditEvent {
             request_scope::record(|known| known.trace.clone_from(&trace));
         }
         self.set_method(method);
-        self.builder(|builder| {
-            builder.is_claimed = true;
-            builder.details.revision = Some(revision);
-            builder.details.arguments = arguments;
-            builder.details.trace = trace.or(builder.details.trace.take());
+        self.open(|open| {
+            open.claim();
+            open.details.revision = Some(revision);
+            open.details.arguments = arguments;
+            open.details.trace = trace.or(open.details.trace.take());
         });
     }
 
@@ -177,7 +199,7 @@ impl AuditEvent {
     pub fn set_trace(&self, traceparent: &str) {
         if self.is_on() {
             let trace = trace_id(traceparent);
-            self.update_details(|details| details.trace = trace);
+            self.details(|details| details.trace = trace);
         }
     }
 
@@ -185,12 +207,12 @@ impl AuditEvent {
 
     /// Sets the kind of the item.
     pub fn set_kind(&self, kind: Kind) {
-        self.update_details(|details| details.kind = Some(kind));
+        self.details(|details| details.kind = Some(kind));
     }
 
     /// Sets the public name or URI of the item.
     pub fn set_public_name(&self, name: &str) {
-        self.update_details(|details| details.set_name(name));
+        self.details(|details| details.set_name(name));
     }
 
     /// Sets the decision about the item of this kind and public name, and the rule behind it;
@@ -202,7 +224,7 @@ impl AuditEvent {
         item: Option<(&UpstreamName, &str)>,
         rule: Option<&str>,
     ) {
-        self.update_details(|details| {
+        self.details(|details| {
             details.kind = Some(kind);
             details.set_name(name);
             details.decision = Some(decision);
@@ -214,85 +236,86 @@ impl AuditEvent {
 
     /// Records that this rule refuses the request, regardless of the role.
     pub fn set_refused_by(&self, rule: &str) {
-        self.builder(|builder| {
-            builder.details.rule = Some(rule.into());
-            builder.is_refused = true;
+        self.open(|open| {
+            open.details.rule = Some(rule.into());
+            open.progress = RequestProgress::Refused;
         });
     }
 
     /// Adds findings in a response that was forwarded nevertheless.
     pub fn add_findings(&self, findings: usize) {
-        self.update_details(|details| details.flags += findings);
+        self.details(|details| details.flags += findings);
     }
 
     /// Reserves a queue permit for the event, where the log is mandatory. Called before anything is
     /// done for the request.
     pub async fn reserve(&self) -> Result<(), AuditUnavailable> {
-        let Some(event) = self.must() else { return Ok(()) };
-        if event.audit.is_failing() {
-            return Err(AuditUnavailable);
-        }
+        let Some(event) = self.mandatory()? else { return Ok(()) };
         let reserved = timeout(MANDATORY_WAIT, event.audit.queue.clone().reserve_owned()).await;
         let permit = reserved.map_err(|_| AuditUnavailable)?.map_err(|_| AuditUnavailable)?;
-        self.builder(|builder| builder.permit = Some(permit));
+        self.open(|open| open.permit = Some(permit));
         Ok(())
     }
 
     /// Reserves a queue permit like [`Self::reserve`], without waiting.
     pub fn try_reserve(&self) -> Result<(), AuditUnavailable> {
-        let Some(event) = self.must() else { return Ok(()) };
-        if event.audit.is_failing() {
-            return Err(AuditUnavailable);
-        }
+        let Some(event) = self.mandatory()? else { return Ok(()) };
         let permit = event.audit.queue.clone().try_reserve_owned().map_err(|_| AuditUnavailable)?;
-        self.builder(|builder| builder.permit = Some(permit));
+        self.open(|open| open.permit = Some(permit));
         Ok(())
     }
 
     /// Records that the request is about to go to an upstream. Where the log is mandatory, waits
     /// until an entry that says so is in the file.
     pub async fn before_sending(&self) -> Result<(), AuditUnavailable> {
-        self.builder(|builder| builder.is_sent = true);
-        let admitted = self.write_sending().await;
-        if admitted.is_err() {
-            self.builder(|builder| builder.is_sent = false);
+        if let Some(event) = self.mandatory()?
+            && let Some(line) = event.line(Phase::Admitted)
+        {
+            let (written, is_written) = oneshot::channel();
+            let entry = QueuedEntry { line, at: SystemTime::now(), written: Some(written) };
+            let sent = async {
+                event.audit.queue.send(entry).await.map_err(|_| AuditUnavailable)?;
+                is_written.await.map_err(|_| AuditUnavailable)
+            };
+            timeout(MANDATORY_WAIT, sent).await.unwrap_or(Err(AuditUnavailable))?;
         }
-        admitted
+        self.open(|open| {
+            if open.progress == RequestProgress::Received {
+                open.progress = RequestProgress::Sent;
+            }
+        });
+        Ok(())
     }
 
-    async fn write_sending(&self) -> Result<(), AuditUnavailable> {
-        let Some(event) = self.must() else { return Ok(()) };
-        if event.audit.is_failing() {
-            return Err(AuditUnavailable);
+    /// Returns the event if the log is mandatory, or an error if it cannot be written at present.
+    fn mandatory(&self) -> Result<Option<&SharedEvent>, AuditUnavailable> {
+        match &self.0 {
+            Some(event) if event.audit.on_error == OnError::Refuse => {
+                if event.audit.is_failing() {
+                    Err(AuditUnavailable)
+                } else {
+                    Ok(Some(event))
+                }
+            }
+            _ => Ok(None),
         }
-        let Some(line) = event.line(Phase::Admitted) else { return Ok(()) };
-        let (written, is_written) = oneshot::channel();
-        let entry = QueuedEntry { line, at: SystemTime::now(), written: Some(written) };
-        let sent = async {
-            event.audit.queue.send(entry).await.map_err(|_| AuditUnavailable)?;
-            is_written.await.map_err(|_| AuditUnavailable)
-        };
-        timeout(MANDATORY_WAIT, sent).await.unwrap_or(Err(AuditUnavailable))
-    }
-
-    fn must(&self) -> Option<&Arc<OpenEvent>> {
-        self.0.as_ref().filter(|event| event.audit.on_error == OnError::Refuse)
     }
 
     /// Writes an entry about the start of a stream, with the event's queue permit if it has one: a
     /// stream may be open for days and would block the permit for others. The end of the stream is
     /// another entry.
-    pub fn record_stream_start(&self) {
+    pub fn begin_stream(&self) -> OpenStreamEvent {
         let mut permit = None;
-        self.builder(|builder| {
-            builder.is_claimed = true;
-            permit = builder.permit.take();
+        self.open(|open| {
+            open.claim();
+            permit = open.permit.take();
         });
         if let Some(event) = &self.0
             && let Some(line) = event.line(Phase::Begun)
         {
             event.audit.put(line, permit);
         }
+        OpenStreamEvent(self.clone())
     }
 
     /// Returns the entry that would be written now; `None` once the event has ended.
@@ -304,10 +327,9 @@ impl AuditEvent {
 
     /// Returns whether no handler behind the transport has taken over, and the event has not ended.
     pub fn is_unclaimed(&self) -> bool {
-        let event = self.0.as_ref();
-        event.is_some_and(|event| {
-            event.state.lock().builder.as_ref().is_some_and(|builder| !builder.is_claimed)
-        })
+        let mut is_unclaimed = false;
+        self.open(|open| is_unclaimed = open.ended_by == EndedBy::Transport);
+        is_unclaimed
     }
 
     /// Returns the transport of the request; `None` in a log that is off.
@@ -315,32 +337,24 @@ impl AuditEvent {
         self.0.as_ref().map(|event| event.state.lock().actor.transport)
     }
 
-    /// Returns whether the request was sent to an upstream.
-    pub fn is_sent(&self) -> bool {
-        let event = self.0.as_ref();
-        event.is_some_and(|event| {
-            event.state.lock().builder.as_ref().is_some_and(|builder| builder.is_sent)
-        })
-    }
-
-    /// Returns whether a rule refused the request.
-    pub fn is_refused(&self) -> bool {
-        let event = self.0.as_ref();
-        event.is_some_and(|event| {
-            event.state.lock().builder.as_ref().is_some_and(|builder| builder.is_refused)
-        })
+    /// Returns the step that the request has reached, until the event has ended.
+    pub fn progress(&self) -> RequestProgress {
+        let mut progress = RequestProgress::default();
+        self.open(|open| progress = open.progress);
+        progress
     }
 
     /// Defers the end, because the response may still be replaced: the last end is written when the
     /// last copy of the event is dropped.
     pub fn defer_end(&self, is_deferred: bool) {
-        self.builder(|builder| builder.is_deferred = is_deferred);
+        let ended_by = if is_deferred { EndedBy::LastCopy } else { EndedBy::Handler };
+        self.open(|open| open.ended_by = ended_by);
     }
 
     /// Ends an event that has an entry already, and discards any other.
     pub fn end_if_written(&self, ending: EventCompletion) {
         let mut is_written = false;
-        self.builder(|builder| is_written = builder.details.number.is_some());
+        self.open(|open| is_written = open.details.number.is_some());
         if is_written { self.end(ending) } else { self.discard() }
     }
 
@@ -354,7 +368,7 @@ impl AuditEvent {
     /// Discards the event, because the message was not a request.
     pub fn discard(&self) {
         if let Some(event) = &self.0 {
-            event.state.lock().builder = None;
+            event.state.lock().open = None;
         }
     }
 
@@ -364,13 +378,16 @@ impl AuditEvent {
         }
     }
 
-    fn update_details(&self, update: impl FnOnce(&mut RequestDetails)) {
-        self.builder(|builder| update(&mut builder.details));
+    fn details(&self, update: impl FnOnce(&mut RequestDetails)) {
+        self.open(|open| update(&mut open.details));
     }
 
-    fn builder(&self, update: impl FnOnce(&mut EventBuilder)) {
-        if let Some(event) = &self.0 {
-            event.state.lock().builder.as_mut().map(update).unwrap_or_default();
+    /// Reads or changes the event, unless it has ended or the log is off.
+    fn open(&self, update: impl FnOnce(&mut OpenEvent)) {
+        if let Some(event) = &self.0
+            && let Some(open) = &mut event.state.lock().open
+        {
+            update(open);
         }
     }
 }
@@ -381,64 +398,66 @@ impl std::fmt::Debug for AuditEvent {
     }
 }
 
+/// Event of a request whose response is a stream that stays open. It ends when this is dropped.
+#[derive(Debug)]
+pub struct OpenStreamEvent(AuditEvent);
+
+impl Drop for OpenStreamEvent {
+    fn drop(&mut self) {
+        let status = (self.0.transport() != Some(TransportKind::Stdio)).then_some(200);
+        self.0.end(EventCompletion { status, ..EventCompletion::of(AuditOutcome::Ok) });
+    }
+}
+
 impl OpenEvent {
+    /// Records that a handler has taken over and will end the event.
+    fn claim(&mut self) {
+        if self.ended_by == EndedBy::Transport {
+            self.ended_by = EndedBy::Handler;
+        }
+    }
+}
+
+impl SharedEvent {
     /// Returns an entry about a request that has not ended.
     fn line(&self, phase: Phase) -> Option<AuditEntry> {
         let mut state = self.state.lock();
         let actor = state.actor.clone();
-        let details = &mut state.builder.as_mut()?.details;
+        let details = &mut state.open.as_mut()?.details;
         let number = self.audit.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        let number = Some(*details.number.get_or_insert(number));
-        Some(AuditEntry::Request(Box::new(RequestDetails {
-            actor,
-            phase,
-            number,
-            ..(**details).clone()
-        })))
+        details.number.get_or_insert(number);
+        Some(AuditEntry::Request(RequestEntry { actor, phase, details: details.clone() }))
     }
 
     fn end(&self, ending: EventCompletion) {
         let mut state = self.state.lock();
-        let Some(builder) = &mut state.builder else { return };
-        builder.details.completion = Some(ending);
-        builder.details.duration = self.started_at.elapsed();
-        let is_deferred = builder.is_deferred;
-        drop(state);
-        if !is_deferred {
+        let Some(open) = &mut state.open else { return };
+        open.details.completion = Some(ending);
+        open.details.duration = self.started_at.elapsed();
+        if open.ended_by != EndedBy::LastCopy {
+            drop(state);
             self.put();
         }
     }
 
+    /// Writes the last entry.
     fn put(&self) {
         let mut state = self.state.lock();
-        if let Some(EventBuilder { mut details, permit, .. }) = state.builder.take() {
-            details.actor = state.actor.clone();
-            drop(state);
-            self.audit.put(AuditEntry::Request(details), permit);
-        }
+        let Some(OpenEvent { details, permit, .. }) = state.open.take() else { return };
+        let actor = state.actor.clone();
+        drop(state);
+        let entry = RequestEntry { actor, phase: Phase::Done, details };
+        self.audit.put(AuditEntry::Request(entry), permit);
     }
 }
 
-impl Drop for OpenEvent {
+impl Drop for SharedEvent {
     fn drop(&mut self) {
-        if self
-            .state
-            .lock()
-            .builder
-            .as_ref()
-            .is_some_and(|builder| builder.details.completion.is_none())
-        {
-            let outcome = AuditOutcome::Cancelled;
-            self.end(EventCompletion { outcome, code: None, status: None, bytes_out: None });
+        let open = &self.state.get_mut().open;
+        if open.as_ref().is_some_and(|open| open.details.completion.is_none()) {
+            self.end(EventCompletion::of(AuditOutcome::Cancelled));
         }
         self.put();
-    }
-}
-
-impl EventBuilder {
-    fn of(details: Box<RequestDetails>) -> Self {
-        let (permit, is_claimed, is_sent) = (None, false, false);
-        Self { details, permit, is_claimed, is_sent, is_refused: false, is_deferred: false }
     }
 }
 

@@ -191,14 +191,14 @@ async fn a_stream_begins_at_the_place_that_was_kept_for_it_and_keeps_none() {
     assert_eq!(stream.reserve().await, Ok(()));
     // The writer does not run yet, and the queue is full.
     (1..QUEUE).for_each(|_| event("bob").end(OK));
-    stream.record_stream_start();
+    let stream = stream.begin_stream();
     assert_eq!(event("eve").reserve().await, Err(AuditUnavailable));
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let path = writer.path();
     tasks.spawn(writer.run(stop.clone()));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(audit.0.as_ref().map(|shared| shared.queue.capacity()), Some(QUEUE));
-    stream.end(OK);
+    drop(stream);
     tasks.close();
     stop.cancel();
     tasks.wait().await;

@@ -65,41 +65,46 @@ impl ClientContext {
         }
     }
 
-    /// A client without restrictions under this client's configuration.
-    fn as_operator(&self) -> Self {
-        self.gateway.operator_under(&self.config)
-    }
-
+    /// Records that an item was found.
     pub(super) fn record_found(&self, target: &AuthorizedItem) {
         request_scope::record(|known| known.upstream = Some(target.upstream.shared()));
-        if !self.audit_event.is_on() {
-            return;
+        if self.audit_event.is_on() {
+            self.record_decision((target.kind, &target.key), AuditDecision::Allowed, target);
         }
-        let (upstream, own) = (&target.upstream, &*target.own);
-        let role = self.config.policy.role(&self.principal);
-        let rule = role.rule(target.kind, upstream, own, target.is_listed());
-        let rule = rule.map(|pattern| pattern.as_str());
-        let item = (target.kind, &*target.key);
-        self.audit_event.set_decision(item, AuditDecision::Allowed, Some((upstream, own)), rule);
     }
 
     /// Records that an item was not found. The client learns only that; the audit event says
     /// whether the item exists.
     pub(super) fn record_missing(&self, request: &ItemRequest, revision: Revision) {
         let item = (request.kind, &*request.key);
-        let metrics = &self.gateway.metrics;
-        let role = self.config.policy.role(&self.principal);
-        let existing = (!role.allows_everything()).then(|| {
-            self.as_operator().find_in_view(request.method, request.kind, &request.key, revision)
-        });
-        let Some(target) = existing.flatten() else {
-            metrics.refused(RefusalReason::Unknown);
-            return self.audit_event.set_decision(item, AuditDecision::Unknown, None, None);
+        let is_restricted = !self.config.policy.role(&self.principal).allows_everything();
+        let as_operator = || {
+            let operator = self.gateway.operator_under(&self.config);
+            operator.find_in_view(request.method, request.kind, &request.key, revision)
         };
-        metrics.refused(RefusalReason::Denied);
+        match is_restricted.then(as_operator).flatten() {
+            Some(target) => {
+                self.gateway.metrics.refused(RefusalReason::Denied);
+                self.record_decision(item, AuditDecision::Denied, &target);
+            }
+            None => {
+                self.gateway.metrics.refused(RefusalReason::Unknown);
+                self.audit_event.set_decision(item, AuditDecision::Unknown, None, None);
+            }
+        }
+    }
+
+    /// Records the decision about an item that exists, with the rule of the client's role.
+    fn record_decision(
+        &self,
+        item: (Kind, &str),
+        decision: AuditDecision,
+        target: &AuthorizedItem,
+    ) {
         let (upstream, own) = (&target.upstream, &*target.own);
+        let role = self.config.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own, target.is_listed());
         let rule = rule.map(|pattern| pattern.as_str());
-        self.audit_event.set_decision(item, AuditDecision::Denied, Some((upstream, own)), rule);
+        self.audit_event.set_decision(item, decision, Some((upstream, own)), rule);
     }
 }

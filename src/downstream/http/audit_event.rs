@@ -11,7 +11,6 @@ use super::ClientConnection;
 use super::response_body::{self, HttpResponse};
 use super::routes::HttpRoute;
 use crate::audit::{AuditEvent, AuditOutcome, AuditUnavailable, EventCompletion, TransportKind};
-use crate::downstream::response::audit_events::StreamRecord;
 use crate::downstream::response::results;
 use crate::downstream::response::{ClientResponse, ErrorOrigin};
 use crate::downstream::{ServerState, host_check};
@@ -44,8 +43,7 @@ pub(super) fn refused_handshake(state: &ServerState, peer: SocketAddr) {
     let audit_event =
         state.settings.audit.begin(TransportKind::Http, Some(peer.ip().to_canonical()));
     audit_event.set_refused_by("tls");
-    let outcome = AuditOutcome::Refused;
-    audit_event.end(EventCompletion { outcome, code: None, status: None, bytes_out: None });
+    audit_event.end(EventCompletion::of(AuditOutcome::Refused));
 }
 
 /// Ends the audit event with the response or, if it is an event stream, with the stream.
@@ -57,7 +55,7 @@ pub(super) async fn end(audit_event: AuditEvent, response: &mut HttpResponse) {
         response.headers().get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
     if is_stream && response.status() == StatusCode::OK {
         match audit_event.reserve().await {
-            Ok(()) => return response.body_mut().record_stream(StreamRecord::begin(audit_event)),
+            Ok(()) => return response.body_mut().record_stream(audit_event.begin_stream()),
             Err(AuditUnavailable) => {
                 *response =
                     response_body::json(ClientResponse::refused(None, &results::unrecorded()));

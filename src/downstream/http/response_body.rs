@@ -17,8 +17,8 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue,
 use hyper::{Response, StatusCode};
 use tokio::time::{Interval, MissedTickBehavior};
 
+use crate::audit::OpenStreamEvent;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
-use crate::downstream::response::audit_events::StreamRecord;
 use crate::downstream::response::results;
 use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseFuture};
 use crate::fairness::promptly;
@@ -33,7 +33,7 @@ pub(super) struct HttpBody {
     /// Keeps the connection in the busy phase until the last byte is handed over.
     in_progress: Option<RequestInProgress>,
     /// Audit event of a stream that stays open.
-    record: Option<StreamRecord>,
+    record: Option<OpenStreamEvent>,
 }
 
 enum BodyContent {
@@ -65,7 +65,7 @@ impl HttpBody {
     }
 
     /// Ends an audit event with the body.
-    pub(super) fn record_stream(&mut self, record: StreamRecord) {
+    pub(super) fn record_stream(&mut self, record: OpenStreamEvent) {
         self.record = Some(record);
     }
 

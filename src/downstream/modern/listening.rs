@@ -13,9 +13,8 @@ use tokio::task::yield_now;
 
 use super::super::response::ErrorResponse;
 use super::{COMPLETE, input, invalid_params};
-use crate::audit::{AuditOutcome, EventCompletion};
+use crate::audit::{AuditOutcome, EventCompletion, OpenStreamEvent, RequestProgress};
 use crate::downstream::limits::stream_limit::{StreamLimiter, StreamPermit};
-use crate::downstream::response::audit_events::StreamRecord;
 use crate::downstream::response::results;
 use crate::gateway::{
     ClientContext, ClientNotification, ClientNotifications, Error, MAX_SUBSCRIPTIONS,
@@ -48,7 +47,7 @@ pub(in crate::downstream) struct ListenSubscription {
     listen: ClientNotifications,
     _stream_permit: StreamPermit,
     _permit: Permit,
-    _record: StreamRecord,
+    _record: OpenStreamEvent,
 }
 
 /// Accepted resources and tasks, as the client named them.
@@ -87,7 +86,7 @@ pub(super) fn listen(
         listen,
         _stream_permit: stream_permit,
         _permit: permit,
-        _record: StreamRecord::begin(client.audit_event().clone()),
+        _record: client.audit_event().begin_stream(),
     })
 }
 
@@ -143,13 +142,13 @@ async fn subscribe(
         };
         let outcome = match subscribed {
             Ok(SubscribeOutcome::Accepted) => {
-                client.audit_event().end_if_written(event_completion(AuditOutcome::Ok));
+                client.audit_event().end_if_written(EventCompletion::of(AuditOutcome::Ok));
                 return Some(json::quote(uri));
             }
             Ok(SubscribeOutcome::Refused(_)) | Err(Error::Upstream { .. }) => AuditOutcome::Error,
             Err(_) => AuditOutcome::Refused,
         };
-        client.audit_event().end(event_completion(outcome));
+        client.audit_event().end(EventCompletion::of(outcome));
         None
     }));
     let following = join_all(tasks.iter().enumerate().map(|(at, handle)| async move {
@@ -157,15 +156,14 @@ async fn subscribe(
         let client = client.with_audit_event(client.audit_event().begin_next());
         client.audit_event().set_method(LISTEN);
         if client.follow_task(subscriptions, handle).await {
-            client.audit_event().end_if_written(event_completion(AuditOutcome::Ok));
+            client.audit_event().end_if_written(EventCompletion::of(AuditOutcome::Ok));
             return Some(json::quote(handle));
         }
-        let outcome = if client.audit_event().is_sent() {
-            AuditOutcome::Error
-        } else {
-            AuditOutcome::Refused
+        let outcome = match client.audit_event().progress() {
+            RequestProgress::Sent => AuditOutcome::Error,
+            RequestProgress::Received | RequestProgress::Refused => AuditOutcome::Refused,
         };
-        client.audit_event().end(event_completion(outcome));
+        client.audit_event().end(EventCompletion::of(outcome));
         None
     }));
     let (resources, tasks) = join(subscribing, following).await;
@@ -178,10 +176,6 @@ async fn yield_before(at: usize) {
     for _ in 0..at / LOOKUPS_PER_YIELD {
         yield_now().await;
     }
-}
-
-fn event_completion(outcome: AuditOutcome) -> EventCompletion {
-    EventCompletion { outcome, code: None, status: None, bytes_out: None }
 }
 
 impl ListenSubscription {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 
-use crate::audit::{AuditEvent, AuditOutcome, EventCompletion, TransportKind};
+use crate::audit::{AuditEvent, AuditOutcome, EventCompletion, RequestProgress, TransportKind};
 use crate::downstream::response::results::own_code;
 use crate::downstream::response::{ClientResponse, ErrorOrigin, ResponseBody};
 use crate::gateway::{RequestStatus, RequestTimer};
@@ -36,38 +36,48 @@ fn end(
     timing: Option<RequestTimer>,
     response: ClientResponse,
 ) -> ClientResponse {
-    let completion = audit_event.transport().map(|transport| {
+    let audit_event = audit_event.transport().map(|transport| {
         let (outcome, code) = outcome_of(audit_event, response.failure);
         let status = (transport == TransportKind::Http).then(|| response.status.as_u16());
-        EventCompletion { outcome, code, status, bytes_out: None }
+        let completion = EventCompletion { code, status, ..EventCompletion::of(outcome) };
+        (audit_event.clone(), completion)
     });
-    let end = match response.failure {
+    let status = match response.failure {
         None => RequestStatus::Success,
         Some(ErrorOrigin::Gateway(code)) => RequestStatus::Error(Some(code)),
         Some(ErrorOrigin::Upstream(code)) => RequestStatus::Error(code),
     };
+    let end = RequestEnd { audit_event, timing: timing.map(|timing| (timing, status)) };
     let text = match response.text {
         ResponseBody::Arriving(head, pieces) => {
             // The text around the pieces counts as well.
             let sent = head.len() as u64 + 1;
-            let audit_event = completion.map(|completion| (audit_event.clone(), completion));
-            let timing = timing.map(|timing| (timing, end));
-            ResponseBody::Arriving(
-                head,
-                RecordedPieces { pieces, sent, audit_event, timing }.boxed(),
-            )
+            let pieces = RecordedPieces { pieces, sent, end: Some(end) };
+            ResponseBody::Arriving(head, pieces.boxed())
         }
         text => {
-            if let Some(completion) = completion {
-                audit_event.end(EventCompletion { bytes_out: text.len(), ..completion });
-            }
-            if let Some(timing) = timing {
-                timing.end(end);
-            }
+            end.record(text.len());
             text
         }
     };
     ClientResponse { text, ..response }
+}
+
+/// Audit event and timer of a request, with the end that its response gives them.
+struct RequestEnd {
+    audit_event: Option<(AuditEvent, EventCompletion)>,
+    timing: Option<(RequestTimer, RequestStatus)>,
+}
+
+impl RequestEnd {
+    fn record(self, bytes_out: Option<u64>) {
+        if let Some((audit_event, completion)) = self.audit_event {
+            audit_event.end(EventCompletion { bytes_out, ..completion });
+        }
+        if let Some((timing, status)) = self.timing {
+            timing.end(status);
+        }
+    }
 }
 
 /// Returns the audit outcome: an error if the upstream failed, a refusal if the gateway refused.
@@ -80,16 +90,12 @@ fn outcome_of(
         Some(ErrorOrigin::Upstream(code)) => (AuditOutcome::Error, code),
         Some(ErrorOrigin::Gateway(code)) => {
             let failed = [own_code::UNAVAILABLE, own_code::TIMED_OUT, code::INTERNAL_ERROR];
-            let is_error =
-                failed.contains(&code) || audit_event.is_sent() && code != own_code::TOO_BUSY;
-            (
-                if is_error && !audit_event.is_refused() {
-                    AuditOutcome::Error
-                } else {
-                    AuditOutcome::Refused
-                },
-                Some(code),
-            )
+            let is_error = match audit_event.progress() {
+                RequestProgress::Received => failed.contains(&code),
+                RequestProgress::Sent => code != own_code::TOO_BUSY,
+                RequestProgress::Refused => false,
+            };
+            (if is_error { AuditOutcome::Error } else { AuditOutcome::Refused }, Some(code))
         }
     }
 }
@@ -99,21 +105,25 @@ fn outcome_of(
 struct RecordedPieces {
     pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
     sent: u64,
-    /// Audit event that the last piece ends, and its completion.
-    audit_event: Option<(AuditEvent, EventCompletion)>,
-    timing: Option<(RequestTimer, RequestStatus)>,
+    /// End of the request, until it is recorded.
+    end: Option<RequestEnd>,
 }
 
 impl RecordedPieces {
-    /// Ends the audit event with the planned outcome, or with `otherwise`.
-    fn end(&mut self, otherwise: Option<(AuditOutcome, RequestStatus)>) {
-        if let Some((audit_event, completion)) = self.audit_event.take() {
-            let outcome = otherwise.map_or(completion.outcome, |(outcome, _)| outcome);
-            audit_event.end(EventCompletion { outcome, bytes_out: Some(self.sent), ..completion });
+    /// Records the planned end of the request.
+    fn finish(&mut self) {
+        if let Some(end) = self.end.take() {
+            end.record(Some(self.sent));
         }
-        if let Some((timing, end)) = self.timing.take() {
-            timing.end(otherwise.map_or(end, |(_, end)| end));
+    }
+
+    /// Records another end than the planned one.
+    fn fail(&mut self, outcome: AuditOutcome, failed: RequestStatus) {
+        if let Some(RequestEnd { audit_event, timing }) = &mut self.end {
+            audit_event.iter_mut().for_each(|(_, completion)| completion.outcome = outcome);
+            timing.iter_mut().for_each(|(_, status)| *status = failed);
         }
+        self.finish();
     }
 }
 
@@ -124,8 +134,8 @@ impl Stream for RecordedPieces {
         let piece = std::task::ready!(self.pieces.as_mut().poll_next(cx));
         match &piece {
             Some(Ok(piece)) => self.sent += piece.len() as u64,
-            Some(Err(_)) => self.end(Some((AuditOutcome::Error, RequestStatus::Error(None)))),
-            None => self.end(None),
+            Some(Err(_)) => self.fail(AuditOutcome::Error, RequestStatus::Error(None)),
+            None => self.finish(),
         }
         Poll::Ready(piece)
     }
@@ -133,28 +143,6 @@ impl Stream for RecordedPieces {
 
 impl Drop for RecordedPieces {
     fn drop(&mut self) {
-        self.end(Some((AuditOutcome::Cancelled, RequestStatus::Cancelled)));
-    }
-}
-
-/// Audit event of a stream that stays open: one entry when it opens, one on drop.
-pub(crate) struct StreamRecord(AuditEvent);
-
-impl StreamRecord {
-    pub(crate) fn begin(audit_event: AuditEvent) -> Self {
-        audit_event.record_stream_start();
-        Self(audit_event)
-    }
-}
-
-impl Drop for StreamRecord {
-    fn drop(&mut self) {
-        let status = (self.0.transport() != Some(TransportKind::Stdio)).then_some(200);
-        self.0.end(EventCompletion {
-            outcome: AuditOutcome::Ok,
-            code: None,
-            status,
-            bytes_out: None,
-        });
+        self.fail(AuditOutcome::Cancelled, RequestStatus::Cancelled);
     }
 }
