@@ -8,8 +8,7 @@
 //! Decision: docs/decisions/0023-admin-listener.md
 
 use std::convert::Infallible;
-use std::fs::File;
-use std::io;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +25,7 @@ use tracing::debug;
 
 use super::connections::{Connection, ConnectionStage, Connections};
 use super::{Admin, handler};
+use crate::downstream::http::{ReserveFd, accept};
 
 /// Serves operators until `stop`. Connections run on `tasks`.
 pub async fn serve(
@@ -34,18 +34,12 @@ pub async fn serve(
     tracker: TaskTracker,
     stop: CancellationToken,
 ) {
-    let (connections, spare_descriptor) = (Connections::default(), SpareDescriptor::new());
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
+    let (connections, reserve) = (Connections::default(), ReserveFd::new());
+    while let Some(accepted) = accept(&listener, &stop, ready(())).await {
         match accepted {
-            Ok((stream, peer)) => {
+            Ok((stream, peer, ())) => {
                 let connection = connections.open(peer.ip().to_canonical());
-                let (admin, stop, spare_descriptor) =
-                    (Arc::clone(&admin), stop.clone(), spare_descriptor.clone());
+                let (admin, stop, reserve) = (Arc::clone(&admin), stop.clone(), reserve.clone());
                 tracker.spawn(async move {
                     tokio::select! {
                         biased;
@@ -59,12 +53,12 @@ pub async fn serve(
                     }
                     // Reserve the descriptor that this connection has freed, before another one
                     // takes it.
-                    spare_descriptor.reserve();
+                    reserve.hold();
                 });
             }
             Err(error) => {
                 debug!(%error, "admin connection could not be accepted");
-                if spare_descriptor.release() {
+                if reserve.release() {
                     continue;
                 }
                 // All remaining descriptors belong to connections here, which may all be stalled.
@@ -72,7 +66,7 @@ pub async fn serve(
                     Some(ended) => drop(timeout(ACCEPT_PAUSE, ended.cancelled()).await),
                     None => sleep(ACCEPT_PAUSE).await,
                 }
-                spare_descriptor.reserve();
+                reserve.hold();
             }
         }
     }
@@ -117,33 +111,6 @@ async fn time_limit(long_work: &Mutex<()>) {
         drop(long_work.lock().await);
         sleep(REQUEST_TIMEOUT).await;
     }
-}
-
-/// Reserved file descriptor. All clones share it.
-#[derive(Clone)]
-struct SpareDescriptor(Arc<crate::sync::Mutex<Option<File>>>);
-
-impl SpareDescriptor {
-    fn new() -> Self {
-        Self(Arc::new(crate::sync::Mutex::new(open())))
-    }
-
-    fn reserve(&self) {
-        let mut reserved = self.0.lock();
-        if reserved.is_none() {
-            *reserved = open();
-        }
-    }
-
-    /// Releases the descriptor; false if it was not reserved.
-    fn release(&self) -> bool {
-        self.0.lock().take().is_some()
-    }
-}
-
-fn open() -> Option<File> {
-    let opened: io::Result<File> = File::open("/dev/null");
-    opened.ok()
 }
 
 /// Time limit of a connection, without a reload.

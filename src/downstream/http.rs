@@ -36,6 +36,7 @@ use tracing::debug;
 
 use super::ServerStateCell;
 pub use crate::downstream::http::connection::listener::{ListenSocket, accept_loop};
+pub(crate) use crate::downstream::http::connection::listener::{ReserveFd, accept};
 use crate::downstream::http::connection::timed_io::{ConnectionPhases, TimedIo};
 use crate::downstream::http::connection::tls::Tls;
 pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};

@@ -7,6 +7,7 @@ use crate::audit::{AuditDecision, AuditEvent};
 use crate::catalog::AuthorizedItem;
 use crate::json::Object;
 use crate::mcp::call::ItemRequest;
+use crate::mcp::kind::Kind;
 use crate::mcp::revision::Revision;
 use crate::policy::Principal;
 use crate::request_scope;

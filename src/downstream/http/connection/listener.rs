@@ -18,6 +18,7 @@ use rustix::net::{SocketFlags, accept_with};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
@@ -26,6 +27,7 @@ use crate::downstream::ServerStateCell;
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::connection::workers::Workers;
 use crate::downstream::http::{serve_connection, serve_tls};
+use crate::sync::Mutex;
 
 /// Listening socket. All clones share it; it closes with the last of them.
 #[derive(Clone)]
@@ -110,30 +112,25 @@ pub async fn accept_loop(
     let spawn = |stream, permit| {
         spawn_connection(&tasks, &workers, &state_cell, tls.clone(), stream, permit)
     };
-    let mut reserve = ReserveFd::new();
+    let reserve = ReserveFd::new();
     let mut backoff = ACCEPT_BACKOFF;
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            accepted = async {
-                // The permit is acquired before accepting: without one, the connection waits in the
-                // kernel.
-                let permit = acquire_permit(&permits, evict_at_once, &state_cell).await;
-                socket.0.listener.accept().await.map(|(stream, _)| (stream, permit))
-            } => accepted,
-        };
+    // Without a permit, a connection waits in the kernel.
+    let room = || acquire_permit(&permits, evict_at_once, &state_cell);
+    while let Some(accepted) = accept(&socket.0.listener, &stop, room()).await {
         match accepted {
-            Ok((stream, permit)) => {
+            Ok((stream, _, permit)) => {
                 backoff.reset();
                 spawn(stream, Some(permit));
             }
             Err(error) if is_client_error(&error) => {}
             Err(error) => {
                 warn!(%error, "cannot accept connections, retrying");
-                if is_fd_limit(&error) {
-                    reserve.reject_oldest(&socket);
+                // The oldest connection in the backlog is accepted and closed, so that its client
+                // does not wait in vain.
+                if is_fd_limit(&error) && reserve.release() {
+                    drop(accept_with(&socket.0.listener, SocketFlags::CLOEXEC));
                 }
+                reserve.hold();
                 tokio::select! {
                     () = stop.cancelled() => break,
                     () = tokio::time::sleep(backoff.next_pause()) => {}
@@ -145,6 +142,23 @@ pub async fn accept_loop(
         // Closing the socket would reset these connections, and requests that they may have sent
         // already.
         socket.backlog().for_each(|stream| spawn(stream, None));
+    }
+}
+
+/// Waits for room, and then accepts the next connection of a listener; `None` once `stop` fires.
+pub(crate) async fn accept<R>(
+    listener: &TcpListener,
+    stop: &CancellationToken,
+    room: impl Future<Output = R>,
+) -> Option<io::Result<(TcpStream, SocketAddr, R)>> {
+    let accepting = async {
+        let room = room.await;
+        listener.accept().await.map(|(stream, peer)| (stream, peer, room))
+    };
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        accepted = accepting => Some(accepted),
     }
 }
 
@@ -197,23 +211,31 @@ fn spawn_connection(
     tasks.spawn_on(serving, &runtime);
 }
 
-/// Reserve file descriptor, for when the process has no other left.
-struct ReserveFd(Option<File>);
+/// Reserve file descriptor, for when the process has no other left. All clones share it.
+#[derive(Clone)]
+pub(crate) struct ReserveFd(Arc<Mutex<Option<File>>>);
 
 impl ReserveFd {
-    fn new() -> Self {
-        Self(File::open("/dev/null").ok())
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(open_reserve())))
     }
 
-    /// Accepts the oldest connection in the backlog and closes it, so that its client does not wait
-    /// in vain.
-    fn reject_oldest(&mut self, socket: &ListenSocket) {
-        if self.0.take().is_some() {
-            let accepted = accept_with(&socket.0.listener, SocketFlags::CLOEXEC);
-            drop(accepted);
+    /// Opens the descriptor again, if it was released and another one is free.
+    pub(crate) fn hold(&self) {
+        let mut reserved = self.0.lock();
+        if reserved.is_none() {
+            *reserved = open_reserve();
         }
-        *self = Self::new();
     }
+
+    /// Releases the descriptor; false if it was not held.
+    pub(crate) fn release(&self) -> bool {
+        self.0.lock().take().is_some()
+    }
+}
+
+fn open_reserve() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 /// True if no file descriptors are left.
