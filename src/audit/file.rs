@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -55,6 +56,17 @@ pub(super) struct WriteError {
 }
 
 impl LogFile {
+    /// Opens standard output, whose path is displayed as `-`.
+    pub(super) fn stdout() -> Result<OpenedLog, CannotOpen> {
+        let log = |file: OwnedFd| Self::new(file.into(), Path::new("-"), None);
+        let opened = io::stdout().as_fd().try_clone_to_owned().and_then(|file| log(file).resume());
+        opened.map_err(|cause| CannotOpen { path: "-".into(), cause })
+    }
+
+    fn new(file: File, path: &Path, size: Option<u64>) -> Self {
+        Self { file, path: path.to_owned(), size, is_torn: false }
+    }
+
     /// Opens the file, or the first one beside it that no other process writes.
     pub(super) fn open(base: &Path) -> Result<OpenedLog, CannotOpen> {
         let cannot = |path: &Path| {
@@ -81,14 +93,14 @@ impl LogFile {
             let file = regular_file::open_to_append(path)?;
             let about = file.metadata()?;
             if !about.is_file() {
-                return Ok(Some(Self { file, path: path.to_owned(), size: None, is_torn: false }));
+                return Ok(Some(Self::new(file, path, None)));
             }
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            let log = Self { file, path: path.to_owned(), size: Some(about.len()), is_torn: false };
+            let log = Self::new(file, path, Some(about.len()));
             // Its last owner may have rotated it in between.
             if !log.is_moved() {
                 return Ok(Some(log));
@@ -98,18 +110,17 @@ impl LogFile {
 
     /// Reads the end of the file on the disk.
     fn resume(mut self) -> io::Result<OpenedLog> {
-        let Some(size) = self.size else {
-            return Ok(OpenedLog { log: self, chain: Chain::new(), torn: 0 });
-        };
-        if size == 0 {
+        let end = match self.size {
+            None => FileEnd::default(),
             // The previous file may have been rotated a moment before a crash.
-            let chain = match regular_file::open(&rotated_path(&self.path, 1)) {
-                Ok(mut older) => read_end(&mut older)?.chain,
-                Err(_) => Chain::new(),
-            };
-            return Ok(OpenedLog { log: self, chain, torn: 0 });
-        }
-        let end = read_end(&mut regular_file::open(&self.path)?)?;
+            Some(0) => match regular_file::open(&rotated_path(&self.path, 1)) {
+                Ok(mut older) => {
+                    FileEnd { chain: read_end(&mut older)?.chain, ..FileEnd::default() }
+                }
+                Err(_) => FileEnd::default(),
+            },
+            Some(_) => read_end(&mut regular_file::open(&self.path)?)?,
+        };
         self.is_torn = end.has_open_line;
         Ok(OpenedLog { log: self, chain: end.chain, torn: end.torn })
     }
@@ -199,6 +210,7 @@ impl LogFile {
 }
 
 /// End of a file.
+#[derive(Default)]
 struct FileEnd {
     chain: Chain,
     torn: usize,

@@ -10,7 +10,7 @@
 //! whose sender waits is either written, or its sender is notified and the entry is dropped.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -211,7 +211,7 @@ fn entry(line: AuditEntry) -> QueuedEntry {
 
 /// Destination of the lines, with their chain.
 struct ChainedFile {
-    log: Option<LogFile>,
+    log: LogFile,
     chain: Chain,
     chained: bool,
     rotate_size: u64,
@@ -220,19 +220,16 @@ struct ChainedFile {
 
 impl ChainedFile {
     fn open(settings: &Settings) -> Result<(Self, usize), CannotOpen> {
-        let (log, chain, torn) = match &settings.target {
-            AuditTarget::Stdout => (None, Chain::new(), 0),
-            AuditTarget::File(path) => {
-                let OpenedLog { log, chain, torn } = LogFile::open(path)?;
-                (Some(log), chain, torn)
-            }
+        let OpenedLog { log, chain, torn } = match &settings.target {
+            AuditTarget::Stdout => LogFile::stdout()?,
+            AuditTarget::File(path) => LogFile::open(path)?,
         };
         let Settings { chain: chained, rotate_size, rotate_keep, .. } = *settings;
         Ok((Self { log, chain, chained, rotate_size, rotate_keep }, torn))
     }
 
     fn path(&self) -> std::path::PathBuf {
-        self.log.as_ref().map_or_else(|| "-".into(), |log| log.path().to_owned())
+        self.log.path().to_owned()
     }
 
     /// Writes the pending entries, and leaves there those that could not be written.
@@ -241,18 +238,18 @@ impl ChainedFile {
             self.rotate_if_needed()?;
             let mut batch =
                 String::with_capacity(MAX_BATCH_BYTES.min(pending.len() * TYPICAL_LINE_BYTES));
-            if self.log.as_ref().is_some_and(LogFile::is_torn) {
+            if self.log.is_torn() {
                 batch.push('\n');
             }
             // Per line: its end in the batch, and the chain after it.
             let mut ends = Vec::new();
             let mut chain = self.chain;
-            let remaining = self.rotate_size.saturating_sub(self.size().unwrap_or(0));
+            let remaining = self.rotate_size.saturating_sub(self.log.size().unwrap_or(0));
             for entry in pending.iter() {
                 let begin = batch.len();
                 entry.line.write_to(&mut batch, &chain, entry.at, self.chained);
                 let is_full = batch.len() >= MAX_BATCH_BYTES
-                    || self.size().is_some() && batch.len() as u64 >= remaining;
+                    || self.log.size().is_some() && batch.len() as u64 >= remaining;
                 if is_full && !ends.is_empty() {
                     batch.truncate(begin);
                     break;
@@ -266,10 +263,7 @@ impl ChainedFile {
                 ends.push((batch.len(), chain));
             }
             let batch = batch.into_bytes();
-            let written = match &mut self.log {
-                Some(log) => log.append(&batch),
-                None => print(&batch),
-            };
+            let written = self.log.append(&batch);
             let reached = written.as_ref().map_or_else(|broken| broken.written, |()| batch.len());
             let whole = ends.iter().take_while(|(end, _)| *end <= reached).count();
             if let Some((_, chain)) = ends[..whole].last() {
@@ -291,39 +285,26 @@ impl ChainedFile {
     /// Repairs the file after a failed batch: keeps `whole` bytes of lines, and prevents that
     /// `rest` becomes a part of the next line.
     fn repair(&mut self, whole: usize, rest: &[u8]) {
-        let Some(log) = &mut self.log else { return };
-        if log.truncate_partial(whole) || rest.is_empty() {
+        if self.log.truncate_partial(whole) || rest.is_empty() {
             return;
         }
         // Perhaps only the line feed behind an older incomplete line was written.
         let torn = rest.strip_prefix(b"\n").unwrap_or(rest);
-        log.set_torn(!torn.is_empty());
+        self.log.set_torn(!torn.is_empty());
         if !torn.is_empty() {
             self.chain.push_unnumbered(torn);
         }
     }
 
-    fn size(&self) -> Option<u64> {
-        self.log.as_ref()?.size()
-    }
-
     fn rotate_if_needed(&mut self) -> io::Result<()> {
-        let Some(log) = &mut self.log else { return Ok(()) };
-        if log.is_moved() {
-            return log.reopen();
+        if self.log.is_moved() {
+            return self.log.reopen();
         }
-        if log.size().is_some_and(|size| size >= self.rotate_size) {
-            return log.rotate(self.rotate_keep);
+        if self.log.size().is_some_and(|size| size >= self.rotate_size) {
+            return self.log.rotate(self.rotate_keep);
         }
         Ok(())
     }
-}
-
-fn print(lines: &[u8]) -> Result<(), WriteError> {
-    let mut out = io::stdout().lock();
-    let written = out.write_all(lines).and_then(|()| out.flush());
-    // The number of bytes written is unknown.
-    written.map_err(|cause| WriteError { written: 0, cause })
 }
 
 /// Entries taken from the queue at a time.
