@@ -44,7 +44,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::pins::{Change, Pins};
-use crate::policy::limits::{LimitRequest, Remaining};
+use crate::policy::limits::{LimitRequest, RemainingQuota};
 use crate::policy::tokens::Fetch;
 use crate::policy::{Policy, Principal};
 use crate::upstream::{self, Upstream};
@@ -317,7 +317,7 @@ impl ClientContext {
         method: &str,
         upstream: &UpstreamName,
         own: &str,
-    ) -> Vec<Remaining> {
+    ) -> Vec<RemainingQuota> {
         let Some(limits) = self.limits() else { return Vec::new() };
         limits.remaining(&LimitRequest {
             item: Some((upstream, own)),

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
+pub use crate::policy::limits::RemainingQuota;
 
 /// Query for the remaining quota.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,17 +18,6 @@ pub struct QuotaQuery {
     pub upstream: String,
     /// Name or URI of the item at the upstream.
     pub item: String,
-}
-
-/// Remaining quota of one limit.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemainingQuota {
-    /// Index of the limit in the configuration.
-    pub limit: usize,
-    /// Number of requests that it would admit at once, if it has a rate.
-    pub requests: Option<u32>,
-    /// Number of further concurrent requests, if it has a concurrency.
-    pub places: Option<usize>,
 }
 
 impl QuotaQuery {
@@ -53,12 +43,7 @@ pub(super) fn respond(admin: &Admin, query: &str) -> Option<String> {
     let QuotaQuery { client, method, upstream, item } = QuotaQuery::from_query(query)?;
     let client_context = admin.gateway.named_client(&client)?;
     let remaining = client_context.remaining_limits(&method, &upstream.parse().ok()?, &item);
-    let remaining = remaining.into_iter().map(|it| RemainingQuota {
-        limit: it.limit,
-        requests: it.requests,
-        places: it.slots,
-    });
-    serde_json::to_string(&remaining.collect::<Vec<_>>()).ok()
+    serde_json::to_string(&remaining).ok()
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl Status {
             missing.retain(|list| !*hidden && !cut.contains_key(list));
             upstream
         };
-        let refusals = metrics.refusals().map(|(reason, count)| (reason.label().to_owned(), count));
+        let refusals = metrics.refusals().map(|(reason, count)| (reason.to_owned(), count));
         let limits = gateway.limits_hit().into_iter().map(|(number, what, hit)| LimitStatus {
             number,
             what,

@@ -65,11 +65,6 @@ impl RefusalReason {
     /// All reasons.
     pub const ALL: [Self; Self::VARIANTS.len()] =
         *Self::VARIANTS.as_array().expect("the length is its own");
-
-    /// Label of the reason in metrics.
-    pub fn label(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// Rejections by one limit.
@@ -98,26 +93,20 @@ pub struct RequestTimer {
     metrics: Arc<GatewayMetrics>,
     label: MethodLabel,
     began: Instant,
-    is_over: bool,
+    status: RequestStatus,
 }
 
 impl RequestTimer {
     /// Counts the request with its status.
-    pub fn end(mut self, end: RequestStatus) {
-        self.count(end);
-    }
-
-    fn count(&mut self, end: RequestStatus) {
-        if !std::mem::replace(&mut self.is_over, true) {
-            let took = self.began.elapsed();
-            self.metrics.requests[self.label.index()][status_index(end)].observe(took);
-        }
+    pub fn end(mut self, status: RequestStatus) {
+        self.status = status;
     }
 }
 
 impl Drop for RequestTimer {
     fn drop(&mut self) {
-        self.count(RequestStatus::Cancelled);
+        let of_method = &self.metrics.requests[self.label.index()];
+        of_method[status_index(self.status)].observe(self.began.elapsed());
     }
 }
 
@@ -125,7 +114,7 @@ impl GatewayMetrics {
     /// Starts the timer of a request.
     pub fn begin(self: &Arc<Self>, method: &str) -> RequestTimer {
         let (metrics, label) = (Arc::clone(self), MethodLabel::of(method));
-        RequestTimer { metrics, label, began: Instant::now(), is_over: false }
+        RequestTimer { metrics, label, began: Instant::now(), status: RequestStatus::Cancelled }
     }
 
     /// Counts a rejection.
@@ -150,9 +139,10 @@ impl GatewayMetrics {
         labeled(MethodLabel::all(), statuses, &*self.requests).filter(|(.., cell)| cell.count() > 0)
     }
 
-    /// Number of rejections by reason.
-    pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
-        RefusalReason::ALL.into_iter().zip(self.refusals.iter().map(Counter::read))
+    /// Number of rejections by the label of their reason.
+    pub fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let labels = RefusalReason::ALL.into_iter().map(Into::into);
+        labels.zip(self.refusals.iter().map(Counter::read))
     }
 
     /// Limits with rejections, by their indexes in the configuration.

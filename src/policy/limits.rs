@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -135,14 +136,14 @@ pub struct RateLimited {
 }
 
 /// Remaining quota of a limit for one client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Remaining {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemainingQuota {
     /// Index of the limit in the configuration.
     pub limit: usize,
     /// Number of requests that it would admit at once, if it has a rate.
     pub requests: Option<u32>,
     /// Number of further concurrent requests, if it has a concurrency.
-    pub slots: Option<usize>,
+    pub places: Option<usize>,
 }
 
 /// All limits of a configuration, with their buckets.
@@ -272,13 +273,13 @@ impl Limits {
     }
 
     /// Returns the remaining quota of each limit that would count a request. Nothing is charged.
-    pub fn remaining(&self, charge: &LimitRequest<'_>) -> Vec<Remaining> {
+    pub fn remaining(&self, charge: &LimitRequest<'_>) -> Vec<RemainingQuota> {
         let now = self.now();
         let left = |(limit, rules, bucket): (usize, &Limit, Arc<Bucket>)| {
             let state = bucket.lock();
             let requests = rules.rate.map(|rate| state.gcra.remaining(rate, now));
-            let slots = rules.concurrency.map(|max| max.saturating_sub(state.in_flight));
-            Remaining { limit, requests, slots }
+            let places = rules.concurrency.map(|max| max.saturating_sub(state.in_flight));
+            RemainingQuota { limit, requests, places }
         };
         self.applicable(charge, now).into_iter().map(left).collect()
     }
