@@ -47,7 +47,7 @@ use crate::pins::{Change, Pins};
 use crate::policy::limits::{LimitRequest, RemainingQuota};
 use crate::policy::tokens::Fetch;
 use crate::policy::{Policy, Principal};
-use crate::upstream::{self, Upstream};
+use crate::upstream::Upstream;
 pub(crate) use authentication::ClientIdentity;
 use authentication::{AuthMethod, ConnectionOrigin};
 pub use client_notifications::{ClientNotification, ClientNotifications};

@@ -4,9 +4,7 @@
 //! the number of time series is bounded by methods and codes. Only a rejection by a limit takes a
 //! lock, for one map label.
 
-use crate::mcp::call::CallOutcome;
 use crate::sync::Mutex;
-use crate::upstream::SuspendedCall;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -25,6 +25,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::drop_related;
 use crate::policy::limits::{LimitRequest, Limits, Permit, RateLimited};
 use crate::request_scope;
+use crate::upstream;
 
 /// Admission of one request: its concurrency slots, and the item that the limits looked at. It must
 /// live until the response is sent.

@@ -3,9 +3,7 @@
 use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 
-use crate::mcp::call::CallOutcome;
-use crate::mcp::call::CallOutcome;
-use crate::mcp::call::{Method, ResponseOutcome, UpstreamResponse};
+use crate::mcp::call::{CallOutcome, Method, ResponseOutcome, UpstreamResponse};
 use crate::metrics::{Counter, Histogram, labeled};
 use crate::upstream::{Error, SuspendedCall};
 
