@@ -12,6 +12,7 @@ pub(crate) mod json_body;
 pub(crate) mod junk_limits;
 pub(crate) mod lifetime;
 pub(crate) mod min_rate;
+pub(crate) mod open_request;
 pub(crate) mod sse_body;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;
@@ -21,13 +22,18 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 
 use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::transport::http_client::HttpClient;
+use crate::upstream::transport::http_sse::HttpSseTransport;
+use crate::upstream::transport::lifetime::ConnectionLifetime;
+use crate::upstream::transport::stdio::StdioTransport;
+use crate::upstream::transport::streamable_http::StreamableHttpTransport;
 
 /// Connection to a server over one of three transports. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum Transport {
-    Stdio(stdio::StdioTransport),
-    Http(streamable_http::StreamableHttpTransport),
-    Sse(http_sse::HttpSseTransport),
+    Stdio(StdioTransport),
+    Http(StreamableHttpTransport),
+    Sse(HttpSseTransport),
 }
 
 impl Transport {
@@ -68,40 +74,52 @@ impl Transport {
         message: Bytes,
         headers: &HeaderMap,
     ) -> Result<(), TransportError> {
-        match self {
-            Self::Stdio(transport) => transport.notify(message).await,
-            Self::Http(transport) => transport.notify(message, headers).await,
-            Self::Sse(transport) => transport.notify(message, headers).await,
+        match self.by_http() {
+            Ok(http_client) => http_client.notify(message, headers).await,
+            Err(stdio) => stdio.notify(message).await,
         }
     }
 
     /// Sends the responses to the server's own requests without waiting; beyond a bound they are
     /// dropped.
     pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
-        match self {
-            Self::Stdio(transport) => transport.send_responses(responses),
-            Self::Http(transport) => transport.send_responses(responses, headers),
-            Self::Sse(transport) => transport.send_responses(responses, headers),
+        match self.by_http() {
+            Ok(http_client) => http_client.send_responses(responses, headers),
+            Err(stdio) => stdio.send_responses(responses),
         }
     }
 
     /// Waits until the connection has ended by itself and returns the reason. Cancel-safe.
     pub(crate) async fn ended(&self) -> String {
-        match self {
-            Self::Stdio(transport) => transport.ended().await,
-            // Over HTTP each request detects a failure for itself.
-            Self::Http(_) => std::future::pending().await,
-            Self::Sse(transport) => transport.ended().await,
+        match self.lifetime() {
+            Some(lifetime) => lifetime.ended().await,
+            None => std::future::pending().await,
         }
     }
 
     /// Closes the connection and its process or stream; returns when that is done.
     pub(crate) async fn close(&self) {
+        if let Some(lifetime) = self.lifetime() {
+            lifetime.close().await;
+        }
+    }
+
+    /// Lifetime of the one stream that all requests share. `None` over Streamable HTTP: there each
+    /// request detects a failure for itself, and ends when its future is dropped.
+    fn lifetime(&self) -> Option<&ConnectionLifetime> {
         match self {
-            Self::Stdio(transport) => transport.close().await,
-            // HTTP requests end when their futures are dropped.
-            Self::Http(_) => {}
-            Self::Sse(transport) => transport.close().await,
+            Self::Stdio(transport) => Some(&transport.lifetime),
+            Self::Http(_) => None,
+            Self::Sse(transport) => Some(&transport.lifetime),
+        }
+    }
+
+    /// Client that carries each message in an HTTP request of its own; `Err` over stdio.
+    fn by_http(&self) -> Result<&HttpClient, &StdioTransport> {
+        match self {
+            Self::Stdio(transport) => Err(transport),
+            Self::Http(transport) => Ok(&transport.http_client),
+            Self::Sse(transport) => Ok(&transport.http_client),
         }
     }
 }

@@ -501,8 +501,8 @@ mod tests {
     #[tokio::test]
     async fn f12_a_name_is_looked_up_for_each_connection_and_a_kept_one_needs_none() {
         use crate::sync::Mutex;
-        use crate::upstream::message::SentFlag;
-        use crate::upstream::transport::http_pool::{HttpPool, PooledBody, SendError};
+        use crate::upstream::message::{SentFlag, TransportError};
+        use crate::upstream::transport::http_pool::{HttpPool, PooledBody};
 
         let servers = TaskTracker::new();
         let (first, second) =
@@ -522,7 +522,7 @@ mod tests {
         let send = async || {
             let request = hyper::Request::get("/").header("host", "upstream.test");
             let request = request.body(http_body_util::Full::default()).expect("a request");
-            Ok::<_, SendError>(pool.send(request, &SentFlag::default()).await?.into_body())
+            Ok::<_, TransportError>(pool.send(request, &SentFlag::default()).await?.into_body())
         };
         let read = async |mut body: PooledBody| {
             let piece = body.chunk().await.expect("a body").expect("whole");
@@ -540,7 +540,7 @@ mod tests {
         let busy = send().await.expect("a response");
         let error = send().await.err().expect("the name is unknown");
         assert!(
-            matches!(&error, SendError::NotSent(text) if text.contains("no address known")),
+            matches!(&error, TransportError::NotSent(text) if text.contains("no address known")),
             "{error:?}"
         );
         address_and_count.lock().0 = Some(second);

@@ -6,14 +6,14 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use hyper::{HeaderMap, Uri};
+use hyper::Uri;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mcp::revision::Era;
-use crate::memory_budget::MemoryBudget;
+use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::upstream::connect::{ChildCommand, Connect};
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::message::TransportError;
@@ -24,7 +24,8 @@ use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher};
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_pool::HttpPool;
-use crate::upstream::transport::{stdio, streamable_http};
+use crate::upstream::transport::stdio;
+use crate::upstream::transport::streamable_http::StreamableHttpTransport;
 use crate::upstream::{HttpTransport, ListChangeCounts, Settings, UpstreamSource};
 
 /// Opens connections to one upstream.
@@ -103,7 +104,11 @@ impl Connector {
             UpstreamSource::Library { .. } => unreachable!("the library needs no connection"),
             UpstreamSource::Process(command) => self.open_process(command, request, deadline).await,
             UpstreamSource::Http { url, headers, transport } => {
-                let http_client = self.http_client(url, headers);
+                let pool = self.pool(url);
+                let limit = self.settings.limits.max_message;
+                let message_limit = BufferLimit { limit, budget: self.budget.clone() };
+                let dispatcher = self.new_dispatcher(request);
+                let http_client = HttpClient::new(pool, dispatcher, headers.clone(), message_limit);
                 self.open_http(http_client, *transport, request, deadline).await
             }
         }
@@ -141,8 +146,7 @@ impl Connector {
                 &self.tracker,
             );
             if request.declared.is_none() {
-                let (process, tail) = stdio.child();
-                self.health.process_started(process, tail);
+                self.health.process_started(stdio.process, stdio.stderr_tail.clone());
             }
             let transport = Transport::Stdio(stdio.clone());
             match self.open_session(&transport, &dispatcher, era, request, deadline).await {
@@ -158,7 +162,7 @@ impl Connector {
                     let invalid_output =
                         stdio.invalid_output().map(|text| format!("; {text}")).unwrap_or_default();
                     let reason = error.into_reason() + &invalid_output;
-                    let has_ended = stdio.has_ended();
+                    let has_ended = stdio.lifetime.has_ended();
                     return Err(ConnectError {
                         reason,
                         contradicts: false,
@@ -179,18 +183,16 @@ impl Connector {
         request: &ConnectRequest,
         deadline: Instant,
     ) -> Result<Connected, ConnectError> {
-        let dispatcher = self.new_dispatcher(request);
+        let dispatcher = Arc::clone(http_client.dispatcher());
         let known = configured.or(match request.detected {
             Some(DetectedProtocol::HttpSse) => Some(HttpTransport::Sse),
             _ => None,
         });
         let opened = if known == Some(HttpTransport::Sse) {
-            self.open_http_sse(&http_client, &dispatcher, None, request, deadline).await
+            self.open_http_sse(&http_client, None, request, deadline).await
         } else {
-            let transport = Transport::Http(streamable_http::StreamableHttpTransport::new(
-                http_client.clone(),
-                Arc::clone(&dispatcher),
-            ));
+            let transport =
+                Transport::Http(StreamableHttpTransport { http_client: http_client.clone() });
             let era = self.settings.era.or(request.detected.and_then(DetectedProtocol::era));
             match self.open_session(&transport, &dispatcher, era, request, deadline).await {
                 Ok(connection) => {
@@ -198,8 +200,7 @@ impl Connector {
                     Ok((connection, detected))
                 }
                 Err(NegotiationError::NotStreamable(tried)) if configured.is_none() => {
-                    self.open_http_sse(&http_client, &dispatcher, Some(&tried), request, deadline)
-                        .await
+                    self.open_http_sse(&http_client, Some(&tried), request, deadline).await
                 }
                 Err(error) => Err(error),
             }
@@ -222,13 +223,12 @@ impl Connector {
     async fn open_http_sse(
         &self,
         http_client: &HttpClient,
-        dispatcher: &Arc<Dispatcher>,
         tried: Option<&str>,
         request: &ConnectRequest,
         deadline: Instant,
     ) -> Result<(Arc<McpSession>, DetectedProtocol), NegotiationError> {
-        let opening =
-            timeout_at(deadline, negotiation::open_http_sse(http_client, dispatcher, tried)).await;
+        let opening = timeout_at(deadline, negotiation::open_http_sse(http_client, tried)).await;
+        let dispatcher = http_client.dispatcher();
         let transport = opening.map_err(|_| self.startup_timeout())??;
         match self.open_session(&transport, dispatcher, Some(Era::Legacy), request, deadline).await
         {
@@ -274,8 +274,8 @@ impl Connector {
         timeout_at(deadline, opening).await.map_err(|_| self.startup_timeout())?
     }
 
-    /// Returns the HTTP client for the server, whose connections outlive a session.
-    fn http_client(&self, url: &Uri, headers: &HeaderMap) -> HttpClient {
+    /// Returns the pool of connections to the server, which outlive a session.
+    fn pool(&self, url: &Uri) -> HttpPool {
         let pool = self.pool.get_or_init(|| {
             let (io, stop) = (Arc::clone(&self.io), self.pool_stop.clone());
             let connect_timeout = self.settings.timeouts.connect;
@@ -283,9 +283,7 @@ impl Connector {
             let max_idle = self.settings.limits.concurrency;
             HttpPool::new(io, url.clone(), max_idle, connect_timeout, self.tracker.clone(), stop)
         });
-        let (limit, budget) = (self.settings.limits.max_message, self.budget.clone());
-        let (pool, tasks) = (pool.clone(), self.tracker.clone());
-        HttpClient::new(pool, url.clone(), headers.clone(), limit, budget, tasks)
+        pool.clone()
     }
 
     fn new_dispatcher(&self, request: &ConnectRequest) -> Arc<Dispatcher> {

@@ -262,7 +262,7 @@ impl LegacyDialect {
                     while let Ok(Some(dispatched)) =
                         transport.dispatch_next(&mut events, None).await
                     {
-                        transport.send_responses(dispatched.outgoing, &self.headers());
+                        transport.http_client.send_responses(dispatched.outgoing, &self.headers());
                     }
                     last_id = events.last_id().or(last_id);
                     retry = events.retry();
@@ -300,7 +300,7 @@ impl LegacyDialect {
     /// Ends the session.
     pub(crate) async fn end(&self, transport: &Transport) {
         if let (Transport::Http(transport), Some(_)) = (transport, &self.session) {
-            transport.delete(&self.headers()).await;
+            transport.http_client.delete(&self.headers()).await;
         }
     }
 

@@ -7,7 +7,6 @@
 //! `initialize` that is refused with 400, 404 or 405 leads on to the older HTTP+SSE transport.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +21,6 @@ use crate::upstream::message::{OutboundRequest, TransportError, TransportRespons
 use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
 use crate::upstream::session::{legacy, modern};
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_sse;
 
@@ -90,20 +88,17 @@ pub(crate) async fn open(
 /// tried.
 pub(crate) async fn open_http_sse(
     http_client: &HttpClient,
-    dispatcher: &Arc<Dispatcher>,
     tried: Option<&str>,
 ) -> Result<Transport, NegotiationError> {
-    let (reason, is_response) =
-        match http_sse::HttpSseTransport::open(http_client, Arc::clone(dispatcher)).await {
-            Ok(transport) => return Ok(Transport::Sse(transport)),
-            Err(TransportError::HttpStatus { status, .. }) => {
-                let redirects =
-                    if status.is_redirection() { ", which is not followed" } else { "" };
-                (format!("it answers GET with HTTP {status}{redirects}"), !is_inconclusive(status))
-            }
-            Err(TransportError::Protocol(text)) => (format!("upon GET {text}"), true),
-            Err(failure) => (failure.into_reason(), false),
-        };
+    let (reason, is_response) = match http_sse::HttpSseTransport::open(http_client).await {
+        Ok(transport) => return Ok(Transport::Sse(transport)),
+        Err(TransportError::HttpStatus { status, .. }) => {
+            let redirects = if status.is_redirection() { ", which is not followed" } else { "" };
+            (format!("it answers GET with HTTP {status}{redirects}"), !is_inconclusive(status))
+        }
+        Err(TransportError::Protocol(text)) => (format!("upon GET {text}"), true),
+        Err(failure) => (failure.into_reason(), false),
+    };
     let reason = match (tried, is_response) {
         (None, true) => format!("{reason}: no HTTP+SSE is served here"),
         (None, false) => reason,

@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,7 +18,7 @@ use crate::mcp::name::UpstreamName;
 use crate::rate_limit::RateLimiter;
 use crate::upstream::connect::ProcessHandle;
 use crate::upstream::process::stderr_tail::{STDERR_LINE_BYTES, StderrTail};
-use crate::upstream::transport::dispatcher::Dispatcher;
+use crate::upstream::transport::lifetime::ConnectionEnd;
 
 /// Time for which the remaining output of a child that has ended is read.
 const OUTPUT_DRAIN: Duration = Duration::from_millis(500);
@@ -31,15 +30,11 @@ const MAX_LOGGED_LINES_PER_SECOND: u32 = 50;
 pub(crate) struct ChildMonitor {
     pub(crate) process: Box<dyn ProcessHandle>,
     pub(crate) stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    pub(crate) dispatcher: Arc<Dispatcher>,
-    /// Fires when Weir closes the connection.
-    pub(crate) closing: CancellationToken,
+    pub(crate) end: ConnectionEnd,
     /// Fires when the child has closed its standard output, or no longer reads its standard input.
     pub(crate) broken: CancellationToken,
     /// Reason why Weir ends a child that still runs, if it does.
     pub(crate) kill_reason: Arc<OnceLock<String>>,
-    pub(crate) ended: watch::Sender<Option<String>>,
-    pub(crate) gone: CancellationToken,
     /// Time to exit after its standard input is closed, and after SIGTERM.
     pub(crate) stop_timeouts: [Duration; 2],
 }
@@ -51,8 +46,8 @@ impl ChildMonitor {
         let tail = StderrTail::default();
         let stderr_ended = CancellationToken::new();
         if let Some(stderr) = self.stderr.take() {
-            let drain = drain(stderr, tail.clone(), self.dispatcher.name.clone());
-            let (stderr_ended, gone) = (stderr_ended.clone().drop_guard(), self.gone.clone());
+            let drain = drain(stderr, tail.clone(), self.end.dispatcher.name.clone());
+            let (stderr_ended, gone) = (stderr_ended.clone().drop_guard(), self.end.gone.clone());
             tasks.spawn(async move {
                 let _guard = stderr_ended;
                 gone.run_until_cancelled(drain).await;
@@ -67,11 +62,10 @@ impl ChildMonitor {
     /// Waits until the child ends or is to end, ends all requests in flight with the reason, and
     /// leaves nothing of the child behind.
     async fn run(mut self, tail: StderrTail, stderr_ended: CancellationToken) {
-        let gone = self.gone.clone().drop_guard();
         let mut running = true;
         let reason = tokio::select! {
             biased;
-            () = self.closing.cancelled() => "it was stopped".to_owned(),
+            () = self.end.closing.cancelled() => "it was stopped".to_owned(),
             how = self.process.wait() => {
                 running = false;
                 // Processes that the child has started may keep its pipes open for ever, so they
@@ -102,21 +96,19 @@ impl ChildMonitor {
             let _ = timeout(OUTPUT_DRAIN, stderr_ended.cancelled()).await;
         }
         let reason = match tail.last_line() {
-            Some(line) if !self.closing.is_cancelled() => {
+            Some(line) if !self.end.closing.is_cancelled() => {
                 format!("{reason}; last line of standard error: \"{line}\"")
             }
             _ => reason,
         };
-        self.ended.send_replace(Some(reason));
-        self.dispatcher.pending.close();
+        self.end.publish(reason);
         // The writer now closes standard input, which asks the child to exit.
-        self.closing.cancel();
+        self.end.closing.cancel();
         if running {
             self.stop().await;
         }
         // Processes that the child has started and left behind.
         self.process.kill();
-        drop(gone);
     }
 
     async fn stop(&mut self) {

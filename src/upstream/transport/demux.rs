@@ -6,55 +6,35 @@
 //! large, or for which the memory budget is exhausted, if its beginning or end shows the id.
 //! Nothing here waits.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use hyper::HeaderMap;
 
 use crate::json::MemberExtractor;
 use crate::memory_budget::BufferError;
-use crate::upstream::message::{TransportError, TransportResponse};
-use crate::upstream::transport::dispatcher::{
-    Dispatcher, PendingUpstreamResponse, UnparsableMessage,
-};
-use crate::upstream::transport::junk_limits::JunkCounts;
+use crate::upstream::message::TransportError;
+use crate::upstream::transport::dispatcher::{Dispatched, Dispatcher, UnparsableMessage};
 
-/// Demultiplexes the texts of one shared stream.
-pub(crate) struct ResponseDemux {
-    pub(crate) dispatcher: Arc<Dispatcher>,
-}
-
-/// Result of one text, for the transport.
-pub(crate) struct Demuxed {
-    /// Responses to the server's own requests.
-    pub(crate) responses: Vec<Bytes>,
-    pub(crate) junk_counts: JunkCounts,
-}
-
-impl ResponseDemux {
-    /// Dispatches a text of a shared stream, then completes the requests that it responds to.
-    /// Returns the responses to the server's own requests.
-    pub(crate) fn demux(&self, text: Bytes) -> Result<Demuxed, UnparsableMessage> {
-        let dispatched = self.dispatcher.dispatch(text.clone(), None).inspect_err(|junk| {
+impl Dispatcher {
+    /// Dispatches a text of a shared stream, and completes the requests that it responds to.
+    pub(crate) fn demux(&self, text: Bytes) -> Result<Dispatched, UnparsableMessage> {
+        let mut dispatched = self.dispatch(text.clone(), None).inspect_err(|junk| {
             // A malformed text may still show the id of the request that it was the response to.
             let error = TransportError::Protocol(format!("invalid response: {junk}"));
             self.fail_named(&text[..text.len().min(MAX_HEAD_BYTES)], &text, error);
         })?;
-        for (id, outcome) in dispatched.responses {
-            if !id.is_some_and(|id| self.dispatcher.pending.complete(id, outcome)) {
-                self.dispatcher.health.message_dropped();
-                let upstream = &self.dispatcher.name;
-                tracing::debug!(%upstream, ?id, "response without a pending request");
+        for (id, outcome) in dispatched.responses.drain(..) {
+            if !id.is_some_and(|id| self.pending.complete(id, outcome)) {
+                self.health.message_dropped();
+                tracing::debug!(upstream = %self.name, ?id, "response without a pending request");
             }
         }
-        Ok(Demuxed { responses: dispatched.outgoing, junk_counts: dispatched.junk_counts })
+        Ok(dispatched)
     }
 
     /// Ends the request whose response was skipped, as far as `head` and `tail` show its id; an end
     /// that was not buffered is empty.
     pub(crate) fn skip(&self, head: &[u8], tail: &[u8], why: BufferError) {
         let ended = self.fail_named(head, tail, why.into());
-        tracing::warn!(upstream = %self.dispatcher.name, ended, %why, "message skipped");
+        tracing::warn!(upstream = %self.name, ended, %why, "message skipped");
     }
 
     /// Ends the request that a text was the response to, as far as its ends show the id.
@@ -66,16 +46,8 @@ impl ResponseDemux {
         let id = extractor
             .has_started()
             .then(|| leading_id(&extractor.envelope()).or_else(|| trailing_id(tail)));
-        id.flatten().is_some_and(|id| self.dispatcher.pending.complete(id, Err(failure)))
+        id.flatten().is_some_and(|id| self.pending.complete(id, Err(failure)))
     }
-}
-
-/// Waits for a response on the shared stream; `None` if the stream has ended. Cancel-safe.
-pub(crate) async fn wait_for_response(
-    response: &mut PendingUpstreamResponse,
-) -> Option<Result<TransportResponse, TransportError>> {
-    let ended = response.await?;
-    Some(ended.map(|outcome| TransportResponse { outcome, headers: HeaderMap::new() }))
 }
 
 /// Returns the number after `"id":` in the beginning of an envelope.

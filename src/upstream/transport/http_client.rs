@@ -17,10 +17,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use crate::mcp::call::ResponseOutcome;
-use crate::memory_budget::MemoryBudget;
-use crate::upstream::message::{SentFlag, TransportError};
+use crate::memory_budget::BufferLimit;
+use crate::upstream::message::{CancelMode, OutboundRequest, SentFlag, TransportError};
 use crate::upstream::transport::dispatcher::Dispatcher;
-use crate::upstream::transport::http_pool::{HttpPool, PooledBody, SendError};
+use crate::upstream::transport::http_pool::{HttpPool, PooledBody};
 use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 
 /// Timeout of a message that no caller waits for.
@@ -53,28 +53,26 @@ pub(crate) struct HttpClient {
 
 struct Shared {
     pool: HttpPool,
+    dispatcher: Arc<Dispatcher>,
     /// Headers of every request: the configured ones and Weir's own.
     headers: HeaderMap,
-    max_message: usize,
-    /// Memory budget of larger messages.
-    budget: MemoryBudget,
-    tracker: TaskTracker,
+    message_limit: BufferLimit,
     responses: Arc<Semaphore>,
 }
 
 impl HttpClient {
+    /// Creates a client for the server of the pool.
     pub(crate) fn new(
         pool: HttpPool,
-        url: Uri,
+        dispatcher: Arc<Dispatcher>,
         configured: HeaderMap,
-        max_message: usize,
-        budget: MemoryBudget,
-        tasks: TaskTracker,
+        message_limit: BufferLimit,
     ) -> Self {
         let responses = Arc::new(Semaphore::new(MAX_REPLIES));
+        let url = pool.url().clone();
         let headers = base_headers(configured, &url);
         let target = request_target(&url);
-        let shared = Shared { pool, headers, max_message, budget, tracker: tasks, responses };
+        let shared = Shared { pool, dispatcher, headers, message_limit, responses };
         Self { shared: Arc::new(shared), url, target }
     }
 
@@ -91,28 +89,43 @@ impl HttpClient {
         &self.url
     }
 
-    /// Maximum size of a message, in bytes.
-    pub(crate) fn max_message(&self) -> usize {
-        self.shared.max_message
+    /// Dispatcher of the server's messages.
+    pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
+        &self.shared.dispatcher
     }
 
-    /// Memory budget of larger messages.
-    pub(crate) fn budget(&self) -> &MemoryBudget {
-        &self.shared.budget
+    /// Maximum size of a message, and the memory budget of larger ones.
+    pub(crate) fn message_limit(&self) -> &BufferLimit {
+        &self.shared.message_limit
     }
 
     /// Decodes the events in a body.
     pub(crate) fn events(&self, body: PooledBody, oversize: OversizePolicy) -> SseBody {
-        SseBody::new(body, self.shared.max_message, &self.shared.budget, oversize)
+        SseBody::new(body, &self.shared.message_limit, oversize)
     }
 
     /// Tracker of detached tasks.
     pub(crate) fn tasks(&self) -> &TaskTracker {
-        &self.shared.tracker
+        self.shared.pool.tasks()
+    }
+
+    /// Sends request `id` and waits for the head of its HTTP response, which is a success.
+    pub(crate) async fn post_request(
+        &self,
+        id: u64,
+        message: Bytes,
+        headers: &HeaderMap,
+        sent: &SentFlag,
+    ) -> Result<Response<PooledBody>, TransportError> {
+        let response = self.post(message, headers, sent).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(Box::pin(read_error_response(&self.shared.dispatcher, id, response)).await)
     }
 
     /// Sends a message and waits for the head of its HTTP response.
-    pub(crate) async fn post(
+    async fn post(
         &self,
         message: Bytes,
         headers: &HeaderMap,
@@ -176,9 +189,15 @@ impl HttpClient {
         }
     }
 
-    /// Sends a cancellation, detached.
-    pub(crate) fn cancel(&self, message: Bytes, headers: &HeaderMap) {
-        self.spawn_send(message, headers, MAX_CANCEL_ATTEMPTS, None);
+    /// Returns what sends the cancellation of a request, detached, if it has one.
+    pub(crate) fn canceller<'a>(
+        &'a self,
+        request: &OutboundRequest,
+    ) -> Option<impl FnOnce(Bytes) + use<'a>> {
+        let cancel = |headers: HeaderMap| {
+            move |message| self.spawn_send(message, &headers, MAX_CANCEL_ATTEMPTS, None)
+        };
+        (request.cancel == CancelMode::Notify).then(|| cancel(request.headers.clone()))
     }
 
     fn spawn_send(
@@ -206,7 +225,7 @@ impl HttpClient {
 
     /// Spawns work that no caller waits for, with a timeout.
     pub(crate) fn spawn_with_timeout(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.shared.tracker.spawn(async move {
+        self.tasks().spawn(async move {
             if tokio::time::timeout(DETACHED_TIMEOUT, work).await.is_err() {
                 tracing::debug!("detached message timed out");
             }
@@ -218,13 +237,7 @@ impl HttpClient {
         request: Request<Full<Bytes>>,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
-        self.shared.pool.send(request, sent).await.map_err(|none| match none {
-            SendError::NotSent(reason) => TransportError::NotSent(reason),
-            SendError::Broken(reason) => TransportError::ConnectionLost(reason),
-            SendError::Flooded => TransportError::Protocol(
-                "it sent more than 128 KiB of informational responses before its response".into(),
-            ),
-        })
+        self.shared.pool.send(request, sent).await
     }
 
     fn request(&self, method: Method, message: Bytes, headers: &HeaderMap) -> Request<Full<Bytes>> {
@@ -282,12 +295,12 @@ fn status_error(head: &Head) -> TransportError {
 
 /// Reads an error response: its head, and the JSON-RPC error about request `id` if the body
 /// contains one.
-pub(crate) async fn read_error_response(
+async fn read_error_response(
     dispatcher: &Dispatcher,
     id: u64,
-    head: &Head,
-    mut body: PooledBody,
+    response: Response<PooledBody>,
 ) -> TransportError {
+    let (head, mut body) = response.into_parts();
     let mut text = BytesMut::new();
     let read = async {
         while let Some(Ok(chunk)) = body.chunk().await {
@@ -304,7 +317,7 @@ pub(crate) async fn read_error_response(
         Some(Ok(ResponseOutcome::Error(error))) => Some(error),
         _ => None,
     };
-    match status_error(head) {
+    match status_error(&head) {
         TransportError::HttpStatus { status, retry_after, .. } => {
             TransportError::HttpStatus { status, error, names_request, retry_after }
         }

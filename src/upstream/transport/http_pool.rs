@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
 use crate::upstream::connect::Connect;
-use crate::upstream::message::SentFlag;
+use crate::upstream::message::{SentFlag, TransportError};
 use crate::upstream::transport::http_connection::HttpConnection;
 use crate::upstream::transport::min_rate::{MinRate, TOO_SLOW};
 
@@ -73,18 +73,6 @@ impl Drop for Shared {
     }
 }
 
-/// Error of a request that has no response.
-#[derive(Debug)]
-pub(crate) enum SendError {
-    /// The request was not written.
-    NotSent(String),
-    /// The request was written, at least in part.
-    Broken(String),
-    /// The request was written, and more informational responses than allowed came before its
-    /// response.
-    Flooded,
-}
-
 impl HttpPool {
     /// Creates a pool of connections to the server of `url`, of which at most `max_idle` may be
     /// idle. All of them close when `stop` fires.
@@ -110,13 +98,23 @@ impl HttpPool {
         }
     }
 
+    /// URL of the server.
+    pub(crate) fn url(&self) -> &Uri {
+        &self.shared.url
+    }
+
+    /// Tracker of the pool's tasks.
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.shared.tracker
+    }
+
     /// Sends a request and waits for the head of its response; `sent` is set before the request is
     /// written. Dropping the future, or the response before its end, closes the connection.
     pub(crate) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
         sent: &SentFlag,
-    ) -> Result<Response<PooledBody>, SendError> {
+    ) -> Result<Response<PooledBody>, TransportError> {
         while let Some(mut connection) = self.shared.take_idle() {
             // The connection may have been returned before the end of its last exchange was seen.
             // If it is not ready soon, its server never read the whole request.
@@ -151,7 +149,7 @@ impl HttpPool {
                 }
                 let error = error.into_error();
                 Err(if not_sent {
-                    SendError::NotSent(error.to_string())
+                    TransportError::NotSent(error.to_string())
                 } else {
                     broken(&connection, error)
                 })
@@ -159,8 +157,8 @@ impl HttpPool {
         }
     }
 
-    async fn connect(&self) -> Result<HttpConnection, SendError> {
-        let not_sent = |text: String| SendError::NotSent(text);
+    async fn connect(&self) -> Result<HttpConnection, TransportError> {
+        let not_sent = |text: String| TransportError::NotSent(text);
         let stream = self.shared.io.connect(&self.shared.url, self.shared.connect_timeout).await;
         let stream = stream.map_err(|error| not_sent(error.to_string()))?;
         let connection = HttpConnection::open(stream, self.shared.stop.clone()).await;
@@ -196,8 +194,14 @@ impl HttpPool {
     }
 }
 
-fn broken(connection: &HttpConnection, error: hyper::Error) -> SendError {
-    if connection.is_flooded() { SendError::Flooded } else { SendError::Broken(error.to_string()) }
+/// Returns the error of a request that was written, at least in part.
+fn broken(connection: &HttpConnection, error: hyper::Error) -> TransportError {
+    if connection.is_flooded() {
+        return TransportError::Protocol(
+            "it sent more than 128 KiB of informational responses before its response".into(),
+        );
+    }
+    TransportError::ConnectionLost(error.to_string())
 }
 
 /// Returns a copy of the request that may be sent once more if a pooled connection breaks, which
@@ -428,14 +432,14 @@ mod tests {
         /// Starts an exchange.
         fn start_get(
             &self,
-        ) -> impl Future<Output = Result<Response<PooledBody>, SendError>> + use<> {
+        ) -> impl Future<Output = Result<Response<PooledBody>, TransportError>> + use<> {
             self.start(Method::GET)
         }
 
         fn start(
             &self,
             method: Method,
-        ) -> impl Future<Output = Result<Response<PooledBody>, SendError>> + use<> {
+        ) -> impl Future<Output = Result<Response<PooledBody>, TransportError>> + use<> {
             let (pool, sent) = (self.pool.clone(), SentFlag::default());
             let mut request = Request::new(Full::default());
             *request.method_mut() = method;
@@ -531,7 +535,7 @@ mod tests {
         };
         let server = exchange(&mut world).await;
         let (broken, ()) = tokio::join!(world.start(Method::POST), read_and_close(server));
-        assert!(matches!(broken, Err(SendError::Broken(_))));
+        assert!(matches!(broken, Err(TransportError::ConnectionLost(_))));
         let server = exchange(&mut world).await;
         let (response, ()) = tokio::join!(world.start_get(), async {
             read_and_close(server).await;

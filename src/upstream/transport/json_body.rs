@@ -12,7 +12,7 @@ use futures::stream::BoxStream;
 
 use crate::json::{Extraction, MemberExtractor, Object, WatchedMember};
 use crate::mcp::call::PayloadBroken;
-use crate::memory_budget::{BudgetExhausted, GrowingReservation, MemoryBudget};
+use crate::memory_budget::{BudgetExhausted, BufferLimit, GrowingReservation};
 use crate::upstream::message::TransportError;
 use crate::upstream::transport::http_pool::PooledBody;
 
@@ -28,17 +28,16 @@ pub(crate) enum JsonBody {
     Streaming(BoxStream<'static, Result<Bytes, PayloadBroken>>),
 }
 
-/// Reads the body of the response to request `id`, at most `limit` bytes, which count against
-/// `budget`. Streams a large result if `stream` allows it, unless the result has one of the
-/// members `buffer_if`.
+/// Reads the body of the response to request `id` within the limit. Streams a large result if
+/// `stream` allows it, unless the result has one of the members `buffer_if`.
 pub(crate) async fn read_response(
     mut body: PooledBody,
     id: u64,
-    limit: usize,
-    budget: &MemoryBudget,
+    BufferLimit { limit, budget }: &BufferLimit,
     stream: bool,
     buffer_if: &'static [WatchedMember],
 ) -> Result<JsonBody, TransportError> {
+    let limit = *limit;
     if body.length().is_some_and(|length| length > limit as u64) {
         return Err(TransportError::TooLarge(limit));
     }

@@ -10,11 +10,13 @@ use hyper::HeaderMap;
 use hyper::header::CONTENT_TYPE;
 
 use crate::fairness::{PIECE_BYTES, Workload};
-use crate::memory_budget::{BufferError, MemoryBudget};
+use crate::mcp::name::UpstreamName;
+use crate::memory_budget::{BufferError, BufferLimit};
 use crate::sse::{Event, SseDecoder, TruncatedEvent};
 use crate::upstream::message::TransportError;
+use crate::upstream::transport::dispatcher::{Dispatched, UnparsableMessage};
 use crate::upstream::transport::http_pool::PooledBody;
-use crate::upstream::transport::junk_limits::JunkLimits;
+use crate::upstream::transport::junk_limits::{JunkLimitExceeded, JunkLimits};
 
 /// SSE events of one response.
 pub(crate) struct SseBody {
@@ -42,23 +44,22 @@ pub(crate) enum OversizePolicy {
 }
 
 impl SseBody {
-    /// Decodes the events in a body, each of at most `limit` bytes, which count against `budget`.
+    /// Decodes the events in a body, each of which is limited.
     pub(crate) fn new(
         body: PooledBody,
-        limit: usize,
-        budget: &MemoryBudget,
+        BufferLimit { limit, budget }: &BufferLimit,
         oversize: OversizePolicy,
     ) -> Self {
         let decoder = match oversize {
-            OversizePolicy::Fail => SseDecoder::new(limit),
-            OversizePolicy::Truncate => SseDecoder::truncating(limit),
+            OversizePolicy::Fail => SseDecoder::new(*limit),
+            OversizePolicy::Truncate => SseDecoder::truncating(*limit),
         };
         Self {
             body,
             decoder: decoder.with_budget(budget),
             unparsed: Bytes::new(),
             decoded: Vec::new().into_iter(),
-            limit,
+            limit: *limit,
             event_bytes: 0,
             workload: Workload::default(),
             limits: JunkLimits::default(),
@@ -102,6 +103,24 @@ impl SseBody {
                 }
             }
             self.decoded = events.into_iter();
+        }
+    }
+
+    /// Counts the junk in an event that was dispatched. One that is no message is junk as a whole,
+    /// and dispatches nothing.
+    pub(crate) fn count_dispatched(
+        &mut self,
+        upstream: &UpstreamName,
+        dispatched: Result<Dispatched, UnparsableMessage>,
+    ) -> Result<Dispatched, JunkLimitExceeded> {
+        match dispatched {
+            Ok(dispatched) => {
+                self.limits.count_message(&dispatched.junk_counts).map(|()| dispatched)
+            }
+            Err(junk) => {
+                tracing::debug!(%upstream, %junk, "invalid message in an event");
+                self.limits.count_invalid().map(|()| Dispatched::default())
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,16 +21,14 @@ use crate::line_codec::{DecodedLine, LineDecoder};
 use crate::memory_budget::{BufferError, MemoryBudget};
 use crate::upstream::connect::{Child, ProcessId};
 use crate::upstream::input_requests::MAX_SUSPENDED;
-use crate::upstream::message::{
-    CancelMode, OutboundRequest, TransportError, TransportResponse, cancel_notification,
-};
+use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
 use crate::upstream::process::stderr_tail::StderrTail;
 use crate::upstream::quote::quote;
-use crate::upstream::transport::child;
-use crate::upstream::transport::demux::{self, Demuxed, ResponseDemux};
-use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
+use crate::upstream::transport::child::ChildMonitor;
+use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::junk_limits::JunkLimits;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
+use crate::upstream::transport::open_request::OpenRequest;
 use crate::upstream::{Settings, UpstreamLimits};
 
 /// Capacity of the write queue beyond the calls: lists, the subscription, responses to pings.
@@ -53,10 +51,6 @@ const MAX_QUOTED_CHARS: usize = 200;
 /// Connection to a running child process. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct StdioTransport {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     dispatcher: Arc<Dispatcher>,
     /// Lines for the writer. When the queue is full the child does not read its input, and further
     /// responses to its requests are dropped.
@@ -65,10 +59,11 @@ struct Shared {
     /// input: a further request fails after [`WRITE_WAIT`].
     write_permits: Arc<Semaphore>,
     /// Lifetime of the child; its [`ChildMonitor`] ends it.
-    lifetime: ConnectionLifetime,
+    pub(crate) lifetime: Arc<ConnectionLifetime>,
     invalid_lines: Arc<InvalidLines>,
-    process: Option<ProcessId>,
-    stderr_tail: StderrTail,
+    /// The child's process id, if it has one.
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) stderr_tail: StderrTail,
 }
 
 /// Line for the child, with the permit of a request, which is released once the line is written.
@@ -103,19 +98,22 @@ impl StdioTransport {
         // Each call reserves a slot for its cancellation beside the one for its request (see
         // `exchange`), and keeps it while it waits for its client without a concurrency permit.
         let (outbox, lines) = mpsc::channel(2 * concurrency + MAX_SUSPENDED + EXTRA_QUEUE_SLOTS);
-        let (ended_sender, ended) = watch::channel(None);
-        let closing = CancellationToken::new();
-        let (gone, broken) = (CancellationToken::new(), CancellationToken::new());
+        let (lifetime, end) = ConnectionLifetime::begin(
+            &dispatcher,
+            "the process is ending",
+            "the process is ending",
+        );
+        let broken = CancellationToken::new();
         let invalid_lines = Arc::new(InvalidLines::default());
         let kill_reason = Arc::new(OnceLock::new());
 
         let process = child.process.id();
-        tasks.spawn(write(child.stdin, lines, closing.clone(), broken.clone()));
+        tasks.spawn(write(child.stdin, lines, end.closing.clone(), broken.clone()));
         let reader = StdoutReader {
             stdout: child.stdout,
             lines: LineDecoder::new(max_message).with_budget(budget),
             max_message,
-            demux: ResponseDemux { dispatcher: Arc::clone(&dispatcher) },
+            dispatcher: Arc::clone(&dispatcher),
             outbox: outbox.downgrade(),
             invalid_lines: Arc::clone(&invalid_lines),
             preface_bytes: 0,
@@ -123,18 +121,15 @@ impl StdioTransport {
             limits: JunkLimits::default(),
             workload: Workload::default(),
         };
-        let monitor = child::ChildMonitor {
+        let until_gone = end.gone.clone();
+        let monitor = ChildMonitor {
             process: child.process,
             stderr: child.stderr,
-            dispatcher: Arc::clone(&dispatcher),
-            closing: closing.clone(),
+            end,
             broken: broken.clone(),
             kill_reason: Arc::clone(&kill_reason),
-            ended: ended_sender,
-            gone: gone.clone(),
             stop_timeouts: [settings.timeouts.stop, settings.timeouts.terminate],
         };
-        let until_gone = gone.clone();
         tasks.spawn(async move {
             // The guard notifies the monitor also if the reader panics.
             let _guard = broken.drop_guard();
@@ -142,20 +137,14 @@ impl StdioTransport {
                 let _ = kill_reason.set(reason);
             }
         });
-        let stderr_tail = monitor.start(tasks);
-        let lifetime =
-            ConnectionLifetime { ended, closing, gone, default_reason: "the process is ending" };
-        let write_permits = Arc::new(Semaphore::new(MAX_UNWRITTEN));
         Self {
-            shared: Arc::new(Shared {
-                dispatcher,
-                outbox,
-                write_permits,
-                lifetime,
-                invalid_lines,
-                process,
-                stderr_tail,
-            }),
+            dispatcher,
+            outbox,
+            write_permits: Arc::new(Semaphore::new(MAX_UNWRITTEN)),
+            lifetime: Arc::new(lifetime),
+            invalid_lines,
+            process,
+            stderr_tail: monitor.start(tasks),
         }
     }
 
@@ -167,83 +156,47 @@ impl StdioTransport {
         &self,
         mut request: OutboundRequest,
     ) -> Result<TransportResponse, TransportError> {
-        let shared = &*self.shared;
-        let unsent = || TransportError::NotSent(self.shared.lifetime.reason());
-        let cancel_slot = match request.cancel {
+        let unsent = || self.lifetime.not_sent();
+        let cancel = match request.cancel {
             CancelMode::Never => None,
             CancelMode::Notify | CancelMode::CloseStream => {
-                Some(shared.outbox.clone().reserve_owned().await.map_err(|_| unsent())?)
+                let slot = self.outbox.clone().reserve_owned().await.map_err(|_| unsent())?;
+                Some(move |message: Bytes| _ = slot.send(message.into()))
             }
         };
-        let write_permit = Arc::clone(&shared.write_permits).acquire_owned();
+        let write_permit = Arc::clone(&self.write_permits).acquire_owned();
         let write_permit =
             timeout(WRITE_WAIT, write_permit).await.map_err(|_| TransportError::StdinBlocked)?;
-        let slot = shared.outbox.reserve().await.map_err(|_| unsent())?;
-        let response = shared.dispatcher.register(&request).ok_or_else(unsent)?;
+        let slot = self.outbox.reserve().await.map_err(|_| unsent())?;
+        let mut open =
+            OpenRequest::register(&self.dispatcher, &request, cancel).ok_or_else(unsent)?;
         request.sent.mark_sent();
-        slot.send(OutboundLine { line: request.write(response.id()), permit: write_permit.ok() });
-        let mut in_flight = StdioRequest { response, cancel_slot };
-        let answer = demux::wait_for_response(&mut in_flight.response).await;
-        answer.unwrap_or_else(|| Err(TransportError::ConnectionLost(self.shared.lifetime.reason())))
+        slot.send(OutboundLine { line: request.write(open.id()), permit: write_permit.ok() });
+        let answer = open.shared_response().await;
+        answer.unwrap_or_else(|| Err(self.lifetime.connection_lost()))
     }
 
     pub(crate) async fn notify(&self, message: Bytes) -> Result<(), TransportError> {
-        let sent = self.shared.outbox.send(message.into()).await;
-        sent.map_err(|_| TransportError::NotSent(self.shared.lifetime.reason()))
+        self.outbox.send(message.into()).await.map_err(|_| self.lifetime.not_sent())
     }
 
     /// Sends responses to the child's own requests; those that do not fit into the queue are
     /// dropped.
     pub(crate) fn send_responses(&self, responses: Vec<Bytes>) {
         for response in responses {
-            if self.shared.outbox.try_send(response.into()).is_err() {
-                self.shared.dispatcher.health.message_dropped();
+            if self.outbox.try_send(response.into()).is_err() {
+                self.dispatcher.health.message_dropped();
             }
         }
-    }
-
-    /// Waits until the child has ended and returns the reason. Cancel-safe.
-    pub(crate) async fn ended(&self) -> String {
-        self.shared.lifetime.ended().await
-    }
-
-    /// Ends the child, in steps, and returns when it is gone.
-    pub(crate) async fn close(&self) {
-        self.shared.lifetime.close().await;
-    }
-
-    /// The child's process id, if it has one, and the tail of its standard error.
-    pub(crate) fn child(&self) -> (Option<ProcessId>, StderrTail) {
-        (self.shared.process, self.shared.stderr_tail.clone())
-    }
-
-    /// Whether the child has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.shared.lifetime.has_ended()
     }
 
     /// Describes the lines on standard output that were no messages, for the reason of a failed
     /// start.
     pub(crate) fn invalid_output(&self) -> Option<String> {
-        let first = self.shared.invalid_lines.first.get()?;
-        let count = self.shared.invalid_lines.count.load(Ordering::Relaxed);
+        let first = self.invalid_lines.first.get()?;
+        let count = self.invalid_lines.count.load(Ordering::Relaxed);
         let lines = if count == 1 { "line".to_owned() } else { format!("{count} lines, first") };
         Some(format!("its standard output contained invalid messages ({lines}: \"{first}\")"))
-    }
-}
-
-/// Request in flight. Dropping it before its response cancels it at the child.
-struct StdioRequest {
-    response: PendingUpstreamResponse,
-    cancel_slot: Option<mpsc::OwnedPermit<OutboundLine>>,
-}
-
-impl Drop for StdioRequest {
-    fn drop(&mut self) {
-        let Some(slot) = self.cancel_slot.take() else { return };
-        if self.response.is_open() {
-            slot.send(cancel_notification(self.response.id()).into());
-        }
     }
 }
 
@@ -253,7 +206,7 @@ struct StdoutReader {
     stdout: Box<dyn AsyncRead + Send + Unpin>,
     lines: LineDecoder,
     max_message: usize,
-    demux: ResponseDemux,
+    dispatcher: Arc<Dispatcher>,
     /// Weak, so that the writer ends when no other sender is left.
     outbox: mpsc::WeakSender<OutboundLine>,
     invalid_lines: Arc<InvalidLines>,
@@ -291,26 +244,26 @@ impl StdoutReader {
         match line {
             DecodedLine::Whole(line) => self.dispatch(line),
             DecodedLine::TooLong(head) => {
-                self.demux.skip(&head, b"", BufferError::TooLarge(self.max_message));
+                self.dispatcher.skip(&head, b"", BufferError::TooLarge(self.max_message));
                 self.limits.count_oversized().map_err(|exceeded| exceeded.to_string())
             }
             DecodedLine::BudgetExhausted(head) => {
                 // The child is not to blame for Weir's memory budget, so this does not count
                 // against it.
-                self.demux.skip(&head, b"", BufferError::BudgetExhausted);
+                self.dispatcher.skip(&head, b"", BufferError::BudgetExhausted);
                 Ok(())
             }
         }
     }
 
     fn dispatch(&mut self, line: Bytes) -> Result<(), String> {
-        let Demuxed { responses, junk_counts } = match self.demux.demux(line.clone()) {
-            Ok(demuxed) => demuxed,
+        let dispatched = match self.dispatcher.demux(line.clone()) {
+            Ok(dispatched) => dispatched,
             Err(why) => {
                 self.invalid_lines.count.fetch_add(1, Ordering::Relaxed);
-                self.demux.dispatcher.health.invalid_line();
+                self.dispatcher.health.invalid_line();
                 let quoted = quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
-                let upstream = &self.demux.dispatcher.name;
+                let upstream = &self.dispatcher.name;
                 tracing::debug!(%upstream, line = quoted, %why, "invalid line on standard output");
                 let first = self.invalid_lines.first.get_or_init(|| quoted);
                 self.preface_bytes += line.len() + 1;
@@ -323,12 +276,14 @@ impl StdoutReader {
             }
         };
         self.has_message = true;
-        self.limits.count_message(&junk_counts).map_err(|exceeded| exceeded.to_string())?;
-        for response in responses {
+        self.limits
+            .count_message(&dispatched.junk_counts)
+            .map_err(|exceeded| exceeded.to_string())?;
+        for response in dispatched.outgoing {
             // A full queue means that the child does not read the responses that it requested.
             if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(response.into()).is_err())
             {
-                self.demux.dispatcher.health.message_dropped();
+                self.dispatcher.health.message_dropped();
             }
         }
         Ok(())

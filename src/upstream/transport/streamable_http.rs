@@ -5,7 +5,6 @@
 //! ends after an event with an id, but without the response, is resumed where
 //! `OutboundRequest::resume` says so; resuming a stream does not send the request again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,12 +12,11 @@ use hyper::HeaderMap;
 
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::sse::Event;
-use crate::upstream::message::{
-    CancelMode, OutboundRequest, SentFlag, TransportError, TransportResponse, cancel_notification,
-};
-use crate::upstream::transport::dispatcher::{Dispatched, Dispatcher, PendingUpstreamResponse};
-use crate::upstream::transport::http_client::{HttpClient, read_error_response};
+use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::transport::dispatcher::Dispatched;
+use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::json_body::{self, JsonBody};
+use crate::upstream::transport::open_request::OpenRequest;
 use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 
 /// Pause before a broken stream is resumed if the server sets none, and shortest pause after a
@@ -32,34 +30,22 @@ const RESUME_TRIES: u32 = 3;
 /// Connection to a server behind a URL. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct StreamableHttpTransport {
-    http_client: HttpClient,
-    dispatcher: Arc<Dispatcher>,
+    pub(crate) http_client: HttpClient,
 }
 
 impl StreamableHttpTransport {
-    pub(crate) fn new(http_client: HttpClient, dispatcher: Arc<Dispatcher>) -> Self {
-        Self { http_client, dispatcher }
-    }
-
     /// Sends a request and waits for its response.
     pub(crate) async fn exchange(
         &self,
         mut request: OutboundRequest,
     ) -> Result<TransportResponse, TransportError> {
         let closed = || TransportError::NotSent("the connection is closing".into());
-        let response = self.dispatcher.register(&request).ok_or_else(closed)?;
-        let message = request.write(response.id());
-        let mut in_flight = StreamableRequest {
-            transport: self,
-            response,
-            cancel_headers: None,
-            sent: request.sent.clone(),
-        };
-        if request.cancel == CancelMode::Notify {
-            in_flight.cancel_headers = Some(request.headers.clone());
-        }
-        let answer = self.send_request(in_flight.response.id(), &request, message).await;
-        in_flight.disarm_cancel();
+        let cancel = self.http_client.canceller(&request);
+        let mut open = OpenRequest::register(self.http_client.dispatcher(), &request, cancel)
+            .ok_or_else(closed)?;
+        let message = request.write(open.id());
+        let answer = self.send_request(open.id(), &request, message).await;
+        open.disarm_cancel();
         answer
     }
 
@@ -69,21 +55,19 @@ impl StreamableHttpTransport {
         request: &OutboundRequest,
         message: Bytes,
     ) -> Result<TransportResponse, TransportError> {
-        let response = self.http_client.post(message, &request.headers, &request.sent).await?;
+        let response =
+            self.http_client.post_request(id, message, &request.headers, &request.sent).await?;
         let (head, body) = response.into_parts();
-        if !head.status.is_success() {
-            return Err(Box::pin(read_error_response(&self.dispatcher, id, &head, body)).await);
-        }
         let outcome = match media_type(&head.headers) {
             MediaType::Json => {
-                let (limit, budget) = (self.http_client.max_message(), self.http_client.budget());
+                let limit = self.http_client.message_limit();
                 let (stream, buffer_if) = (request.stream, request.buffer_if_member);
-                match json_body::read_response(body, id, limit, budget, stream, buffer_if).await? {
+                match json_body::read_response(body, id, limit, stream, buffer_if).await? {
                     JsonBody::Streaming(pieces) => {
                         ResponseOutcome::Result(Payload::Streaming(pieces))
                     }
                     JsonBody::Buffered(text) => {
-                        let dispatched = self.dispatcher.dispatch(text, Some(id));
+                        let dispatched = self.http_client.dispatcher().dispatch(text, Some(id));
                         let dispatched = dispatched
                             .map_err(|junk| TransportError::Protocol(junk.to_string()))?;
                         let missing = || {
@@ -184,20 +168,12 @@ impl StreamableHttpTransport {
         else {
             return Ok(None);
         };
+        let dispatcher = self.http_client.dispatcher();
         // An empty event carries an id only.
         let counted = if data.iter().all(u8::is_ascii_whitespace) {
             events.limits.count_padding(1).map(|()| Dispatched::default())
         } else {
-            match self.dispatcher.dispatch(data, request_id) {
-                Ok(dispatched) => {
-                    events.limits.count_message(&dispatched.junk_counts).map(|()| dispatched)
-                }
-                Err(junk) => {
-                    let upstream = &self.dispatcher.name;
-                    tracing::debug!(%upstream, %junk, "invalid message in an event");
-                    events.limits.count_invalid().map(|()| Dispatched::default())
-                }
-            }
+            events.count_dispatched(&dispatcher.name, dispatcher.dispatch(data, request_id))
         };
         counted
             .map(Some)
@@ -208,7 +184,7 @@ impl StreamableHttpTransport {
     /// Logs that a stream is closed because of its content.
     fn log_violation(&self, failure: &TransportError) {
         if let TransportError::Protocol(reason) = failure {
-            tracing::warn!(upstream = %self.dispatcher.name, reason, "event stream closed");
+            tracing::warn!(upstream = %self.http_client.dispatcher().name, reason, "event stream closed");
         }
     }
 
@@ -219,51 +195,7 @@ impl StreamableHttpTransport {
         id: u64,
         headers: &HeaderMap,
     ) -> Option<Result<ResponseOutcome, TransportError>> {
-        self.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
+        self.http_client.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
         dispatched.response_to(id)
-    }
-
-    /// Sends responses to the server's own requests.
-    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
-        self.http_client.send_responses(responses, headers);
-    }
-
-    pub(crate) async fn notify(
-        &self,
-        message: Bytes,
-        headers: &HeaderMap,
-    ) -> Result<(), TransportError> {
-        self.http_client.notify(message, headers).await
-    }
-
-    /// Deletes the session at the server. Waits a bounded time for it.
-    pub(crate) async fn delete(&self, headers: &HeaderMap) {
-        self.http_client.delete(headers).await;
-    }
-}
-
-/// Request in flight. Dropping it before its response sends a cancellation where
-/// `OutboundRequest::cancel` says so; its response stream closes by itself.
-struct StreamableRequest<'a> {
-    transport: &'a StreamableHttpTransport,
-    response: PendingUpstreamResponse,
-    /// Headers of the cancellation; `None` where none is to be sent (any more).
-    cancel_headers: Option<HeaderMap>,
-    sent: SentFlag,
-}
-
-impl StreamableRequest<'_> {
-    /// Makes sure that no cancellation is sent any more.
-    fn disarm_cancel(&mut self) {
-        self.cancel_headers = None;
-    }
-}
-
-impl Drop for StreamableRequest<'_> {
-    fn drop(&mut self) {
-        // A request that was never written needs no cancellation.
-        if let Some(headers) = self.cancel_headers.take().filter(|_| self.sent.is_sent()) {
-            self.transport.http_client.cancel(cancel_notification(self.response.id()), &headers);
-        }
     }
 }

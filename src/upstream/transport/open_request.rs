@@ -1,0 +1,58 @@
+//! Request in flight on any transport, and its cancellation.
+
+use bytes::Bytes;
+use hyper::HeaderMap;
+
+use crate::upstream::message::{
+    OutboundRequest, SentFlag, TransportError, TransportResponse, cancel_notification,
+};
+use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
+
+/// Request in flight. Dropping it before its response sends the cancellation, if it has one and
+/// the request has begun to be written: one that never was needs none.
+pub(crate) struct OpenRequest<Cancel: FnOnce(Bytes)> {
+    response: PendingUpstreamResponse,
+    sent: SentFlag,
+    /// Sends the cancellation without waiting; `None` where none is to be sent (any more).
+    cancel: Option<Cancel>,
+}
+
+impl<Cancel: FnOnce(Bytes)> OpenRequest<Cancel> {
+    /// Registers a request; `None` if the connection is closed.
+    pub(crate) fn register(
+        dispatcher: &Dispatcher,
+        request: &OutboundRequest,
+        cancel: Option<Cancel>,
+    ) -> Option<Self> {
+        let response = dispatcher.register(request)?;
+        Some(Self { response, sent: request.sent.clone(), cancel })
+    }
+
+    /// Id that was issued for the request.
+    pub(crate) fn id(&self) -> u64 {
+        self.response.id()
+    }
+
+    /// Waits for the response on a stream that requests share; `None` if the stream has ended.
+    /// Cancel-safe.
+    pub(crate) async fn shared_response(
+        &mut self,
+    ) -> Option<Result<TransportResponse, TransportError>> {
+        let ended = (&mut self.response).await?;
+        Some(ended.map(|outcome| TransportResponse { outcome, headers: HeaderMap::new() }))
+    }
+
+    /// Makes sure that no cancellation is sent any more.
+    pub(crate) fn disarm_cancel(&mut self) {
+        self.cancel = None;
+    }
+}
+
+impl<Cancel: FnOnce(Bytes)> Drop for OpenRequest<Cancel> {
+    fn drop(&mut self) {
+        let Some(cancel) = self.cancel.take() else { return };
+        if self.sent.is_sent() && self.response.is_open() {
+            cancel(cancel_notification(self.response.id()));
+        }
+    }
+}
