@@ -16,7 +16,6 @@ pub(crate) mod open_request;
 pub(crate) mod sse_body;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;
-pub(crate) mod uri_reference;
 
 use bytes::Bytes;
 use hyper::HeaderMap;

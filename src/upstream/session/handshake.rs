@@ -1,4 +1,5 @@
-//! Handshake with a server in either era: its outcome, and the information that the server gives.
+//! Handshake with a server in either era: the information that the server gives, and why a
+//! connection could not be opened.
 //!
 //! Contains only what has the same meaning in both eras; `legacy.rs` and `modern.rs` parse the
 //! rest.
@@ -63,15 +64,31 @@ fn truncate_instructions(text: &str) -> Option<Arc<str>> {
     Some(format!("{}\n\n[cut here: {end} of {} bytes]", &text[..end], text.len()).into())
 }
 
-/// Outcome of a handshake.
+/// Reason why a connection could not be opened.
 #[derive(Debug)]
-pub(crate) enum HandshakeOutcome {
-    /// The server accepted the handshake.
-    Accepted(HandshakeInfo),
-    /// The server speaks the other era.
-    AnotherEra,
-    /// The server refused the revision, although it lists it as supported; with the reason.
+pub(crate) enum NegotiationError {
+    /// The connection ended after the first request, so the era is unknown.
+    Ended(String),
+    /// The server responds, but not in the era that was tried, or not over this transport.
+    AnotherEra(String),
+    /// The server has no Streamable HTTP at this URL; it may have HTTP+SSE.
+    NotStreamable(String),
+    /// The server refused a revision that it lists as supported, and `server/discover` was not
+    /// retried yet.
     Retry(String),
-    /// The server speaks this era and refuses the connection; with the reason.
+    /// Nothing is decided, or the server refuses the connection.
     Refused(String),
+}
+
+impl NegotiationError {
+    /// Returns the reason as text.
+    pub(crate) fn into_reason(self) -> String {
+        match self {
+            Self::Ended(reason)
+            | Self::AnotherEra(reason)
+            | Self::Retry(reason)
+            | Self::Refused(reason) => reason,
+            Self::NotStreamable(tried) => format!("{tried}: no Streamable HTTP is served here"),
+        }
+    }
 }

@@ -13,7 +13,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use crate::json::{self, Object};
-use crate::jsonrpc;
+use crate::jsonrpc::{self, ResponsePayload};
 use crate::mcp::call::{Method, ResponseOutcome, UpstreamRequest};
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
@@ -22,7 +22,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskOwner;
 use crate::upstream::message::error_text;
 use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
-use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
+use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::session::input_retry::RETRY_MEMBERS;
 use crate::upstream::session::log_level::SharedLogLevel;
 use crate::upstream::task_owners::TaskClaim;
@@ -60,27 +60,26 @@ pub(crate) fn opening_request(declared: &Bytes) -> OutboundRequest {
 }
 
 /// Parses the response to `initialize`.
-pub(crate) fn parse_handshake(outcome: &jsonrpc::ResponsePayload) -> HandshakeOutcome {
-    let result = match outcome {
-        jsonrpc::ResponsePayload::Result(result) => result.clone(),
-        jsonrpc::ResponsePayload::Error(error) => {
-            return HandshakeOutcome::Refused(format!(
-                "it refuses `initialize`: {}",
-                error_text(error)
-            ));
+pub(crate) fn parse_handshake(
+    response: &ResponsePayload,
+) -> Result<HandshakeInfo, NegotiationError> {
+    let refused = |text: String| Err(NegotiationError::Refused(text));
+    let result = match response {
+        ResponsePayload::Result(result) => result.clone(),
+        ResponsePayload::Error(error) => {
+            return refused(format!("it refuses `initialize`: {}", error_text(error)));
         }
     };
     let Ok(result) = Object::parse(result) else {
-        return HandshakeOutcome::Refused("its response to `initialize` is not an object".into());
+        return refused("its response to `initialize` is not an object".into());
     };
     let version = result.get_string("protocolVersion").unwrap_or_default();
     let known = version.parse::<Revision>().ok().filter(|known| known.era() == Era::Legacy);
     let Some(revision) = known else {
         let version = crate::upstream::quote::quote(&version, 40);
-        let text = format!("it answers `initialize` with the unknown revision \"{version}\"");
-        return HandshakeOutcome::Refused(text);
+        return refused(format!("it answers `initialize` with the unknown revision \"{version}\""));
     };
-    HandshakeOutcome::Accepted(HandshakeInfo::read(revision, &result))
+    Ok(HandshakeInfo::read(revision, &result))
 }
 
 impl LegacyDialect {

@@ -15,7 +15,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use crate::json::{self, Object, WatchedMember};
-use crate::jsonrpc;
+use crate::jsonrpc::{self, ResponsePayload};
 use crate::mcp::call::{CallContext, Method, ResponseOutcome, UpstreamRequest};
 use crate::mcp::definition::item::Item;
 use crate::mcp::definition::param_headers::{ParamHeaders, header_value};
@@ -27,7 +27,7 @@ use crate::mcp::{capabilities, code, meta};
 use crate::upstream::message::error_code;
 use crate::upstream::message::error_text;
 use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
-use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
+use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{Dispatcher, LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
 
@@ -65,18 +65,17 @@ pub(crate) fn opening_request() -> OutboundRequest {
 }
 
 /// Parses the response to `server/discover`.
-pub(crate) fn parse_handshake(outcome: &jsonrpc::ResponsePayload) -> HandshakeOutcome {
-    match outcome {
-        jsonrpc::ResponsePayload::Result(result) => {
+pub(crate) fn parse_handshake(
+    response: &ResponsePayload,
+) -> Result<HandshakeInfo, NegotiationError> {
+    match response {
+        ResponsePayload::Result(result) => {
             let result = Object::parse(result.clone()).unwrap_or_default();
-            let Some(versions) = result.get_bytes("supportedVersions").and_then(revisions) else {
-                return HandshakeOutcome::AnotherEra;
-            };
-            choose(&versions).unwrap_or_else(|| {
-                HandshakeOutcome::Accepted(HandshakeInfo::read(REVISION, &result))
-            })
+            let versions = result.get_bytes("supportedVersions").and_then(revisions);
+            check_support(&versions.ok_or_else(unknown_method)?)?;
+            Ok(HandshakeInfo::read(REVISION, &result))
         }
-        jsonrpc::ResponsePayload::Error(error) => {
+        ResponsePayload::Error(error) => {
             let refused = || format!("it refuses `server/discover`: {}", error_text(error));
             match error_code(error) {
                 // spec 2026-07-28, versioning: use one of the versions that it supports.
@@ -85,16 +84,20 @@ pub(crate) fn parse_handshake(outcome: &jsonrpc::ResponsePayload) -> HandshakeOu
                     let data = data.and_then(|error| error.get_object("data"));
                     let versions =
                         data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
-                    let choice = choose(&versions.unwrap_or_default());
-                    choice.unwrap_or_else(|| HandshakeOutcome::Retry(refused()))
+                    check_support(&versions.unwrap_or_default())?;
+                    Err(NegotiationError::Retry(refused()))
                 }
                 Some(code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY) => {
-                    HandshakeOutcome::Refused(refused())
+                    Err(NegotiationError::Refused(refused()))
                 }
-                _ => HandshakeOutcome::AnotherEra,
+                _ => Err(unknown_method()),
             }
         }
     }
+}
+
+fn unknown_method() -> NegotiationError {
+    NegotiationError::AnotherEra("it does not know `server/discover`".into())
 }
 
 /// Returns the known revisions among those that a server lists; `None` if the list is invalid.
@@ -105,18 +108,16 @@ fn revisions(list: Bytes) -> Option<Vec<Revision>> {
     Some(json::trusted_elements(&list)?.filter_map(|version| known(&version)).collect())
 }
 
-/// Decides about a server that supports these revisions; `None` if Weir's revision is one of them.
-fn choose(supported: &[Revision]) -> Option<HandshakeOutcome> {
+/// Checks that Weir's revision is one of those that a server supports.
+fn check_support(supported: &[Revision]) -> Result<(), NegotiationError> {
     if supported.contains(&REVISION) {
-        return None;
+        return Ok(());
     }
-    if supported.is_empty() {
-        return Some(HandshakeOutcome::Refused(format!(
-            "it is modern but does not speak {REVISION}"
-        )));
-    }
-    // All other revisions have a handshake, so the server expects that.
-    Some(HandshakeOutcome::AnotherEra)
+    Err(match supported {
+        [] => NegotiationError::Refused(format!("it is modern but does not speak {REVISION}")),
+        // All other revisions have a handshake, so the server expects that.
+        _ => unknown_method(),
+    })
 }
 
 impl ModernDialect {
@@ -387,16 +388,19 @@ mod tests {
         let parse = |supported: &str| {
             let error =
                 format!(r#"{{"code":-32022,"message":"m","data":{{"supported":{supported}}}}}"#);
-            parse_handshake(&jsonrpc::ResponsePayload::Error(error.into()))
+            parse_handshake(&ResponsePayload::Error(error.into()))
         };
         for handshake in [r#"["2025-11-25","2025-06-18"]"#, r#"["2025-03-26","2027-01-01"]"#] {
-            assert!(matches!(parse(handshake), HandshakeOutcome::AnotherEra), "{handshake}");
+            assert!(
+                matches!(parse(handshake), Err(NegotiationError::AnotherEra(_))),
+                "{handshake}"
+            );
         }
         for refused in ["[]", r#"["2027-01-01"]"#, "7"] {
-            assert!(matches!(parse(refused), HandshakeOutcome::Refused(_)), "{refused}");
+            assert!(matches!(parse(refused), Err(NegotiationError::Refused(_))), "{refused}");
         }
         for mutual in [r#"["2026-07-28"]"#, r#"["2025-11-25","2026-07-28"]"#] {
-            assert!(matches!(parse(mutual), HandshakeOutcome::Retry(_)), "{mutual}");
+            assert!(matches!(parse(mutual), Err(NegotiationError::Retry(_))), "{mutual}");
         }
     }
 }

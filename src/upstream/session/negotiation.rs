@@ -12,13 +12,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
-use crate::jsonrpc;
+use crate::jsonrpc::ResponsePayload;
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::mcp::code;
 use crate::mcp::revision::Era;
 use crate::upstream::message::error_code;
 use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
-use crate::upstream::session::handshake::{HandshakeInfo, HandshakeOutcome};
+use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::session::{legacy, modern};
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::http_client::HttpClient;
@@ -35,34 +35,8 @@ pub(crate) struct Negotiated {
     pub(crate) headers: HeaderMap,
 }
 
-/// Reason why a connection could not be opened.
-#[derive(Debug)]
-pub(crate) enum NegotiationError {
-    /// The connection ended after the first request, so the era is unknown.
-    Ended(String),
-    /// The server responds, but not in the era that was tried, or not over this transport.
-    AnotherEra(String),
-    /// The server has no Streamable HTTP at this URL; it may have HTTP+SSE.
-    NotStreamable(String),
-    /// The server refused a revision that it lists as supported, and `server/discover` was not
-    /// retried yet.
-    Retry(String),
-    /// Nothing is decided, or the server refuses the connection.
-    Refused(String),
-}
-
-impl NegotiationError {
-    /// Returns the reason as text.
-    pub(crate) fn into_reason(self) -> String {
-        match self {
-            Self::Ended(reason)
-            | Self::AnotherEra(reason)
-            | Self::Retry(reason)
-            | Self::Refused(reason) => reason,
-            Self::NotStreamable(tried) => format!("{tried}: no Streamable HTTP is served here"),
-        }
-    }
-}
+/// Parser of the response to an opening request.
+type ParseHandshake = fn(&ResponsePayload) -> Result<HandshakeInfo, NegotiationError>;
 
 /// Opens the connection in `era`, or in the one that the server turns out to speak. `initialize`
 /// declares the capabilities `declared`.
@@ -170,7 +144,7 @@ async fn initialize(
 async fn send_opening(
     transport: &Transport,
     request: impl Fn() -> OutboundRequest,
-    parse_handshake: fn(&jsonrpc::ResponsePayload) -> HandshakeOutcome,
+    parse_handshake: ParseHandshake,
 ) -> Result<Negotiated, NegotiationError> {
     let first_request = request();
     let method = first_request.method;
@@ -180,24 +154,22 @@ async fn send_opening(
     if let (Err(TransportError::ConnectionLost(_)), Transport::Http(_)) = (&response, transport) {
         response = transport.exchange(request()).await;
     }
-    let (outcome, headers) = match response {
-        Ok(TransportResponse {
-            outcome: ResponseOutcome::Result(Payload::Parsed(result)),
-            headers,
-        }) => (parse_handshake(&jsonrpc::ResponsePayload::Result(result.to_bytes())), headers),
-        Ok(TransportResponse {
-            outcome: ResponseOutcome::Result(Payload::Complete(result)),
-            headers,
-        }) => (parse_handshake(&jsonrpc::ResponsePayload::Result(result)), headers),
-        Ok(TransportResponse { outcome: ResponseOutcome::Error(error), headers }) => {
-            (parse_handshake(&jsonrpc::ResponsePayload::Error(error)), headers)
-        }
-        Ok(TransportResponse {
-            outcome: ResponseOutcome::Result(Payload::Streaming(_)), ..
-        }) => {
-            return Err(NegotiationError::Refused(format!(
-                "its response to `{method}` is too large"
-            )));
+    let (payload, headers) = match response {
+        Ok(TransportResponse { outcome, headers }) => {
+            let payload = match outcome {
+                ResponseOutcome::Result(Payload::Parsed(result)) => {
+                    ResponsePayload::Result(result.to_bytes())
+                }
+                ResponseOutcome::Result(Payload::Complete(result)) => {
+                    ResponsePayload::Result(result)
+                }
+                ResponseOutcome::Error(error) => ResponsePayload::Error(error),
+                ResponseOutcome::Result(Payload::Streaming(_)) => {
+                    let text = format!("its response to `{method}` is too large");
+                    return Err(NegotiationError::Refused(text));
+                }
+            };
+            (payload, headers)
         }
         Err(TransportError::HttpStatus { status, error, .. }) => {
             let error = status_error(method, status, error, parse_handshake);
@@ -219,14 +191,7 @@ async fn send_opening(
         }
         Err(failure) => return Err(NegotiationError::Refused(failure.into_reason())),
     };
-    match outcome {
-        HandshakeOutcome::Accepted(handshake_info) => Ok(Negotiated { handshake_info, headers }),
-        HandshakeOutcome::AnotherEra => {
-            Err(NegotiationError::AnotherEra(format!("it does not know `{method}`")))
-        }
-        HandshakeOutcome::Retry(text) => Err(NegotiationError::Retry(text)),
-        HandshakeOutcome::Refused(text) => Err(NegotiationError::Refused(text)),
-    }
+    Ok(Negotiated { handshake_info: parse_handshake(&payload)?, headers })
 }
 
 /// Interprets an HTTP error status of an opening request.
@@ -234,15 +199,15 @@ fn status_error(
     method: &str,
     status: StatusCode,
     error: Option<Bytes>,
-    parse_handshake: fn(&jsonrpc::ResponsePayload) -> HandshakeOutcome,
+    parse_handshake: ParseHandshake,
 ) -> NegotiationError {
     let is_modern = error.as_ref().is_some_and(is_modern_only_error);
-    let outcome = error.map(|error| parse_handshake(&jsonrpc::ResponsePayload::Error(error)));
-    if let Some(HandshakeOutcome::Retry(text)) = outcome {
-        return NegotiationError::Retry(text);
+    let outcome = error.map(|error| parse_handshake(&ResponsePayload::Error(error)));
+    if let Some(Err(retry @ NegotiationError::Retry(_))) = outcome {
+        return retry;
     }
     let mut text = format!("it answers `{method}` with HTTP {status}");
-    if let Some(HandshakeOutcome::Refused(reason)) = outcome {
+    if let Some(Err(NegotiationError::Refused(reason))) = outcome {
         // An error that only modern servers send decides under any status.
         if method != "initialize" {
             return NegotiationError::Refused(reason);

@@ -44,8 +44,6 @@ const DEFAULT_USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 #[derive(Clone)]
 pub(crate) struct HttpClient {
     shared: Arc<Shared>,
-    /// URL of the requests, always on the server that the pool connects to.
-    url: Uri,
     /// Request target, in the form that servers expect: the path alone, with the authority in
     /// `Host`.
     target: Uri,
@@ -69,24 +67,20 @@ impl HttpClient {
         message_limit: BufferLimit,
     ) -> Self {
         let responses = Arc::new(Semaphore::new(MAX_REPLIES));
-        let url = pool.url().clone();
-        let headers = base_headers(configured, &url);
-        let target = request_target(&url);
+        let headers = base_headers(configured, pool.url());
+        let target = request_target(pool.url());
         let shared = Shared { pool, dispatcher, headers, message_limit, responses };
-        Self { shared: Arc::new(shared), url, target }
+        Self { shared: Arc::new(shared), target }
     }
 
     /// Returns a client for another path on the same server.
     pub(crate) fn with_path(&self, path: PathAndQuery) -> Self {
-        let mut parts = self.url.clone().into_parts();
-        parts.path_and_query = Some(path);
-        let url = Uri::from_parts(parts).expect("a URL with another path is a URL");
-        Self { shared: Arc::clone(&self.shared), target: request_target(&url), url }
+        Self { shared: Arc::clone(&self.shared), target: Uri::from(path) }
     }
 
-    /// URL of the requests.
+    /// URL of the server, as configured.
     pub(crate) fn url(&self) -> &Uri {
-        &self.url
+        self.shared.pool.url()
     }
 
     /// Dispatcher of the server's messages.

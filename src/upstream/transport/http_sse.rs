@@ -13,6 +13,7 @@ use bytes::Bytes;
 use hyper::http::uri::PathAndQuery;
 use hyper::{HeaderMap, Uri};
 use tokio::time::timeout;
+use url::{Position, Url};
 
 use crate::sse::{Event, TruncatedEvent};
 use crate::upstream::message::{OutboundRequest, SentFlag, TransportError, TransportResponse};
@@ -22,7 +23,6 @@ use crate::upstream::transport::junk_limits::JunkLimitExceeded;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
 use crate::upstream::transport::open_request::OpenRequest;
 use crate::upstream::transport::sse_body::{OversizePolicy, SseBody};
-use crate::upstream::transport::uri_reference::{origin, resolve, same_origin};
 
 /// Timeout of the first event: a server sends it before it does anything else.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -144,20 +144,32 @@ fn parse_endpoint(url: &Uri, first: &Event) -> Result<PathAndQuery, TransportErr
         )));
     }
     let text = std::str::from_utf8(&first.data).ok().map(str::trim).filter(|text| !text.is_empty());
-    let endpoint = text.and_then(|text| resolve(url, text));
-    let endpoint = endpoint.ok_or_else(|| protocol_error("its endpoint is not a URL".into()))?;
-    if !same_origin(url, &endpoint) {
-        let elsewhere = origin(&endpoint).unwrap_or_default();
-        let elsewhere = quote(&elsewhere, 200);
+    let not_a_url = || protocol_error("its endpoint is not a URL".into());
+    let endpoint = text.and_then(|text| resolve(url, text)).ok_or_else(not_a_url)?;
+    if !has_origin_of(&endpoint, url) {
+        let (scheme, host) = (endpoint.scheme(), endpoint.host_str().unwrap_or_default());
+        let port = endpoint.port_or_known_default().unwrap_or_default();
+        let elsewhere = quote(&format!("{scheme}://{host}:{port}"), 200);
         return Err(protocol_error(format!(
             "its endpoint is on another origin, {elsewhere}, and is not used"
         )));
     }
     // The origin is the same, so only the path differs.
-    endpoint
-        .into_parts()
-        .path_and_query
-        .ok_or_else(|| protocol_error("its endpoint is not a URL".into()))
+    endpoint[Position::BeforePath..Position::AfterQuery].parse().map_err(|_| not_a_url())
+}
+
+/// Resolves `reference` against `base`; `None` if the result is no URL over HTTP.
+fn resolve(base: &Uri, reference: &str) -> Option<Url> {
+    // `Url` would remove or replace these, which no URL contains.
+    let has_others = |c: char| c.is_ascii_control() || matches!(c, ' ' | '\\');
+    let resolved = Url::parse(&base.to_string()).ok()?.join(reference).ok()?;
+    let is_http = matches!(resolved.scheme(), "http" | "https");
+    (is_http && !reference.contains(has_others)).then_some(resolved)
+}
+
+/// Whether a URL has the scheme, host and port of another one.
+fn has_origin_of(endpoint: &Url, url: &Uri) -> bool {
+    Url::parse(&url.to_string()).is_ok_and(|url| url.origin() == endpoint.origin())
 }
 
 /// Posts a request to the endpoint. Of the HTTP response only the status matters.
@@ -230,5 +242,61 @@ impl SseReader {
             self.http_client.send_responses(responses, &headers);
         }
         self.events.count_dispatched(upstream, dispatched).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_resolved_against_the_url_that_it_came_from() {
+        let base = Uri::from_static("https://a.test:8443/v1/sse?x=1");
+        for (reference, expected) in [
+            ("/message?sessionId=1", Some("https://a.test:8443/message?sessionId=1")),
+            ("messages/?id=a/b", Some("https://a.test:8443/v1/messages/?id=a/b")),
+            ("./m#part", Some("https://a.test:8443/v1/m")),
+            ("../m", Some("https://a.test:8443/m")),
+            ("../../../m/..", Some("https://a.test:8443/")),
+            ("/a/./b/../c", Some("https://a.test:8443/a/c")),
+            ("?id=1", Some("https://a.test:8443/v1/sse?id=1")),
+            ("", Some("https://a.test:8443/v1/sse?x=1")),
+            ("m:1/x", None),
+            ("./m:1/x", Some("https://a.test:8443/v1/m:1/x")),
+            ("//b.test/m", Some("https://b.test/m")),
+            ("http://b.test", Some("http://b.test/")),
+            ("HTTPS://A.test:8443/m", Some("https://a.test:8443/m")),
+            ("file:///etc/passwd", None),
+            ("javascript:1", None),
+            ("http:", None),
+            ("/a b", None),
+            ("/a\r\nx: y", None),
+        ] {
+            let resolved =
+                resolve(&base, reference).map(|url| url[..Position::AfterQuery].to_owned());
+            assert_eq!(resolved.as_deref(), expected, "{reference:?}");
+        }
+        let bare = Uri::from_static("http://a.test");
+        let resolved = resolve(&bare, "m").map(String::from);
+        assert_eq!(resolved.as_deref(), Some("http://a.test/m"));
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let base = Uri::from_static("http://A.test/sse");
+        for (other, same) in [
+            ("http://a.test:80/m", true),
+            ("http://a.TEST", true),
+            ("http://user@a.test/m", true),
+            ("http://a.test:8080/m", false),
+            ("https://a.test/m", false),
+            ("https://a.test:80/m", false),
+            ("http://a.test.evil/m", false),
+            ("http://a.test@evil.test/m", false),
+            ("http://sub.a.test/m", false),
+            ("ftp://a.test/m", false),
+        ] {
+            assert_eq!(has_origin_of(&Url::parse(other).expect("a URL"), &base), same, "{other}");
+        }
     }
 }
