@@ -17,10 +17,13 @@ pub(crate) mod sse_body;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use hyper::HeaderMap;
 
 use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_sse::HttpSseTransport;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
@@ -51,6 +54,14 @@ impl Transport {
             Self::Http(_) => true,
             // All server messages share one stream.
             Self::Stdio(_) | Self::Sse(_) => false,
+        }
+    }
+
+    /// Dispatcher of the server's messages.
+    pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
+        match self.by_http() {
+            Ok(http_client) => http_client.dispatcher(),
+            Err(stdio) => &stdio.dispatcher,
         }
     }
 

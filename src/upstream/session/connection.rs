@@ -3,15 +3,14 @@
 //! The era was determined when the connection was opened. Both dialects occur here, in one `match`
 //! per function; below this module code knows only one era.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::{Either, select};
 use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::cpu_bound;
+use crate::json::Object;
 use crate::jsonrpc;
 use crate::mcp::call::{Method, ResponseOutcome, UpstreamRequest, UpstreamResponse};
 use crate::mcp::code;
@@ -20,10 +19,11 @@ use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::Era;
 use crate::mcp::task::TaskScope;
 use crate::upstream::input_requests::InputRequests;
-use crate::upstream::message::error_code;
-use crate::upstream::message::{OutboundRequest, SentFlag, TransportError, TransportResponse};
-use crate::upstream::session::handshake::HandshakeInfo;
+use crate::upstream::message::{
+    OutboundRequest, SentFlag, TransportError, TransportResponse, error_code,
+};
 use crate::upstream::session::library::LibraryConnection;
+use crate::upstream::session::negotiation::Negotiated;
 use crate::upstream::session::pagination::ListPager;
 use crate::upstream::session::{input_retry, legacy, modern};
 use crate::upstream::subscriptions::SubscriptionRegistry;
@@ -66,11 +66,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// Sends a call, once. A tool call is sent once more if the server refused it unexecuted
-    /// because of its headers, and a new list of its tools requires other ones.
-    ///
-    /// Input requests of the server go to `input_requests`, and the responses from there to the
-    /// server; `sent` records whether any request of the call has been written.
+    /// Sends a call, once; see [`McpSession::call`].
     pub(crate) async fn call(
         &self,
         call: &UpstreamRequest,
@@ -78,47 +74,10 @@ impl UpstreamConnection {
         sent: &SentFlag,
         settings: &Settings,
     ) -> Result<UpstreamResponse, TransportError> {
-        let session = match self {
-            Self::Session(session) => session,
-            Self::Library(library) => return Ok(library.call(call)),
-        };
-        if call.scope.is_some_and(|scope| scope != session.scope) {
-            return Err(TransportError::NoSuchTask);
+        match self {
+            Self::Session(session) => session.call(call, input_requests, sent, settings).await,
+            Self::Library(library) => Ok(library.call(call)),
         }
-        if session.about.era() == Era::Legacy || !modern::reads_input_requests(call) {
-            return self.send(session, call, input_requests, sent, settings).await;
-        }
-        let send =
-            |call| async move { self.send(session, &call, input_requests, sent, settings).await };
-        // Boxed, like everything here that few calls need: otherwise it would enlarge the future of
-        // every call, which is moved.
-        Box::pin(input_retry::send_with_retries(call, input_requests, send)).await
-    }
-
-    async fn send(
-        &self,
-        session: &McpSession,
-        call: &UpstreamRequest,
-        input_requests: &InputRequests,
-        sent: &SentFlag,
-        settings: &Settings,
-    ) -> Result<UpstreamResponse, TransportError> {
-        let request = session.build_request(call, input_requests, sent);
-        let headers = (call.method == Method::CallTool).then(|| request.headers.clone());
-        let response = session.send_with_log_level(call, request).await?;
-        let is_mismatch = matches!(
-            &response.outcome,
-            ResponseOutcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
-        );
-        let Some(headers) = headers.filter(|_| is_mismatch) else {
-            return Ok(session.upstream_response(response));
-        };
-        Box::pin(self.list(Kind::Tool, settings)).await?;
-        let request = session.build_request(call, input_requests, sent);
-        if request.headers == headers {
-            return Ok(session.upstream_response(response));
-        }
-        Ok(session.upstream_response(session.send_with_log_level(call, request).await?))
     }
 
     /// Lists a kind that the server declares, through all pages.
@@ -128,29 +87,7 @@ impl UpstreamConnection {
         settings: &Settings,
     ) -> Result<Listing, TransportError> {
         match self {
-            Self::Session(connection) => {
-                let (name, limits) = (&settings.name, &settings.limits);
-                let time = settings.timeouts.list;
-                let read_page = |cursor: Option<Bytes>| async move {
-                    connection.page(kind, cursor.as_ref()).await
-                };
-                let pager = ListPager { name, read_page, kind, limits, time };
-                let mut listing = pager.run().await?;
-                cpu_bound::run(listing.items.len(), || match &connection.dialect {
-                    Dialect::Modern(dialect) if kind == Kind::Tool => {
-                        dialect.index_tools(&mut listing.items, &connection.transport);
-                    }
-                    // Spec 2025-11-25, tasks, tool-level negotiation: a server that declares no
-                    // task support for tools has none.
-                    Dialect::Legacy(dialect)
-                        if kind == Kind::Tool && connection.about.capabilities.tasks.tools_call =>
-                    {
-                        dialect.index_tools(&mut listing.items);
-                    }
-                    Dialect::Legacy(_) | Dialect::Modern(_) => {}
-                });
-                Ok(listing)
-            }
+            Self::Session(session) => session.list(kind, settings).await,
             Self::Library(library) => Ok(library.list(&settings.name)),
         }
     }
@@ -163,7 +100,6 @@ pub(crate) struct McpSession {
     pub(crate) about: Arc<ConnectionInfo>,
     transport: Transport,
     dialect: Dialect,
-    dispatcher: Arc<Dispatcher>,
     /// Scope in which the task ids of the connection are valid.
     pub(crate) scope: TaskScope,
     /// Topics whose changes the server announces.
@@ -177,23 +113,20 @@ impl McpSession {
     pub(crate) async fn start(
         epoch: u64,
         transport: Transport,
-        dispatcher: Arc<Dispatcher>,
-        handshake_info: HandshakeInfo,
-        headers: &HeaderMap,
+        Negotiated { handshake_info, headers }: Negotiated,
         settings: &Settings,
     ) -> Result<Self, TransportError> {
+        let dispatcher = transport.dispatcher();
         let correlates_messages = transport.correlates_messages() || dispatcher.is_exclusive();
         let dialect = match handshake_info.revision.era() {
             Era::Legacy => Dialect::Legacy(legacy::LegacyDialect::new(
                 &handshake_info,
-                headers,
+                &headers,
                 correlates_messages,
             )?),
-            Era::Modern => Dialect::Modern(modern::ModernDialect::new(
-                &handshake_info,
-                headers,
-                correlates_messages,
-            )),
+            Era::Modern => {
+                Dialect::Modern(modern::ModernDialect::new(&handshake_info, correlates_messages))
+            }
         };
         let has_session = match &dialect {
             Dialect::Legacy(dialect) => dialect.has_session(),
@@ -207,8 +140,8 @@ impl McpSession {
         };
         let _ = dispatcher.scope.set(scope);
         match &dialect {
-            Dialect::Legacy(dialect) => dialect.complete_handshake(&transport, &dispatcher).await?,
-            Dialect::Modern(dialect) => dialect.complete_handshake(&transport, &dispatcher).await?,
+            Dialect::Legacy(dialect) => dialect.complete_handshake(&transport).await?,
+            Dialect::Modern(dialect) => dialect.complete_handshake(&transport),
         }
         let about = ConnectionInfo {
             epoch,
@@ -220,12 +153,88 @@ impl McpSession {
         };
         let stop = CancellationToken::new();
         let (about, announced_topics) = (Arc::new(about), handshake_info.list_changed);
-        Ok(Self { about, transport, dialect, dispatcher, scope, announced_topics, stop })
+        Ok(Self { about, transport, dialect, scope, announced_topics, stop })
+    }
+
+    /// Dispatcher of the server's messages.
+    pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
+        self.transport.dispatcher()
     }
 
     /// Whether a task that was started here is still running, as far as the server reports.
     pub(crate) fn has_tasks(&self) -> bool {
-        self.dispatcher.has_tasks()
+        self.dispatcher().has_tasks()
+    }
+
+    /// Sends a call, once. A tool call is sent once more if the server refused it unexecuted
+    /// because of its headers, and a new list of its tools requires other ones.
+    ///
+    /// Input requests of the server go to `input_requests`, and the responses from there to the
+    /// server; `sent` records whether any request of the call has been written.
+    async fn call(
+        &self,
+        call: &UpstreamRequest,
+        input_requests: &InputRequests,
+        sent: &SentFlag,
+        settings: &Settings,
+    ) -> Result<UpstreamResponse, TransportError> {
+        if call.scope.is_some_and(|scope| scope != self.scope) {
+            return Err(TransportError::NoSuchTask);
+        }
+        if self.about.era() == Era::Legacy || !modern::reads_input_requests(call) {
+            return self.call_once(call, input_requests, sent, settings).await;
+        }
+        let send =
+            |call| async move { self.call_once(&call, input_requests, sent, settings).await };
+        // Boxed, like everything here that few calls need: otherwise it would enlarge the future of
+        // every call, which is moved.
+        Box::pin(input_retry::send_with_retries(call, input_requests, send)).await
+    }
+
+    async fn call_once(
+        &self,
+        call: &UpstreamRequest,
+        input_requests: &InputRequests,
+        sent: &SentFlag,
+        settings: &Settings,
+    ) -> Result<UpstreamResponse, TransportError> {
+        let request = self.build_request(call, input_requests, sent);
+        let headers = (call.method == Method::CallTool).then(|| request.headers.clone());
+        let mut response = self.send_with_log_level(call, request).await?;
+        let is_mismatch = matches!(
+            &response.outcome,
+            ResponseOutcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
+        );
+        if let Some(headers) = headers.filter(|_| is_mismatch) {
+            Box::pin(self.list(Kind::Tool, settings)).await?;
+            let request = self.build_request(call, input_requests, sent);
+            if request.headers != headers {
+                response = self.send_with_log_level(call, request).await?;
+            }
+        }
+        let outcome = response.outcome;
+        Ok(UpstreamResponse { era: self.about.era(), scope: Some(self.scope), outcome })
+    }
+
+    async fn list(&self, kind: Kind, settings: &Settings) -> Result<Listing, TransportError> {
+        let read_page = |cursor: Option<Bytes>| async move { self.page(kind, cursor).await };
+        let (name, limits) = (&settings.name, &settings.limits);
+        let pager = ListPager { name, read_page, kind, limits, time: settings.timeouts.list };
+        let mut listing = pager.run().await?;
+        if kind == Kind::Tool {
+            cpu_bound::run(listing.items.len(), || match &self.dialect {
+                Dialect::Modern(dialect) => {
+                    dialect.index_tools(&mut listing.items, &self.transport);
+                }
+                // Spec 2025-11-25, tasks, tool-level negotiation: a server that declares no task
+                // support for tools has none.
+                Dialect::Legacy(dialect) if self.about.capabilities.tasks.tools_call => {
+                    dialect.index_tools(&mut listing.items);
+                }
+                Dialect::Legacy(_) => {}
+            });
+        }
+        Ok(listing)
     }
 
     /// Builds the request of a call in the era of this server.
@@ -238,30 +247,26 @@ impl McpSession {
         let request = match &self.dialect {
             Dialect::Legacy(dialect) => OutboundRequest {
                 input_requests: Some(input_requests.clone()),
-                ..dialect.build_request(call, &self.transport)
+                ..dialect.build_request(call)
             },
             Dialect::Modern(dialect) => dialect.build_request(call, &self.transport),
         };
         OutboundRequest { sent: sent.for_next_request(), ..request }
     }
 
-    fn upstream_response(&self, response: TransportResponse) -> UpstreamResponse {
-        UpstreamResponse {
-            era: self.about.era(),
-            scope: Some(self.scope),
-            outcome: response.outcome,
-        }
-    }
-
     /// Requests one page of a list. `cursor` is JSON text.
-    pub(crate) async fn page(
+    async fn page(
         &self,
         kind: Kind,
-        cursor: Option<&Bytes>,
+        cursor: Option<Bytes>,
     ) -> Result<ResponseOutcome, TransportError> {
+        let mut params = Object::new();
+        if let Some(cursor) = cursor {
+            params.set("cursor", cursor);
+        }
         let request = match &self.dialect {
-            Dialect::Legacy(dialect) => dialect.build_list_request(kind, cursor, &self.transport),
-            Dialect::Modern(dialect) => dialect.build_list_request(kind, cursor, &self.transport),
+            Dialect::Legacy(dialect) => dialect.build_list_request(kind, params),
+            Dialect::Modern(dialect) => dialect.build_list_request(kind, params, &self.transport),
         };
         Ok(self.send_request(request).await?.outcome)
     }
@@ -282,7 +287,7 @@ impl McpSession {
         {
             // The client gets the error unchanged; the log tells the operator that credentials are
             // missing.
-            tracing::warn!(upstream = %self.dispatcher.name, %status, "upstream refused a request");
+            tracing::warn!(upstream = %self.dispatcher().name, %status, "upstream refused a request");
         }
         let interpreted = match &self.dialect {
             Dialect::Legacy(dialect) => dialect.interpret(result),
@@ -359,18 +364,17 @@ impl McpSession {
         self: Arc<Self>,
         registry: &Arc<SubscriptionRegistry>,
     ) -> Option<String> {
-        let (transport, dispatcher) = (self.transport.clone(), Arc::clone(&self.dispatcher));
+        let transport = &self.transport;
         let listen = async {
-            match &self.dialect {
-                Dialect::Legacy(dialect) => {
-                    dialect.listen(transport, dispatcher, self.announced_topics).await
-                }
-                Dialect::Modern(dialect) => {
-                    dialect.listen(transport, dispatcher, self.announced_topics).await
-                }
+            let reason = match &self.dialect {
+                Dialect::Legacy(dialect) => dialect.listen(transport).await,
+                Dialect::Modern(dialect) => dialect.listen(transport, self.announced_topics).await,
+            };
+            match reason {
+                Some(reason) => reason,
+                None => std::future::pending().await,
             }
         };
-        let transport = self.transport.clone();
         let sync_subscriptions = async {
             match &self.dialect {
                 _ if !self.about.capabilities.subscribe => std::future::pending().await,
@@ -378,7 +382,6 @@ impl McpSession {
                 Dialect::Modern(dialect) => dialect.sync_subscriptions(transport, registry).await,
             }
         };
-        let transport = self.transport.clone();
         let sync_task_subscriptions = async {
             match &self.dialect {
                 Dialect::Modern(dialect) if self.about.capabilities.has_tasks() => {
@@ -388,17 +391,15 @@ impl McpSession {
                 Dialect::Legacy(_) | Dialect::Modern(_) => std::future::pending().await,
             }
         };
-        let sync_subscriptions = async {
-            select(pin!(sync_subscriptions), pin!(sync_task_subscriptions)).await.factor_first().0
-        };
-        let both = async {
-            match select(pin!(listen), pin!(sync_subscriptions)).await {
-                Either::Left((None, sync_subscriptions)) => Some(sync_subscriptions.await),
-                Either::Left((reason, _)) => reason,
-                Either::Right((reason, _)) => Some(reason),
+        let reconnect_reason = async {
+            tokio::select! {
+                biased;
+                reason = listen => reason,
+                reason = sync_subscriptions => reason,
+                reason = sync_task_subscriptions => reason,
             }
         };
-        self.stop.run_until_cancelled(both).await.flatten()
+        self.stop.run_until_cancelled(reconnect_reason).await
     }
 
     /// Waits until the connection has ended by itself and returns the reason. Cancel-safe.

@@ -16,7 +16,6 @@ use crate::mcp::revision::Era;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::upstream::connect::{ChildCommand, Connect};
 use crate::upstream::health::health_state::UpstreamHealth;
-use crate::upstream::message::TransportError;
 use crate::upstream::session::connection::McpSession;
 use crate::upstream::session::handshake::NegotiationError;
 use crate::upstream::session::negotiation;
@@ -25,7 +24,7 @@ use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher};
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_pool::HttpPool;
-use crate::upstream::transport::stdio;
+use crate::upstream::transport::stdio::StdioTransport;
 use crate::upstream::transport::streamable_http::StreamableHttpTransport;
 use crate::upstream::{HttpTransport, ListChangeCounts, Settings, UpstreamSource};
 
@@ -76,6 +75,7 @@ pub(crate) enum DetectedProtocol {
 }
 
 /// Failed attempt to open a connection.
+#[derive(Default)]
 pub(crate) struct ConnectError {
     pub(crate) reason: String,
     /// Whether the failure contradicts the protocol detected so far.
@@ -133,28 +133,17 @@ impl Connector {
         loop {
             let child = self.io.spawn(command).map_err(|error| ConnectError {
                 reason: format!("it cannot be started: {error}"),
-                contradicts: false,
-                has_ended: false,
-                transport: None,
+                ..ConnectError::default()
             })?;
             let dispatcher = self.new_dispatcher(request);
-            let (for_stdio, settings) = (Arc::clone(&dispatcher), &self.settings);
-            let stdio = stdio::StdioTransport::start(
-                child,
-                for_stdio,
-                settings,
-                &self.budget,
-                &self.tracker,
-            );
+            let (settings, budget) = (&self.settings, &self.budget);
+            let stdio = StdioTransport::start(child, dispatcher, settings, budget, &self.tracker);
             if request.declared.is_none() {
                 self.health.process_started(stdio.process, stdio.stderr_tail.clone());
             }
             let transport = Transport::Stdio(stdio.clone());
-            match self.open_session(&transport, &dispatcher, era, request, deadline).await {
-                Ok(connection) => {
-                    let detected = DetectedProtocol::StdioOrHttp(connection.about.era());
-                    return Ok(Connected { connection, dispatcher, detected });
-                }
+            match self.open_session(&transport, era, request, deadline).await {
+                Ok(connected) => return Ok(connected),
                 Err(NegotiationError::Ended(_)) if era.is_none() => {
                     transport.close().await;
                     era = Some(Era::Legacy);
@@ -162,12 +151,10 @@ impl Connector {
                 Err(error) => {
                     let invalid_output =
                         stdio.invalid_output().map(|text| format!("; {text}")).unwrap_or_default();
-                    let reason = error.into_reason() + &invalid_output;
-                    let has_ended = stdio.lifetime.has_ended();
                     return Err(ConnectError {
-                        reason,
+                        reason: error.into_reason() + &invalid_output,
                         contradicts: false,
-                        has_ended,
+                        has_ended: stdio.lifetime.has_ended(),
                         transport: Some(transport),
                     });
                 }
@@ -184,7 +171,6 @@ impl Connector {
         request: &ConnectRequest,
         deadline: Instant,
     ) -> Result<Connected, ConnectError> {
-        let dispatcher = Arc::clone(http_client.dispatcher());
         let known = configured.or(match request.detected {
             Some(DetectedProtocol::HttpSse) => Some(HttpTransport::Sse),
             _ => None,
@@ -192,31 +178,24 @@ impl Connector {
         let opened = if known == Some(HttpTransport::Sse) {
             self.open_http_sse(&http_client, None, request, deadline).await
         } else {
-            let transport =
-                Transport::Http(StreamableHttpTransport { http_client: http_client.clone() });
+            let http_client = http_client.clone();
+            let transport = Transport::Http(StreamableHttpTransport { http_client });
             let era = self.settings.era.or(request.detected.and_then(DetectedProtocol::era));
-            match self.open_session(&transport, &dispatcher, era, request, deadline).await {
-                Ok(connection) => {
-                    let detected = DetectedProtocol::StdioOrHttp(connection.about.era());
-                    Ok((connection, detected))
-                }
-                Err(NegotiationError::NotStreamable(tried)) if configured.is_none() => {
-                    self.open_http_sse(&http_client, Some(&tried), request, deadline).await
-                }
-                Err(error) => Err(error),
-            }
+            self.open_session(&transport, era, request, deadline).await
         };
-        match opened {
-            Ok((connection, detected)) => Ok(Connected { connection, dispatcher, detected }),
-            Err(error) => {
-                let contradicts = matches!(
-                    error,
-                    NegotiationError::AnotherEra(_) | NegotiationError::NotStreamable(_)
-                );
-                let reason = error.into_reason();
-                Err(ConnectError { reason, contradicts, has_ended: false, transport: None })
+        let opened = match opened {
+            Err(NegotiationError::NotStreamable(tried)) if configured.is_none() => {
+                self.open_http_sse(&http_client, Some(&tried), request, deadline).await
             }
-        }
+            opened => opened,
+        };
+        opened.map_err(|error| {
+            let contradicts = matches!(
+                error,
+                NegotiationError::AnotherEra(_) | NegotiationError::NotStreamable(_)
+            );
+            ConnectError { reason: error.into_reason(), contradicts, ..ConnectError::default() }
+        })
     }
 
     /// Opens the HTTP+SSE transport. `tried` describes the failure of Streamable HTTP, if that was
@@ -227,50 +206,39 @@ impl Connector {
         tried: Option<&str>,
         request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<(Arc<McpSession>, DetectedProtocol), NegotiationError> {
+    ) -> Result<Connected, NegotiationError> {
         let opening = timeout_at(deadline, negotiation::open_http_sse(http_client, tried)).await;
-        let dispatcher = http_client.dispatcher();
         let transport = opening.map_err(|_| self.startup_timeout())??;
-        match self.open_session(&transport, dispatcher, Some(Era::Legacy), request, deadline).await
-        {
-            Ok(connection) => Ok((connection, DetectedProtocol::HttpSse)),
-            Err(error) => {
-                transport.close().await;
-                Err(error)
-            }
+        let opened = self.open_session(&transport, Some(Era::Legacy), request, deadline).await;
+        if opened.is_err() {
+            transport.close().await;
         }
+        opened
     }
 
     /// Opens the session over a transport.
     async fn open_session(
         &self,
         transport: &Transport,
-        dispatcher: &Arc<Dispatcher>,
         era: Option<Era>,
         request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Arc<McpSession>, NegotiationError> {
+    ) -> Result<Connected, NegotiationError> {
         let opening = async {
             let declared = match &request.declared {
                 Some(declared) => declared.clone(),
                 None => self.settings.declared(!matches!(transport, Transport::Http(_))),
             };
             let negotiated = negotiation::open(transport, era, &declared).await?;
-            let (transport, dispatcher) = (transport.clone(), Arc::clone(dispatcher));
-            let (handshake_info, headers) = (negotiated.handshake_info, &negotiated.headers);
-            let settings = &self.settings;
-            let session = McpSession::start(
-                request.epoch,
-                transport,
-                dispatcher,
-                handshake_info,
-                headers,
-                settings,
-            )
-            .await;
-            let session = session.map(Arc::new);
-            session
-                .map_err(|failure| NegotiationError::Refused(TransportError::into_reason(failure)))
+            let (epoch, transport) = (request.epoch, transport.clone());
+            let session = McpSession::start(epoch, transport, negotiated, &self.settings).await;
+            let session =
+                session.map_err(|failure| NegotiationError::Refused(failure.into_reason()))?;
+            Ok(Connected {
+                dispatcher: Arc::clone(session.dispatcher()),
+                detected: DetectedProtocol::of(&session),
+                connection: Arc::new(session),
+            })
         };
         timeout_at(deadline, opening).await.map_err(|_| self.startup_timeout())?
     }
@@ -300,6 +268,14 @@ impl Connector {
 }
 
 impl DetectedProtocol {
+    /// Returns the protocol of an open session.
+    pub(crate) fn of(session: &McpSession) -> Self {
+        match session.about.transport {
+            "http+sse" => Self::HttpSse,
+            _ => Self::StdioOrHttp(session.about.era()),
+        }
+    }
+
     fn era(self) -> Option<Era> {
         match self {
             Self::StdioOrHttp(era) => Some(era),

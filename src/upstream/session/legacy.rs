@@ -20,15 +20,16 @@ use crate::mcp::kind::Kind;
 use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskOwner;
-use crate::upstream::message::error_text;
-use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::message::{
+    CancelMode, OutboundRequest, TransportError, TransportResponse, error_text,
+};
 use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::session::input_retry::RETRY_MEMBERS;
 use crate::upstream::session::log_level::SharedLogLevel;
 use crate::upstream::task_owners::TaskClaim;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{
-    Dispatcher, LISTEN_STABLE_AFTER, MIN_REOPEN_PAUSE, REOPEN_BACKOFF,
+    LISTEN_STABLE_AFTER, MIN_REOPEN_PAUSE, REOPEN_BACKOFF,
 };
 
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -112,9 +113,8 @@ impl LegacyDialect {
     pub(crate) async fn complete_handshake(
         &self,
         transport: &Transport,
-        dispatcher: &Dispatcher,
     ) -> Result<(), TransportError> {
-        dispatcher.set_revision(self.revision);
+        transport.dispatcher().set_revision(self.revision);
         if let Transport::Sse(transport) = transport {
             transport.set_reply_headers(self.headers());
         }
@@ -123,11 +123,7 @@ impl LegacyDialect {
     }
 
     /// Builds the request of a call.
-    pub(crate) fn build_request(
-        &self,
-        call: &UpstreamRequest,
-        _transport: &Transport,
-    ) -> OutboundRequest {
+    pub(crate) fn build_request(&self, call: &UpstreamRequest) -> OutboundRequest {
         let caller = &call.caller;
         let mut params = call.params.clone();
         for member in RETRY_MEMBERS {
@@ -159,17 +155,8 @@ impl LegacyDialect {
         }
     }
 
-    /// Builds the request for a page of a list. `cursor` is JSON text.
-    pub(crate) fn build_list_request(
-        &self,
-        kind: Kind,
-        cursor: Option<&Bytes>,
-        _transport: &Transport,
-    ) -> OutboundRequest {
-        let mut params = Object::new();
-        if let Some(cursor) = cursor {
-            params.set("cursor", cursor.clone());
-        }
+    /// Builds the request for a page of a list.
+    pub(crate) fn build_list_request(&self, kind: Kind, params: Object) -> OutboundRequest {
         OutboundRequest {
             cancel: CancelMode::Notify,
             resume: true,
@@ -236,12 +223,8 @@ impl LegacyDialect {
     /// each announced list and each subscribed resource then counts as changed.
     ///
     /// Returns the reason why the connection must be opened again, if it must.
-    pub(crate) async fn listen(
-        &self,
-        transport: Transport,
-        dispatcher: Arc<Dispatcher>,
-        _topics: [bool; 3],
-    ) -> Option<String> {
+    pub(crate) async fn listen(&self, transport: &Transport) -> Option<String> {
+        let dispatcher = transport.dispatcher();
         let Transport::Http(transport) = transport else {
             dispatcher.on_listen_settled();
             return None;

@@ -24,12 +24,12 @@ use crate::mcp::kind::{Kind, ListTopic};
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TASK_ID;
 use crate::mcp::{capabilities, code, meta};
-use crate::upstream::message::error_code;
-use crate::upstream::message::error_text;
-use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::message::{
+    CancelMode, OutboundRequest, TransportError, TransportResponse, error_code, error_text,
+};
 use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::transport::Transport;
-use crate::upstream::transport::dispatcher::{Dispatcher, LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
+use crate::upstream::transport::dispatcher::{LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
 
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
@@ -122,11 +122,7 @@ fn check_support(supported: &[Revision]) -> Result<(), NegotiationError> {
 
 impl ModernDialect {
     /// Creates the dialect from the response to `server/discover`.
-    pub(crate) fn new(
-        handshake_info: &HandshakeInfo,
-        _headers: &HeaderMap,
-        correlates_messages: bool,
-    ) -> Self {
+    pub(crate) fn new(handshake_info: &HandshakeInfo, correlates_messages: bool) -> Self {
         Self {
             tool_headers: Arc::default(),
             sends_logs: handshake_info.capabilities.logging && correlates_messages,
@@ -134,13 +130,8 @@ impl ModernDialect {
     }
 
     /// Completes the opening of the connection.
-    pub(crate) async fn complete_handshake(
-        &self,
-        _transport: &Transport,
-        dispatcher: &Dispatcher,
-    ) -> Result<(), TransportError> {
-        dispatcher.set_revision(REVISION);
-        Ok(())
+    pub(crate) fn complete_handshake(&self, transport: &Transport) {
+        transport.dispatcher().set_revision(REVISION);
     }
 
     /// Builds the request of a call.
@@ -181,17 +172,13 @@ impl ModernDialect {
         }
     }
 
-    /// Builds the request for a page of a list. `cursor` is JSON text.
+    /// Builds the request for a page of a list.
     pub(crate) fn build_list_request(
         &self,
         kind: Kind,
-        cursor: Option<&Bytes>,
+        params: Object,
         transport: &Transport,
     ) -> OutboundRequest {
-        let mut params = Object::new();
-        if let Some(cursor) = cursor {
-            params.set("cursor", cursor.clone());
-        }
         OutboundRequest {
             cancel: cancel_mode(transport),
             ..request_with_context(kind.list_method(), params, None)
@@ -243,12 +230,8 @@ impl ModernDialect {
     /// Receives list changes until the connection is over.
     ///
     /// Returns the reason why the connection must be opened again, if it must.
-    pub(crate) async fn listen(
-        &self,
-        transport: Transport,
-        dispatcher: Arc<Dispatcher>,
-        topics: [bool; 3],
-    ) -> Option<String> {
+    pub(crate) async fn listen(&self, transport: &Transport, topics: [bool; 3]) -> Option<String> {
+        let dispatcher = transport.dispatcher();
         let wanted: Vec<ListTopic> =
             ListTopic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
         if wanted.is_empty() {
@@ -267,7 +250,7 @@ impl ModernDialect {
         loop {
             let since = Instant::now();
             let request = OutboundRequest {
-                cancel: cancel_mode(&transport),
+                cancel: cancel_mode(transport),
                 listen: true,
                 ..request_with_context("subscriptions/listen", params.clone(), None)
             };

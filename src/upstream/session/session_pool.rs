@@ -298,13 +298,9 @@ impl SessionPool {
         key: &SessionKey,
         clients: ConnectionClients,
     ) -> Result<Arc<McpSession>, String> {
-        let detected = match main.about.transport {
-            "http+sse" => DetectedProtocol::HttpSse,
-            _ => DetectedProtocol::StdioOrHttp(main.about.era()),
-        };
         let request = ConnectRequest {
             epoch: main.about.epoch,
-            detected: Some(detected),
+            detected: Some(DetectedProtocol::of(main)),
             declared: Some(key.declared.clone()),
             clients,
             changes: self.changes.clone(),
@@ -394,8 +390,6 @@ impl SessionPool {
         }
     }
 }
-
-impl SessionSlot {}
 
 impl SessionLease {
     fn new(session: &PooledSession, slot_guard: SlotGuard) -> Self {

@@ -51,7 +51,7 @@ const MAX_QUOTED_CHARS: usize = 200;
 /// Connection to a running child process. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct StdioTransport {
-    dispatcher: Arc<Dispatcher>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
     /// Lines for the writer. When the queue is full the child does not read its input, and further
     /// responses to its requests are dropped.
     outbox: mpsc::Sender<OutboundLine>,

@@ -43,7 +43,7 @@ impl LegacyDialect {
     /// Returns the reason why it must be opened again, if it must.
     pub(in crate::upstream) async fn sync_subscriptions(
         &self,
-        transport: Transport,
+        transport: &Transport,
         registry: &SubscriptionRegistry,
     ) -> String {
         let mut changes = registry.changes();
@@ -66,7 +66,7 @@ impl LegacyDialect {
                         break;
                     }
                     *state = UriState::Unsubscribing;
-                    in_flight.push(self.send(&transport, UNSUBSCRIBE, uri.clone()));
+                    in_flight.push(self.send(transport, UNSUBSCRIBE, uri.clone()));
                 }
             }
             let is_new = |uri: &Arc<str>| !states.contains_key(uri);
@@ -76,7 +76,7 @@ impl LegacyDialect {
                     && let Some(uri) = new.pop()
                 {
                     states.insert(uri.clone(), UriState::Subscribing);
-                    in_flight.push(self.send(&transport, SUBSCRIBE, uri));
+                    in_flight.push(self.send(transport, SUBSCRIBE, uri));
                 }
                 let resting = states.values().filter_map(|state| match state {
                     UriState::Failed(until) => Some(*until),

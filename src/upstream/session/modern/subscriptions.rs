@@ -21,9 +21,9 @@ use crate::mcp::call::ResponseOutcome;
 use crate::mcp::capabilities;
 use crate::mcp::kind::RESOURCE_SUBSCRIPTIONS;
 use crate::mcp::task::TASK_IDS;
-use crate::upstream::message::error_code;
-use crate::upstream::message::error_text;
-use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::message::{
+    OutboundRequest, TransportError, TransportResponse, error_code, error_text,
+};
 use crate::upstream::session::modern::{ModernDialect, cancel_mode, request_declaring};
 use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry};
 use crate::upstream::transport::Transport;
@@ -56,7 +56,7 @@ impl ModernDialect {
     /// Returns the reason why it must be opened again, if it must.
     pub(in crate::upstream) async fn sync_subscriptions(
         &self,
-        transport: Transport,
+        transport: &Transport,
         registry: &SubscriptionRegistry,
     ) -> String {
         self.sync_listen(transport, registry, RESOURCE_SUBSCRIPTIONS).await
@@ -66,7 +66,7 @@ impl ModernDialect {
     /// reason why it must be opened again, if it must.
     pub(in crate::upstream) async fn sync_task_subscriptions(
         &self,
-        transport: Transport,
+        transport: &Transport,
         registry: &SubscriptionRegistry,
     ) -> String {
         self.sync_listen(transport, registry, TASK_IDS).await
@@ -75,7 +75,7 @@ impl ModernDialect {
     /// Keeps a listen request open whose filter lists the wanted names in `member`.
     async fn sync_listen(
         &self,
-        transport: Transport,
+        transport: &Transport,
         registry: &SubscriptionRegistry,
         member: &'static str,
     ) -> String {
@@ -105,7 +105,7 @@ impl ModernDialect {
             let new: Vec<_> = new.collect();
             if retry_at.is_none() && (is_narrower || !new.is_empty()) {
                 names.extend(new.iter().cloned());
-                match self.open(&transport, registry, member, names, &mut current).await {
+                match self.open(transport, registry, member, names, &mut current).await {
                     ListenOutcome::Acknowledged(listen) => {
                         for uri in &new {
                             if listen.accepted_names.contains(uri) {
