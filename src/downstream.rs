@@ -20,6 +20,7 @@ mod legacy;
 mod limits;
 mod modern;
 mod request_meta;
+mod request_parts;
 mod response;
 mod server_state;
 mod session;

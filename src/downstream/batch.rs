@@ -3,15 +3,12 @@
 //! Invariants: each message is handled as if it had been sent alone; all responses of a batch
 //! together are no larger than one response may be.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use futures::future::{self, BoxFuture};
 use futures::{FutureExt, StreamExt, stream};
 use hyper::StatusCode;
 use serde::de::IgnoredAny;
 
-use super::in_flight::InFlightRequests;
 use super::legacy::{self, LegacyClient};
 use super::response::results::memory_exhausted;
 use super::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseMode};
@@ -70,7 +67,6 @@ pub(super) fn read(
 pub(super) fn serve(
     client: &ClientContext,
     peer: &LegacyClient,
-    in_flight: &Arc<InFlightRequests>,
     messages: Vec<Result<Message, InvalidMessage>>,
     buffer_limit: &BufferLimit,
     finish: impl FnOnce(Bytes) -> Result<Bytes, ErrorResponse> + Send + 'static,
@@ -83,20 +79,12 @@ pub(super) fn serve(
                 let id = request.id.clone();
                 let client = client.with_audit_event(child_event(client));
                 let audit_event = client.audit_event().clone();
-                let call = legacy::serve(
-                    &client,
-                    peer,
-                    in_flight,
-                    request,
-                    buffer_limit,
-                    ResponseMode::Batched,
-                );
+                let mode = ResponseMode::Batched;
+                let call = legacy::serve(&client, peer, request, buffer_limit, mode);
                 pending.push(async move { (Some(id), call.response.await, audit_event) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
-                if &*notification.method == "notifications/cancelled" {
-                    in_flight.cancel(&notification.params);
-                }
+                peer.in_flight.handle_notification(&notification);
             }
             Ok(Message::Response(response)) => peer.client_requests.complete(response),
             Err(invalid) => {

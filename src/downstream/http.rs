@@ -4,13 +4,13 @@
 //! requests in progress are finished and no new one begins. Requests are handled in `handler`.
 
 mod audit_event;
-pub(super) mod call_limits;
+mod call;
 pub mod connection;
-mod detach;
 mod handler;
 mod head;
 pub(super) mod http_sse;
 mod oauth_metadata;
+mod request;
 mod request_body;
 mod response_body;
 mod resume;
@@ -128,7 +128,7 @@ where
         (timed_io, builder, state.stop.clone(), open)
     };
     let service = service_fn(|request: Request<Incoming>| {
-        let gone = timed_io.clone().disconnected().boxed();
+        let gone = Box::pin(timed_io.clone().disconnected());
         let (state_cell, remote) = (Arc::clone(&state_cell), remote.clone());
         let in_progress = timed_io.begin_request(request.body().size_hint().exact());
         // Boxed: hyper stores the future inline for the lifetime of the connection, and a request's

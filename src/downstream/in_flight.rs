@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::json::Object;
-use crate::jsonrpc::Id;
+use crate::jsonrpc::{Id, Notification};
 
 /// Table of the requests in progress.
 #[derive(Debug)]
@@ -49,9 +49,17 @@ impl InFlightRequests {
         Some(InFlightGuard { in_flight: Arc::clone(self), id: id.clone(), cancelled })
     }
 
-    /// Cancels the request named by a `notifications/cancelled`. A request that is unknown,
-    /// finished or unreadable is ignored (spec, cancellation: error handling).
-    pub(super) fn cancel(&self, params: &Object) {
+    /// Cancels the request that a `notifications/cancelled` names; other notifications have no
+    /// effect.
+    pub(super) fn handle_notification(&self, notification: &Notification) {
+        if &*notification.method == "notifications/cancelled" {
+            self.cancel(&notification.params);
+        }
+    }
+
+    /// Cancels the request that these parameters name. A request that is unknown, finished or
+    /// unreadable is ignored (spec, cancellation: error handling).
+    fn cancel(&self, params: &Object) {
         let id = params.get_bytes("requestId").and_then(Id::parse);
         if let Some(cancelled) = id.and_then(|id| self.open.lock().get(&id).cloned()) {
             cancelled.cancel();

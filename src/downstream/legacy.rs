@@ -16,9 +16,9 @@ use super::client_requests::{ClientRequester, ClientRequests};
 use super::era::Versions;
 use super::in_flight::InFlightRequests;
 use super::request_meta;
+use super::request_parts::RequestParts;
 use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
 use crate::catalog::RoleView;
-use crate::downstream::response::audit_events::finish_request;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
 use crate::gateway::{
@@ -53,10 +53,19 @@ pub(super) struct LegacyClient {
     pub(super) client: ClientHandle,
     /// Log level that the client has set.
     logs: LogLevelSetting,
+    /// Requests in progress.
+    pub(super) in_flight: Arc<InFlightRequests>,
     /// Open server-to-client requests.
     pub(super) client_requests: ClientRequests,
     /// Resource subscriptions of the session.
     pub(super) subscriptions: Arc<Subscriptions>,
+}
+
+/// Parts of a session that exist before its client has initialized it.
+pub(super) struct LegacyConnection {
+    pub(super) handle: ClientHandle,
+    pub(super) in_flight: Arc<InFlightRequests>,
+    pub(super) client_requests: ClientRequests,
 }
 
 /// Opens a session: negotiates the revision and returns the capabilities.
@@ -64,11 +73,10 @@ pub(super) fn initialize(
     client: &ClientContext,
     versions: &Versions,
     params: &Object,
-    handle: ClientHandle,
-    client_requests: ClientRequests,
+    connection: LegacyConnection,
 ) -> Result<(LegacyClient, Bytes), ErrorResponse> {
     let timing = client.timing(INITIALIZE);
-    let opened = negotiate(client, versions, params, handle, client_requests);
+    let opened = negotiate(client, versions, params, connection);
     timing.end(match &opened {
         Ok(_) => RequestStatus::Success,
         Err(refused) => RequestStatus::Error(Some(refused.error.code)),
@@ -80,8 +88,7 @@ fn negotiate(
     client: &ClientContext,
     versions: &Versions,
     params: &Object,
-    handle: ClientHandle,
-    client_requests: ClientRequests,
+    connection: LegacyConnection,
 ) -> Result<(LegacyClient, Bytes), ErrorResponse> {
     let _permit = client.try_admit(INITIALIZE).map_err(|fault| refuse(&fault))?;
     let requested = params
@@ -101,6 +108,7 @@ fn negotiate(
     };
     let (info, declared) = (declared_object("clientInfo")?, declared_object("capabilities")?);
     let capabilities = params.get_object("capabilities").unwrap_or_default();
+    let LegacyConnection { handle, in_flight, client_requests } = connection;
     let subscriptions = client.subscriptions(&handle.tasks);
     let peer = LegacyClient {
         revision,
@@ -109,6 +117,7 @@ fn negotiate(
         capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
         client: handle.owned_by(client.quota_owner()),
         logs: LogLevelSetting::unset(),
+        in_flight,
         client_requests,
         subscriptions,
     };
@@ -154,32 +163,29 @@ pub(super) fn handle_uninitialized(
     ClientResponse::refused(Some(id), &refused)
 }
 
-/// Starts a request; its client can cancel it through `in_flight`.
+/// One request while it is handled.
+struct LegacyRequest {
+    parts: RequestParts,
+    context: CallContext,
+    /// `None` if no requests can be sent to the client.
+    requester: Option<ClientRequester>,
+    subscriptions: Arc<Subscriptions>,
+}
+
+/// Starts a request; its client can cancel it.
 pub(super) fn serve(
     client: &ClientContext,
     peer: &LegacyClient,
-    in_flight: &Arc<InFlightRequests>,
     request: Request,
     allowed: &BufferLimit,
     mode: ResponseMode,
 ) -> ResponseFuture {
-    let Request { id, method, mut params, bytes } = request;
-    let record = client.audit_event().clone();
-    record.set_request(peer.revision, &method, &params);
-    record.set_bytes_in(bytes);
-    let timing = client.timing(&method);
-    let refuse = |timing, refused| {
-        let response =
-            finish_request(&record, timing, ClientResponse::refused(Some(&id), &refused));
-        ResponseFuture::ready(response)
-    };
-    let request_meta = match request_meta::take(&mut params) {
+    let mut parts = RequestParts::begin(client, peer.revision, request, allowed);
+    let request_meta = match request_meta::take(&mut parts.params) {
         Ok(request_meta) => request_meta,
-        Err(request_meta::InvalidMeta(text)) => return refuse(timing, invalid_params(&text)),
+        Err(request_meta::InvalidMeta(text)) => return parts.refuse(invalid_params(&text)),
     };
-    let Some(open) = in_flight.open(&id) else {
-        return refuse(timing, id_in_use());
-    };
+    let Some(open) = peer.in_flight.open(&parts.id) else { return parts.refuse(id_in_use()) };
     // A batch carries responses only, so no requests can be sent to the client.
     let features =
         if mode == ResponseMode::Batched { ClientFeatures::default() } else { peer.features };
@@ -199,176 +205,144 @@ pub(super) fn serve(
         notifications: notes,
         param_headers: None,
     };
-    let (client, subscriptions) = (client.clone(), Arc::clone(&peer.subscriptions));
-    let allowed = allowed.clone();
+    let subscriptions = Arc::clone(&peer.subscriptions);
+    let mut request = LegacyRequest { parts, context, requester, subscriptions };
     let work = async move {
-        let response = match client.admit(context.revision, &method, &params).await {
-            Ok(mut admission) => {
-                let response = match &*method {
-                    SUBSCRIBE | UNSUBSCRIBE => {
-                        subscribe(&client, &mut admission, &subscriptions, &id, &method, &params)
-                            .await
-                    }
-                    method => {
-                        let admission = &mut admission;
-                        handle(
-                            &client, admission, context, requester, &id, method, params, &allowed,
-                        )
-                        .await
-                    }
-                };
-                match (mode, response) {
-                    (ResponseMode::OwnStream, Ok(response)) => {
-                        Ok(response.with_permit(admission.into_permit()))
-                    }
-                    // On a shared stream the response may stay queued for long, so the permit is
-                    // not kept for it.
-                    (ResponseMode::SharedStream | ResponseMode::Batched, Ok(response)) => {
-                        Ok(response.collect(&id, &allowed).await)
-                    }
-                    (_, Err(refused)) => Err(refused),
-                }
-            }
-            Err(fault) => Err(self::refuse(&fault)),
-        };
-        let response =
-            response.unwrap_or_else(|refused| ClientResponse::refused(Some(&id), &refused));
-        finish_request(&record, timing, response)
+        let response = request.respond(mode).await;
+        request.parts.finish(response)
     };
     ResponseFuture { response: open.run(work).boxed(), messages }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of one request, dispatched here")]
-async fn handle(
-    client: &ClientContext,
-    admission: &mut Admission,
-    context: CallContext,
-    requester: Option<ClientRequester>,
-    id: &Id,
-    method: &str,
-    params: Object,
-    allowed: &BufferLimit,
-) -> Result<ClientResponse, ErrorResponse> {
-    if method == "ping" {
-        return Ok(ClientResponse::result(id, b"{}"));
-    }
-    if let Some(kind) = Kind::of_list_method(method) {
-        return list(client, admission, context.revision, id, kind, &params).await;
-    }
-    if method == "logging/setLevel" && client.view().capabilities().logging {
-        let level = params.get("level").and_then(LogLevel::parse);
-        let level =
-            level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
-        context.notifications.logs().set(level);
-        return Ok(ClientResponse::result(id, b"{}"));
-    }
-    match Method::of(method) {
-        // Methods of undeclared capabilities do not exist.
-        Some(Method::Complete) if !client.view().capabilities().completions => {}
-        // Tasks came with 2025-11-25.
-        Some(method)
-            if method.is_task_method()
-                && (context.revision < Revision::V2025_11_25
-                    || !client.view().capabilities().tasks.tools_call) => {}
-        Some(Method::CancelTask) if !client.view().capabilities().tasks.cancel => {}
-        Some(Method::UpdateTask) => {}
-        Some(method) => {
-            let requester = requester.as_ref();
-            return call(client, admission, context, requester, id, method, params, allowed).await;
-        }
-        None => {}
-    }
-    Err(results::unknown_method(StatusCode::OK, method))
-}
-
-async fn list(
-    client: &ClientContext,
-    admission: &Admission,
-    revision: Revision,
-    id: &Id,
-    kind: Kind,
-    params: &Object,
-) -> Result<ClientResponse, ErrorResponse> {
-    let cursor = results::cursor(params)?;
-    let page = client.list(admission, kind, cursor.as_deref(), DefinitionForm::of(revision)).await;
-    let page = page.map_err(|fault| refuse(&fault))?;
-    let mut result = results::page(kind, &page);
-    let mut meta = Object::new();
-    results::set_partial(&mut meta, &page.partial);
-    if !meta.is_empty() {
-        result.set("_meta", meta.to_bytes());
-    }
-    Ok(ClientResponse::list(id, &result))
-}
-
-#[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
-async fn call(
-    client: &ClientContext,
-    admission: &mut Admission,
-    context: CallContext,
-    requester: Option<&ClientRequester>,
-    id: &Id,
-    method: Method,
-    params: Object,
-    allowed: &BufferLimit,
-) -> Result<ClientResponse, ErrorResponse> {
-    let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
-    let key = request.key.clone();
-    let item = client.resolve(admission, &request, context.revision).await;
-    let item = item.map_err(|fault| refuse(&fault))?;
-    let mut outcome = client.call(admission, item, request, context.clone()).await;
-    let upstream_response = loop {
-        match outcome.map_err(|fault| refuse(&fault))? {
-            CallOutcome::Response(upstream_response) => break upstream_response,
-            CallOutcome::InputRequired(mut suspended) => {
-                let requester = requester.ok_or_else(unexpected_input_request)?;
-                // A person may take minutes, so the permit is released meanwhile.
-                admission.release_while(requester.send_all(&mut suspended)).await?;
-                outcome = suspended.resume(Vec::new(), context.clone()).await;
+impl LegacyRequest {
+    async fn respond(&mut self, mode: ResponseMode) -> Result<ClientResponse, ErrorResponse> {
+        let RequestParts { client, method, params, .. } = &self.parts;
+        let admitted = client.admit(self.context.revision, method, params).await;
+        let mut admission = admitted.map_err(|fault| refuse(&fault))?;
+        let response = self.handle(&mut admission).await?;
+        Ok(match mode {
+            ResponseMode::OwnStream => response.with_permit(admission.into_permit()),
+            // On a shared stream the response may stay queued for long, so the permit is not kept
+            // for it.
+            ResponseMode::SharedStream | ResponseMode::Batched => {
+                response.collect(&self.parts.id, &self.parts.allowed).await
             }
-        }
-    };
-    if results::says_no_such_resource(client, method, &key, &upstream_response) {
-        return Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key }));
+        })
     }
-    from_upstream(id, method, upstream_response, allowed).await
-}
 
-/// Subscribes to a resource, or unsubscribes.
-async fn subscribe(
-    client: &ClientContext,
-    admission: &mut Admission,
-    subscriptions: &Subscriptions,
-    id: &Id,
-    method: &str,
-    params: &Object,
-) -> Result<ClientResponse, ErrorResponse> {
-    let uri = params.get_string("uri");
-    // Unsubscribing always succeeds, whatever the view contains by now.
-    if let (UNSUBSCRIBE, Some(uri)) = (method, &uri) {
-        subscriptions.unsubscribe(uri);
-    }
-    client.wait_for_startup().await;
-    // Methods of undeclared capabilities do not exist.
-    if !client.view().capabilities().subscribe {
-        return Err(results::unknown_method(StatusCode::OK, method));
-    }
-    let uri = uri.ok_or_else(|| invalid_params("`uri` must be a string"))?;
-    if method == UNSUBSCRIBE {
-        return Ok(ClientResponse::result(id, b"{}"));
-    }
-    let unknown = || Error::NoSuchItem { kind: Kind::Resource, key: (&*uri).into() };
-    let subscribed = client.subscribe(admission, subscriptions, &uri).await;
-    let subscribed = subscribed.map_err(|fault| refuse(&fault))?;
-    match subscribed {
-        SubscribeOutcome::Accepted => Ok(ClientResponse::result(id, b"{}")),
-        // The existence of an unlisted resource must not be revealed.
-        SubscribeOutcome::Refused(_) if client.view().resolve(Kind::Resource, &uri).is_none() => {
-            Err(refuse(&unknown()))
+    async fn handle(&mut self, admission: &mut Admission) -> Result<ClientResponse, ErrorResponse> {
+        let RequestParts { client, id, method, params, .. } = &self.parts;
+        let method = &**method;
+        if matches!(method, SUBSCRIBE | UNSUBSCRIBE) {
+            return self.subscribe(admission).await;
         }
-        SubscribeOutcome::Refused(Some(object)) => Ok(error(id, object)),
-        SubscribeOutcome::Refused(None) => {
-            Err(results::internal_error("the upstream sends no updates for this resource"))
+        if method == "ping" {
+            return Ok(ClientResponse::result(id, b"{}"));
+        }
+        if let Some(kind) = Kind::of_list_method(method) {
+            return self.list(admission, kind).await;
+        }
+        if method == "logging/setLevel" && client.view().capabilities().logging {
+            let level = params.get("level").and_then(LogLevel::parse);
+            let level =
+                level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
+            self.context.notifications.logs().set(level);
+            return Ok(ClientResponse::result(id, b"{}"));
+        }
+        match Method::of(method) {
+            // Methods of undeclared capabilities do not exist.
+            Some(Method::Complete) if !client.view().capabilities().completions => {}
+            // Tasks came with 2025-11-25.
+            Some(method)
+                if method.is_task_method()
+                    && (self.context.revision < Revision::V2025_11_25
+                        || !client.view().capabilities().tasks.tools_call) => {}
+            Some(Method::CancelTask) if !client.view().capabilities().tasks.cancel => {}
+            Some(Method::UpdateTask) => {}
+            Some(method) => return self.call(admission, method).await,
+            None => {}
+        }
+        Err(results::unknown_method(StatusCode::OK, method))
+    }
+
+    async fn list(
+        &self,
+        admission: &Admission,
+        kind: Kind,
+    ) -> Result<ClientResponse, ErrorResponse> {
+        let RequestParts { client, id, params, .. } = &self.parts;
+        let cursor = results::cursor(params)?;
+        let form = DefinitionForm::of(self.context.revision);
+        let page = client.list(admission, kind, cursor.as_deref(), form).await;
+        let page = page.map_err(|fault| refuse(&fault))?;
+        let mut result = results::page(kind, &page);
+        let mut meta = Object::new();
+        results::set_partial(&mut meta, &page.partial);
+        if !meta.is_empty() {
+            result.set("_meta", meta.to_bytes());
+        }
+        Ok(ClientResponse::list(id, &result))
+    }
+
+    async fn call(
+        &mut self,
+        admission: &mut Admission,
+        method: Method,
+    ) -> Result<ClientResponse, ErrorResponse> {
+        let params = std::mem::take(&mut self.parts.params);
+        let RequestParts { client, id, allowed, .. } = &self.parts;
+        let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
+        let key = request.key.clone();
+        let item = client.resolve(admission, &request, self.context.revision).await;
+        let item = item.map_err(|fault| refuse(&fault))?;
+        let mut outcome = client.call(admission, item, request, self.context.clone()).await;
+        let upstream_response = loop {
+            match outcome.map_err(|fault| refuse(&fault))? {
+                CallOutcome::Response(upstream_response) => break upstream_response,
+                CallOutcome::InputRequired(mut suspended) => {
+                    let requester = self.requester.as_ref().ok_or_else(unexpected_input_request)?;
+                    // A person may take minutes, so the permit is released meanwhile.
+                    admission.release_while(requester.send_all(&mut suspended)).await?;
+                    outcome = suspended.resume(Vec::new(), self.context.clone()).await;
+                }
+            }
+        };
+        if results::says_no_such_resource(client, method, &key, &upstream_response) {
+            return Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key }));
+        }
+        from_upstream(id, method, upstream_response, allowed).await
+    }
+
+    /// Subscribes to a resource, or unsubscribes.
+    async fn subscribe(&self, admission: &mut Admission) -> Result<ClientResponse, ErrorResponse> {
+        let RequestParts { client, id, method, params, .. } = &self.parts;
+        let uri = params.get_string("uri");
+        // Unsubscribing always succeeds, whatever the view contains by now.
+        if let (UNSUBSCRIBE, Some(uri)) = (&**method, &uri) {
+            self.subscriptions.unsubscribe(uri);
+        }
+        client.wait_for_startup().await;
+        // Methods of undeclared capabilities do not exist.
+        if !client.view().capabilities().subscribe {
+            return Err(results::unknown_method(StatusCode::OK, method));
+        }
+        let uri = uri.ok_or_else(|| invalid_params("`uri` must be a string"))?;
+        if &**method == UNSUBSCRIBE {
+            return Ok(ClientResponse::result(id, b"{}"));
+        }
+        let subscribed = client.subscribe(admission, &self.subscriptions, &uri).await;
+        match subscribed.map_err(|fault| refuse(&fault))? {
+            SubscribeOutcome::Accepted => Ok(ClientResponse::result(id, b"{}")),
+            // The existence of an unlisted resource must not be revealed.
+            SubscribeOutcome::Refused(_)
+                if client.view().resolve(Kind::Resource, &uri).is_none() =>
+            {
+                Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key: (&*uri).into() }))
+            }
+            SubscribeOutcome::Refused(Some(object)) => Ok(error(id, object)),
+            SubscribeOutcome::Refused(None) => {
+                Err(results::internal_error("the upstream sends no updates for this resource"))
+            }
         }
     }
 }

@@ -11,14 +11,15 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
 
+use super::ServerState;
 use super::era::Versions;
 use super::request_meta::{self, RequestMeta};
+use super::request_parts::RequestParts;
 use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
-use crate::downstream::limits::stream_limit::StreamLimiter;
-use crate::downstream::response::audit_events::finish_request;
+use crate::catalog::RoleView;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
-use crate::gateway::{Admission, ClientContext, Error, PendingInput, RequestStatus};
+use crate::gateway::{Admission, ClientContext, Error, PendingInput};
 use crate::json::{self, Object};
 use crate::jsonrpc::{Id, Request, code};
 use crate::mcp;
@@ -114,89 +115,59 @@ fn read_context(
     Ok((revision, meta, capabilities))
 }
 
-/// Handles `server/discover`.
-fn discover(client: &ClientContext, id: &Id, versions: &Versions) -> ClientResponse {
-    let mut result = Object::new();
-    result.set("resultType", COMPLETE);
-    result.set("supportedVersions", versions.to_json());
-    let view = client.view();
-    // This revision has tasks as an extension only.
-    let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
-    result.set("capabilities", results::capabilities(&capabilities).to_bytes());
-    results::set_instructions(&mut result, &view);
-    // Capabilities change with the client's view and with the available upstreams.
-    result.set("ttlMs", "0");
-    result.set("cacheScope", PRIVATE);
-    result.set("_meta", own_meta().to_bytes());
-    ClientResponse::object(id, &result)
+/// One request while it is handled.
+struct ModernRequest {
+    parts: RequestParts,
+    context: CallContext,
+    capabilities: Object,
 }
 
 /// Starts a request.
 pub(super) fn serve(
     client: &ClientContext,
     validated: ValidatedRequest,
-    versions: &Versions,
-    streams: &StreamLimiter,
-    allowed: &BufferLimit,
+    state: &ServerState,
     mode: ResponseMode,
 ) -> ResponseKind {
     let ValidatedRequest { request, revision, meta, capabilities, param_headers } = validated;
-    let Request { id, method, params, bytes } = request;
-    let record = client.audit_event().clone();
-    record.set_request(revision, &method, &params);
-    record.set_bytes_in(bytes);
-    let timing = client.timing(&method);
-    let admit = || client.try_admit(&method).map_err(|fault| refuse(&fault));
-    if &*method == "server/discover" {
-        let (admitted, client, versions) = (admit(), client.clone(), versions.clone());
-        let response = async move {
-            let response = match admitted {
-                Ok(_permit) => {
-                    client.wait_for_startup().await;
-                    discover(&client, &id, &versions)
+    let (versions, allowed) = (&state.settings.versions, &state.settings.buffer_limit);
+    let parts = RequestParts::begin(client, revision, request, allowed);
+    let admit = || client.try_admit(&parts.method).map_err(|fault| refuse(&fault));
+    match &*parts.method {
+        DISCOVER => {
+            let admitted = admit();
+            return ResponseKind::Unary(discover(parts, admitted, versions));
+        }
+        listening::LISTEN => {
+            let listening = admit().and_then(|permit| {
+                listening::listen(
+                    &parts,
+                    permit.into_permit(),
+                    revision,
+                    &capabilities,
+                    &state.streams,
+                )
+            });
+            return match listening {
+                Ok(listening) => {
+                    parts.finish_as_stream();
+                    ResponseKind::Stream(listening)
                 }
-                Err(refused) => ClientResponse::refused(Some(&id), &refused),
+                Err(refused) => ResponseKind::Unary(parts.refuse(refused)),
             };
-            Some(finish_request(&record, timing, response))
-        };
-        let (response, messages) = (response.boxed(), CallMessages::default());
-        return ResponseKind::Unary(ResponseFuture { response, messages });
-    }
-    if &*method == listening::LISTEN {
-        let listening = admit().and_then(|permit| {
-            listening::listen(
-                client,
-                permit.into_permit(),
-                &id,
-                &params,
-                revision,
-                &capabilities,
-                streams,
-            )
-        });
-        return match listening {
-            Ok(listening) => {
-                timing.end(RequestStatus::Success);
-                ResponseKind::Stream(listening)
-            }
-            Err(refused) => {
-                let response = ClientResponse::refused(Some(&id), &refused);
-                let response = finish_request(&record, timing, response);
-                ResponseKind::Unary(ResponseFuture::ready(response))
-            }
-        };
-    }
-    if &*method == "initialize" {
-        // Spec, versioning: an error to `initialize` SHOULD name the versions; it may be all that a
-        // legacy client can show to its user.
-        let mut refused = results::unknown_method(StatusCode::NOT_FOUND, &method);
-        refused.error.message = format!(
-            "`initialize` does not exist in revision {revision}; versions served: {}",
-            versions.to_text()
-        );
-        let error = admit().err().unwrap_or(refused);
-        let response = finish_request(&record, timing, ClientResponse::refused(Some(&id), &error));
-        return ResponseKind::Unary(ResponseFuture::ready(response));
+        }
+        "initialize" => {
+            // Spec, versioning: an error to `initialize` SHOULD name the versions; it may be all
+            // that a legacy client can show to its user.
+            let mut refused = results::unknown_method(StatusCode::NOT_FOUND, &parts.method);
+            refused.error.message = format!(
+                "`initialize` does not exist in revision {revision}; versions served: {}",
+                versions.to_text()
+            );
+            let refused = admit().err().unwrap_or(refused);
+            return ResponseKind::Unary(parts.refuse(refused));
+        }
+        _ => {}
     }
     // Validated when the request was parsed.
     let logs = meta.logs().unwrap_or_default();
@@ -210,125 +181,139 @@ pub(super) fn serve(
         notifications: notes,
         param_headers,
     };
-    let (client, allowed) = (client.clone(), allowed.clone());
-    let work = async move {
-        let response = match client.admit(revision, &method, &params).await {
+    let request = ModernRequest { parts, context, capabilities };
+    ResponseKind::Unary(ResponseFuture { response: request.respond(mode).boxed(), messages })
+}
+
+/// Handles `server/discover`.
+fn discover(
+    parts: RequestParts,
+    admitted: Result<Admission, ErrorResponse>,
+    versions: &Versions,
+) -> ResponseFuture {
+    let versions = versions.to_json();
+    let response = async move {
+        let discovered = match admitted {
+            Ok(_admission) => {
+                parts.client.wait_for_startup().await;
+                Ok(ClientResponse::object(&parts.id, &discovery(&parts.client.view(), versions)))
+            }
+            Err(refused) => Err(refused),
+        };
+        Some(parts.finish(discovered))
+    };
+    ResponseFuture { response: response.boxed(), messages: CallMessages::default() }
+}
+
+fn discovery(view: &RoleView, versions: String) -> Object {
+    let mut result = Object::new();
+    result.set("resultType", COMPLETE);
+    result.set("supportedVersions", versions);
+    // This revision has tasks as an extension only.
+    let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
+    result.set("capabilities", results::capabilities(&capabilities).to_bytes());
+    results::set_instructions(&mut result, view);
+    // Capabilities change with the client's view and with the available upstreams.
+    result.set("ttlMs", "0");
+    result.set("cacheScope", PRIVATE);
+    result.set("_meta", own_meta().to_bytes());
+    result
+}
+
+impl ModernRequest {
+    async fn respond(mut self, mode: ResponseMode) -> Option<ClientResponse> {
+        let RequestParts { client, method, params, .. } = &self.parts;
+        let response = match client.admit(self.context.revision, method, params).await {
             Ok(mut admission) => {
-                let capabilities = &capabilities;
-                handle(
-                    &client,
-                    &mut admission,
-                    context,
-                    capabilities,
-                    &id,
-                    &method,
-                    params,
-                    &allowed,
-                )
-                .await
-                .map(|response| response.with_permit(admission.into_permit()))
+                let response = self.handle(&mut admission).await;
+                response.map(|response| response.with_permit(admission.into_permit()))
             }
             Err(fault) => Err(refuse(&fault)),
         };
-        let response = response.unwrap_or_else(|error| ClientResponse::refused(Some(&id), &error));
-        let response = match mode {
-            ResponseMode::OwnStream => response,
-            ResponseMode::SharedStream | ResponseMode::Batched => {
-                response.collect(&id, &allowed).await
+        let response = match (response, mode) {
+            (Ok(response), ResponseMode::SharedStream | ResponseMode::Batched) => {
+                Ok(response.collect(&self.parts.id, &self.parts.allowed).await)
+            }
+            (response, _) => response,
+        };
+        Some(self.parts.finish(response))
+    }
+
+    async fn handle(&mut self, admission: &mut Admission) -> Result<ClientResponse, ErrorResponse> {
+        let RequestParts { client, method, .. } = &self.parts;
+        if let Some(kind) = Kind::of_list_method(method) {
+            return self.list(admission, kind).await;
+        }
+        match Method::of(method) {
+            // Methods of undeclared capabilities do not exist.
+            Some(Method::Complete) if !client.view().capabilities().completions => {}
+            Some(method)
+                if method.is_task_method() && !client.view().capabilities().has_tasks() => {}
+            Some(Method::TaskResult) => {}
+            // SEP-2663, protocol errors: a MUST.
+            Some(method)
+                if method.is_task_method()
+                    && !Capabilities::read(&self.capabilities).has_tasks() =>
+            {
+                return Err(input::undeclared_tasks());
+            }
+            Some(method) => return self.call(admission, method).await,
+            None => {}
+        }
+        Err(results::unknown_method(StatusCode::NOT_FOUND, method))
+    }
+
+    async fn list(
+        &self,
+        admission: &Admission,
+        kind: Kind,
+    ) -> Result<ClientResponse, ErrorResponse> {
+        let RequestParts { client, id, params, .. } = &self.parts;
+        let cursor = results::cursor(params)?;
+        let page = client.list(admission, kind, cursor.as_deref(), DefinitionForm::Newest).await;
+        let page = page.map_err(|fault| refuse(&fault))?;
+        let mut result = results::page(kind, &page);
+        result.set("resultType", COMPLETE);
+        result.set("ttlMs", page.ttl.as_millis().to_string());
+        result.set("cacheScope", if page.public { "\"public\"" } else { PRIVATE });
+        let mut meta = own_meta();
+        results::set_partial(&mut meta, &page.partial);
+        result.set("_meta", meta.to_bytes());
+        Ok(ClientResponse::list(id, &result))
+    }
+
+    async fn call(
+        &mut self,
+        admission: &mut Admission,
+        method: Method,
+    ) -> Result<ClientResponse, ErrorResponse> {
+        let params = std::mem::take(&mut self.parts.params);
+        let RequestParts { client, id, allowed, .. } = &self.parts;
+        let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
+        let mut context = self.context.clone();
+        let item = client.resolve(admission, &request, context.revision).await;
+        let item = item.map_err(|fault| refuse(&fault))?;
+        if let (Some(headers), Some(mirror)) = (&mut context.param_headers, &item.param_headers)
+            && method == Method::CallTool
+        {
+            headers::check_params(headers, mirror, &request.params)?;
+        }
+        let key = request.key.clone();
+        let outcome = client.call_with_round_trips(admission, item, request, context).await;
+        let upstream_response = match outcome.map_err(|fault| refuse(&fault))? {
+            CallOutcome::Response(upstream_response) => upstream_response,
+            CallOutcome::InputRequired(PendingInput { input_requests: questions, state }) => {
+                return Ok(ClientResponse::result(id, &input::required(&questions, Some(&state))));
             }
         };
-        Some(finish_request(&record, timing, response))
-    };
-    ResponseKind::Unary(ResponseFuture { response: work.boxed(), messages })
-}
-
-#[expect(clippy::too_many_arguments, reason = "the parts of one request, dispatched here")]
-async fn handle(
-    client: &ClientContext,
-    admission: &mut Admission,
-    context: CallContext,
-    capabilities: &Object,
-    id: &Id,
-    method: &str,
-    params: Object,
-    allowed: &BufferLimit,
-) -> Result<ClientResponse, ErrorResponse> {
-    if let Some(kind) = Kind::of_list_method(method) {
-        return list(client, admission, id, kind, &params).await;
-    }
-    match Method::of(method) {
-        // Methods of undeclared capabilities do not exist.
-        Some(Method::Complete) if !client.view().capabilities().completions => {}
-        Some(method) if method.is_task_method() && !client.view().capabilities().has_tasks() => {}
-        Some(Method::TaskResult) => {}
-        // SEP-2663, protocol errors: a MUST.
-        Some(method)
-            if method.is_task_method() && !Capabilities::read(capabilities).has_tasks() =>
-        {
-            return Err(input::undeclared_tasks());
+        if results::says_no_such_resource(client, method, &key, &upstream_response) {
+            return Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key }));
         }
-        Some(method) => {
-            return call(client, admission, context, capabilities, id, method, params, allowed)
-                .await;
-        }
-        None => {}
+        // Spec, caching: a client-dependent result is private, whatever the upstream declares.
+        let is_private = method == Method::ReadResource && !client.is_public();
+        let capabilities = &self.capabilities;
+        from_upstream(id, method, capabilities, upstream_response, allowed, is_private).await
     }
-    Err(results::unknown_method(StatusCode::NOT_FOUND, method))
-}
-
-async fn list(
-    client: &ClientContext,
-    admission: &Admission,
-    id: &Id,
-    kind: Kind,
-    params: &Object,
-) -> Result<ClientResponse, ErrorResponse> {
-    let cursor = results::cursor(params)?;
-    let page = client.list(admission, kind, cursor.as_deref(), DefinitionForm::Newest).await;
-    let page = page.map_err(|fault| refuse(&fault))?;
-    let mut result = results::page(kind, &page);
-    result.set("resultType", COMPLETE);
-    result.set("ttlMs", page.ttl.as_millis().to_string());
-    result.set("cacheScope", if page.public { "\"public\"" } else { PRIVATE });
-    let mut meta = own_meta();
-    results::set_partial(&mut meta, &page.partial);
-    result.set("_meta", meta.to_bytes());
-    Ok(ClientResponse::list(id, &result))
-}
-
-#[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
-async fn call(
-    client: &ClientContext,
-    admission: &mut Admission,
-    mut context: CallContext,
-    capabilities: &Object,
-    id: &Id,
-    method: Method,
-    params: Object,
-    allowed: &BufferLimit,
-) -> Result<ClientResponse, ErrorResponse> {
-    let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
-    let item = client.resolve(admission, &request, context.revision).await;
-    let item = item.map_err(|fault| refuse(&fault))?;
-    if let (Some(headers), Some(mirror)) = (&mut context.param_headers, &item.param_headers)
-        && method == Method::CallTool
-    {
-        headers::check_params(headers, mirror, &request.params)?;
-    }
-    let key = request.key.clone();
-    let outcome = client.call_with_round_trips(admission, item, request, context).await;
-    let upstream_response = match outcome.map_err(|fault| refuse(&fault))? {
-        CallOutcome::Response(upstream_response) => upstream_response,
-        CallOutcome::InputRequired(PendingInput { input_requests: questions, state }) => {
-            return Ok(ClientResponse::result(id, &input::required(&questions, Some(&state))));
-        }
-    };
-    if results::says_no_such_resource(client, method, &key, &upstream_response) {
-        return Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key }));
-    }
-    // Spec, caching: a client-dependent result is private, whatever the upstream declares.
-    let is_private = method == Method::ReadResource && !client.is_public();
-    from_upstream(id, method, capabilities, upstream_response, allowed, is_private).await
 }
 
 /// Builds the response from an upstream's response, in the form of this era.
@@ -508,6 +493,8 @@ fn decode_text(raw: &Bytes) -> Option<String> {
     json::decode_string(text).map(|text| text.into_owned())
 }
 
+/// Method that describes the server.
+const DISCOVER: &str = "server/discover";
 const COMPLETE: &str = "\"complete\"";
 const INPUT_REQUIRED: &str = "\"input_required\"";
 const PRIVATE: &str = "\"private\"";

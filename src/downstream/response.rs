@@ -3,24 +3,25 @@
 //! A [`ClientResponse`] is a complete JSON-RPC message, or one whose payload is still arriving from
 //! its upstream. Its HTTP status is ignored by the stdio transport.
 
+pub(crate) mod arriving;
 pub(crate) mod audit_events;
 pub(crate) mod call_stream;
 pub(crate) mod results;
 
 use std::panic::AssertUnwindSafe;
-use std::task::Poll;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::{self, BoxFuture};
-use futures::stream::{self, BoxStream};
-use futures::{FutureExt, StreamExt};
 use hyper::StatusCode;
 
+use crate::downstream::response::arriving::ArrivingResult;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::json::Object;
 use crate::jsonrpc::{self, Id};
-use crate::mcp::call::{Payload, PayloadBroken};
+use crate::mcp::call::Payload;
 use crate::memory_budget::{BufferLimit, SMALL_BYTES};
 use crate::policy::limits::Permit;
 
@@ -47,17 +48,17 @@ pub(super) enum ResponseBody {
     Whole(Bytes),
     /// Complete, in parts: a large shared part is not copied.
     Parts([Bytes; 3]),
-    /// Text before the result, and the result as it arrives; a `}` ends the response.
-    Arriving(Bytes, BoxStream<'static, Result<Bytes, PayloadBroken>>),
+    /// With a result that is still arriving. Boxed, because few responses are.
+    Arriving(Box<ArrivingResult>),
 }
 
-/// Text, with a permit that is released when the text is dropped.
-struct TextWithPermit {
+/// Text, with a value that lives until the text is dropped.
+struct OwningText<T> {
     text: Bytes,
-    _permit: Permit,
+    _value: T,
 }
 
-impl AsRef<[u8]> for TextWithPermit {
+impl<T> AsRef<[u8]> for OwningText<T> {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
@@ -124,46 +125,38 @@ impl ClientResponse {
             Payload::Parsed(result) => Self::object(id, &result),
             Payload::Complete(result) => Self::result(id, &result),
             Payload::Streaming(pieces) => {
-                Self::good(ResponseBody::Arriving(jsonrpc::response_prefix(id), pieces))
+                Self::good(ResponseBody::Arriving(Box::new(ArrivingResult::new(id, pieces))))
             }
         }
     }
 
     /// Buffers the whole response; an error if the stream breaks or the buffer limit is reached.
     pub(super) async fn collect(self, id: &Id, allowed: &BufferLimit) -> Self {
-        let Self { status, retry_after, failure, text } = self;
-        let collected = match text {
-            ResponseBody::Whole(text) => Ok(text),
-            ResponseBody::Parts(parts) => Ok(parts.concat().into()),
-            arriving @ ResponseBody::Arriving(..) => {
-                Payload::Streaming(arriving.into_pieces()).collect(allowed).await
+        let text = match self.text {
+            ResponseBody::Whole(text) => text,
+            ResponseBody::Parts(parts) => parts.concat().into(),
+            ResponseBody::Arriving(arriving) => {
+                match Payload::Streaming(Pin::from(arriving)).collect(allowed).await {
+                    Ok(text) => text,
+                    Err(why) => return Self::refused(Some(id), &results::collect_error(&why)),
+                }
             }
         };
-        match collected {
-            Ok(text) => Self { status, retry_after, failure, text: ResponseBody::Whole(text) },
-            Err(why) => Self::refused(Some(id), &results::collect_error(&why)),
-        }
+        Self { text: ResponseBody::Whole(text), ..self }
     }
 
     /// Keeps the rate limiter's permit until the response is written.
-    pub(super) fn with_permit(self, permit: Permit) -> Self {
+    pub(super) fn with_permit(mut self, permit: Permit) -> Self {
         if !permit.holds_slots() {
             return self;
         }
-        let text = match self.text {
-            ResponseBody::Whole(text) => {
-                ResponseBody::Whole(Bytes::from_owner(TextWithPermit { text, _permit: permit }))
+        match &mut self.text {
+            ResponseBody::Whole(text) | ResponseBody::Parts([_, _, text]) => {
+                *text = keep_with_text(permit, std::mem::take(text));
             }
-            ResponseBody::Parts([head, middle, text]) => ResponseBody::Parts([
-                head,
-                middle,
-                Bytes::from_owner(TextWithPermit { text, _permit: permit }),
-            ]),
-            ResponseBody::Arriving(head, pieces) => {
-                ResponseBody::Arriving(head, keep_until_end(permit, pieces))
-            }
-        };
-        Self { text, ..self }
+            ResponseBody::Arriving(arriving) => arriving.permit = Some(permit),
+        }
+        self
     }
 
     /// Creates a response from an upstream's error object.
@@ -182,17 +175,9 @@ impl ClientResponse {
     }
 }
 
-/// Keeps a value alive until the stream ends or is dropped.
-pub(super) fn keep_until_end(
-    what: impl Send + 'static,
-    pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
-) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {
-    let mut held = Some(what);
-    let end = stream::poll_fn(move |_| {
-        drop(held.take());
-        Poll::Ready(None)
-    });
-    pieces.chain(end).boxed()
+/// Keeps a value alive until the last copy of the text is dropped.
+pub(super) fn keep_with_text<T: Send + 'static>(value: T, text: Bytes) -> Bytes {
+    Bytes::from_owner(OwningText { text, _value: value })
 }
 
 impl ErrorResponse {
@@ -218,7 +203,7 @@ impl ResponseBody {
         match self {
             Self::Whole(text) => Some(text.len() as u64),
             Self::Parts(parts) => Some(parts.iter().map(|part| part.len() as u64).sum()),
-            Self::Arriving(..) => None,
+            Self::Arriving(_) => None,
         }
     }
 
@@ -227,42 +212,26 @@ impl ResponseBody {
         match self {
             Self::Whole(text) => Some(text),
             Self::Parts(parts) => Some(parts.concat().into()),
-            Self::Arriving(..) => None,
-        }
-    }
-
-    /// Returns the text as a stream of pieces.
-    pub(super) fn into_pieces(self) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {
-        let one = |piece: Bytes| stream::once(future::ready(Ok(piece)));
-        match self {
-            Self::Whole(text) => one(text).boxed(),
-            Self::Parts(parts) => stream::iter(parts.map(Ok)).boxed(),
-            Self::Arriving(head, pieces) => {
-                one(head).chain(pieces).chain(one(Bytes::from_static(b"}"))).boxed()
-            }
+            Self::Arriving(_) => None,
         }
     }
 }
 
-impl ResponseFuture {
-    /// Turns a panic of the request into an internal error, without any details of it.
-    pub(super) fn catch_panics(self, id: Option<Id>) -> Self {
-        let Self { response, messages } = self;
-        let response = async move {
-            // Unwinding drops everything the future owns, and no lock stays poisoned: all lock
-            // helpers ignore poisoning.
-            let survived = AssertUnwindSafe(response).catch_unwind().await;
-            survived.unwrap_or_else(|_| {
-                tracing::error!("request handler panicked: this is a bug in Weir");
-                Some(ClientResponse::refused(
-                    id.as_ref(),
-                    &results::internal_error("internal error"),
-                ))
-            })
-        };
-        Self { response: response.boxed(), messages }
-    }
+/// Runs a request; a panic becomes an internal error, without any details of it.
+pub(super) async fn catch_panics(
+    id: Option<&Id>,
+    response: impl Future<Output = Option<ClientResponse>>,
+) -> Option<ClientResponse> {
+    // Unwinding drops everything the future owns, and no lock stays poisoned: all lock helpers
+    // ignore poisoning.
+    let survived = AssertUnwindSafe(response).catch_unwind().await;
+    survived.unwrap_or_else(|_| {
+        tracing::error!("request handler panicked: this is a bug in Weir");
+        Some(ClientResponse::refused(id, &results::internal_error("internal error")))
+    })
+}
 
+impl ResponseFuture {
     /// Creates a request that has its response already.
     pub(super) fn ready(response: ClientResponse) -> Self {
         Self { response: future::ready(Some(response)).boxed(), messages: CallMessages::default() }
@@ -283,9 +252,7 @@ mod tests {
                 let _held = held;
                 std::panic::resume_unwind(Box::new("injected"))
             };
-            let call =
-                ResponseFuture { response: response.boxed(), messages: CallMessages::default() };
-            let response = call.catch_panics(Some(Id::from(7))).response.await.expect("an answer");
+            let response = catch_panics(Some(&Id::from(7)), response).await.expect("an answer");
             assert_eq!(response.failure, Some(ErrorOrigin::Gateway(-32603)));
             let ResponseBody::Whole(text) = response.text else { panic!("it is whole") };
             let text = String::from_utf8_lossy(&text).into_owned();

@@ -19,7 +19,6 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::in_flight::InFlightRequests;
 use super::legacy::LegacyClient;
 use crate::audit::SessionMark;
 use crate::downstream::session::event_store::EventStore;
@@ -58,8 +57,6 @@ pub(super) struct Session {
     identity: Mutex<ClientIdentity>,
     /// Client of the session.
     pub(super) peer: LegacyClient,
-    /// Requests in progress.
-    pub(super) in_flight: Arc<InFlightRequests>,
     /// Event streams, if they can be resumed.
     pub(super) event_store: Arc<EventStore>,
     end: CancellationToken,
@@ -153,7 +150,6 @@ impl Sessions {
             principal: principal.clone(),
             identity: Mutex::new(client.identity()),
             peer,
-            in_flight: InFlightRequests::new(end.clone()),
             event_store: Arc::default(),
             end_standalone: Mutex::new(end.child_token()),
             end,

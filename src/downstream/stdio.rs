@@ -14,20 +14,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::in_flight::InFlightGuard;
-use super::modern::{ListenSubscription, ResponseKind};
-use super::response::{ClientResponse, ResponseFuture, ResponseMode};
-use super::stream_session::StreamSession;
-use super::{ServerStateCell, batch, era, legacy, modern};
+use super::ServerStateCell;
+use super::response::ClientResponse;
+use super::stream_session::{StreamMessage, StreamRules, StreamSession};
 use crate::audit::TransportKind;
-use crate::downstream::limits::concurrency::ConcurrencyPermit;
-use crate::downstream::response::audit_events::finish_event;
 use crate::downstream::response::results;
 use crate::fairness::Workload;
 use crate::gateway::ClientContext;
-use crate::jsonrpc::{Message, Request};
 use crate::line_codec::{DecodedLine, LineDecoder};
-use crate::mcp::revision::Era;
 
 /// Serves the client on `input` and `output` until it closes its side or the gateway shuts down.
 pub async fn serve<R, W>(
@@ -48,8 +42,7 @@ pub async fn serve<R, W>(
     let writer = state.tracker.spawn(write(output, lines, end.clone()));
     let client =
         client.with_audit_event(state.settings.audit.begin_session(TransportKind::Stdio, None));
-    let session =
-        StreamSession::new(&state_cell, state, client, queue, end.clone(), HINT, MAX_QUEUED_BYTES);
+    let session = StreamSession::new(&state_cell, state, client, queue, end.clone(), RULES);
     let mut connection = StdioConnection { session, end: end.clone() };
     let lines = LineDecoder::new(connection.session.state.settings.max_body);
     let mut lines = lines.with_budget(connection.session.state.budget());
@@ -124,96 +117,25 @@ struct StdioConnection {
 
 impl StdioConnection {
     async fn handle_line(&mut self, line: DecodedLine) {
-        let text = match line {
-            DecodedLine::Whole(text) => text,
+        let session = &mut self.session;
+        let refuse = |refused| ClientResponse::refused(None, &refused);
+        let immediate = match line {
+            DecodedLine::Whole(text) => match StreamMessage::parse(text) {
+                Ok(message) => session.handle(message),
+                Err(invalid) => Some(session.handle_invalid(invalid)),
+            },
             DecodedLine::TooLong(_) => {
-                let limit = self.session.state.settings.max_body;
-                let refused = results::too_large("the client", limit);
-                return self
-                    .send(self.session.record_invalid(ClientResponse::refused(None, &refused)))
-                    .await;
+                let limit = session.state.settings.max_body;
+                let refused = refuse(results::too_large("the client", limit));
+                Some(session.refused_message(refused))
             }
             DecodedLine::BudgetExhausted(_) => {
-                let refused = results::memory_scarce();
-                return self
-                    .send(self.session.record_invalid(ClientResponse::refused(None, &refused)))
-                    .await;
+                Some(session.refused_message(refuse(results::memory_scarce())))
             }
         };
-        if batch::is_batch(&text) {
-            return self.handle_batch(&text).await;
-        }
-        match Message::parse(text) {
-            Ok(Message::Request(request)) => self.handle_request(request).await,
-            Ok(Message::Notification(notification)) => {
-                self.session.handle_notification(&notification)
-            }
-            Ok(Message::Response(response)) => self.session.handle_response(response),
-            Err(invalid) => {
-                if let Some(response) = invalid.as_error_response() {
-                    self.session.handle_response(response);
-                }
-                self.send(self.session.record_invalid(ClientResponse::from(invalid))).await;
-            }
-        }
-    }
-
-    async fn handle_request(&mut self, request: Request) {
-        let permit = match self.session.request_permit() {
-            Ok(permit) => permit,
-            Err(refused) => {
-                let response = self.session.overloaded_response(&request, &refused);
-                return self.send(self.session.record_response(&request, response)).await;
-            }
-        };
-        let versions = &self.session.state.settings.versions;
-        match era::of_request(versions, &request.method, &request.params, None) {
-            Era::Modern => self.handle_modern(request, permit).await,
-            Era::Legacy => {
-                if let Some((response, _)) = self.session.handle_request(request, permit) {
-                    self.send(response).await;
-                }
-            }
-        }
-    }
-
-    async fn handle_modern(&mut self, request: Request, permit: ConcurrencyPermit) {
-        let StreamSession { state, in_flight, outgoing, .. } = &self.session;
-        let settings = &state.settings;
-        let client = self.session.client_for_message();
-        let audit_event = client.audit_event();
-        audit_event.set_method(&request.method);
-        let refuse =
-            |id, refused| finish_event(audit_event, ClientResponse::refused(Some(id), refused));
-        let validated = match modern::validate(request, None, &settings.versions) {
-            Ok(validated) => validated,
-            Err((id, refused)) => return self.send(refuse(&id, &refused)).await,
-        };
-        let id = validated.id().clone();
-        let Some(guard) = in_flight.open(&id) else {
-            return self.send(refuse(&id, &legacy::id_in_use())).await;
-        };
-        let (versions, allowed) = (&settings.versions, &settings.buffer_limit);
-        // Buffered: streaming one response piece by piece would block all other lines.
-        let mode = ResponseMode::SharedStream;
-        match modern::serve(&client, validated, versions, &state.streams, allowed, mode) {
-            ResponseKind::Unary(ResponseFuture { response, messages }) => {
-                let response = async move { guard.run(response).await.flatten() };
-                let call = ResponseFuture { response: Box::pin(response), messages };
-                outgoing.spawn_call(id, call, audit_event.clone(), permit);
-            }
-            // The stream limiter bounds these, not the concurrency limit.
-            ResponseKind::Stream(listening) => {
-                let listening =
-                    listen(listening, guard, outgoing.queue.clone(), state.stop.clone());
-                outgoing.tracker.spawn(listening);
-            }
-        }
-    }
-
-    async fn handle_batch(&mut self, text: &Bytes) {
-        if let Err(refused) = self.session.handle_batch(text) {
-            self.send(self.session.record_invalid(ClientResponse::refused(None, &refused))).await;
+        if let Some(immediate) = immediate {
+            let (response, _permit) = immediate.record();
+            self.send(response).await;
         }
     }
 
@@ -228,37 +150,6 @@ impl StdioConnection {
         {
             debug!("client does not read responses, disconnecting it");
             self.end.cancel();
-        }
-    }
-}
-
-/// Sends a modern client the notifications it subscribed to, until it cancels or the gateway shuts
-/// down.
-async fn listen(
-    mut listening: ListenSubscription,
-    guard: InFlightGuard,
-    queue: mpsc::Sender<Bytes>,
-    stop: CancellationToken,
-) {
-    loop {
-        let line = tokio::select! {
-            biased;
-            () = guard.cancelled().cancelled() => return,
-            () = stop.cancelled() => {
-                let _ = queue.send(listening.cancel_notification()).await;
-                return;
-            }
-            change = listening.next() => match change {
-                Some(change) => change,
-                // The client's credentials are no longer valid.
-                None => {
-                    let _ = queue.send(listening.cancel_notification()).await;
-                    return;
-                }
-            },
-        };
-        if queue.send(line).await.is_err() {
-            return;
         }
     }
 }
@@ -287,7 +178,11 @@ async fn write<W: AsyncWrite + Unpin>(
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Lines queued for the writer; senders wait when it is full.
 const MAX_QUEUED_LINES: usize = 256;
-/// Byte limit of queued responses: unlimited, because there is one client, on this machine.
-const MAX_QUEUED_BYTES: usize = usize::MAX;
-/// Hint for a client that sends a request before it has initialized.
-const HINT: &str = "send `initialize` first, or the `_meta` of revision 2026-07-28";
+/// Rules of the transport. Queued responses have no byte limit, because there is one client, on
+/// this machine.
+const RULES: StreamRules = StreamRules {
+    hint: "send `initialize` first, or the `_meta` of revision 2026-07-28",
+    max_queued_bytes: usize::MAX,
+    has_modern: true,
+    can_reinitialize: true,
+};

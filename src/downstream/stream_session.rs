@@ -1,35 +1,66 @@
-//! Legacy session in which everything for the client is written to one stream: stdio lines, or the
-//! events of the HTTP+SSE transport.
+//! Session in which everything for the client is written to one stream: stdio lines, or the events
+//! of the HTTP+SSE transport.
 //!
 //! Invariants: each request runs in a task of its own that its client can cancel by id; its
 //! notifications and its requests to the client are written before its response; receiving a
 //! message never waits for the output. The end of the session ends all of its tasks.
 
+mod outbound;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use hyper::StatusCode;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::client_requests::ClientRequests;
 use super::in_flight::InFlightRequests;
-use super::legacy::{self, LegacyClient};
-use super::response::results::memory_exhausted;
-use super::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseFuture, ResponseMode};
+use super::legacy::{self, LegacyClient, LegacyConnection};
+use super::modern::{self, ResponseKind};
+use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
 use super::session::new_id;
-use super::{ServerState, ServerStateCell, batch};
+use super::{ServerState, ServerStateCell, batch, era};
 use crate::audit::AuditEvent;
 use crate::downstream::limits::concurrency::{ConcurrencyPermit, Overloaded};
 use crate::downstream::response::audit_events::finish_event;
 use crate::downstream::response::results;
 use crate::gateway::{ClientContext, ClientNotifications};
-use crate::json::Object;
-use crate::jsonrpc::{self, Id, Notification, Request};
+use crate::jsonrpc::{self, Id, InvalidMessage, Message, Notification, Request, code};
 use crate::mcp::call::ClientHandle;
-use crate::memory_budget::{BudgetExhausted, BufferLimit, MemoryBudget};
-use crate::request_scope::RequestScope;
+use crate::mcp::revision::Era;
+use outbound::OutboundQueue;
+
+/// Differences between the transports that share this session.
+pub(super) struct StreamRules {
+    /// Hint for a client that sends a request before it has initialized the session.
+    pub(super) hint: &'static str,
+    /// Largest number of bytes of queued responses.
+    pub(super) max_queued_bytes: usize,
+    /// True if modern requests are served as such, and not handled as legacy ones.
+    pub(super) has_modern: bool,
+    /// True if a second `initialize` replaces the first session; otherwise it is refused.
+    pub(super) can_reinitialize: bool,
+}
+
+/// Message from the client.
+pub(super) enum StreamMessage {
+    Single(Message),
+    /// Not parsed yet: the session's revision decides whether batches are allowed.
+    Batch(Bytes),
+}
+
+/// Response that is ready as soon as its message has been handled.
+pub(super) struct ImmediateResponse {
+    /// Id of the request; `None` if the message was none.
+    pub(super) id: Option<Id>,
+    pub(super) response: ClientResponse,
+    /// Audit event that the response ends if it is sent on the session's stream.
+    audit_event: AuditEvent,
+    /// Permit of a request that was admitted.
+    pub(super) permit: Option<ConcurrencyPermit>,
+}
 
 /// Session of one client, initialized or not.
 pub(super) struct StreamSession {
@@ -38,11 +69,10 @@ pub(super) struct StreamSession {
     state_watch: watch::Receiver<Arc<ServerState>>,
     /// True once the client's credentials are no longer valid.
     pub(super) is_over: bool,
-    /// Requests in progress, by the client's ids.
-    pub(super) in_flight: Arc<InFlightRequests>,
+    /// Requests in progress of both eras, by the client's ids.
+    in_flight: Arc<InFlightRequests>,
     pub(super) outgoing: OutboundQueue,
-    /// Hint for a client that has not initialized the session yet.
-    hint: &'static str,
+    rules: StreamRules,
     /// Open server-to-client requests. Their ids continue even if the client initializes again.
     client_requests: ClientRequests,
     initialized: Option<InitializedSession>,
@@ -58,70 +88,55 @@ struct InitializedSession {
     end: CancellationToken,
 }
 
-/// Outbound queue, and the tasks that write to it.
-pub(super) struct OutboundQueue {
-    /// Messages of one line each; a task waits here while the client does not read.
-    pub(super) queue: mpsc::Sender<Bytes>,
-    pub(super) tracker: TaskTracker,
-    buffer_limit: BufferLimit,
-    /// Byte limit of queued responses; a response that exceeds it is replaced by an error.
-    queue_budget: QueueBudget,
+impl StreamMessage {
+    /// Parses a message; the messages of a batch are not parsed yet.
+    pub(super) fn parse(text: Bytes) -> Result<Self, InvalidMessage> {
+        match batch::is_batch(&text) {
+            true => Ok(Self::Batch(text)),
+            false => Message::parse(text).map(Self::Single),
+        }
+    }
 }
 
-/// Byte limits of queued responses: of one stream session, and of all clients together.
-#[derive(Clone)]
-struct QueueBudget {
-    session_bytes: Arc<Semaphore>,
-    budget: MemoryBudget,
-}
+impl ImmediateResponse {
+    /// Ends the audit event with the response. The permit is released when the caller drops it.
+    pub(super) fn record(self) -> (ClientResponse, Option<ConcurrencyPermit>) {
+        (finish_event(&self.audit_event, self.response), self.permit)
+    }
 
-/// Queued response, with the bytes that it reserves until it is written.
-struct QueuedMessage {
-    text: Bytes,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for QueuedMessage {
-    fn as_ref(&self) -> &[u8] {
-        &self.text
+    /// Returns the response without an audit event of its own.
+    pub(super) fn unrecorded(self) -> ClientResponse {
+        self.audit_event.discard();
+        self.response
     }
 }
 
 impl StreamSession {
-    /// Creates a session that is not initialized, with at most `max_queued_bytes` of queued
-    /// responses. When `end` fires its requests are cancelled.
+    /// Creates a session that is not initialized. When `end` fires its requests are cancelled.
     pub(super) fn new(
         state_cell: &ServerStateCell,
         state: Arc<ServerState>,
         client: ClientContext,
         queue: mpsc::Sender<Bytes>,
         end: CancellationToken,
-        hint: &'static str,
-        max_queued_bytes: usize,
+        rules: StreamRules,
     ) -> Self {
         let buffer_limit = state.settings.buffer_limit.clone();
-        let session_bytes = Arc::new(Semaphore::new(max_queued_bytes.min(Semaphore::MAX_PERMITS)));
-        let queue_budget = QueueBudget { session_bytes, budget: buffer_limit.budget.clone() };
-        let outgoing =
-            OutboundQueue { queue, tracker: TaskTracker::new(), buffer_limit, queue_budget };
-        let (in_flight, client_requests) =
-            (InFlightRequests::new(end.clone()), ClientRequests::new(state.stop.clone()));
         let mut state_watch = state_cell.watch();
         match Arc::ptr_eq(&state_watch.borrow(), &state) && client.is_under(&state.config) {
             true => state_watch.mark_unchanged(),
             false => state_watch.mark_changed(),
         }
-        let (is_over, initialized) = (false, None);
         Self {
             client,
-            state,
             state_watch,
-            is_over,
-            in_flight,
-            outgoing,
-            hint,
-            client_requests,
-            initialized,
+            is_over: false,
+            in_flight: InFlightRequests::new(end.clone()),
+            outgoing: OutboundQueue::new(queue, buffer_limit, rules.max_queued_bytes),
+            rules,
+            client_requests: ClientRequests::new(state.stop.clone()),
+            state,
+            initialized: None,
             end,
         }
     }
@@ -151,162 +166,203 @@ impl StreamSession {
         !self.is_over
     }
 
-    /// True if `initialize` has succeeded.
-    pub(super) fn is_initialized(&self) -> bool {
-        self.initialized.is_some()
+    /// Handles a message. Its response is queued by a task, or returned if it is ready.
+    pub(super) fn handle(&mut self, message: StreamMessage) -> Option<ImmediateResponse> {
+        match message {
+            StreamMessage::Single(Message::Request(request)) => self.handle_request(request),
+            StreamMessage::Single(Message::Notification(notification)) => {
+                self.handle_notification(&notification);
+                None
+            }
+            StreamMessage::Single(Message::Response(response)) => {
+                self.handle_response(response);
+                None
+            }
+            StreamMessage::Batch(text) => {
+                let refused = self.handle_batch(&text).err()?;
+                Some(self.refused_message(ClientResponse::refused(None, &refused)))
+            }
+        }
+    }
+
+    /// Returns the response to a message that is no request.
+    pub(super) fn refused_message(&self, response: ClientResponse) -> ImmediateResponse {
+        let audit_event = self.client.audit_event().begin_next();
+        ImmediateResponse { id: None, response, audit_event, permit: None }
+    }
+
+    /// Handles a message that cannot be read, and returns its response.
+    pub(super) fn handle_invalid(&self, invalid: InvalidMessage) -> ImmediateResponse {
+        if let Some(response) = invalid.as_error_response() {
+            self.handle_response(response);
+        }
+        self.refused_message(ClientResponse::from(invalid))
+    }
+
+    /// Starts a request once it has its permit, or returns its immediate response.
+    fn handle_request(&mut self, request: Request) -> Option<ImmediateResponse> {
+        let permit = match self.request_permit() {
+            Ok(permit) => permit,
+            Err(refused) => {
+                // A ping takes no work.
+                let is_ping = self.initialized.is_some() && &*request.method == "ping";
+                let response = match is_ping {
+                    true => ClientResponse::result(&request.id, b"{}"),
+                    false => ClientResponse::refused(Some(&request.id), &refused),
+                };
+                return Some(self.immediate(&request, response, None));
+            }
+        };
+        let versions = &self.state.settings.versions;
+        if self.rules.has_modern
+            && era::of_request(versions, &request.method, &request.params, None) == Era::Modern
+        {
+            return self.handle_modern(request, permit);
+        }
+        if &*request.method == legacy::INITIALIZE {
+            let response = self.initialize(&request);
+            return Some(self.immediate(&request, response, Some(permit)));
+        }
+        let Some(InitializedSession { peer, .. }) = &self.initialized else {
+            let hint = self.rules.hint;
+            let response = legacy::handle_uninitialized(&self.client, &request, hint);
+            return Some(self.immediate(&request, response, Some(permit)));
+        };
+        let (id, client) = (request.id.clone(), self.client_for_message());
+        let audit_event = client.audit_event().clone();
+        audit_event.defer_end(true);
+        let buffer_limit = &self.state.settings.buffer_limit;
+        let mode = ResponseMode::SharedStream;
+        let call = legacy::serve(&client, peer, request, buffer_limit, mode);
+        self.outgoing.spawn_call(id, call, audit_event, permit);
+        None
+    }
+
+    fn handle_modern(
+        &self,
+        request: Request,
+        permit: ConcurrencyPermit,
+    ) -> Option<ImmediateResponse> {
+        let client = self.client_for_message();
+        let audit_event = client.audit_event().clone();
+        audit_event.set_method(&request.method);
+        let validated = modern::validate(request, None, &self.state.settings.versions);
+        let opened = validated.and_then(|validated| {
+            let id = validated.id().clone();
+            match self.in_flight.open(&id) {
+                Some(guard) => Ok((id, validated, guard)),
+                None => Err((id, legacy::id_in_use())),
+            }
+        });
+        let (id, validated, guard) = match opened {
+            Ok(opened) => opened,
+            Err((id, refused)) => {
+                let response = ClientResponse::refused(Some(&id), &refused);
+                let (id, permit) = (Some(id), Some(permit));
+                return Some(ImmediateResponse { id, response, audit_event, permit });
+            }
+        };
+        // Buffered: streaming one response piece by piece would block all other messages.
+        match modern::serve(&client, validated, &self.state, ResponseMode::SharedStream) {
+            ResponseKind::Unary(ResponseFuture { response, messages }) => {
+                let response = Box::pin(async move { guard.run(response).await.flatten() });
+                let call = ResponseFuture { response, messages };
+                self.outgoing.spawn_call(id, call, audit_event, permit);
+            }
+            // The stream limiter bounds these, not the concurrency limit.
+            ResponseKind::Stream(listening) => {
+                self.outgoing.spawn_listen(listening, guard, self.state.stop.clone());
+            }
+        }
+        None
     }
 
     /// Returns a permit for one request, or a slot in the wait queue. It is released once the
     /// response is queued, because a client that does not read its responses still occupies it.
-    pub(super) fn request_permit(&self) -> Result<ConcurrencyPermit, ErrorResponse> {
+    fn request_permit(&self) -> Result<ConcurrencyPermit, ErrorResponse> {
         let permit = self.state.concurrency.enqueue(self.client.principal());
         permit.map_err(|Overloaded { retry_after }| results::too_busy(retry_after))
     }
 
-    /// Returns the response to a request that gets no permit: an error, or the result of a ping,
-    /// which takes no work. The caller records the audit event.
-    pub(super) fn overloaded_response(
-        &self,
-        request: &Request,
-        refused: &ErrorResponse,
-    ) -> ClientResponse {
-        let is_ping = self.is_initialized() && &*request.method == "ping";
-        match is_ping {
-            true => ClientResponse::result(&request.id, b"{}"),
-            false => ClientResponse::refused(Some(&request.id), refused),
-        }
-    }
-
     /// Returns the client context with a new audit event, for one message.
-    pub(super) fn client_for_message(&self) -> ClientContext {
+    fn client_for_message(&self) -> ClientContext {
         self.client.with_audit_event(self.client.audit_event().begin_next())
     }
 
-    /// Records a request that is answered immediately, from start to end, and returns its response.
-    pub(super) fn record_response(
+    /// Returns the immediate response to a request, with an audit event from start to end.
+    fn immediate(
         &self,
         request: &Request,
         response: ClientResponse,
-    ) -> ClientResponse {
+        permit: Option<ConcurrencyPermit>,
+    ) -> ImmediateResponse {
         let audit_event = self.client.audit_event().begin_next();
         audit_event.set_method(&request.method);
         audit_event.set_bytes_in(request.bytes);
         if let Some(initialized) = &self.initialized {
             audit_event.set_revision(initialized.peer.revision);
         }
-        finish_event(&audit_event, response)
-    }
-
-    /// Records a message that is no request, and returns its response.
-    pub(super) fn record_invalid(&self, response: ClientResponse) -> ClientResponse {
-        finish_event(&self.client.audit_event().begin_next(), response)
-    }
-
-    /// Starts a request once it has its permit, or returns its immediate response.
-    pub(super) fn handle_request(
-        &mut self,
-        request: Request,
-        permit: ConcurrencyPermit,
-    ) -> Option<(ClientResponse, ConcurrencyPermit)> {
-        if &*request.method == legacy::INITIALIZE {
-            let response = self.initialize(&request);
-            return Some((self.record_response(&request, response), permit));
-        }
-        let Some(initialized) = &self.initialized else {
-            let response = legacy::handle_uninitialized(&self.client, &request, self.hint);
-            return Some((self.record_response(&request, response), permit));
-        };
-        let id = request.id.clone();
-        let buffer_limit = &self.state.settings.buffer_limit;
-        let (client, peer) = (self.client_for_message(), &initialized.peer);
-        let audit_event = client.audit_event().clone();
-        audit_event.defer_end(true);
-        let call = legacy::serve(
-            &client,
-            peer,
-            &self.in_flight,
-            request,
-            buffer_limit,
-            ResponseMode::SharedStream,
-        );
-        self.outgoing.spawn_call(id, call, audit_event, permit);
-        None
+        ImmediateResponse { id: Some(request.id.clone()), response, audit_event, permit }
     }
 
     fn initialize(&mut self, request: &Request) -> ClientResponse {
-        let handle = ClientHandle::new(&new_id(), self.end.child_token());
+        let refuse = |refused| ClientResponse::refused(Some(&request.id), &refused);
+        if self.initialized.is_some() && !self.rules.can_reinitialize {
+            let text = "the session is already initialized: open another stream for a new session";
+            return refuse(ErrorResponse::new(StatusCode::OK, code::INVALID_REQUEST, text));
+        }
+        let connection = LegacyConnection {
+            handle: ClientHandle::new(&new_id(), self.end.child_token()),
+            in_flight: Arc::clone(&self.in_flight),
+            client_requests: self.client_requests.clone(),
+        };
         let versions = &self.state.settings.versions;
-        let client_requests = self.client_requests.clone();
-        match legacy::initialize(&self.client, versions, &request.params, handle, client_requests) {
+        match legacy::initialize(&self.client, versions, &request.params, connection) {
             Ok((peer, result)) => {
                 // A second `initialize` replaces the first session.
                 if let Some(old) = self.initialized.take() {
                     old.end.cancel();
                 }
                 let notifications = self.client.listen(&peer.subscriptions, peer.revision);
-                let notifications = Some(
-                    notifications
-                        .with_elicitation_completions(&peer.client.elicitation_completions),
-                );
-                let end = peer.client.gone.clone();
+                let notifications = notifications
+                    .with_elicitation_completions(&peer.client.elicitation_completions);
+                let (notifications, end) = (Some(notifications), peer.client.gone.clone());
                 self.initialized = Some(InitializedSession { peer, notifications, end });
                 ClientResponse::result(&request.id, &result)
             }
-            Err(refused) => ClientResponse::refused(Some(&request.id), &refused),
+            Err(refused) => refuse(refused),
         }
     }
 
-    /// Handles a notification.
-    pub(super) fn handle_notification(&mut self, notification: &Notification) {
-        match &*notification.method {
-            "notifications/cancelled" => self.in_flight.cancel(&notification.params),
-            "notifications/initialized" => {
-                let initialized = self.initialized.as_mut();
-                let initialized = initialized.and_then(|initialized| {
-                    Some((initialized.notifications.take()?, &initialized.end))
-                });
-                if let Some((notifications, end)) = initialized {
-                    let sending =
-                        send_notifications(notifications, end.clone(), self.outgoing.queue.clone());
-                    self.outgoing.tracker.spawn(sending);
-                }
-            }
-            _ => {}
+    fn handle_notification(&mut self, notification: &Notification) {
+        self.in_flight.handle_notification(notification);
+        if &*notification.method == "notifications/initialized"
+            && let Some(InitializedSession { notifications, end, .. }) = &mut self.initialized
+            && let Some(notifications) = notifications.take()
+        {
+            self.outgoing.spawn_notifications(notifications, end.clone());
         }
     }
 
     /// Handles a client's response to a server-to-client request.
-    pub(super) fn handle_response(&self, response: jsonrpc::Response) {
+    fn handle_response(&self, response: jsonrpc::Response) {
         if let Some(InitializedSession { peer, .. }) = &self.initialized {
             peer.client_requests.complete(response);
         }
     }
 
     /// Starts a batch, in the revisions that have them.
-    pub(super) fn handle_batch(&self, text: &Bytes) -> Result<(), ErrorResponse> {
+    fn handle_batch(&self, text: &Bytes) -> Result<(), ErrorResponse> {
         let Some(InitializedSession { peer, .. }) = &self.initialized else {
             return Err(batch::batches_removed());
         };
         let messages = batch::read(peer.revision, text)?;
-        let mut permit = self.request_permit()?;
+        let permit = self.request_permit()?;
+        let outgoing = self.outgoing.clone();
+        let finish = move |text| outgoing.reserve(text);
         let buffer_limit = &self.state.settings.buffer_limit;
-        let (queue, queue_budget) =
-            (self.outgoing.queue.clone(), self.outgoing.queue_budget.clone());
-        let finish = move |text| reserve(&queue_budget, text);
-        let responses =
-            batch::serve(&self.client, peer, &self.in_flight, messages, buffer_limit, finish);
-        self.outgoing.tracker.spawn(async move {
-            let response = match permit.acquire().await {
-                Ok(()) => responses.await,
-                Err(Overloaded { retry_after }) => {
-                    Some(ClientResponse::refused(None, &results::too_busy(retry_after)))
-                }
-            };
-            if let Some(text) = response.and_then(|response| response.text.into_whole()) {
-                // Fails only if the stream is closed, and the client gone.
-                let _ = queue.send(text).await;
-            }
-        });
+        let responses = batch::serve(&self.client, peer, messages, buffer_limit, finish);
+        self.outgoing.spawn_batch(responses, permit);
         Ok(())
     }
 
@@ -322,125 +378,5 @@ impl StreamSession {
         self.outgoing.tracker.close();
         self.outgoing.tracker.wait().await;
         self.end.cancel();
-    }
-}
-
-impl OutboundQueue {
-    /// Queues a response if there is space now; false if there is none.
-    pub(super) fn try_send(&self, response: &ClientResponse) -> bool {
-        match &response.text {
-            ResponseBody::Whole(text) => self.queue.try_send(text.clone()).is_ok(),
-            ResponseBody::Parts(_) | ResponseBody::Arriving(..) => false,
-        }
-    }
-
-    /// Runs a call in a task of its own once it has its permit: queues its notifications and then
-    /// its response. `record` is the call's audit event.
-    pub(super) fn spawn_call(
-        &self,
-        id: Id,
-        call: ResponseFuture,
-        audit_event: AuditEvent,
-        permit: ConcurrencyPermit,
-    ) {
-        let (queue, queue_budget) = (self.queue.clone(), self.queue_budget.clone());
-        let call = call.catch_panics(Some(id.clone()));
-        let scope = RequestScope::begin();
-        audit_event.set_request_number(scope.number());
-        let (buffer_limit, answering) = (self.buffer_limit.clone(), (id, call, audit_event));
-        self.tracker.spawn(scope.run(run_call(
-            answering,
-            permit,
-            queue,
-            buffer_limit,
-            queue_budget,
-        )));
-    }
-}
-
-async fn run_call(
-    (id, call, audit_event): (Id, ResponseFuture, AuditEvent),
-    mut permit: ConcurrencyPermit,
-    queue: mpsc::Sender<Bytes>,
-    buffer_limit: BufferLimit,
-    queue_budget: QueueBudget,
-) {
-    let ResponseFuture { mut response, mut messages } = call;
-    if let Err(Overloaded { retry_after }) = permit.acquire().await {
-        let refused = finish_event(
-            &audit_event,
-            ClientResponse::refused(Some(&id), &results::too_busy(retry_after)),
-        );
-        drop((response, audit_event));
-        if let Some(text) = refused.text.into_whole() {
-            let _ = queue.send(text).await;
-        }
-        return;
-    }
-    let done = loop {
-        tokio::select! {
-            biased;
-            done = &mut response => break done,
-            message = messages.next() => if queue.send(message).await.is_err() {
-                return;
-            },
-        }
-    };
-    let rest = messages.rest(done.is_some());
-    let text = match done {
-        // Buffered already by the dialect, so that a cancellation still reaches it while it
-        // arrives.
-        Some(done) => done.collect(&id, &buffer_limit).await.text.into_whole().map(|text| {
-            reserve(&queue_budget, text).unwrap_or_else(|refused| {
-                finish_event(&audit_event, ClientResponse::refused(Some(&id), &refused));
-                jsonrpc::write_error(Some(&id), &refused.error.to_bytes())
-            })
-        }),
-        None => None,
-    };
-    drop(audit_event);
-    for message in rest.chain(text) {
-        if queue.send(message).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Reserves bytes for a response until it is written, or returns an error in its place: a client
-/// that requests much and reads nothing must not fill the memory.
-fn reserve(queue_budget: &QueueBudget, text: Bytes) -> Result<Bytes, ErrorResponse> {
-    let text = queue_budget.budget.charge(text).map_err(|BudgetExhausted| memory_exhausted())?;
-    if text.len() <= UNRESERVED_BYTES {
-        return Ok(text);
-    }
-    let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
-    match Arc::clone(&queue_budget.session_bytes).try_acquire_many_owned(size) {
-        Ok(permit) => Ok(Bytes::from_owner(QueuedMessage { text, _permit: permit })),
-        Err(_) => Err(memory_exhausted()),
-    }
-}
-
-/// Responses up to this size need no reservation in the session: their number is bounded.
-const UNRESERVED_BYTES: usize = 64 * 1024;
-
-/// Sends notifications until the session ends. While the queue is full, further changes coalesce in
-/// the notification source.
-async fn send_notifications(
-    mut notifications: ClientNotifications,
-    end: CancellationToken,
-    queue: mpsc::Sender<Bytes>,
-) {
-    loop {
-        let notification = tokio::select! {
-            biased;
-            () = end.cancelled() => return,
-            notification = notifications.next() => notification,
-        };
-        // `None` means that the client's credentials are no longer valid; this task ends, and the
-        // session ends in `apply_new_config`.
-        let Some(notification) = notification else { return };
-        if queue.send(results::change_notification(&notification, Object::new())).await.is_err() {
-            return;
-        }
     }
 }

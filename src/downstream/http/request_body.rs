@@ -5,61 +5,56 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, EXPECT, HeaderValue};
+use hyper::header::EXPECT;
 use hyper::{HeaderMap, StatusCode};
 
-use super::response_body::{self, HttpResponse};
+use super::response_body::{self, HttpRefusal};
 use crate::downstream::ServerState;
+use crate::downstream::response::ErrorResponse;
 use crate::downstream::response::results;
-use crate::downstream::response::{ClientResponse, ErrorResponse};
 use crate::fairness::Workload;
-use crate::memory_budget::BudgetExhausted;
 
 /// Body of a request until it is read.
 pub(super) type UnreadBody = Option<Incoming>;
 
-/// Reads a body within limits of size and time. A body that was read before is empty.
-pub(super) async fn read(
-    state: &ServerState,
-    body: &mut UnreadBody,
-) -> Result<Bytes, Box<HttpResponse>> {
-    let Some(mut incoming) = body.take() else { return Ok(Bytes::new()) };
+/// Reads a body within limits of size and time; the connection of a body that is refused ends. A
+/// body that was read before is empty.
+pub(super) async fn read(state: &ServerState, body: &mut UnreadBody) -> Result<Bytes, HttpRefusal> {
+    let Some(incoming) = body.take() else { return Ok(Bytes::new()) };
+    let reading = tokio::time::timeout(state.settings.timeouts.body, read_all(state, incoming));
+    let read = reading.await.unwrap_or(Err((
+        StatusCode::REQUEST_TIMEOUT,
+        "timeout while reading the body",
+    )
+        .into()));
+    read.map_err(HttpRefusal::with_connection_close)
+}
+
+async fn read_all(state: &ServerState, mut incoming: Incoming) -> Result<Bytes, HttpRefusal> {
     let limit = state.settings.max_body;
-    let too_large = || {
-        let refused = results::too_large("the client", limit);
-        let refused = ErrorResponse { status: StatusCode::PAYLOAD_TOO_LARGE, ..refused };
-        response_body::json(ClientResponse::refused(None, &refused))
+    let too_large = || ErrorResponse {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        ..results::too_large("the client", limit)
     };
     if incoming.size_hint().lower() > limit as u64 {
         return Err(too_large().into());
     }
-    let reading = async {
-        let (mut text, mut reservation) = (BytesMut::new(), state.budget().start_reservation());
-        let mut workload = Workload::default();
-        while let Some(frame) = incoming.frame().await {
-            let broken =
-                |_| response_body::refusal(StatusCode::BAD_REQUEST, "the body is incomplete");
-            let Ok(data) = frame.map_err(broken)?.into_data() else {
-                continue;
-            };
-            if text.len() + data.len() > limit {
-                return Err(too_large().into());
-            }
-            // Received bytes count against the budget, not announced ones: announcing costs the
-            // client nothing.
-            reservation.grow(data.len()).map_err(|BudgetExhausted| {
-                response_body::overloaded(MEMORY_EXHAUSTED, MEMORY_RETRY)
-            })?;
-            text.extend_from_slice(&data);
-            workload.add(data.len());
-            workload.yield_if_due().await;
+    let (mut text, mut reservation) = (BytesMut::new(), state.budget().start_reservation());
+    let mut workload = Workload::default();
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body is incomplete"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if text.len() + data.len() > limit {
+            return Err(too_large().into());
         }
-        Ok(reservation.attach(text.freeze()))
-    };
-    tokio::time::timeout(state.settings.timeouts.body, reading).await.unwrap_or_else(|_| {
-        Err(response_body::refusal(StatusCode::REQUEST_TIMEOUT, "timeout while reading the body")
-            .into())
-    })
+        // Received bytes count against the budget, not announced ones: announcing costs the client
+        // nothing.
+        reservation.grow(data.len()).map_err(|_| response_body::memory_scarce())?;
+        text.extend_from_slice(&data);
+        workload.add(data.len());
+        workload.yield_if_due().await;
+    }
+    Ok(reservation.attach(text.freeze()))
 }
 
 /// Skips the body of a refused request; true if the connection can be reused. That is the case if
@@ -86,18 +81,7 @@ pub(super) async fn skip_body(headers: &HeaderMap, mut unread: Incoming) -> bool
     tokio::time::timeout(SKIP_TIMEOUT, skipping).await.unwrap_or(false)
 }
 
-/// Adds `Connection: close`: the rest of the input must not be read.
-pub(super) fn with_connection_close(response: HttpResponse) -> HttpResponse {
-    response_body::with_header(response, CONNECTION, HeaderValue::from_static("close"))
-}
-
 /// Largest body that is skipped.
 const MAX_SKIPPED_BYTES: u64 = 64 * 1024;
 /// Time limit for skipping a body.
 const SKIP_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Error text for a client while the memory budget is exhausted.
-pub(super) const MEMORY_EXHAUSTED: &str =
-    "the memory budget for clients is exhausted; try again later";
-/// Delay after which it may retry.
-pub(super) const MEMORY_RETRY: Duration = Duration::from_secs(1);

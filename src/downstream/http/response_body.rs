@@ -3,22 +3,27 @@
 //! If an upstream breaks in the middle of a text, the body ends with an error and hyper closes the
 //! connection: HTTP/1.1 has no other way to signal an incomplete body.
 
+use std::array;
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+};
 use hyper::{Response, StatusCode};
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::request::ConnectionClosed;
 use crate::audit::OpenStreamEvent;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
+use crate::downstream::response::arriving::ArrivingResult;
 use crate::downstream::response::results;
 use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseFuture};
 use crate::fairness::promptly;
@@ -27,36 +32,89 @@ use crate::mcp::call::PayloadBroken;
 use crate::memory_budget::SMALL_BYTES;
 use crate::sse::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
 
-/// Body of an HTTP response.
+/// Body of an HTTP response. Owns what lives until the last byte is handed over to hyper.
 pub(super) struct HttpBody {
     content: BodyContent,
-    /// Keeps the connection in the busy phase until the last byte is handed over.
+    /// Ready once the client has disconnected, which ends content that is still arriving.
+    gone: Option<ConnectionClosed>,
+    /// Keeps the connection in the busy phase.
     in_progress: Option<RequestInProgress>,
     /// Audit event of a stream that stays open.
     record: Option<OpenStreamEvent>,
 }
 
 enum BodyContent {
-    Whole(Option<Bytes>),
-    Parts(VecDeque<Bytes>),
-    Arriving(BoxStream<'static, Result<Bytes, PayloadBroken>>),
+    /// Complete, in up to three parts.
+    Complete(array::IntoIter<Bytes, 3>),
+    Result(Box<ArrivingResult>),
+    Events(Box<EventStream>),
+}
+
+/// Events and comments.
+struct EventStream {
+    chunks: BoxStream<'static, Result<Bytes, PayloadBroken>>,
+    /// True if the last chunk has ended its event. Only then a comment may follow.
+    is_between_events: bool,
+    /// Ticks after a silence; the comment that is sent then makes proxies keep the connection open.
+    keep_alive: Interval,
 }
 
 /// HTTP response.
 pub(super) type HttpResponse = Response<HttpBody>;
 
+/// Response to a request that is refused. Boxed, because few are.
+pub(super) struct HttpRefusal(pub(super) Box<HttpResponse>);
+
+impl HttpRefusal {
+    /// Ends the connection with the response: the rest of the input must not be read.
+    pub(super) fn with_connection_close(self) -> Self {
+        Self(with_connection_close(*self.0).into())
+    }
+}
+
+impl From<HttpResponse> for HttpRefusal {
+    fn from(response: HttpResponse) -> Self {
+        Self(response.into())
+    }
+}
+
+impl From<ClientResponse> for HttpRefusal {
+    fn from(response: ClientResponse) -> Self {
+        json(response).into()
+    }
+}
+
+impl From<ErrorResponse> for HttpRefusal {
+    fn from(refused: ErrorResponse) -> Self {
+        ClientResponse::refused(None, &refused).into()
+    }
+}
+
+impl From<(StatusCode, &str)> for HttpRefusal {
+    fn from((status, text): (StatusCode, &str)) -> Self {
+        refusal(status, text).into()
+    }
+}
+
 impl HttpBody {
-    fn whole(text: impl Into<Bytes>) -> Self {
-        Self { content: BodyContent::Whole(Some(text.into())), in_progress: None, record: None }
+    fn new(content: BodyContent) -> Self {
+        Self { content, gone: None, in_progress: None, record: None }
     }
 
-    fn arriving(pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>) -> Self {
-        Self { content: BodyContent::Arriving(pieces), in_progress: None, record: None }
+    fn complete(text: Bytes) -> Self {
+        Self::new(BodyContent::Complete([text, Bytes::new(), Bytes::new()].into_iter()))
     }
 
-    /// Keeps the connection in the busy phase until the body has ended.
-    pub(super) fn keep_in_progress(&mut self, in_progress: RequestInProgress) {
+    /// Keeps the connection in the busy phase until the body has ended. It ends early when `gone`
+    /// is ready.
+    pub(super) fn keep_in_progress(
+        &mut self,
+        in_progress: RequestInProgress,
+        gone: ConnectionClosed,
+    ) {
         self.in_progress = Some(in_progress);
+        let is_arriving = !matches!(self.content, BodyContent::Complete(_));
+        self.gone = is_arriving.then_some(gone);
     }
 
     /// Length in bytes, if it is known.
@@ -68,14 +126,6 @@ impl HttpBody {
     pub(super) fn record_stream(&mut self, record: OpenStreamEvent) {
         self.record = Some(record);
     }
-
-    /// Ends the body when `gone` is ready: the client has disconnected.
-    pub(super) fn end_when(&mut self, gone: BoxFuture<'static, ()>) {
-        if let BodyContent::Arriving(pieces) = &mut self.content {
-            let rest = std::mem::replace(pieces, stream::empty().boxed());
-            *pieces = rest.take_until(gone).boxed();
-        }
-    }
 }
 
 impl Body for HttpBody {
@@ -86,32 +136,46 @@ impl Body for HttpBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, PayloadBroken>>> {
-        let piece = match &mut self.content {
-            BodyContent::Whole(text) => text.take().map(Ok),
-            BodyContent::Parts(parts) => parts.pop_front().map(Ok),
-            BodyContent::Arriving(pieces) => std::task::ready!(pieces.as_mut().poll_next(cx)),
+        if self.gone.as_mut().is_some_and(|gone| gone.as_mut().poll(cx).is_ready()) {
+            (self.content, self.gone) = (BodyContent::Complete(Default::default()), None);
+        }
+        let chunk = match &mut self.content {
+            BodyContent::Complete(parts) => parts.next().map(Ok),
+            BodyContent::Result(result) => ready!(result.poll_next_unpin(cx)),
+            BodyContent::Events(events) => ready!(events.poll_next(cx)),
         };
-        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+        Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
-            BodyContent::Whole(text) => text.as_ref().is_none_or(Bytes::is_empty),
-            BodyContent::Parts(parts) => parts.is_empty(),
-            BodyContent::Arriving(_) => false,
-        }
+        self.len() == Some(0)
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            BodyContent::Whole(text) => {
-                SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64)
+            BodyContent::Complete(parts) => {
+                SizeHint::with_exact(parts.as_slice().iter().map(|part| part.len() as u64).sum())
             }
-            BodyContent::Parts(parts) => {
-                SizeHint::with_exact(parts.iter().map(|part| part.len() as u64).sum())
-            }
-            BodyContent::Arriving(_) => SizeHint::default(),
+            BodyContent::Result(_) | BodyContent::Events(_) => SizeHint::default(),
         }
+    }
+}
+
+impl EventStream {
+    /// Returns the next chunk, or a comment after a silence between two events.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, PayloadBroken>>> {
+        let chunk = match self.chunks.poll_next_unpin(cx) {
+            Poll::Pending if self.is_between_events => {
+                ready!(pin!(promptly(self.keep_alive.tick())).poll(cx));
+                Some(Ok(Bytes::from_static(KEEP_ALIVE)))
+            }
+            chunk => ready!(chunk),
+        };
+        self.is_between_events = matches!(&chunk, Some(Ok(chunk)) if chunk.ends_with(MESSAGE_TAIL));
+        if self.is_between_events {
+            self.keep_alive.reset();
+        }
+        Poll::Ready(chunk)
     }
 }
 
@@ -119,7 +183,7 @@ impl Body for HttpBody {
 
 /// Creates a response with an empty body.
 pub(super) fn empty(status: StatusCode) -> HttpResponse {
-    let mut response = Response::new(HttpBody::whole(Bytes::new()));
+    let mut response = Response::new(HttpBody::complete(Bytes::new()));
     *response.status_mut() = status;
     response
 }
@@ -131,7 +195,7 @@ pub(super) fn refusal(status: StatusCode, text: &str) -> HttpResponse {
 
 /// Creates a response with a public document.
 pub(super) fn document(text: Bytes) -> HttpResponse {
-    let response = Response::new(HttpBody::whole(text));
+    let response = Response::new(HttpBody::complete(text));
     with_header(response, CONTENT_TYPE, HeaderValue::from_static("application/json"))
 }
 
@@ -150,6 +214,11 @@ pub(super) fn overloaded(text: &str, retry_after: Duration) -> HttpResponse {
     ))
 }
 
+/// Creates an error response for a client while the memory budget is nearly exhausted.
+pub(super) fn memory_scarce() -> HttpResponse {
+    overloaded("the memory budget for clients is exhausted; try again later", MEMORY_RETRY)
+}
+
 /// Creates a 405 response with the accepted methods.
 pub(super) fn wrong_method(allowed: &str) -> HttpResponse {
     let response = refusal(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here");
@@ -158,14 +227,11 @@ pub(super) fn wrong_method(allowed: &str) -> HttpResponse {
 
 /// Creates a JSON response.
 pub(super) fn json(rpc_response: ClientResponse) -> HttpResponse {
-    let body = match rpc_response.text {
-        ResponseBody::Whole(text) => HttpBody::whole(text),
-        ResponseBody::Parts(parts) => {
-            HttpBody { content: BodyContent::Parts(parts.into()), in_progress: None, record: None }
-        }
-        arriving @ ResponseBody::Arriving(..) => HttpBody::arriving(arriving.into_pieces()),
-    };
-    let mut response = Response::new(body);
+    let mut response = Response::new(match rpc_response.text {
+        ResponseBody::Whole(text) => HttpBody::complete(text),
+        ResponseBody::Parts(parts) => HttpBody::new(BodyContent::Complete(parts.into_iter())),
+        ResponseBody::Arriving(result) => HttpBody::new(BodyContent::Result(result)),
+    });
     *response.status_mut() = rpc_response.status;
     if let Some(failure) = rpc_response.failure {
         response.extensions_mut().insert(failure);
@@ -182,11 +248,15 @@ pub(super) fn json(rpc_response: ClientResponse) -> HttpResponse {
     }
 }
 
-/// Creates a response with an event stream.
+/// Creates a response with an event stream. A comment breaks each silence of this length.
 pub(super) fn events(
-    events: impl Stream<Item = Result<Bytes, PayloadBroken>> + Send + 'static,
+    keep_alive: Duration,
+    chunks: impl Stream<Item = Result<Bytes, PayloadBroken>> + Send + 'static,
 ) -> HttpResponse {
-    let response = Response::new(HttpBody::arriving(events.boxed()));
+    let mut keep_alive = interval_at(Instant::now() + keep_alive, keep_alive);
+    keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let events = EventStream { chunks: chunks.boxed(), is_between_events: true, keep_alive };
+    let response = Response::new(HttpBody::new(BodyContent::Events(events.into())));
     let response =
         with_header(response, CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let response = with_header(response, CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -204,48 +274,40 @@ pub(super) fn events(
 /// Nothing is sent before either is there, so that an HTTP error status is still possible.
 pub(super) async fn respond(call: ResponseFuture, keep_alive: Duration) -> HttpResponse {
     let ResponseFuture { mut response, mut messages } = call;
-    let mut events_of_call = CallEvents {
-        ready: VecDeque::new(),
-        open: None,
-        pieces: stream::empty().boxed(),
-        keep_alive: keep_alive_timer(keep_alive),
-    };
+    let mut call_events =
+        CallEvents { ready: VecDeque::new(), open: None, response: stream::empty().boxed() };
     tokio::select! {
         biased;
         done = &mut response => {
-            let Some(done) = done else { return cancelled() };
+            // Cancelled by its client: a stream without a response (spec, cancellation: "not send a
+            // response for the cancelled request").
+            let Some(done) = done else { return events(keep_alive, stream::empty()) };
             let rest = messages.rest(true).map(|message| write_message(&message));
-            events_of_call.ready.extend(rest);
-            if done.status != StatusCode::OK || events_of_call.ready.is_empty() {
+            call_events.ready.extend(rest);
+            if done.status != StatusCode::OK || call_events.ready.is_empty() {
                 return json(done);
             }
-            events_of_call.pieces = event(done);
+            call_events.response = event(done);
         }
         message = messages.next() => {
-            events_of_call.ready.push_back(write_message(&message));
-            events_of_call.open = Some(ResponseFuture { response, messages });
+            call_events.ready.push_back(write_message(&message));
+            call_events.open = Some(ResponseFuture { response, messages });
         }
     }
-    events(stream::unfold(events_of_call, |mut events| async {
-        let piece = events.next().await?;
-        Some((piece, events))
-    }))
+    let chunks = stream::unfold(call_events, |mut call_events| async {
+        let chunk = call_events.next().await?;
+        Some((chunk, call_events))
+    });
+    events(keep_alive, chunks)
 }
 
-/// Creates the response to a request that its client has cancelled: a stream without a response
-/// (spec, cancellation: "not send a response for the cancelled request").
-fn cancelled() -> HttpResponse {
-    events(stream::empty())
-}
-
-/// Events of one call: its messages, then its response, with comments during a silence.
+/// Events of one call: its messages, then its response.
 struct CallEvents {
     ready: VecDeque<Bytes>,
     /// `None` once the response is ready.
     open: Option<ResponseFuture>,
-    /// Pieces of the response, once it is ready.
-    pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
-    keep_alive: Interval,
+    /// Chunks of the response, once it is ready.
+    response: BoxStream<'static, Result<Bytes, PayloadBroken>>,
 }
 
 impl CallEvents {
@@ -255,7 +317,7 @@ impl CallEvents {
                 return Some(Ok(bytes));
             }
             let Some(ResponseFuture { response, messages }) = &mut self.open else {
-                return self.pieces.next().await;
+                return self.response.next().await;
             };
             tokio::select! {
                 biased;
@@ -264,39 +326,34 @@ impl CallEvents {
                     let rest = messages.rest(done.is_some());
                     self.ready.extend(rest.map(|message| write_message(&message)));
                     if let Some(done) = done {
-                        self.pieces = event(done);
+                        self.response = event(done);
                     }
                 }
                 message = messages.next() => self.ready.push_back(write_message(&message)),
-                _ = promptly(self.keep_alive.tick()) => {
-                    self.ready.push_back(Bytes::from_static(KEEP_ALIVE));
-                }
             }
-            self.keep_alive.reset();
         }
     }
 }
 
 /// Formats a response as an event.
 fn event(rpc_response: ClientResponse) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {
-    let piece = |bytes| stream::once(std::future::ready(Ok(bytes)));
-    match rpc_response.text {
+    let one = |bytes| stream::once(future::ready(Ok(bytes)));
+    let text = match rpc_response.text {
         ResponseBody::Whole(text) if text.len() <= SMALL_BYTES => {
-            piece(write_message(&text)).boxed()
+            return one(write_message(&text)).boxed();
         }
         // Large texts are not copied, so that they are counted in the memory budget once.
-        text => piece(Bytes::from_static(MESSAGE_HEAD))
-            .chain(text.into_pieces())
-            .chain(piece(Bytes::from_static(MESSAGE_TAIL)))
-            .boxed(),
-    }
+        ResponseBody::Whole(text) => one(text).boxed(),
+        ResponseBody::Parts(parts) => stream::iter(parts.map(Ok)).boxed(),
+        ResponseBody::Arriving(result) => result.boxed(),
+    };
+    let tail = one(Bytes::from_static(MESSAGE_TAIL));
+    one(Bytes::from_static(MESSAGE_HEAD)).chain(text).chain(tail).boxed()
 }
 
-/// Creates a timer that ticks after this time of silence.
-pub(super) fn keep_alive_timer(time: Duration) -> Interval {
-    let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + time, time);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
+/// Adds `Connection: close`: the rest of the input must not be read.
+pub(super) fn with_connection_close(response: HttpResponse) -> HttpResponse {
+    with_header(response, CONNECTION, HeaderValue::from_static("close"))
 }
 
 pub(super) fn with_header(
@@ -307,6 +364,9 @@ pub(super) fn with_header(
     response.headers_mut().insert(name, value);
     response
 }
+
+/// Delay after which a client may retry when the memory budget is nearly exhausted.
+const MEMORY_RETRY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

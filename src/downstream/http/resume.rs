@@ -5,21 +5,19 @@
 //! client and its response are stored until the stream is resumed. A call that completes
 //! immediately is answered as JSON, as always. The limits of the store are in `event_store`.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, future, stream};
 use hyper::StatusCode;
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::HeaderName;
 use tokio_util::sync::CancellationToken;
 
-use super::response_body::{self, HttpResponse};
+use super::request::HttpRequest;
+use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::sse_streams::{self, has_initial_event, initial_event};
+use crate::downstream::host_check;
 use crate::downstream::response::ResponseFuture;
 use crate::downstream::session::SessionGuard;
 use crate::downstream::session::event_store::{EventReader, EventWriter, StreamKind};
-use crate::downstream::{ServerState, host_check};
 use crate::gateway::ClientContext;
 use crate::mcp::call::PayloadBroken;
 use crate::sse::{KEEP_ALIVE, write_numbered};
@@ -29,19 +27,17 @@ pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 
 /// Responds to a call with a resumable stream, or with JSON if the call completes immediately.
 pub(super) async fn respond(
-    state: &Arc<ServerState>,
+    request: &HttpRequest,
     session: &SessionGuard,
     call: ResponseFuture,
 ) -> HttpResponse {
+    let state = &request.state;
     let keep_alive = state.settings.sse_keepalive;
     let ResponseFuture { mut response, mut messages } = call;
     // A response that is ready needs no stream that could be lost.
     if let Some(done) = (&mut response).now_or_never() {
-        return response_body::respond(
-            ResponseFuture { response: future::ready(done).boxed(), messages },
-            keep_alive,
-        )
-        .await;
+        let response = future::ready(done).boxed();
+        return response_body::respond(ResponseFuture { response, messages }, keep_alive).await;
     }
     let Some((writer, reader)) = session.event_store.create(StreamKind::Call) else {
         // The store is full: this stream cannot be resumed.
@@ -59,15 +55,12 @@ pub(super) async fn respond(
             message = messages.next() => writer.push(message),
         }
     }
-    let work = write(
-        ResponseFuture { response, messages },
-        writer,
-        session.clone_guard(),
-        state.stop.clone(),
-    );
-    state.tracker.spawn(work);
+    let call = ResponseFuture { response, messages };
+    let (stop, in_use) = (state.stop.clone(), session.clone_guard());
+    state.tracker.spawn(write(call, writer, in_use, stop));
     let initial = stream::iter(initial_event(session, &reader).map(Ok));
-    response_body::events(initial.chain(stream_events(reader, session.clone_guard(), keep_alive)))
+    let events = initial.chain(stream_events(reader, session.clone_guard()));
+    response_body::events(keep_alive, events)
 }
 
 /// Stores the messages of a call until its response, or, at shutdown, until no client reads the
@@ -106,34 +99,31 @@ async fn write(
 /// Resumes the stream that a GET names in `Last-Event-ID`; without one, opens the standalone
 /// stream.
 pub(super) fn get(
-    state: &Arc<ServerState>,
+    request: &HttpRequest,
     session: SessionGuard,
     client: &ClientContext,
-    headers: &HeaderMap,
-    gone: future::BoxFuture<'static, ()>,
-) -> HttpResponse {
+) -> Result<HttpResponse, HttpRefusal> {
+    let (state, headers) = (&request.state, request.headers());
     if !headers.contains_key(LAST_EVENT_ID) {
         let stored = session.event_store.create(StreamKind::Standalone);
-        return sse_streams::standalone(state, session, client, stored, gone);
+        return Ok(sse_streams::standalone(state, session, client, stored));
     }
     let last_event_id = host_check::single_value(headers, &LAST_EVENT_ID);
     match last_event_id.and_then(|id| session.event_store.resume(id)) {
         Some((Some(writer), reader)) => {
-            sse_streams::standalone(state, session, client, Some((writer, reader)), gone)
+            Ok(sse_streams::standalone(state, session, client, Some((writer, reader))))
         }
         Some((None, reader)) => {
             let alive = stream::once(future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
-            let rest = stream_events(reader, session, state.settings.sse_keepalive);
-            let mut response = response_body::events(alive.chain(rest));
-            response.body_mut().end_when(gone);
-            response
+            let events = alive.chain(stream_events(reader, session));
+            Ok(response_body::events(state.settings.sse_keepalive, events))
         }
         // 404 would make the client open a new session (spec, session management: MUST), but this
         // session exists, with all of its other calls.
-        None => response_body::refusal(
-            StatusCode::BAD_REQUEST,
-            "no stream can be resumed from this Last-Event-ID; its events are lost",
-        ),
+        None => {
+            let text = "no stream can be resumed from this Last-Event-ID; its events are lost";
+            Err((StatusCode::BAD_REQUEST, text).into())
+        }
     }
 }
 
@@ -141,20 +131,13 @@ pub(super) fn get(
 fn stream_events(
     reader: EventReader,
     session: SessionGuard,
-    keep_alive: Duration,
 ) -> impl Stream<Item = Result<Bytes, PayloadBroken>> + Send {
-    let state = (reader, session, response_body::keep_alive_timer(keep_alive));
-    stream::unfold(state, |(mut reader, session, mut keep_alive_timer)| async {
-        let event = tokio::select! {
-            biased;
-            event = reader.next() => match event? {
-                Ok(event) => Ok(write_numbered(&event.id, &event.text)),
-                Err(_) => Err(PayloadBroken(LOST.into())),
-            },
-            _ = keep_alive_timer.tick() => Ok(Bytes::from_static(KEEP_ALIVE)),
+    stream::unfold((reader, session), |(mut reader, session)| async {
+        let event = match reader.next().await? {
+            Ok(event) => Ok(write_numbered(&event.id, &event.text)),
+            Err(_) => Err(PayloadBroken(LOST.into())),
         };
-        keep_alive_timer.reset();
-        Some((event, (reader, session, keep_alive_timer)))
+        Some((event, (reader, session)))
     })
 }
 

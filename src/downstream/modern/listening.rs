@@ -11,6 +11,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join, join_all};
 use tokio::task::yield_now;
 
+use super::super::request_parts::RequestParts;
 use super::super::response::ErrorResponse;
 use super::{COMPLETE, input, invalid_params};
 use crate::audit::{AuditOutcome, EventCompletion, OpenStreamEvent, RequestProgress};
@@ -54,10 +55,8 @@ pub(in crate::downstream) struct ListenSubscription {
 type AcceptedTargets = [Vec<Bytes>; 2];
 
 pub(super) fn listen(
-    client: &ClientContext,
+    RequestParts { client, id, params, .. }: &RequestParts,
     permit: Permit,
-    id: &Id,
-    params: &Object,
     revision: Revision,
     capabilities: &Object,
     streams: &StreamLimiter,

@@ -3,19 +3,11 @@
 //! Invariants: an audit event ends when its response is complete, or, if the result is streamed,
 //! with its last piece; a stream that its client drops is recorded as cancelled.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use bytes::Bytes;
-use futures::stream::BoxStream;
-use futures::{Stream, StreamExt};
-
 use crate::audit::{AuditEvent, AuditOutcome, EventCompletion, RequestProgress, TransportKind};
 use crate::downstream::response::results::own_code;
 use crate::downstream::response::{ClientResponse, ErrorOrigin, ResponseBody};
 use crate::gateway::{RequestStatus, RequestTimer};
 use crate::jsonrpc::code;
-use crate::mcp::call::PayloadBroken;
 
 /// Ends the audit event and the request metrics with this response, and returns it.
 pub(crate) fn finish_request(
@@ -34,7 +26,7 @@ pub(crate) fn finish_event(audit_event: &AuditEvent, response: ClientResponse) -
 fn end(
     audit_event: &AuditEvent,
     timing: Option<RequestTimer>,
-    response: ClientResponse,
+    mut response: ClientResponse,
 ) -> ClientResponse {
     let audit_event = audit_event.transport().map(|transport| {
         let (outcome, code) = outcome_of(audit_event, response.failure);
@@ -48,19 +40,15 @@ fn end(
         Some(ErrorOrigin::Upstream(code)) => RequestStatus::Error(code),
     };
     let end = RequestEnd { audit_event, timing: timing.map(|timing| (timing, status)) };
-    let text = match response.text {
-        ResponseBody::Arriving(head, pieces) => {
-            // The text around the pieces counts as well.
-            let sent = head.len() as u64 + 1;
-            let pieces = RecordedPieces { pieces, sent, end: Some(end) };
-            ResponseBody::Arriving(head, pieces.boxed())
+    match &mut response.text {
+        // The text around the result counts as well.
+        ResponseBody::Arriving(arriving) => {
+            let sent = arriving.envelope_len() as u64;
+            arriving.completion = Some(StreamedCompletion { sent, end: Some(end) });
         }
-        text => {
-            end.record(text.len());
-            text
-        }
-    };
-    ClientResponse { text, ..response }
+        text => end.record(text.len()),
+    }
+    response
 }
 
 /// Audit event and timer of a request, with the end that its response gives them.
@@ -100,49 +88,43 @@ fn outcome_of(
     }
 }
 
-/// Streamed result with its audit event and metrics. Dropped before its end, it is recorded as
-/// cancelled.
-struct RecordedPieces {
-    pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>,
+/// Completion of a streamed result. Dropped before the result's end, it records a cancellation.
+pub(super) struct StreamedCompletion {
     sent: u64,
     /// End of the request, until it is recorded.
     end: Option<RequestEnd>,
 }
 
-impl RecordedPieces {
-    /// Records the planned end of the request.
-    fn finish(&mut self) {
+impl StreamedCompletion {
+    /// Counts a piece.
+    pub(super) fn add_sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    /// Records the planned end after the last piece.
+    pub(super) fn finish(mut self) {
         if let Some(end) = self.end.take() {
             end.record(Some(self.sent));
         }
     }
 
-    /// Records another end than the planned one.
-    fn fail(&mut self, outcome: AuditOutcome, failed: RequestStatus) {
-        if let Some(RequestEnd { audit_event, timing }) = &mut self.end {
-            audit_event.iter_mut().for_each(|(_, completion)| completion.outcome = outcome);
-            timing.iter_mut().for_each(|(_, status)| *status = failed);
-        }
-        self.finish();
+    /// Records that the upstream broke off the result.
+    pub(super) fn fail(mut self) {
+        self.end_otherwise(AuditOutcome::Error, RequestStatus::Error(None));
+    }
+
+    /// Records another end than the planned one, if none has been recorded.
+    fn end_otherwise(&mut self, outcome: AuditOutcome, status: RequestStatus) {
+        let Some(RequestEnd { audit_event, timing }) = self.end.take() else { return };
+        let audit_event =
+            audit_event.map(|(event, planned)| (event, EventCompletion { outcome, ..planned }));
+        let timing = timing.map(|(timing, _)| (timing, status));
+        RequestEnd { audit_event, timing }.record(Some(self.sent));
     }
 }
 
-impl Stream for RecordedPieces {
-    type Item = Result<Bytes, PayloadBroken>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let piece = std::task::ready!(self.pieces.as_mut().poll_next(cx));
-        match &piece {
-            Some(Ok(piece)) => self.sent += piece.len() as u64,
-            Some(Err(_)) => self.fail(AuditOutcome::Error, RequestStatus::Error(None)),
-            None => self.finish(),
-        }
-        Poll::Ready(piece)
-    }
-}
-
-impl Drop for RecordedPieces {
+impl Drop for StreamedCompletion {
     fn drop(&mut self) {
-        self.fail(AuditOutcome::Cancelled, RequestStatus::Cancelled);
+        self.end_otherwise(AuditOutcome::Cancelled, RequestStatus::Cancelled);
     }
 }

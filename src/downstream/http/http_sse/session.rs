@@ -7,17 +7,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::StatusCode;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::sessions::{PostedMessage, PostedPayload, RegisteredSession};
+use super::super::request::HttpRequest;
+use super::sessions::{PostedMessage, RegisteredSession};
 use crate::audit::AuditEvent;
-use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseFuture};
-use crate::downstream::stream_session::StreamSession;
-use crate::downstream::{ServerState, ServerStateCell, legacy};
+use crate::downstream::response::{ClientResponse, ResponseFuture};
+use crate::downstream::stream_session::{StreamMessage, StreamRules, StreamSession};
 use crate::gateway::ClientContext;
-use crate::jsonrpc::{Message, Request, code};
 use crate::policy::Certificate;
 
 /// Session of one client, run as a task.
@@ -45,27 +43,24 @@ enum Event {
 
 impl SseSession {
     pub(super) fn new(
-        state_cell: &ServerStateCell,
-        state: Arc<ServerState>,
+        request: &HttpRequest,
         client: ClientContext,
         inbox: mpsc::Receiver<PostedMessage>,
         queue: mpsc::Sender<Bytes>,
         end: CancellationToken,
         registered: RegisteredSession,
     ) -> Self {
-        let stop = state.stop.clone();
-        let certificate = client.certificate().cloned();
-        // Enough for one response of the largest size in addition to whatever else is queued.
-        let max_queued_bytes = 2 * state.settings.buffer_limit.limit;
-        let session = StreamSession::new(
-            state_cell,
-            state,
-            client,
-            queue,
-            end.clone(),
-            HINT,
-            max_queued_bytes,
-        );
+        let state = Arc::clone(&request.state);
+        let (stop, certificate) = (state.stop.clone(), client.certificate().cloned());
+        let rules = StreamRules {
+            hint: "send `initialize` first",
+            // Enough for one response of the largest size in addition to whatever else is queued.
+            max_queued_bytes: 2 * state.settings.buffer_limit.limit,
+            has_modern: false,
+            can_reinitialize: false,
+        };
+        let state_cell = &request.state_cell;
+        let session = StreamSession::new(state_cell, state, client, queue, end.clone(), rules);
         Self { session, inbox, end, stop, registered, certificate }
     }
 
@@ -83,9 +78,9 @@ impl SseSession {
                 posted = self.inbox.recv() => Event::Posted(posted),
             };
             match event {
-                Event::Posted(Some(PostedMessage { payload, outcome })) => {
+                Event::Posted(Some(PostedMessage { message, outcome })) => {
                     // The POST may have been dropped.
-                    let _ = outcome.send(self.handle(payload));
+                    let _ = outcome.send(self.handle(message));
                 }
                 Event::Replaced if self.session.apply_new_config() => {}
                 Event::Replaced
@@ -101,53 +96,25 @@ impl SseSession {
         self.session.close().await;
     }
 
-    fn handle(&mut self, payload: PostedPayload) -> Result<(), ClientResponse> {
-        match payload {
-            PostedPayload::Message(Message::Request(request)) => self.handle_request(request),
-            PostedPayload::Message(Message::Notification(notification)) => {
-                self.session.handle_notification(&notification);
-                Ok(())
-            }
-            PostedPayload::Message(Message::Response(response)) => {
-                self.session.handle_response(response);
-                Ok(())
-            }
-            PostedPayload::Batch(text) => {
-                let taken = self.session.handle_batch(&text);
-                taken.map_err(|refused| ClientResponse::refused(None, &refused))
-            }
-        }
-    }
-
-    fn handle_request(&mut self, request: Request) -> Result<(), ClientResponse> {
-        let outbound = &self.session.outgoing;
-        let id = request.id.clone();
-        let permit = match self.session.request_permit() {
-            Ok(permit) => permit,
-            Err(refused) => {
-                let response = self.session.overloaded_response(&request, &refused);
-                // The response is sent on the stream, where the client expects it, if the queue has
-                // space. Otherwise the POST returns it, and its audit event records it.
-                if !outbound.try_send(&response) {
-                    return Err(response);
+    /// Handles a message. Its response is sent on the stream, where the client expects it; the POST
+    /// returns one that refuses the message itself, or for which the queue has no space.
+    fn handle(&mut self, message: StreamMessage) -> Result<(), ClientResponse> {
+        let Some(immediate) = self.session.handle(message) else { return Ok(()) };
+        let outgoing = &self.session.outgoing;
+        match (immediate.id.clone(), immediate.permit.is_some()) {
+            (Some(id), true) => {
+                if let (response, Some(permit)) = immediate.record() {
+                    let call = ResponseFuture::ready(response);
+                    outgoing.spawn_call(id, call, AuditEvent::off(), permit);
                 }
-                self.session.record_response(&request, response);
-                return Ok(());
+                Ok(())
             }
-        };
-        let response = if self.session.is_initialized() && &*request.method == legacy::INITIALIZE {
-            let text = "the session is already initialized: open another stream for a new session";
-            let error = ErrorResponse::new(StatusCode::OK, code::INVALID_REQUEST, text);
-            let error = ClientResponse::refused(Some(&id), &error);
-            Some((self.session.record_response(&request, error), permit))
-        } else {
-            self.session.handle_request(request, permit)
-        };
-        if let Some((response, permit)) = response {
-            let call = ResponseFuture::ready(response);
-            self.session.outgoing.spawn_call(id, call, AuditEvent::off(), permit);
+            (Some(_), false) if outgoing.try_send(&immediate.response) => {
+                immediate.record();
+                Ok(())
+            }
+            _ => Err(immediate.unrecorded()),
         }
-        Ok(())
     }
 }
 
@@ -155,5 +122,3 @@ impl SseSession {
 /// task of its own and keeps its concurrency permit. So a client can have no more than this number
 /// and its permits queued, and all together no more than two responses of the largest size.
 pub(super) const MAX_QUEUED_MESSAGES: usize = 32;
-/// Hint for a client that sends a request before it has initialized.
-const HINT: &str = "send `initialize` first";

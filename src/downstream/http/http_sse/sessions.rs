@@ -10,22 +10,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::downstream::response::ClientResponse;
 use crate::downstream::session::{self, SessionPermit};
-use crate::jsonrpc::Message;
+use crate::downstream::stream_session::StreamMessage;
 use crate::policy::Principal;
-use bytes::Bytes;
 
 /// Message that a client has posted.
 pub(super) struct PostedMessage {
-    pub(super) payload: PostedPayload,
+    pub(super) message: StreamMessage,
     /// Result of the POST: accepted, with the response on the stream, or refused.
     pub(super) outcome: oneshot::Sender<Result<(), ClientResponse>>,
-}
-
-/// Posted message or batch.
-pub(super) enum PostedPayload {
-    Message(Message),
-    /// Not parsed yet: the session's revision decides whether batches are allowed.
-    Batch(Bytes),
 }
 
 /// Open HTTP+SSE sessions.

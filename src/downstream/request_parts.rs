@@ -1,0 +1,53 @@
+//! Parts of one request, from its arrival to its response, that both eras have.
+
+use crate::downstream::response::audit_events::finish_request;
+use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseFuture};
+use crate::gateway::{ClientContext, RequestStatus, RequestTimer};
+use crate::json::Object;
+use crate::jsonrpc::{Id, Request};
+use crate::mcp::revision::Revision;
+use crate::memory_budget::BufferLimit;
+
+/// One request, whose audit event and metrics its response ends.
+pub(super) struct RequestParts {
+    pub(super) client: ClientContext,
+    pub(super) id: Id,
+    pub(super) method: Box<str>,
+    pub(super) params: Object,
+    /// Limit of a result that is buffered.
+    pub(super) allowed: BufferLimit,
+    timing: RequestTimer,
+}
+
+impl RequestParts {
+    /// Takes over a request of this client, and its audit event.
+    pub(super) fn begin(
+        client: &ClientContext,
+        revision: Revision,
+        request: Request,
+        allowed: &BufferLimit,
+    ) -> Self {
+        let Request { id, method, params, bytes } = request;
+        client.audit_event().set_request(revision, &method, &params);
+        client.audit_event().set_bytes_in(bytes);
+        let timing = client.timing(&method);
+        Self { client: client.clone(), id, method, params, allowed: allowed.clone(), timing }
+    }
+
+    /// Ends the audit event and the metrics with the response, and returns it.
+    pub(super) fn finish(self, response: Result<ClientResponse, ErrorResponse>) -> ClientResponse {
+        let response =
+            response.unwrap_or_else(|refused| ClientResponse::refused(Some(&self.id), &refused));
+        finish_request(self.client.audit_event(), self.timing, response)
+    }
+
+    /// Ends the request with an error.
+    pub(super) fn refuse(self, refused: ErrorResponse) -> ResponseFuture {
+        ResponseFuture::ready(self.finish(Err(refused)))
+    }
+
+    /// Ends the metrics: the response is a stream, which ends the audit event.
+    pub(super) fn finish_as_stream(self) {
+        self.timing.end(RequestStatus::Success);
+    }
+}

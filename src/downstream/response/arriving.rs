@@ -1,0 +1,86 @@
+//! Result that is still arriving from its upstream, on its way to the client.
+//!
+//! The only adapter between an upstream's pieces and the body of an HTTP response: it writes the
+//! envelope around them, and owns all that has to live until the last piece.
+//!
+//! Invariants: with the last piece the permits are released and the audit event ends; a result that
+//! is dropped before is recorded as cancelled.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream::BoxStream;
+
+use crate::downstream::limits::concurrency::ConcurrencyPermit;
+use crate::downstream::response::audit_events::StreamedCompletion;
+use crate::jsonrpc::{self, Id};
+use crate::mcp::call::PayloadBroken;
+use crate::policy::limits::Permit;
+
+/// Response with a result that is still arriving, as a stream of pieces of JSON text.
+pub(in crate::downstream) struct ArrivingResult {
+    /// Text before the result, until it is read.
+    prefix: Option<Bytes>,
+    /// The result; `None` after its last piece.
+    pieces: Option<BoxStream<'static, Result<Bytes, PayloadBroken>>>,
+    /// Permit of the rate limits.
+    pub(super) permit: Option<Permit>,
+    /// Permit of the client's own concurrency limit.
+    pub(in crate::downstream) concurrency_permit: Option<ConcurrencyPermit>,
+    /// Audit event and metrics that the last piece ends.
+    pub(super) completion: Option<StreamedCompletion>,
+}
+
+impl ArrivingResult {
+    /// Creates the response to a request from the pieces of its result.
+    pub(super) fn new(id: &Id, pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>) -> Self {
+        Self {
+            prefix: Some(jsonrpc::response_prefix(id)),
+            pieces: Some(pieces),
+            permit: None,
+            concurrency_permit: None,
+            completion: None,
+        }
+    }
+
+    /// Length of the text around the result.
+    pub(super) fn envelope_len(&self) -> usize {
+        self.prefix.as_ref().map_or(0, Bytes::len) + SUFFIX.len()
+    }
+}
+
+impl Stream for ArrivingResult {
+    type Item = Result<Bytes, PayloadBroken>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(prefix) = self.prefix.take() {
+            return Poll::Ready(Some(Ok(prefix)));
+        }
+        let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
+        let piece = ready!(pieces.as_mut().poll_next(cx));
+        match &piece {
+            Some(Ok(piece)) => {
+                if let Some(completion) = &mut self.completion {
+                    completion.add_sent(piece.len());
+                }
+            }
+            Some(Err(_)) => {
+                if let Some(completion) = self.completion.take() {
+                    completion.fail();
+                }
+            }
+            None => {
+                (self.pieces, self.permit, self.concurrency_permit) = (None, None, None);
+                if let Some(completion) = self.completion.take() {
+                    completion.finish();
+                }
+            }
+        }
+        Poll::Ready(Some(piece.unwrap_or(Ok(Bytes::from_static(SUFFIX)))))
+    }
+}
+
+/// Text after the result.
+const SUFFIX: &[u8] = b"}";
