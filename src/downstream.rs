@@ -152,26 +152,23 @@ impl ServerState {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let (meters, config) = (gateway.metrics(), gateway.config());
-        let sessions = Sessions::new(settings.session_ttl, settings.per_client.sessions)
+        let (meters, ClientQuota { sessions, streams, .. }) =
+            (gateway.metrics(), settings.per_client);
+        let sessions = Sessions::new(settings.session_ttl, sessions)
             .with_metrics(&meters.sessions, &meters.streams);
-        let streams = StreamLimiter::new(settings.per_client.streams).with_gauge(&meters.streams);
-        let (sessions, streams, sse_sessions) =
-            (Arc::new(sessions), Arc::new(streams), SseSessions::default());
-        let concurrency = Arc::new(ConcurrencyLimiter::new(settings.per_client));
-        let has_successor = Arc::default();
+        let streams = StreamLimiter::new(streams).with_gauge(&meters.streams);
         Self {
-            gateway,
-            config,
-            settings,
-            sessions,
-            sse_sessions,
+            config: gateway.config(),
+            sessions: sessions.into(),
+            sse_sessions: SseSessions::default(),
             connections: Arc::default(),
-            streams,
-            concurrency,
+            streams: streams.into(),
+            concurrency: Arc::new(ConcurrencyLimiter::new(settings.per_client)),
+            gateway,
+            settings,
             tracker: tasks,
             stop,
-            has_successor,
+            has_successor: Arc::default(),
         }
     }
 

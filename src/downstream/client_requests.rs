@@ -46,7 +46,6 @@ pub(super) struct ClientRequester {
 struct PendingClientRequest<'a> {
     pending: PendingResponse<ResponsePayload, ()>,
     sender: &'a CallSender,
-    stop: &'a CancellationToken,
 }
 
 impl ClientRequests {
@@ -61,18 +60,6 @@ impl ClientRequests {
         if let Some(id) = id.as_ref().and_then(Id::as_local) {
             self.open.complete(id, outcome);
         }
-    }
-
-    fn register<'a>(
-        &'a self,
-        sender: &'a CallSender,
-    ) -> Result<PendingClientRequest<'a>, ErrorResponse> {
-        let pending = match self.open.len() < MAX_OPEN {
-            true => self.open.open(()),
-            false => None,
-        };
-        let pending = pending.ok_or_else(|| results::too_busy(RETRY))?;
-        Ok(PendingClientRequest { pending, sender, stop: &self.stop })
     }
 }
 
@@ -104,7 +91,7 @@ impl ClientRequester {
         let mut new = suspended.input_requests().to_vec();
         loop {
             for request in new.drain(..) {
-                responses.push(self.send(request, self.client_requests.register(&self.sender)?));
+                responses.push(self.send(request, self.register()?));
             }
             tokio::select! {
                 biased;
@@ -117,8 +104,26 @@ impl ClientRequester {
         }
     }
 
-    async fn send(&self, request: InputRequest, open: PendingClientRequest<'_>) -> InputResponse {
-        let outcome = open.send(request.kind.method(), &self.params_for(&request)).await;
+    fn register(&self) -> Result<PendingClientRequest<'_>, ErrorResponse> {
+        let open = &self.client_requests.open;
+        let pending = (open.len() < MAX_OPEN).then(|| open.open(())).flatten();
+        let pending = pending.ok_or_else(|| results::too_busy(RETRY))?;
+        Ok(PendingClientRequest { pending, sender: &self.sender })
+    }
+
+    async fn send(
+        &self,
+        request: InputRequest,
+        mut open: PendingClientRequest<'_>,
+    ) -> InputResponse {
+        let (id, params) = (Id::from(open.pending.id()), self.params_for(&request));
+        let message = jsonrpc::write_request(&id, request.kind.method(), &params);
+        let outcome = match self.sender.send(message).await {
+            Ok(()) => open.response(&self.client_requests.stop).await,
+            // The call continues without its stream (spec, transports), which is the only way to
+            // send this request.
+            Err(_) => error_response("the client's stream is lost, so the request cannot be sent"),
+        };
         InputResponse { key: request.key, outcome }
     }
 
@@ -139,17 +144,11 @@ impl ClientRequester {
 }
 
 impl PendingClientRequest<'_> {
-    async fn send(mut self, method: &str, params: &[u8]) -> ResponsePayload {
-        let request = jsonrpc::write_request(&Id::from(self.pending.id()), method, params);
-        if self.sender.send(request).await.is_err() {
-            // The call continues without its stream (spec, transports), which is the only way to
-            // send this request.
-            return error_response("the client's stream is lost, so the request cannot be sent");
-        }
+    async fn response(&mut self, stop: &CancellationToken) -> ResponsePayload {
         let response = tokio::select! {
             biased;
             response = &mut self.pending => response,
-            () = self.stop.cancelled() => None,
+            () = stop.cancelled() => None,
         };
         match response {
             Some(ResponsePayload::Result(result)) if !result.starts_with(b"{") => {

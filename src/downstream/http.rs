@@ -42,6 +42,7 @@ use crate::downstream::http::connection::tls::Tls;
 pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};
 use crate::metrics::Gauge;
 use crate::policy::Certificate;
+use crate::request_scope::RequestScope;
 pub use oauth_metadata::ProtectedResource;
 pub use routes::HttpRoute;
 pub use routes::{MESSAGES_PATH, STREAM_PATH};
@@ -133,9 +134,8 @@ where
         let in_progress = timed_io.begin_request(request.body().size_hint().exact());
         // Boxed: hyper stores the future inline for the lifetime of the connection, and a request's
         // future is a hundred times larger than what an idle stream needs.
-        handler::handle(state_cell, remote, request, in_progress, gone)
-            .map(Ok::<_, Infallible>)
-            .boxed()
+        let handling = handler::handle(state_cell, remote, request, in_progress, gone);
+        RequestScope::begin().run(handling).map(Ok::<_, Infallible>).boxed()
     });
     let connection = builder.serve_connection(TokioIo::new(timed_io.clone()), service);
     let ended = {

@@ -22,7 +22,8 @@ use crate::catalog::RoleView;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results;
 use crate::gateway::{
-    Admission, ClientContext, Error, RequestStatus, SubscribeOutcome, Subscriptions,
+    Admission, ClientContext, ClientNotifications, Error, RequestStatus, SubscribeOutcome,
+    Subscriptions,
 };
 use crate::json::Object;
 use crate::jsonrpc::{Id, Request, code};
@@ -59,6 +60,14 @@ pub(super) struct LegacyClient {
     pub(super) client_requests: ClientRequests,
     /// Resource subscriptions of the session.
     pub(super) subscriptions: Arc<Subscriptions>,
+}
+
+impl LegacyClient {
+    /// Returns the notifications for the session, as the client may receive them.
+    pub(super) fn notifications(&self, client: &ClientContext) -> ClientNotifications {
+        let notifications = client.listen(&self.subscriptions, self.revision);
+        notifications.with_elicitation_completions(&self.client.elicitation_completions)
+    }
 }
 
 /// Parts of a session that exist before its client has initialized it.

@@ -140,10 +140,9 @@ impl Sessions {
         &self,
         client: &ClientContext,
         peer: LegacyClient,
-        notifications: ClientNotifications,
     ) -> Result<Arc<Session>, SessionLimit> {
         let (id, principal) = (new_id(), client.principal());
-        let end = peer.client.gone.clone();
+        let (end, notifications) = (peer.client.gone.clone(), peer.notifications(client));
         let session = Arc::new(Session {
             mark: SessionMark::of(&id),
             id: id.clone(),

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::ServerStateCell;
 use super::response::ClientResponse;
-use super::stream_session::{StreamMessage, StreamRules, StreamSession};
+use super::stream_session::{ImmediateResponse, StreamMessage, StreamRules, StreamSession};
 use crate::audit::TransportKind;
 use crate::downstream::response::results;
 use crate::fairness::Workload;
@@ -42,10 +42,9 @@ pub async fn serve<R, W>(
     let writer = state.tracker.spawn(write(output, lines, end.clone()));
     let client =
         client.with_audit_event(state.settings.audit.begin_session(TransportKind::Stdio, None));
-    let session = StreamSession::new(&state_cell, state, client, queue, end.clone(), RULES);
-    let mut connection = StdioConnection { session, end: end.clone() };
-    let lines = LineDecoder::new(connection.session.state.settings.max_body);
-    let mut lines = lines.with_budget(connection.session.state.budget());
+    let lines = LineDecoder::new(state.settings.max_body);
+    let mut lines = lines.with_budget(state.budget());
+    let mut session = StreamSession::new(&state_cell, state, client, queue, end.clone(), RULES);
     let mut workload = Workload::default();
     'reading: loop {
         workload.add(0);
@@ -53,30 +52,23 @@ pub async fn serve<R, W>(
         while let Some(line) = lines.next_line() {
             workload.add(0);
             workload.yield_if_due().await;
-            if !connection.session.apply_new_config() {
+            if !session.apply_new_config() {
                 break 'reading;
             }
-            connection.handle_line(line).await;
+            handle_line(&mut session, line).await;
             if end.is_cancelled() {
                 break 'reading;
             }
         }
         let read = tokio::select! {
             biased;
-            () = end.cancelled() => break,
-            () = stop.cancelled() => break,
-            () = connection.session.config_changed() => {
-                match connection.session.apply_new_config() {
-                    true => continue,
-                    false => break,
-                }
-            }
+            () = session.ended() => break,
             read = input.read_buf(lines.buffer()) => read,
         };
         match read {
             Ok(0) => {
                 if let Some(line) = lines.last_line() {
-                    connection.handle_line(line).await;
+                    handle_line(&mut session, line).await;
                 }
                 break;
             }
@@ -87,13 +79,13 @@ pub async fn serve<R, W>(
             }
         }
     }
-    let is_over = connection.session.is_over;
+    let is_over = session.is_over;
     if is_over {
         warn!("client no longer authenticated, session ended");
     }
     let abort_handle = writer.abort_handle();
     let closing = async {
-        connection.session.close().await;
+        session.close().await;
         // All senders are dropped, so the writer ends after the last line.
         if let Err(error) = writer.await {
             debug!(%error, "writer task failed");
@@ -108,49 +100,31 @@ pub async fn serve<R, W>(
     }
 }
 
-/// One stdio connection.
-struct StdioConnection {
-    /// The legacy session. Requests of both eras share its ids, its queue and its tasks.
-    session: StreamSession,
-    end: CancellationToken,
-}
-
-impl StdioConnection {
-    async fn handle_line(&mut self, line: DecodedLine) {
-        let session = &mut self.session;
-        let refuse = |refused| ClientResponse::refused(None, &refused);
-        let immediate = match line {
-            DecodedLine::Whole(text) => match StreamMessage::parse(text) {
-                Ok(message) => session.handle(message),
-                Err(invalid) => Some(session.handle_invalid(invalid)),
-            },
-            DecodedLine::TooLong(_) => {
-                let limit = session.state.settings.max_body;
-                let refused = refuse(results::too_large("the client", limit));
-                Some(session.refused_message(refused))
-            }
-            DecodedLine::BudgetExhausted(_) => {
-                Some(session.refused_message(refuse(results::memory_scarce())))
-            }
-        };
-        if let Some(immediate) = immediate {
-            let (response, _permit) = immediate.record();
-            self.send(response).await;
+async fn handle_line(session: &mut StreamSession, line: DecodedLine) {
+    let refuse = |refused| ClientResponse::refused(None, &refused);
+    let immediate = match line {
+        DecodedLine::Whole(text) => match StreamMessage::parse(text) {
+            Ok(message) => session.handle(message),
+            Err(invalid) => Some(session.handle_invalid(invalid)),
+        },
+        DecodedLine::TooLong(_) => {
+            let limit = session.state.settings.max_body;
+            let refused = refuse(results::too_large("the client", limit));
+            Some(session.refused_message(refused))
         }
-    }
-
-    /// Writes a response immediately. A full queue is waited for, because a client may read more
-    /// slowly than it sends; the wait is bounded, because a client that sends without reading never
-    /// frees it.
-    async fn send(&self, response: ClientResponse) {
-        let (queue, timeout) =
-            (&self.session.outgoing.queue, self.session.state.settings.timeouts.write);
-        if let Some(text) = response.text.into_whole()
-            && queue.send_timeout(text, timeout).await.is_err()
-        {
-            debug!("client does not read responses, disconnecting it");
-            self.end.cancel();
+        DecodedLine::BudgetExhausted(_) => {
+            Some(session.refused_message(refuse(results::memory_scarce())))
         }
+    };
+    let Some((response, _permit)) = immediate.map(ImmediateResponse::record) else { return };
+    // A full queue is waited for, because a client may read more slowly than it sends; the wait is
+    // bounded, because a client that sends without reading never frees it.
+    let timeout = session.state.settings.timeouts.write;
+    if let Some(text) = response.text.into_whole()
+        && session.outgoing.queue.send_timeout(text, timeout).await.is_err()
+    {
+        debug!("client does not read responses, disconnecting it");
+        session.end.cancel();
     }
 }
 

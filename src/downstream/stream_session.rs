@@ -76,7 +76,8 @@ pub(super) struct StreamSession {
     /// Open server-to-client requests. Their ids continue even if the client initializes again.
     client_requests: ClientRequests,
     initialized: Option<InitializedSession>,
-    end: CancellationToken,
+    /// Ends the session and its requests.
+    pub(super) end: CancellationToken,
 }
 
 /// State of an initialized session.
@@ -141,12 +142,20 @@ impl StreamSession {
         }
     }
 
-    /// Waits for a configuration reload. Cancel-safe.
-    pub(super) async fn config_changed(&mut self) {
-        if self.state_watch.changed().await.is_err() {
-            std::future::pending::<()>().await;
+    /// Waits until the session has to end: its stream has ended, the gateway shuts down, or the
+    /// client would not be authenticated under a new configuration. Cancel-safe.
+    pub(super) async fn ended(&mut self) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.end.cancelled() => return,
+                () = self.state.stop.cancelled() => return,
+                Ok(()) = self.state_watch.changed() => self.state_watch.mark_changed(),
+            }
+            if !self.apply_new_config() {
+                return;
+            }
         }
-        self.state_watch.mark_changed();
     }
 
     /// Switches to the current configuration; false if the client would not be authenticated under
@@ -323,10 +332,8 @@ impl StreamSession {
                 if let Some(old) = self.initialized.take() {
                     old.end.cancel();
                 }
-                let notifications = self.client.listen(&peer.subscriptions, peer.revision);
-                let notifications = notifications
-                    .with_elicitation_completions(&peer.client.elicitation_completions);
-                let (notifications, end) = (Some(notifications), peer.client.gone.clone());
+                let notifications = Some(peer.notifications(&self.client));
+                let end = peer.client.gone.clone();
                 self.initialized = Some(InitializedSession { peer, notifications, end });
                 ClientResponse::result(&request.id, &result)
             }

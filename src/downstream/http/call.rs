@@ -1,5 +1,5 @@
-//! Call over HTTP: it waits for its client's concurrency permit, runs, and its response is charged to
-//! the memory budget until the client has read it.
+//! Call over HTTP: it waits for its client's concurrency permit and runs, and its response is
+//! charged to the memory budget until the client has read it.
 //!
 //! Invariants: a call without a permit or memory gets an error response; nothing is dropped
 //! silently. The future of a modern call belongs to the HTTP response and is dropped with it. That

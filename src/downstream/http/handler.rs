@@ -9,34 +9,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt;
-use futures::future;
+use futures::{FutureExt, future};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HOST, HeaderName, HeaderValue, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::ClientConnection;
-use super::audit_event;
-use super::call;
-use super::head;
-use super::http_sse;
-use super::oauth_metadata;
-use super::request::{ConnectionClosed, HttpRequest, is_memory_scarce};
+use super::request::{HttpRequest, is_memory_scarce};
 use super::request_body::{read, skip_body};
-use super::response_body::{self, HttpRefusal, HttpResponse, with_connection_close};
-use super::resume;
+use super::response_body::{
+    self, ConnectionClosed, HttpRefusal, HttpResponse, with_connection_close,
+};
 use super::routes::HttpRoute;
-use super::sse_streams;
+use super::{
+    ClientConnection, audit_event, call, head, http_sse, oauth_metadata, resume, sse_streams,
+};
 use crate::downstream::client_requests::ClientRequests;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
 use crate::downstream::in_flight::InFlightRequests;
 use crate::downstream::legacy::LegacyConnection;
 use crate::downstream::modern::{self, ResponseKind};
 use crate::downstream::response::call_stream::CallMessages;
-use crate::downstream::response::results;
-use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
+use crate::downstream::response::{
+    ClientResponse, ErrorResponse, ResponseFuture, ResponseMode, results,
+};
 use crate::downstream::{ServerStateCell, batch, era, host_check, legacy, session};
 use crate::fairness::promptly;
 use crate::gateway::{ClientContext, RefusalReason};
@@ -44,20 +41,10 @@ use crate::jsonrpc::{self, Message};
 use crate::mcp::call::ClientHandle;
 use crate::mcp::revision::Era;
 use crate::policy::AuthAttempt;
-use crate::request_scope::RequestScope;
 
-/// Handles one request. `gone` is ready once the client has closed the connection.
-pub(super) fn handle(
-    state_cell: Arc<ServerStateCell>,
-    connection: ClientConnection,
-    request: Request<Incoming>,
-    in_progress: RequestInProgress,
-    gone: ConnectionClosed,
-) -> impl Future<Output = HttpResponse> {
-    RequestScope::begin().run(handle_in_scope(state_cell, connection, request, in_progress, gone))
-}
-
-async fn handle_in_scope(
+/// Handles one request, from its head to its response. `gone` is ready once the client has closed
+/// the connection.
+pub(super) async fn handle(
     state_cell: Arc<ServerStateCell>,
     connection: ClientConnection,
     request: Request<Incoming>,
@@ -134,7 +121,7 @@ fn check_origin(request: &HttpRequest) -> Result<(), HttpRefusal> {
         state.gateway.metrics().refused(RefusalReason::Host);
         response_body::refusal(StatusCode::FORBIDDEN, &rejection.to_string())
     })?;
-    Ok(oauth_metadata::check_query(parts)?)
+    oauth_metadata::check_query(parts)
 }
 
 /// Authenticates the client, and refuses one that exceeds its limits by far.
@@ -146,8 +133,8 @@ async fn authenticate(
     let (settings, meters) = (&state.settings, state.gateway.metrics());
     if state.is_closed() {
         meters.refused(RefusalReason::Stopping);
-        let response = response_body::overloaded("shutting down; connect again", CLOSING_RETRY);
-        return Err(with_connection_close(response).into());
+        let refused = results::unavailable("shutting down; connect again", CLOSING_RETRY);
+        return Err(HttpRefusal::from(refused).with_connection_close());
     }
     let credentials = head::credentials(request.headers())
         .ok_or_else(|| oauth_metadata::refuse_malformed(settings))?;
@@ -335,13 +322,8 @@ async fn initialize(
     let versions = &state.settings.versions;
     let (peer, result) =
         legacy::initialize(client, versions, &message.params, connection).map_err(refuse)?;
-    let notifications = client.listen(&peer.subscriptions, peer.revision);
-    let notifications =
-        notifications.with_elicitation_completions(&peer.client.elicitation_completions);
-    let session = state
-        .sessions
-        .open(client, peer, notifications)
-        .map_err(|_| refuse(results::too_busy(SESSION_RETRY)))?;
+    let session =
+        state.sessions.open(client, peer).map_err(|_| refuse(results::too_busy(SESSION_RETRY)))?;
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.revision);
     let response = response_body::json(ClientResponse::result(&message.id, &result));

@@ -10,9 +10,10 @@ use hyper::StatusCode;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::http::request::Parts;
 
-use super::response_body::{self, HttpResponse};
+use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::downstream::Settings;
-use crate::json::quote;
+use crate::downstream::response::results;
+use crate::json::{Object, quote};
 use crate::policy::AuthError;
 
 /// Protected resource metadata of the endpoint.
@@ -50,19 +51,18 @@ impl ProtectedResource {
         let path = if path == "/" { "" } else { path };
         let list = |texts: &[String]| {
             let texts: Vec<_> = texts.iter().map(|text| quote(text)).collect();
-            texts.join(&b","[..])
+            [b"[", &texts.join(&b","[..])[..], b"]"].concat()
         };
-        let mut document = [b"{\"resource\":", &quote(&format!("{origin}{path}"))[..]].concat();
-        document.extend_from_slice(b",\"authorization_servers\":[");
-        document.extend_from_slice(&list(servers));
+        let mut document = Object::new();
+        document.set("resource", quote(&format!("{origin}{path}")));
+        document.set("authorization_servers", list(servers));
         if !scopes_supported.is_empty() {
-            document.extend_from_slice(b"],\"scopes_supported\":[");
-            document.extend_from_slice(&list(scopes_supported));
+            document.set("scopes_supported", list(scopes_supported));
         }
-        document.extend_from_slice(b"],\"bearer_methods_supported\":[\"header\"]}");
+        document.set("bearer_methods_supported", "[\"header\"]");
         let paths = ["", path, local_path].map(|path| format!("{METADATA_PATH}{path}"));
         Self {
-            document: document.into(),
+            document: document.to_bytes(),
             url: format!("{origin}{METADATA_PATH}{path}"),
             paths: paths.into(),
             scope,
@@ -80,7 +80,7 @@ pub(super) fn metadata(settings: &Settings) -> HttpResponse {
 
 /// Refuses a request with a token in its URL, where logs and histories would store it (spec
 /// 2026-07-28, authorization, token requirements: MUST NOT).
-pub(super) fn check_query(parts: &Parts) -> Result<(), HttpResponse> {
+pub(super) fn check_query(parts: &Parts) -> Result<(), HttpRefusal> {
     let fields = parts.uri.query().unwrap_or_default().split('&');
     let named = |field: &str| {
         let name = field.split('=').next().unwrap_or_default();
@@ -91,13 +91,13 @@ pub(super) fn check_query(parts: &Parts) -> Result<(), HttpResponse> {
         true => {
             let text =
                 "a token does not belong in the URL: send it as `Authorization: Bearer <token>`";
-            Err(response_body::refusal(StatusCode::BAD_REQUEST, text))
+            Err((StatusCode::BAD_REQUEST, text).into())
         }
     }
 }
 
 /// Creates the response to a client that was not authenticated.
-pub(super) fn refuse(settings: &Settings, refusal: &AuthError) -> HttpResponse {
+pub(super) fn refuse(settings: &Settings, refusal: &AuthError) -> HttpRefusal {
     let protected_resource = settings.protected_resource.as_ref();
     let scope = || protected_resource.map(|it| it.scope.as_str()).filter(|scope| !scope.is_empty());
     let (status, error, scope, text) = match refusal {
@@ -110,15 +110,15 @@ pub(super) fn refuse(settings: &Settings, refusal: &AuthError) -> HttpResponse {
             let text = "the token was not granted what is needed here";
             (StatusCode::FORBIDDEN, Some("insufficient_scope"), Some(&**scope), text)
         }
-        AuthError::TooMany { retry_after } => return response_body::too_busy(*retry_after),
-        AuthError::Unverifiable => return response_body::overloaded(CANNOT_VERIFY, RETRY),
-        AuthError::TooManyRoles => return response_body::refusal(StatusCode::FORBIDDEN, "not now"),
+        AuthError::TooMany { retry_after } => return results::too_busy(*retry_after).into(),
+        AuthError::Unverifiable => return results::unavailable(CANNOT_VERIFY, RETRY).into(),
+        AuthError::TooManyRoles => return (StatusCode::FORBIDDEN, "not now").into(),
     };
     challenged(protected_resource, status, error, scope, text)
 }
 
 /// Creates the response to an Authorization header that is not one bearer token.
-pub(super) fn refuse_malformed(settings: &Settings) -> HttpResponse {
+pub(super) fn refuse_malformed(settings: &Settings) -> HttpRefusal {
     let (protected_resource, status) =
         (settings.protected_resource.as_ref(), StatusCode::UNAUTHORIZED);
     let text = "the Authorization header must hold one bearer token";
@@ -131,7 +131,7 @@ fn challenged(
     error: Option<&str>,
     scope: Option<&str>,
     text: &str,
-) -> HttpResponse {
+) -> HttpRefusal {
     let mut challenge = Vec::new();
     challenge.extend(error.map(|error| format!("error=\"{error}\"")));
     challenge.extend(scope.map(|scope| format!("scope=\"{scope}\"")));
@@ -140,7 +140,8 @@ fn challenged(
     let challenge = HeaderValue::from_str(challenge.trim_end());
     // A public URL is printable, and so are scopes.
     let challenge = challenge.unwrap_or(HeaderValue::from_static("Bearer"));
-    response_body::with_header(response_body::refusal(status, text), WWW_AUTHENTICATE, challenge)
+    let response = response_body::refusal(status, text);
+    response_body::with_header(response, WWW_AUTHENTICATE, challenge).into()
 }
 
 /// Decodes percent escapes; other bytes stay as they are.

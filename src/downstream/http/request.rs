@@ -1,6 +1,5 @@
 //! HTTP request on its way through the handler.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::StatusCode;
@@ -9,17 +8,15 @@ use hyper::http::request::Parts;
 
 use super::ClientConnection;
 use super::request_body::UnreadBody;
-use super::response_body::{self, HttpRefusal};
+use super::response_body::{ConnectionClosed, HttpRefusal};
 use crate::audit::AuditEvent;
 use crate::downstream::modern::headers;
+use crate::downstream::response::results;
 use crate::downstream::session::{self, SessionGuard};
 use crate::downstream::{ServerState, ServerStateCell, era, host_check};
 use crate::gateway::ClientContext;
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::MemoryPressure;
-
-/// Future that is ready once the client has closed the connection.
-pub(super) type ConnectionClosed = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 /// One HTTP request. The whole request is served under one `state`, even if the configuration is
 /// replaced meanwhile.
@@ -80,7 +77,7 @@ impl HttpRequest {
     /// Refuses to open a stream while the memory budget is nearly exhausted.
     pub(super) fn require_memory(&self) -> Result<(), HttpRefusal> {
         match is_memory_scarce(&self.state) {
-            true => Err(response_body::memory_scarce().into()),
+            true => Err(results::memory_scarce().into()),
             false => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::EXPECT;
 use hyper::{HeaderMap, StatusCode};
 
-use super::response_body::{self, HttpRefusal};
+use super::response_body::HttpRefusal;
 use crate::downstream::ServerState;
 use crate::downstream::response::ErrorResponse;
 use crate::downstream::response::results;
@@ -49,7 +49,7 @@ async fn read_all(state: &ServerState, mut incoming: Incoming) -> Result<Bytes, 
         }
         // Received bytes count against the budget, not announced ones: announcing costs the client
         // nothing.
-        reservation.grow(data.len()).map_err(|_| response_body::memory_scarce())?;
+        reservation.grow(data.len()).map_err(|_| results::memory_scarce())?;
         text.extend_from_slice(&data);
         workload.add(data.len());
         workload.yield_if_due().await;

@@ -20,11 +20,9 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::request::ConnectionClosed;
 use crate::audit::OpenStreamEvent;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
 use crate::downstream::response::arriving::ArrivingResult;
-use crate::downstream::response::results;
 use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseFuture};
 use crate::fairness::promptly;
 use crate::jsonrpc::code;
@@ -58,6 +56,9 @@ struct EventStream {
     /// Ticks after a silence; the comment that is sent then makes proxies keep the connection open.
     keep_alive: Interval,
 }
+
+/// Future that is ready once the client has closed the connection.
+pub(super) type ConnectionClosed = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 /// HTTP response.
 pub(super) type HttpResponse = Response<HttpBody>;
@@ -199,26 +200,6 @@ pub(super) fn document(text: Bytes) -> HttpResponse {
     with_header(response, CONTENT_TYPE, HeaderValue::from_static("application/json"))
 }
 
-/// Creates an error response for a client that exceeds a limit.
-pub(super) fn too_busy(retry_after: Duration) -> HttpResponse {
-    json(ClientResponse::refused(None, &results::too_busy(retry_after)))
-}
-
-/// Creates an error response with a retry delay.
-pub(super) fn overloaded(text: &str, retry_after: Duration) -> HttpResponse {
-    let status = StatusCode::SERVICE_UNAVAILABLE;
-    let refused = ErrorResponse::new(status, code::INVALID_REQUEST, text);
-    json(ClientResponse::refused(
-        None,
-        &ErrorResponse { retry_after: Some(retry_after), ..refused },
-    ))
-}
-
-/// Creates an error response for a client while the memory budget is nearly exhausted.
-pub(super) fn memory_scarce() -> HttpResponse {
-    overloaded("the memory budget for clients is exhausted; try again later", MEMORY_RETRY)
-}
-
 /// Creates a 405 response with the accepted methods.
 pub(super) fn wrong_method(allowed: &str) -> HttpResponse {
     let response = refusal(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here");
@@ -273,26 +254,17 @@ pub(super) fn events(
 ///
 /// Nothing is sent before either is there, so that an HTTP error status is still possible.
 pub(super) async fn respond(call: ResponseFuture, keep_alive: Duration) -> HttpResponse {
-    let ResponseFuture { mut response, mut messages } = call;
-    let mut call_events =
-        CallEvents { ready: VecDeque::new(), open: None, response: stream::empty().boxed() };
-    tokio::select! {
-        biased;
-        done = &mut response => {
-            // Cancelled by its client: a stream without a response (spec, cancellation: "not send a
-            // response for the cancelled request").
-            let Some(done) = done else { return events(keep_alive, stream::empty()) };
-            let rest = messages.rest(true).map(|message| write_message(&message));
-            call_events.ready.extend(rest);
-            if done.status != StatusCode::OK || call_events.ready.is_empty() {
-                return json(done);
-            }
-            call_events.response = event(done);
+    let (ready, response) = (VecDeque::new(), stream::empty().boxed());
+    let mut call_events = CallEvents { ready, open: Some(call), response };
+    match call_events.advance().await {
+        Some(done) if done.status != StatusCode::OK || call_events.ready.is_empty() => {
+            return json(done);
         }
-        message = messages.next() => {
-            call_events.ready.push_back(write_message(&message));
-            call_events.open = Some(ResponseFuture { response, messages });
-        }
+        Some(done) => call_events.response = event(done),
+        // Cancelled by its client: a stream without a response (spec, cancellation: "not send a
+        // response for the cancelled request").
+        None if call_events.open.is_none() => return events(keep_alive, stream::empty()),
+        None => {}
     }
     let chunks = stream::unfold(call_events, |mut call_events| async {
         let chunk = call_events.next().await?;
@@ -304,7 +276,7 @@ pub(super) async fn respond(call: ResponseFuture, keep_alive: Duration) -> HttpR
 /// Events of one call: its messages, then its response.
 struct CallEvents {
     ready: VecDeque<Bytes>,
-    /// `None` once the response is ready.
+    /// `None` once the response is ready, or the call cancelled.
     open: Option<ResponseFuture>,
     /// Chunks of the response, once it is ready.
     response: BoxStream<'static, Result<Bytes, PayloadBroken>>,
@@ -316,20 +288,29 @@ impl CallEvents {
             if let Some(bytes) = self.ready.pop_front() {
                 return Some(Ok(bytes));
             }
-            let Some(ResponseFuture { response, messages }) = &mut self.open else {
+            if self.open.is_none() {
                 return self.response.next().await;
-            };
-            tokio::select! {
-                biased;
-                done = response => {
-                    let messages = self.open.take().map(|call| call.messages).unwrap_or_default();
-                    let rest = messages.rest(done.is_some());
-                    self.ready.extend(rest.map(|message| write_message(&message)));
-                    if let Some(done) = done {
-                        self.response = event(done);
-                    }
-                }
-                message = messages.next() => self.ready.push_back(write_message(&message)),
+            }
+            if let Some(done) = self.advance().await {
+                self.response = event(done);
+            }
+        }
+    }
+
+    /// Waits for the next message of the open call, or for its response, which is returned.
+    async fn advance(&mut self) -> Option<ClientResponse> {
+        let ResponseFuture { response, messages } = self.open.as_mut()?;
+        tokio::select! {
+            biased;
+            done = response => {
+                let messages = self.open.take().map(|call| call.messages).unwrap_or_default();
+                let rest = messages.rest(done.is_some());
+                self.ready.extend(rest.map(|message| write_message(&message)));
+                done
+            }
+            message = messages.next() => {
+                self.ready.push_back(write_message(&message));
+                None
             }
         }
     }
@@ -364,9 +345,6 @@ pub(super) fn with_header(
     response.headers_mut().insert(name, value);
     response
 }
-
-/// Delay after which a client may retry when the memory budget is nearly exhausted.
-const MEMORY_RETRY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

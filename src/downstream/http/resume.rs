@@ -29,33 +29,31 @@ pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 pub(super) async fn respond(
     request: &HttpRequest,
     session: &SessionGuard,
-    call: ResponseFuture,
+    mut call: ResponseFuture,
 ) -> HttpResponse {
     let state = &request.state;
     let keep_alive = state.settings.sse_keepalive;
-    let ResponseFuture { mut response, mut messages } = call;
     // A response that is ready needs no stream that could be lost.
-    if let Some(done) = (&mut response).now_or_never() {
-        let response = future::ready(done).boxed();
-        return response_body::respond(ResponseFuture { response, messages }, keep_alive).await;
+    if let Some(done) = (&mut call.response).now_or_never() {
+        call.response = future::ready(done).boxed();
+        return response_body::respond(call, keep_alive).await;
     }
     let Some((writer, reader)) = session.event_store.create(StreamKind::Call) else {
         // The store is full: this stream cannot be resumed.
-        return response_body::respond(ResponseFuture { response, messages }, keep_alive).await;
+        return response_body::respond(call, keep_alive).await;
     };
     if !has_initial_event(session) {
         // These clients have no id to resume with before the first event.
         tokio::select! {
             biased;
-            done = &mut response => {
+            done = &mut call.response => {
                 reader.forget();
-                let call = ResponseFuture { response: future::ready(done).boxed(), messages };
+                call.response = future::ready(done).boxed();
                 return response_body::respond(call, keep_alive).await;
             }
-            message = messages.next() => writer.push(message),
+            message = call.messages.next() => writer.push(message),
         }
     }
-    let call = ResponseFuture { response, messages };
     let (stop, in_use) = (state.stop.clone(), session.clone_guard());
     state.tracker.spawn(write(call, writer, in_use, stop));
     let initial = stream::iter(initial_event(session, &reader).map(Ok));

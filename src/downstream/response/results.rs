@@ -301,10 +301,17 @@ pub(crate) fn collect_error(why: &CollectError) -> ErrorResponse {
     }
 }
 
-/// Error: the memory budget is nearly exhausted, no large message is accepted.
+/// Error: the memory budget is nearly exhausted; no large message is accepted and no stream opened.
 pub(crate) fn memory_scarce() -> ErrorResponse {
     let text = "the memory budget for clients is exhausted; try again later";
-    ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, code::INVALID_REQUEST, text)
+    unavailable(text, MEMORY_RETRY)
+}
+
+/// Error: the request cannot be served at the moment.
+pub(crate) fn unavailable(text: &str, retry_after: Duration) -> ErrorResponse {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let refused = ErrorResponse::new(status, code::INVALID_REQUEST, text);
+    ErrorResponse { retry_after: Some(retry_after), ..refused }
 }
 
 /// Error: a response was refused by the guard. The text describes the findings without quoting
@@ -329,6 +336,8 @@ pub(crate) fn internal_error(text: &str) -> ErrorResponse {
     ErrorResponse::new(StatusCode::OK, code::INTERNAL_ERROR, text)
 }
 
+/// Delay after which a client may retry when the memory budget is nearly exhausted.
+const MEMORY_RETRY: Duration = Duration::from_secs(1);
 /// Length of the client's text that an error message repeats, in characters.
 const MAX_SHOWN_CHARS: usize = 128;
 

@@ -1,4 +1,5 @@
-//! Outbound queue of a stream session, and the tasks that write to it: calls, batches, notifications.
+//! Outbound queue of a stream session, and the tasks that write to it: calls, batches and
+//! notifications.
 //!
 //! Invariants: the notifications and requests of a call are queued before its response; a client
 //! that requests much and reads nothing does not fill the memory.

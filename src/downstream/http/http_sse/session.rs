@@ -22,23 +22,9 @@ use crate::policy::Certificate;
 pub(super) struct SseSession {
     session: StreamSession,
     inbox: mpsc::Receiver<PostedMessage>,
-    end: CancellationToken,
-    stop: CancellationToken,
     registered: RegisteredSession,
     /// Client certificate of the stream's connection.
     certificate: Option<Arc<Certificate>>,
-}
-
-enum Event {
-    /// The stream has ended.
-    Gone,
-    /// Shutdown.
-    Stop,
-    /// Configuration reload.
-    Replaced,
-    /// The client certificate has expired.
-    Expired,
-    Posted(Option<PostedMessage>),
 }
 
 impl SseSession {
@@ -51,7 +37,7 @@ impl SseSession {
         registered: RegisteredSession,
     ) -> Self {
         let state = Arc::clone(&request.state);
-        let (stop, certificate) = (state.stop.clone(), client.certificate().cloned());
+        let certificate = client.certificate().cloned();
         let rules = StreamRules {
             hint: "send `initialize` first",
             // Enough for one response of the largest size in addition to whatever else is queued.
@@ -60,8 +46,8 @@ impl SseSession {
             can_reinitialize: false,
         };
         let state_cell = &request.state_cell;
-        let session = StreamSession::new(state_cell, state, client, queue, end.clone(), rules);
-        Self { session, inbox, end, stop, registered, certificate }
+        let session = StreamSession::new(state_cell, state, client, queue, end, rules);
+        Self { session, inbox, registered, certificate }
     }
 
     /// Handles posted messages until the stream ends, the gateway shuts down, or the client's
@@ -69,26 +55,15 @@ impl SseSession {
     /// are dropped.
     pub(super) async fn run(mut self) {
         loop {
-            let event = tokio::select! {
+            let posted = tokio::select! {
                 biased;
-                () = self.end.cancelled() => Event::Gone,
-                () = self.stop.cancelled() => Event::Stop,
-                () = Certificate::expired(self.certificate.as_ref()) => Event::Expired,
-                () = self.session.config_changed() => Event::Replaced,
-                posted = self.inbox.recv() => Event::Posted(posted),
+                () = self.session.ended() => break,
+                () = Certificate::expired(self.certificate.as_ref()) => break,
+                posted = self.inbox.recv() => posted,
             };
-            match event {
-                Event::Posted(Some(PostedMessage { message, outcome })) => {
-                    // The POST may have been dropped.
-                    let _ = outcome.send(self.handle(message));
-                }
-                Event::Replaced if self.session.apply_new_config() => {}
-                Event::Replaced
-                | Event::Expired
-                | Event::Gone
-                | Event::Stop
-                | Event::Posted(None) => break,
-            }
+            let Some(PostedMessage { message, outcome }) = posted else { break };
+            // The POST may have been dropped.
+            let _ = outcome.send(self.handle(message));
         }
         // The session is removed from the table, and a POST that has found it already gets an
         // error.
