@@ -14,7 +14,7 @@
 //! | 1 | [`jsonrpc`] messages, ids, pending requests |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
 //! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
-//! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas |
+//! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas, queues |
 //! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
 
 #![cfg_attr(
@@ -32,6 +32,7 @@ pub mod audit;
 pub mod backoff;
 pub mod catalog;
 pub mod cli;
+mod coalescing_queue;
 pub mod config;
 pub mod cpu_bound;
 pub mod downstream;

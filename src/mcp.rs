@@ -7,7 +7,6 @@
 pub mod call;
 pub mod call_notifications;
 pub mod capabilities;
-mod coalescing_queue;
 pub mod definition;
 pub mod elicitation_complete;
 pub mod input_request;

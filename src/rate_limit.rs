@@ -1,4 +1,4 @@
-//! Rate limits by the generic cell rate algorithm (GCRA): a rate with a burst, stored in one number.
+//! Rate limits by the generic cell rate algorithm (GCRA): a rate with a burst, in one number.
 //!
 //! The number is the theoretical arrival time, at which everything admitted so far will have been
 //! paid for, in whole nanoseconds, so that nothing is lost to rounding.

@@ -20,11 +20,11 @@ mod words;
 
 /// The top-level modules by layer, lowest first. A module may use modules of lower layers only.
 const LAYERS: [&[&str]; 8] = [
-    &["jitter", "sync"],
+    &["fairness", "jitter", "sync"],
     &[
         "backoff",
+        "coalescing_queue",
         "cpu_bound",
-        "fairness",
         "folder_watch",
         "hex",
         "invisible_chars",

@@ -18,8 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::coalescing_queue::CoalescingQueue;
 use crate::json::{self, Object};
-use crate::mcp::coalescing_queue::CoalescingQueue;
 use crate::mcp::elicitation_complete::{ElicitationCompletions, MAX_COMPLETION_BYTES};
 use crate::mcp::log_level::{LogLevel, LogLevelSetting};
 use crate::mcp::task::{SharedTaskIdMapper, rename_related};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::mcp::coalescing_queue::CoalescingQueue;
+use crate::coalescing_queue::CoalescingQueue;
 
 /// Maximum number of pending notifications.
 pub const MAX_COMPLETIONS: usize = 64;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::mcp::coalescing_queue::CoalescingQueue;
+use crate::coalescing_queue::CoalescingQueue;
 use crate::mcp::name::UpstreamName;
 
 /// Minimum time between two notifications of a resource to one client.

@@ -18,8 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::coalescing_queue::CoalescingQueue;
 use crate::json::{self, Object};
-use crate::mcp::coalescing_queue::CoalescingQueue;
 use crate::mcp::meta;
 use crate::mcp::revision::Era;
 use crate::sha256::sha256;
