@@ -43,6 +43,7 @@ pub use file::{CannotOpen, log_files};
 pub use writer::Writer;
 
 use crate::rate_limit::RateLimiter;
+use entry::Actor;
 use writer::{QueuePermit, QueuedEntry};
 
 /// Settings of the audit log.
@@ -184,7 +185,7 @@ impl Audit {
     /// Begins the event of a request that has just arrived.
     pub fn begin(&self, transport: TransportKind, from: Option<IpAddr>) -> AuditEvent {
         match &self.0 {
-            Some(shared) => AuditEvent::begin(shared, transport, from),
+            Some(shared) => AuditEvent::begin(shared, Actor::unknown(transport, from)),
             None => AuditEvent::off(),
         }
     }

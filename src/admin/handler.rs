@@ -10,8 +10,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Body;
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN,
-    WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Mutex;
@@ -142,7 +141,10 @@ pub(super) async fn respond<B: Body>(
 
 /// Returns whether a request has the token.
 pub(super) fn is_trusted<B>(admin: &Admin, request: &Request<B>) -> bool {
-    has_token(request.headers(), admin.settings.token.as_ref())
+    let presented = host_check::single_value(request.headers(), &AUTHORIZATION);
+    let presented = presented.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::from);
+    // `Secret` compares in constant time.
+    presented.is_some() && presented == admin.settings.token
 }
 
 /// Returns whether a request is addressed to this listener and does not come from a foreign web
@@ -166,13 +168,6 @@ fn is_address(host: &str) -> bool {
         _ => host,
     };
     in_brackets(without_port) || without_port.parse::<std::net::Ipv4Addr>().is_ok()
-}
-
-fn has_token(headers: &HeaderMap, token: Option<&Secret>) -> bool {
-    let presented = host_check::single_value(headers, &AUTHORIZATION);
-    let presented = presented.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::from);
-    // `Secret` compares in constant time.
-    presented.is_some() && presented.as_ref() == token
 }
 
 fn text(status: StatusCode, text: &str) -> AdminResponse {

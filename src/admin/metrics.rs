@@ -45,7 +45,8 @@ impl Collector for Admin {
         let status = Status::of(self);
         self.write_mcp(&mut out)?;
         self.write_gateway(&mut out, &status)?;
-        self.write_upstreams(&mut out, &status.upstreams)?;
+        Self::write_upstreams(&mut out, &status.upstreams)?;
+        self.write_calls(&mut out)?;
         self.write_process(&mut out)
     }
 }
@@ -64,7 +65,7 @@ impl Admin {
             "mcp_client_operation_duration",
             "Duration of calls to upstreams, all upstreams together",
             Some(&Unit::Seconds),
-            calls.map(|(method, end, cell)| (operation(method.as_str(), end.error_type()), cell)),
+            calls.map(|(method, error, cell)| (operation(method.as_str(), error), cell)),
         )?;
         let sessions: &Histogram = &metrics.sessions;
         out.family(
@@ -126,11 +127,7 @@ impl Admin {
         out.single("weir_audit_failing", help, None, gauge(audit.failing.into()))
     }
 
-    fn write_upstreams(
-        &self,
-        out: &mut MetricsWriter<'_>,
-        upstreams: &[UpstreamStatus],
-    ) -> fmt::Result {
+    fn write_upstreams(out: &mut MetricsWriter<'_>, upstreams: &[UpstreamStatus]) -> fmt::Result {
         type ReadValue = fn(&UpstreamStatus) -> u64;
         let each = |value: ReadValue| {
             upstreams.iter().map(move |it| (vec![("upstream", &*it.name)], value(it)))
@@ -173,6 +170,10 @@ impl Admin {
             let series = each(value).map(|(labels, value)| (labels, ConstCounter::new(value)));
             out.family(name, help, None, series)?;
         }
+        Ok(())
+    }
+
+    fn write_calls(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
         let live = self.gateway.upstreams();
         let calls = live.iter().flat_map(|it| {
             it.call_metrics().ends().map(|(method, end, count)| {

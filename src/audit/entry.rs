@@ -61,6 +61,13 @@ pub(super) struct Actor {
     pub(super) session: Option<SessionMark>,
 }
 
+impl Actor {
+    /// Creates the actor of a request whose client is not known yet.
+    pub(super) fn unknown(transport: TransportKind, from: Option<IpAddr>) -> Self {
+        Self { transport, from, client: None, role: None, application: None, session: None }
+    }
+}
+
 /// Short hash of a session id, which itself is a secret. Cheap to clone, and computed once per
 /// session, since each of its requests is recorded with it.
 #[derive(Debug, Clone)]
@@ -211,18 +218,16 @@ impl AuditEntry {
             Self::Started { torn } => {
                 out.word("event", "started");
                 out.word("version", env!("CARGO_PKG_VERSION"));
-                if *torn > 0 {
-                    out.number("torn", *torn);
-                }
+                out.number("torn", Some(*torn).filter(|torn| *torn > 0));
             }
             Self::Stopped => out.word("event", "stopped"),
             Self::Lost(count) => {
                 out.word("event", "lost");
-                out.number("count", *count);
+                out.number("count", Some(*count));
             }
             Self::LeftOut(count) => {
                 out.word("event", "left_out");
-                out.number("count", *count);
+                out.number("count", Some(*count));
             }
         }
         if chained {
@@ -239,9 +244,7 @@ impl RequestEntry {
     fn write(&self, out: &mut JsonLineWriter<'_>) {
         let Self { actor, phase, details } = self;
         out.word("event", phase.as_str());
-        if let Some(number) = details.request_number.or(details.number) {
-            out.number("request", number);
-        }
+        out.number("request", details.request_number.or(details.number));
         let Actor { transport, from, client, role, application, session } = actor;
         out.text("client", client.as_deref());
         out.text("role", role.as_deref());
@@ -270,29 +273,19 @@ impl RequestEntry {
             out.word("decision", decision.into());
         }
         out.text("rule", details.rule.as_deref());
-        if details.flags > 0 {
-            out.number("flags", details.flags);
-        }
+        out.number("flags", Some(details.flags).filter(|flags| *flags > 0));
         if let Some(arguments) = &details.arguments {
             out.begin("arguments");
             out.0.push_str(arguments);
         }
-        if let Some(bytes) = details.bytes_in {
-            out.number("bytes_in", bytes);
-        }
+        out.number("bytes_in", details.bytes_in);
         if let Some(EventCompletion { outcome, code, status, bytes_out }) = details.completion {
             out.word("outcome", outcome.into());
-            if let Some(code) = code {
-                out.number("code", code);
-            }
-            if let Some(status) = status {
-                out.number("status", status);
-            }
-            if let Some(bytes) = bytes_out {
-                out.number("bytes_out", bytes);
-            }
+            out.number("code", code);
+            out.number("status", status);
+            out.number("bytes_out", bytes_out);
             let micros = u64::try_from(details.duration.as_micros()).unwrap_or(u64::MAX);
-            out.number("duration_ms", micros / 1_000);
+            out.number("duration_ms", Some(micros / 1_000));
             let thousandths = 1_000 + micros % 1_000;
             out.0.push('.');
             out.0.push_str(&itoa::Buffer::new().format(thousandths)[1..]);
@@ -313,7 +306,8 @@ impl JsonLineWriter<'_> {
         self.0.push('"');
     }
 
-    fn number(&mut self, member: &str, number: impl itoa::Integer) {
+    fn number(&mut self, member: &str, number: Option<impl itoa::Integer>) {
+        let Some(number) = number else { return };
         self.begin(member);
         self.0.push_str(itoa::Buffer::new().format(number));
     }

@@ -9,7 +9,6 @@
 //! unless the event was deferred ([`AuditEvent::defer_end`]).
 
 use crate::sync::Mutex;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -93,18 +92,8 @@ impl AuditEvent {
         Self::default()
     }
 
-    pub(super) fn begin(
-        audit: &Arc<Shared>,
-        transport: TransportKind,
-        from: Option<IpAddr>,
-    ) -> Self {
-        Self::of(
-            audit,
-            Actor { transport, from, client: None, role: None, application: None, session: None },
-        )
-    }
-
-    fn of(audit: &Arc<Shared>, actor: Actor) -> Self {
+    /// Begins the event of a request of this client.
+    pub(super) fn begin(audit: &Arc<Shared>, actor: Actor) -> Self {
         let details = Box::new(RequestDetails {
             request_number: request_scope::number(),
             ..RequestDetails::default()
@@ -125,7 +114,7 @@ impl AuditEvent {
     /// Begins the event of another request of the same client.
     pub fn begin_next(&self) -> Self {
         self.0.as_ref().map_or_else(Self::off, |event| {
-            Self::of(&event.audit, event.state.lock().actor.clone())
+            Self::begin(&event.audit, event.state.lock().actor.clone())
         })
     }
 
@@ -289,15 +278,10 @@ impl AuditEvent {
 
     /// Returns the event if the log is mandatory, or an error if it cannot be written at present.
     fn mandatory(&self) -> Result<Option<&SharedEvent>, AuditUnavailable> {
-        match &self.0 {
-            Some(event) if event.audit.on_error == OnError::Refuse => {
-                if event.audit.is_failing() {
-                    Err(AuditUnavailable)
-                } else {
-                    Ok(Some(event))
-                }
-            }
-            _ => Ok(None),
+        let must = |event: &&SharedEvent| event.audit.on_error == OnError::Refuse;
+        match self.0.as_deref().filter(must) {
+            Some(event) if event.audit.is_failing() => Err(AuditUnavailable),
+            event => Ok(event),
         }
     }
 

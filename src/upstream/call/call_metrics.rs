@@ -58,15 +58,18 @@ impl CallMetrics {
 
     /// Number of calls per method and outcome; combinations with a count of zero are left out.
     pub fn ends(&self) -> impl Iterator<Item = (Method, CallEnd, u64)> {
-        let cells = labeled(Method::ALL, CallEnd::ALL, &self.ends);
-        cells.map(|(method, end, cell)| (method, end, cell.read())).filter(|(.., count)| *count > 0)
+        let cells = labeled(Method::ALL, CallEnd::LABELS, &self.ends);
+        let counts = cells.map(|(method, (end, _), cell)| (method, end, cell.read()));
+        counts.filter(|(.., count)| *count > 0)
     }
 }
 
 impl CallDurations {
-    /// Durations per method and outcome, without empty histograms.
-    pub fn series(&self) -> impl Iterator<Item = (Method, CallEnd, &Histogram)> {
-        labeled(Method::ALL, CallEnd::ALL, &*self.0).filter(|(.., cell)| cell.count() > 0)
+    /// Durations per method and error type, without empty histograms.
+    pub fn series(&self) -> impl Iterator<Item = (Method, Option<&'static str>, &Histogram)> {
+        let cells = labeled(Method::ALL, CallEnd::LABELS, &*self.0);
+        let series = cells.map(|(method, (_, error), cell)| (method, error, cell));
+        series.filter(|(.., cell)| cell.count() > 0)
     }
 }
 
@@ -137,7 +140,8 @@ mod tests {
     #[test]
     fn each_method_and_each_end_has_its_own_place() {
         assert!(Method::ALL.into_iter().enumerate().all(|(at, method)| method as usize == at));
-        assert!(CallEnd::ALL.into_iter().enumerate().all(|(at, end)| end as usize == at));
+        let mut ends = CallEnd::LABELS.into_iter().enumerate();
+        assert!(ends.all(|(at, (end, _))| end as usize == at));
     }
 
     #[tokio::test(start_paused = true)]
@@ -150,7 +154,7 @@ mod tests {
         }
         assert_eq!(meter.ends().collect::<Vec<_>>(), [(Method::CallTool, CallEnd::Busy, 2)]);
         assert_eq!((meter.durations().count(), meter.durations().sum_micros()), (2, 6_000));
-        let series = all.series().map(|(method, end, took)| (method, end, took.count()));
-        assert_eq!(series.collect::<Vec<_>>(), [(Method::CallTool, CallEnd::Busy, 2)]);
+        let series = all.series().map(|(method, error, took)| (method, error, took.count()));
+        assert_eq!(series.collect::<Vec<_>>(), [(Method::CallTool, Some("busy"), 2)]);
     }
 }
