@@ -30,7 +30,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -232,20 +232,16 @@ impl fmt::Debug for Audit {
 impl Shared {
     /// Sends an entry to the writer, with its reserved queue permit if it has one.
     fn put(&self, line: AuditEntry, permit: Option<QueuePermit>) {
-        if line.is_unauthenticated_refusal() && !self.may_record_refusal() {
+        if line.is_unauthenticated_refusal() && !self.refusal_rate.lock().admit(Instant::now()) {
             self.counts.left_out.increment();
             return;
         }
-        let entry = QueuedEntry { line, at: SystemTime::now(), written: None };
+        let entry = QueuedEntry::new(line);
         match permit {
             Some(permit) => drop(permit.send(entry)),
             None if self.queue.try_send(entry).is_ok() => {}
             None => self.counts.lost.increment(),
         }
-    }
-
-    fn may_record_refusal(&self) -> bool {
-        self.refusal_rate.lock().admit(Instant::now())
     }
 
     fn is_failing(&self) -> bool {

@@ -11,7 +11,6 @@
 use crate::sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -261,7 +260,7 @@ impl AuditEvent {
             && let Some(line) = event.line(Phase::Admitted)
         {
             let (written, is_written) = oneshot::channel();
-            let entry = QueuedEntry { line, at: SystemTime::now(), written: Some(written) };
+            let entry = QueuedEntry { written: Some(written), ..QueuedEntry::new(line) };
             let sent = async {
                 event.audit.queue.send(entry).await.map_err(|_| AuditUnavailable)?;
                 is_written.await.map_err(|_| AuditUnavailable)
@@ -289,15 +288,14 @@ impl AuditEvent {
     /// stream may be open for days and would block the permit for others. The end of the stream is
     /// another entry.
     pub fn begin_stream(&self) -> OpenStreamEvent {
-        let mut permit = None;
-        self.open(|open| {
+        let permit = self.open(|open| {
             open.claim();
-            permit = open.permit.take();
+            open.permit.take()
         });
         if let Some(event) = &self.0
             && let Some(line) = event.line(Phase::Begun)
         {
-            event.audit.put(line, permit);
+            event.audit.put(line, permit.flatten());
         }
         OpenStreamEvent(self.clone())
     }
@@ -311,9 +309,7 @@ impl AuditEvent {
 
     /// Returns whether no handler behind the transport has taken over, and the event has not ended.
     pub fn is_unclaimed(&self) -> bool {
-        let mut is_unclaimed = false;
-        self.open(|open| is_unclaimed = open.ended_by == EndedBy::Transport);
-        is_unclaimed
+        self.open(|open| open.ended_by) == Some(EndedBy::Transport)
     }
 
     /// Returns the transport of the request; `None` in a log that is off.
@@ -323,9 +319,7 @@ impl AuditEvent {
 
     /// Returns the step that the request has reached, until the event has ended.
     pub fn progress(&self) -> RequestProgress {
-        let mut progress = RequestProgress::default();
-        self.open(|open| progress = open.progress);
-        progress
+        self.open(|open| open.progress).unwrap_or_default()
     }
 
     /// Defers the end, because the response may still be replaced: the last end is written when the
@@ -337,9 +331,10 @@ impl AuditEvent {
 
     /// Ends an event that has an entry already, and discards any other.
     pub fn end_if_written(&self, ending: EventCompletion) {
-        let mut is_written = false;
-        self.open(|open| is_written = open.details.number.is_some());
-        if is_written { self.end(ending) } else { self.discard() }
+        match self.open(|open| open.details.number).flatten() {
+            Some(_) => self.end(ending),
+            None => self.discard(),
+        }
     }
 
     /// Ends the event.
@@ -367,12 +362,8 @@ impl AuditEvent {
     }
 
     /// Reads or changes the event, unless it has ended or the log is off.
-    fn open(&self, update: impl FnOnce(&mut OpenEvent)) {
-        if let Some(event) = &self.0
-            && let Some(open) = &mut event.state.lock().open
-        {
-            update(open);
-        }
+    fn open<T>(&self, update: impl FnOnce(&mut OpenEvent) -> T) -> Option<T> {
+        self.0.as_ref()?.state.lock().open.as_mut().map(update)
     }
 }
 

@@ -33,6 +33,12 @@ pub(super) struct QueuedEntry {
     pub(super) written: Option<oneshot::Sender<()>>,
 }
 
+impl QueuedEntry {
+    pub(super) fn new(line: AuditEntry) -> Self {
+        Self { line, at: SystemTime::now(), written: None }
+    }
+}
+
 /// Permit to put one entry into the queue.
 pub(super) type QueuePermit = mpsc::OwnedPermit<QueuedEntry>;
 
@@ -63,7 +69,7 @@ impl Writer {
         counts: Arc<AuditCounts>,
     ) -> Result<Self, CannotOpen> {
         let (file, torn) = ChainedFile::open(settings)?;
-        let pending = VecDeque::from([entry(AuditEntry::Started { torn })]);
+        let pending = VecDeque::from([QueuedEntry::new(AuditEntry::Started { torn })]);
         let next_tick = Instant::now() + COUNT_INTERVAL;
         let (file, may_delay) = (Some(file), settings.on_error == OnError::Continue);
         Ok(Self { entries, counts, pending, file, is_failing: false, may_delay, next_tick })
@@ -113,7 +119,7 @@ impl Writer {
             warn!("requests still open at shutdown are missing in the audit log");
         }
         self.count();
-        self.pending.push_back(entry(AuditEntry::Stopped));
+        self.pending.push_back(QueuedEntry::new(AuditEntry::Stopped));
         self.write().await;
     }
 
@@ -151,7 +157,7 @@ impl Writer {
         } else if self.pending.is_empty() {
             // An entry has to be written to find out whether writing works again.
             let lost = self.counts.lost.take();
-            self.pending.push_back(entry(AuditEntry::Lost(lost)));
+            self.pending.push_back(QueuedEntry::new(AuditEntry::Lost(lost)));
         }
         self.write().await;
     }
@@ -161,10 +167,10 @@ impl Writer {
         let lost = self.counts.lost.take();
         let left_out = self.counts.left_out.take();
         if lost > 0 {
-            self.pending.push_back(entry(AuditEntry::Lost(lost)));
+            self.pending.push_back(QueuedEntry::new(AuditEntry::Lost(lost)));
         }
         if left_out > 0 {
-            self.pending.push_back(entry(AuditEntry::LeftOut(left_out)));
+            self.pending.push_back(QueuedEntry::new(AuditEntry::LeftOut(left_out)));
         }
     }
 
@@ -201,10 +207,6 @@ impl Writer {
             }
         }
     }
-}
-
-fn entry(line: AuditEntry) -> QueuedEntry {
-    QueuedEntry { line, at: SystemTime::now(), written: None }
 }
 
 // === ChainedFile ===
