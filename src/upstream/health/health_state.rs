@@ -5,13 +5,13 @@
 
 use crate::sync::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::metrics::Counter;
 use crate::upstream::connect::ProcessId;
 use crate::upstream::health::breaker::{
     self, Breaker, BreakerFailure, BreakerPermit, BreakerState, CallResult,
@@ -26,9 +26,9 @@ use crate::upstream::{ConnectionStatus, Error, Listing};
 pub(crate) struct UpstreamHealth {
     name: UpstreamName,
     breaker: Breaker,
-    restarts: AtomicU64,
-    dropped: AtomicU64,
-    junk: AtomicU64,
+    restarts: Counter,
+    dropped: Counter,
+    junk: Counter,
     state: Mutex<HealthState>,
 }
 
@@ -55,9 +55,9 @@ impl UpstreamHealth {
         Arc::new(Self {
             name,
             breaker: Breaker::new(breaker),
-            restarts: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            junk: AtomicU64::new(0),
+            restarts: Counter::default(),
+            dropped: Counter::default(),
+            junk: Counter::default(),
             state: Mutex::new(state),
         })
     }
@@ -119,7 +119,7 @@ impl UpstreamHealth {
 
     /// Records the beginning of another attempt.
     pub(crate) fn retry_started(&self) {
-        self.restarts.fetch_add(1, Ordering::Relaxed);
+        self.restarts.increment();
         self.state.lock().next_try = None;
     }
 
@@ -137,12 +137,12 @@ impl UpstreamHealth {
 
     /// Counts a message without a receiver, or one that exceeded a bound.
     pub(crate) fn message_dropped(&self) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
+        self.dropped.increment();
     }
 
     /// Counts a line of the process that is not a JSON-RPC message.
     pub(crate) fn invalid_line(&self) {
-        self.junk.fetch_add(1, Ordering::Relaxed);
+        self.junk.increment();
     }
 
     // === Reading ===
@@ -206,10 +206,10 @@ impl UpstreamHealth {
             waiting,
             lists,
             counts: UpstreamCounts {
-                restarts: self.restarts.load(Ordering::Relaxed),
+                restarts: self.restarts.read(),
                 breaker_opens: self.breaker.open_count(),
-                dropped: self.dropped.load(Ordering::Relaxed),
-                junk: self.junk.load(Ordering::Relaxed),
+                dropped: self.dropped.read(),
+                junk: self.junk.read(),
             },
         }
     }
