@@ -1,4 +1,5 @@
-//! Kernel notifications that a file in a folder may have changed.
+//! Kernel notifications that a file in a folder may have changed, and the wake-ups of a task that
+//! follows files.
 //!
 //! A notice carries no data: its receiver reads the files to find the change. Writing to a file
 //! that is not watched gives no notice. Such a file may be a log of Weir's own, and a notice for
@@ -8,10 +9,52 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+
+/// Time for writes to settle: editors write a file in several steps, and a checkout writes many
+/// files.
+pub const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Time between two checks without a notice.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Wake-ups of a task that follows files: notices of the kernel, and a regular check, which finds
+/// changes without a notice.
+pub struct FileWakeups {
+    /// Changed by the kernel's notices: no payload, so a burst counts as one change.
+    pub notices: watch::Sender<()>,
+    noticed: watch::Receiver<()>,
+    checks: Interval,
+}
+
+impl Default for FileWakeups {
+    fn default() -> Self {
+        let (notices, noticed) = watch::channel(());
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { notices, noticed, checks }
+    }
+}
+
+impl FileWakeups {
+    /// Waits for the next wake-up; true after a notice, once the writes have settled. A notice
+    /// from then on, while the files are read, is another one.
+    pub async fn next(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            // The channel cannot be closed: its sender is here.
+            _ = self.noticed.changed() => {}
+            _ = self.checks.tick() => return false,
+        }
+        sleep(SETTLE_TIME).await;
+        self.noticed.mark_unchanged();
+        true
+    }
+}
 
 /// Watch on some folders, which ends when it is dropped.
 pub struct FolderWatch {

@@ -15,18 +15,17 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use zeroize::Zeroizing;
 
 use super::{Components, Reloader};
 use crate::config::{Config, MAX_FILE_BYTES, Options, Sources};
-use crate::folder_watch::FolderWatch;
+use crate::folder_watch::{FileWakeups, FolderWatch, SETTLE_TIME};
 use crate::regular_file;
 use crate::sha256::sha256;
 
@@ -65,23 +64,13 @@ impl ConfigFiles {
         stop: CancellationToken,
     ) {
         let work = async {
-            let (events, mut notified) = watch::channel(());
-            let mut poll = interval(POLL_INTERVAL);
-            poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut _kernel = watch_folders(&self.last.sources, &events);
+            let mut wakeups = FileWakeups::default();
+            let mut _kernel = watch_folders(&self.last.sources, &wakeups.notices);
             loop {
-                let was_notified = tokio::select! {
-                    _ = notified.changed() => true,
-                    _ = poll.tick() => false,
-                };
+                wakeups.next().await;
                 if !components.config().server.watch {
                     continue;
                 }
-                if was_notified {
-                    sleep(SETTLE_TIME).await;
-                }
-                // A notification from here on is another change.
-                notified.mark_unchanged();
                 let mut now = self.fingerprint().await;
                 if now == self.last {
                     continue;
@@ -95,7 +84,7 @@ impl ConfigFiles {
                 }
                 self.last = now;
                 // Folders may have been created or replaced.
-                _kernel = watch_folders(&self.last.sources, &events);
+                _kernel = watch_folders(&self.last.sources, &wakeups.notices);
                 reloader.reload().await;
             }
         };
@@ -161,9 +150,5 @@ fn watch_folders(sources: &Sources, events: &watch::Sender<()>) -> Option<Folder
     FolderWatch::start(folders, move |name: &OsStr| names.contains(name), events.clone())
 }
 
-/// Time for writes to settle: editors write a file in several steps, and a checkout writes many
-/// files.
-const SETTLE_TIME: Duration = Duration::from_millis(100);
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Bytes of a secret file that are hashed: slightly more than are accepted.
 const MAX_SECRET_BYTES: usize = 65 * 1024;

@@ -94,38 +94,18 @@ fn mime_type(path: &str) -> Option<&'static str> {
 }
 
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
 enum AttachmentBlock {
-    Image {
-        data: String,
-        #[serde(rename = "mimeType")]
-        mime_type: &'static str,
-    },
-    Audio {
-        data: String,
-        #[serde(rename = "mimeType")]
-        mime_type: &'static str,
-    },
-    Resource {
-        resource: Resource,
-    },
+    Image { data: String, mime_type: &'static str },
+    Audio { data: String, mime_type: &'static str },
+    Resource { resource: Resource },
 }
 
 #[derive(Serialize)]
-#[serde(untagged)]
+#[serde(untagged, rename_all_fields = "camelCase")]
 enum Resource {
-    Text {
-        uri: String,
-        #[serde(rename = "mimeType")]
-        mime_type: &'static str,
-        text: String,
-    },
-    Blob {
-        uri: String,
-        #[serde(rename = "mimeType")]
-        mime_type: &'static str,
-        blob: String,
-    },
+    Text { uri: String, mime_type: &'static str, text: String },
+    Blob { uri: String, mime_type: &'static str, blob: String },
 }
 
 /// Media types by file extension, which the author chose; other files are plain text or plain

@@ -22,10 +22,7 @@ type FileStamp = Option<(u64, SystemTime)>;
 
 /// State of each file that a reading requested, by path within the folder.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Stamps {
-    prompts: BTreeMap<PathBuf, FileStamp>,
-    attachments: BTreeMap<PathBuf, FileStamp>,
-}
+pub(super) struct Stamps(BTreeMap<PathBuf, FileStamp>);
 
 /// Folder during one reading.
 pub(super) struct Folder {
@@ -72,23 +69,13 @@ impl Folder {
         Ok(names)
     }
 
-    /// Reads a prompt file. The error is a text for the author.
-    pub(super) fn read_prompt(&mut self, name: &str) -> Result<Vec<u8>, String> {
-        let within = relative_path(name)?;
-        // The stamp is taken before the bytes: the next check finds a change in between.
-        self.stamps.prompts.insert(within.clone(), stamp(&self.root.join(&within)));
-        self.read(name, &within)
-    }
-
-    /// Reads a file that a prompt names, by its path within the folder.
-    pub(super) fn read_attachment(&mut self, path: &str) -> Result<Vec<u8>, String> {
+    /// Reads a prompt, or a file that a prompt names, by its path within the folder. The error is a
+    /// text for the author.
+    pub(super) fn read(&mut self, path: &str) -> Result<Vec<u8>, String> {
         let within = relative_path(path)?;
-        self.stamps.attachments.insert(within.clone(), stamp(&self.root.join(&within)));
-        self.read(path, &within)
-    }
-
-    fn read(&mut self, path: &str, within: &Path) -> Result<Vec<u8>, String> {
-        let opened = beneath::open(&self.descriptor, &self.root, within);
+        // The stamp is taken before the bytes: the next check finds a change in between.
+        self.stamps.0.insert(within.clone(), stamp(&self.root.join(&within)));
+        let opened = beneath::open(&self.descriptor, &self.root, &within);
         let file = opened.map_err(|why| match why {
             NotOpened::Outside => format!("`{path}` leads out of the folder"),
             NotOpened::NotAFile => format!("`{path}` is not a file"),
@@ -120,7 +107,7 @@ impl Stamps {
     /// Whether a reading depends on the content of a file with this name.
     pub(super) fn concern(&self, name: &OsStr) -> bool {
         name.to_str().is_some_and(is_prompt_file)
-            || self.attachments.keys().any(|path| path.file_name() == Some(name))
+            || self.0.keys().any(|path| path.file_name() == Some(name))
     }
 }
 
@@ -137,10 +124,7 @@ pub(super) fn current_stamps(dir: &Path, last: &Stamps) -> io::Result<Stamps> {
         let stamp = stamp(&folder.root.join(&path));
         (path, stamp)
     };
-    Ok(Stamps {
-        prompts: listed.map(with_stamp).collect(),
-        attachments: last.attachments.keys().cloned().map(with_stamp).collect(),
-    })
+    Ok(Stamps(last.0.keys().cloned().chain(listed).map(with_stamp).collect()))
 }
 
 fn stamp(path: &Path) -> FileStamp {
@@ -185,7 +169,7 @@ mod tests {
             std::os::unix::fs::symlink("../secret.txt", inner.join("link.txt")).unwrap();
             std::os::unix::fs::symlink("..", inner.join("up")).unwrap();
         }
-        Folder::open(&inner).unwrap().read_attachment(path).unwrap_err()
+        Folder::open(&inner).unwrap().read(path).unwrap_err()
     }
 
     #[test]
@@ -215,7 +199,7 @@ mod tests {
         std::os::unix::fs::symlink("..data/a.md", dir.path().join("a.md")).unwrap();
         let mut folder = Folder::open(dir.path()).unwrap();
         assert_eq!(folder.prompt_files().unwrap(), BTreeSet::from(["a.md".to_owned()]));
-        assert_eq!(folder.read_prompt("a.md").unwrap(), b"text");
+        assert_eq!(folder.read("a.md").unwrap(), b"text");
     }
 
     #[test]
@@ -224,12 +208,12 @@ mod tests {
         fs::write(dir.path().join("large"), vec![0; (MAX_FILE_BYTES + 1) as usize]).unwrap();
         fs::write(dir.path().join("fits"), vec![0; MAX_FILE_BYTES as usize]).unwrap();
         let mut folder = Folder::open(dir.path()).unwrap();
-        assert_eq!(folder.read_attachment("large").unwrap_err(), "`large` is larger than 1024 KiB");
+        assert_eq!(folder.read("large").unwrap_err(), "`large` is larger than 1024 KiB");
         for _ in 0..32 {
-            folder.read_attachment("fits").unwrap();
+            folder.read("fits").unwrap();
         }
         assert_eq!(
-            folder.read_attachment("fits").unwrap_err(),
+            folder.read("fits").unwrap_err(),
             "with `fits` the folder's files are larger than 32 MiB"
         );
     }
@@ -261,9 +245,9 @@ mod tests {
         fs::write(dir.path().join("a.md"), "a").unwrap();
         fs::write(dir.path().join("b.md"), "b").unwrap();
         let mut folder = Folder::open(dir.path()).unwrap();
-        folder.read_prompt("a.md").unwrap();
-        folder.read_prompt("b.md").unwrap();
-        folder.read_attachment("image.png").unwrap_err();
+        folder.read("a.md").unwrap();
+        folder.read("b.md").unwrap();
+        folder.read("image.png").unwrap_err();
         let last = folder.into_stamps();
         let current_stamps = || current_stamps(dir.path(), &last).unwrap();
         assert_eq!(current_stamps(), last);
@@ -274,7 +258,7 @@ mod tests {
         assert_ne!(current_stamps(), last);
         fs::write(dir.path().join("a.md"), "a").unwrap();
         fs::remove_file(dir.path().join("b.md")).unwrap();
-        assert!(!current_stamps().prompts.contains_key(Path::new("b.md")));
+        assert_eq!(current_stamps().0.get(Path::new("b.md")), Some(&None));
     }
 
     /// Exchanges two names within a folder repeatedly while `read` runs; gives up after a while.
@@ -311,7 +295,7 @@ mod tests {
             while_exchanged(&exchanged, ["sub", "link"], move || {
                 let mut texts = 0;
                 for _ in 0..20_000 {
-                    if let Ok(text) = Folder::open(&inner).unwrap().read_attachment("sub/a.txt") {
+                    if let Ok(text) = Folder::open(&inner).unwrap().read("sub/a.txt") {
                         assert_eq!(String::from_utf8(text).unwrap(), "inside");
                         texts += 1;
                     }
@@ -337,7 +321,7 @@ mod tests {
         let folder = dir.path().to_owned();
         while_exchanged(dir.path(), ["a.md", "pipe"], move || {
             for _ in 0..20_000 {
-                match Folder::open(&folder).unwrap().read_prompt("a.md") {
+                match Folder::open(&folder).unwrap().read("a.md") {
                     Ok(text) => assert_eq!(text, b"text"),
                     Err(what) => assert_eq!(what, "`a.md` is not a file"),
                 }
@@ -359,7 +343,7 @@ mod tests {
         link(Path::new("../inner/sub"), "around");
         let mut folder = Folder::open(&inner).unwrap();
         for path in ["absolute/a.txt", "around/a.txt"] {
-            assert_eq!(folder.read_attachment(path).unwrap(), b"text", "{path}");
+            assert_eq!(folder.read(path).unwrap(), b"text", "{path}");
         }
     }
 
@@ -372,10 +356,7 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         let mut folder = Folder::open(dir.path()).unwrap();
         for name in ["pipe", "socket"] {
-            assert_eq!(
-                folder.read_attachment(name).unwrap_err(),
-                format!("`{name}` is not a file")
-            );
+            assert_eq!(folder.read(name).unwrap_err(), format!("`{name}` is not a file"));
         }
     }
 }

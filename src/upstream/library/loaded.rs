@@ -122,10 +122,10 @@ impl LoadedPrompts {
 }
 
 fn read_file(folder: &mut Folder, library: &str, file: &str) -> Result<Prompt, Vec<Mistake>> {
-    let bytes = folder.read_prompt(file).map_err(|what| vec![Mistake { line: 1, what }])?;
+    let bytes = folder.read(file).map_err(|what| vec![Mistake { line: 1, what }])?;
     let stem = file.strip_suffix(".md").unwrap_or(file);
     file::parse(stem, &bytes, &mut |kind, path| {
-        let bytes = folder.read_attachment(path)?;
+        let bytes = folder.read(path)?;
         attachment::render(kind, library, path, bytes)
     })
 }

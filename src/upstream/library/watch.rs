@@ -6,33 +6,22 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::Library;
 use super::folder;
 use super::loaded::LoadedPrompts;
-use crate::folder_watch::FolderWatch;
+use crate::folder_watch::{FileWakeups, FolderWatch};
 
 /// Task that keeps a library in step with its folder.
 pub(super) struct FolderWatcher {
     library: Library,
-    /// Changed by kernel events: no payload, so a burst counts as one change.
-    events: watch::Sender<()>,
+    wakeups: FileWakeups,
     kernel: Option<FolderWatch>,
     has_vanished: bool,
-}
-
-enum Event {
-    Stop,
-    /// Kernel event.
-    Kernel,
-    /// Time for a periodic check.
-    PeriodicCheck,
 }
 
 /// Result of one check of the disk.
@@ -45,54 +34,34 @@ struct CheckResult {
 
 impl FolderWatcher {
     pub(super) fn new(library: Library) -> FolderWatcher {
-        let (events, _) = watch::channel(());
-        FolderWatcher { library, events, kernel: None, has_vanished: false }
+        FolderWatcher {
+            library,
+            wakeups: FileWakeups::default(),
+            kernel: None,
+            has_vanished: false,
+        }
     }
 
     /// Runs until `stop` fires, and then ends at once, even while the disk hangs.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut kernel_events = self.events.subscribe();
-        let mut ticks = interval(CHECK_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let event = tokio::select! {
-                biased;
-                () = stop.cancelled() => Event::Stop,
-                // The channel cannot be closed: `self.events` is its sender.
-                _ = kernel_events.changed() => Event::Kernel,
-                _ = ticks.tick() => Event::PeriodicCheck,
-            };
-            let check = async {
-                match event {
-                    Event::Stop => None,
-                    Event::Kernel => {
-                        sleep(DEBOUNCE).await;
-                        // A change from here on, while the folder is read, is a new one.
-                        kernel_events.mark_unchanged();
-                        Some(self.check(true).await)
+        let follow = async {
+            loop {
+                let has_event = self.wakeups.next().await;
+                match self.check(has_event).await {
+                    Ok(check) => self.take(check),
+                    Err(bug) => {
+                        tracing::error!(%bug, "reading the prompt folder failed unexpectedly")
                     }
-                    Event::PeriodicCheck => Some(self.check(false).await),
-                }
-            };
-            let check = tokio::select! {
-                biased;
-                () = stop.cancelled() => None,
-                check = check => check,
-            };
-            match check {
-                None => return,
-                Some(Ok(check)) => self.take(check),
-                Some(Err(bug)) => {
-                    tracing::error!(%bug, "reading the prompt folder failed unexpectedly")
                 }
             }
-        }
+        };
+        let _: Option<()> = stop.run_until_cancelled(follow).await;
     }
 
     /// Checks the disk once. Without a kernel event the folder is read only if lengths or times of
     /// files show a change; then the kernel watcher has missed it and is replaced.
     async fn check(&self, has_event: bool) -> Result<io::Result<CheckResult>, JoinError> {
-        let (library, events) = (self.library.clone(), self.events.clone());
+        let (library, events) = (self.library.clone(), self.wakeups.notices.clone());
         let is_unwatched = self.kernel.is_none();
         spawn_blocking(move || {
             let (dir, last) = (&library.inner.dir, library.loaded());
@@ -150,14 +119,11 @@ fn start_kernel_watch(library: &Library, events: watch::Sender<()>) -> Option<Fo
     FolderWatch::start([&*dir], is_relevant, events)
 }
 
-/// Editors write a file in several steps, and a checkout writes many files.
-const DEBOUNCE: Duration = Duration::from_millis(100);
-const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
 
