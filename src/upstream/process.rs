@@ -1,13 +1,11 @@
-//! Child processes: the thread that spawns them, the exec shim, the reaper.
+//! Child processes: their groups, the thread that spawns them, the exec shim, the reaper.
 
+pub(crate) mod process_group;
 #[cfg(target_os = "linux")]
 pub(crate) mod reaper;
 pub mod shim;
 pub(crate) mod spawner;
 pub(crate) mod stderr_tail;
-
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 /// First argument of the shim; the parent's process id, the program and its arguments follow.
 pub(crate) const SHIM_MARK: &str = "__become";
@@ -20,11 +18,6 @@ pub(crate) const SELF_EXE: &str = "/proc/self/exe";
 
 /// Exit code if the program cannot be started, as in shells.
 pub(crate) const EXIT_NOT_STARTED: u8 = 127;
-
-/// Makes the started process the leader of its own process group.
-pub(crate) fn with_process_group(command: &mut Command) -> &mut Command {
-    command.process_group(0)
-}
 
 /// Closes every descriptor from this one on; the first three are the pipes.
 pub(crate) fn close_descriptors_from(first: i32) {

@@ -11,10 +11,9 @@
 use std::borrow::Cow;
 use std::io;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -23,6 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::config::reader::report::ValueError;
 use crate::config::reader::variables::Environment;
+use crate::upstream::process::process_group::{ProcessGroup, describe_end};
 
 /// Reason why a program or a file yields no secret, as a text that follows its name.
 pub(super) struct SecretError {
@@ -87,9 +87,9 @@ async fn output(
     if !folder.as_os_str().is_empty() {
         process.current_dir(folder);
     }
-    let mut child = process.spawn().map_err(|error| spawn_error(&error))?;
-    let mut group = CommandGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
-    let stdout = child.stdout.take();
+    let child = process.spawn().map_err(|error| spawn_error(&error))?;
+    let mut group = ProcessGroup::new(child);
+    let stdout = group.child.stdout.take();
     let read = async {
         // The buffer must not grow: a reallocation would leave an unwiped copy of the secret
         // behind.
@@ -104,44 +104,29 @@ async fn output(
         }
     };
     let status = async {
-        let status = child.wait().await.map_err(|error| failed("cannot be waited for", &error))?;
+        let status = group.child.wait().await;
+        let status = status.map_err(|error| failed("cannot be waited for", &error))?;
         // A process that the command has started may keep the output open.
         group.kill();
         match status.success() {
             true => Ok(()),
-            false => Err(SecretError::new(describe(status), RUN_BY_HAND)),
+            false => {
+                let what = describe_end(status, "failed with exit code", "failed");
+                Err(SecretError::new(what, RUN_BY_HAND))
+            }
         }
     };
     let ended = timeout(max_time, async { tokio::try_join!(status, read) }).await;
     group.kill();
     // The child is reaped here, so that it does not remain as a zombie; it was killed, so it ends
     // soon.
-    let _ = timeout(REAP_TIMEOUT, child.wait()).await;
+    let _ = timeout(REAP_TIMEOUT, group.child.wait()).await;
     match ended {
         Ok(ended) => ended.map(|((), bytes)| bytes),
         Err(_) => {
             let what = format!("gave no secret within {} s", max_time.as_secs());
             Err(SecretError::new(what, "run it by hand to see what it waits for"))
         }
-    }
-}
-
-/// Process group of a command, killed on drop.
-struct CommandGroup(Option<Pid>);
-
-impl CommandGroup {
-    /// Kills the group once. After its leader was reaped the system may reuse the group's number.
-    fn kill(&mut self) {
-        if let Some(group) = self.0.take() {
-            // An error means that the group has ended.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-}
-
-impl Drop for CommandGroup {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -160,15 +145,6 @@ fn spawn_error(error: &io::Error) -> SecretError {
 
 fn failed(what: &str, error: &io::Error) -> SecretError {
     SecretError::new(format!("{what}: {error}"), RUN_BY_HAND)
-}
-
-fn describe(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("failed with exit code {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "failed".to_owned(),
-    }
 }
 
 /// Time limit of a command: long enough to touch a security key or type a password.

@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
 use rustix::net::sockopt;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Signal, kill_process};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -28,6 +28,7 @@ use crate::regular_file;
 use crate::upstream::connect::{
     ByteStream, Child, ChildCommand, Connect, ProcessHandle, ProcessId,
 };
+use crate::upstream::process::process_group::{ProcessGroup, describe_end, to_pid};
 #[cfg(target_os = "linux")]
 use crate::upstream::process::reaper;
 use crate::upstream::process::{self, spawner};
@@ -297,28 +298,6 @@ fn is_in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-// === ProcessGroup ===
-
-/// Process that leads its own group.
-struct ProcessGroup {
-    child: tokio::process::Child,
-    /// `None` once no process of the group is left.
-    group: Option<Pid>,
-}
-
-impl ProcessGroup {
-    fn new(child: tokio::process::Child) -> Self {
-        Self { group: child.id().and_then(to_pid), child }
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            // An error means that the group has ended.
-            let _ = kill_process_group(group, signal);
-        }
-    }
-}
-
 impl ProcessHandle for ProcessGroup {
     fn id(&self) -> Option<ProcessId> {
         self.child.id().map(ProcessId::Own)
@@ -333,20 +312,7 @@ impl ProcessHandle for ProcessGroup {
     }
 
     fn kill(&mut self) {
-        self.signal(Signal::KILL);
-        // Once the leader has been waited for, the group's id may be reused: it is signalled right
-        // after that, and never again.
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            self.group = None;
-        }
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        if self.group.is_some() {
-            self.kill();
-        }
+        ProcessGroup::kill(self);
     }
 }
 
@@ -397,27 +363,14 @@ impl Drop for SupervisedProcess {
     }
 }
 
-fn to_pid(id: u32) -> Option<Pid> {
-    i32::try_from(id).ok().and_then(Pid::from_raw)
-}
-
 fn end_of(child: &mut tokio::process::Child) -> BoxFuture<'_, String> {
     async {
         match child.wait().await {
-            Ok(status) => describe(status),
+            Ok(status) => describe_end(status, "exited with code", "ended"),
             Err(error) => format!("exit status unknown: {error}"),
         }
     }
     .boxed()
-}
-
-fn describe(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exited with code {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "ended".into(),
-    }
 }
 
 #[cfg(test)]

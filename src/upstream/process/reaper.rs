@@ -14,6 +14,7 @@
 //! child's pipes open.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
@@ -25,9 +26,7 @@ use rustix::process::{
     setrlimit, wait, waitid, waitpid,
 };
 
-use crate::upstream::process::{
-    EXIT_NOT_STARTED, SELF_EXE, SHIM_MARK, close_descriptors_from, with_process_group,
-};
+use crate::upstream::process::{EXIT_NOT_STARTED, SELF_EXE, SHIM_MARK, close_descriptors_from};
 
 /// Signal that makes the reaper kill the child and its descendants. Not a signal that operators
 /// send to all processes of a name: a reaper has the name of Weir's binary.
@@ -55,7 +54,7 @@ pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsStrin
     close_descriptors_from(3);
     let mut command = Command::new(SELF_EXE);
     command.arg(SHIM_MARK).arg(std::process::id().to_string()).arg(program).args(arguments);
-    let child = match with_process_group(&mut command).spawn() {
+    let child = match command.process_group(0).spawn() {
         Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
         Err(error) => {
             eprintln!("weir: the program cannot be started: {error}");
