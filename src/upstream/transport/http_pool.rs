@@ -16,7 +16,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::HeaderMap;
 use hyper::{Method, Request, Response, Uri};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -115,45 +115,29 @@ impl HttpPool {
         mut request: Request<Full<Bytes>>,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
-        while let Some(mut connection) = self.shared.take_idle() {
-            // The connection may have been returned before the end of its last exchange was seen.
-            // If it is not ready soon, its server never read the whole request.
-            if !matches!(tokio::time::timeout(READY_TIMEOUT, connection.is_ready()).await, Ok(true))
-            {
-                continue;
-            }
+        let mut pooled = self.shared.take_ready().await;
+        loop {
+            let is_pooled = pooled.is_some();
+            let mut connection = match pooled.take() {
+                Some(connection) => connection,
+                None => self.connect().await?,
+            };
             sent.mark_sent();
-            let again = retryable_copy(&request);
-            match connection.send(request).await {
+            let copy = if is_pooled { retryable_copy(&request) } else { None };
+            let mut error = match connection.send(request).await {
                 Ok(response) => return Ok(self.response(response, connection)),
-                // The server closed the idle connection, either before it saw a byte of the request
-                // or possibly after that.
-                Err(mut error) => match error.take_message().or(again) {
-                    Some(not_sent) => {
-                        sent.mark_unsent();
-                        request = not_sent;
-                        break;
-                    }
-                    None => return Err(broken(&connection, error.into_error())),
-                },
+                Err(error) => error,
+            };
+            let Some(again) = error.take_message().or(copy) else {
+                return Err(broken(&connection, error.into_error()));
+            };
+            sent.mark_unsent();
+            if !is_pooled {
+                return Err(TransportError::NotSent(error.into_error().to_string()));
             }
-        }
-        let mut connection = self.connect().await?;
-        sent.mark_sent();
-        match connection.send(request).await {
-            Ok(response) => Ok(self.response(response, connection)),
-            Err(mut error) => {
-                let not_sent = error.take_message().is_some();
-                if not_sent {
-                    sent.mark_unsent();
-                }
-                let error = error.into_error();
-                Err(if not_sent {
-                    TransportError::NotSent(error.to_string())
-                } else {
-                    broken(&connection, error)
-                })
-            }
+            // The server closed the idle connection, either before it saw a byte of the request or
+            // possibly after that.
+            request = again;
         }
     }
 
@@ -232,6 +216,19 @@ impl Shared {
         {
             let (connection, until) = idle.connections.remove(at);
             if until > now && !connection.is_closed() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    /// Takes an idle connection that can take a request now.
+    async fn take_ready(&self) -> Option<HttpConnection> {
+        while let Some(mut connection) = self.take_idle() {
+            // The connection may have been returned before the end of its last exchange was seen.
+            // If it is not ready soon, its server never read the whole request.
+            let is_ready = timeout(READY_TIMEOUT, connection.is_ready()).await;
+            if is_ready == Ok(true) {
                 return Some(connection);
             }
         }
@@ -359,7 +356,7 @@ impl PooledBody {
                     }
                 }
             };
-            let _ = stop.run_until_cancelled(tokio::time::timeout(DRAIN_TIMEOUT, rest)).await;
+            let _ = stop.run_until_cancelled(timeout(DRAIN_TIMEOUT, rest)).await;
         });
     }
 
