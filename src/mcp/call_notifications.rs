@@ -254,11 +254,8 @@ impl NotificationSink {
         let mut state = self.queue.lock();
         let Some(elicitations) = state.elicitations.clone() else { return };
         let params = json::on_one_line(params.to_bytes());
-        let waiting = state
-            .queue
-            .iter()
-            .filter(|notification| matches!(notification, CallNotification::ElicitationComplete(_)))
-            .count();
+        let waiting =
+            state.count(|queued| matches!(queued, CallNotification::ElicitationComplete(_)));
         let is_small = params.len() <= MAX_COMPLETION_BYTES;
         if state.is_read && is_small && waiting < MAX_ELICITATIONS {
             state.push(CallNotification::ElicitationComplete(params));
@@ -286,8 +283,7 @@ impl NotificationSink {
 
 impl State {
     fn push_progress(&mut self, params: Object) {
-        let waiting = self.queue.iter().filter(|notification| notification.is_progress()).count();
-        if waiting >= MAX_PROGRESS {
+        if self.count(CallNotification::is_progress) >= MAX_PROGRESS {
             self.drop_oldest_progress();
         }
         let notification = CallNotification::Progress(params);
@@ -330,11 +326,7 @@ impl State {
 
     /// Queues a log message; false if it was dropped.
     fn push_log(&mut self, params: Bytes) -> bool {
-        let waiting = self
-            .queue
-            .iter()
-            .filter(|notification| matches!(notification, CallNotification::Log(_)))
-            .count();
+        let waiting = self.count(|queued| matches!(queued, CallNotification::Log(_)));
         let bytes = self.log_bytes + params.len();
         let notification = CallNotification::Log(params);
         if waiting >= MAX_LOGS || bytes > MAX_LOG_BYTES || !self.fits_budget(&notification) {
@@ -346,6 +338,11 @@ impl State {
         true
     }
 
+    /// Number of queued notifications of a kind.
+    fn count(&self, is_kind: impl Fn(&CallNotification) -> bool) -> usize {
+        self.queue.iter().filter(|queued| is_kind(queued)).count()
+    }
+
     fn drop_oldest_progress(&mut self) {
         let oldest = self.queue.iter().position(CallNotification::is_progress);
         oldest.map(|at| self.remove(at));
@@ -353,7 +350,7 @@ impl State {
 
     /// Drops all but the `count` newest progress notifications.
     fn thin_progress(&mut self, count: usize) {
-        let waiting = self.queue.iter().filter(|notification| notification.is_progress()).count();
+        let waiting = self.count(CallNotification::is_progress);
         (count..waiting).for_each(|_| self.drop_oldest_progress());
     }
 

@@ -235,9 +235,8 @@ impl InputRequests {
 
     /// Waits until the call is given up. Cancel-safe. For one waiter.
     pub(crate) async fn wait_until_given_up(&self) {
-        while !self.is_given_up() {
-            self.shared.given_up.notified().await;
-        }
+        let look = |state: &mut State| state.is_given_up.then_some(());
+        self.wait_for(&self.shared.given_up, look).await;
     }
 
     /// Removes a withdrawn request; `false` if it is not open here.
@@ -254,24 +253,25 @@ impl InputRequests {
 
     /// Waits for the next response to the server. Cancel-safe.
     pub(crate) async fn next_response(&self) -> SubmittedResponse {
-        loop {
-            if let Some(response) = self.shared.state.lock().responses.pop_front() {
-                return response;
-            }
-            self.shared.responses.notified().await;
-        }
+        self.wait_for(&self.shared.responses, |state| state.responses.pop_front()).await
     }
 
     /// Waits until nothing is open and returns all responses. Cancel-safe.
     pub(crate) async fn all_responses(&self) -> Vec<SubmittedResponse> {
+        let all =
+            |state: &mut State| state.open.is_empty().then(|| state.responses.drain(..).collect());
+        self.wait_for(&self.shared.responses, all).await
+    }
+
+    /// Waits until `look` finds something in the state; it looks again after each notification.
+    /// Cancel-safe.
+    async fn wait_for<T>(&self, notify: &Notify, look: impl Fn(&mut State) -> Option<T>) -> T {
         loop {
-            {
-                let mut state = self.shared.state.lock();
-                if state.open.is_empty() {
-                    return state.responses.drain(..).collect();
-                }
+            let found = look(&mut self.shared.state.lock());
+            if let Some(found) = found {
+                return found;
             }
-            self.shared.responses.notified().await;
+            notify.notified().await;
         }
     }
 
@@ -290,18 +290,11 @@ impl InputRequests {
     /// Waits until an input request is to be sent to the client, or (`Err`) one needs features that
     /// a modern client did not declare. Cancel-safe.
     pub(crate) async fn wait_for_new(&self) -> Result<(), ClientFeatures> {
-        loop {
-            {
-                let state = self.shared.state.lock();
-                if let Some(missing) = state.missing {
-                    return Err(missing);
-                }
-                if state.open.iter().any(|open| !open.is_sent) {
-                    return Ok(());
-                }
-            }
-            self.shared.new_request.notified().await;
-        }
+        let look = |state: &mut State| match state.missing {
+            Some(missing) => Some(Err(missing)),
+            None => state.open.iter().any(|open| !open.is_sent).then_some(Ok(())),
+        };
+        self.wait_for(&self.shared.new_request, look).await
     }
 
     /// Features that an input request needs and a modern client did not declare.
@@ -326,19 +319,14 @@ impl InputRequests {
     /// Waits for further input requests while the client handles the earlier ones. `None` once the
     /// server waits for no response any more, or has requested undeclared features. Cancel-safe.
     pub(crate) async fn next_new(&self) -> Option<Vec<InputRequest>> {
-        loop {
-            {
-                let mut state = self.shared.state.lock();
-                if state.missing.is_some() || state.open.is_empty() {
-                    return None;
-                }
-                let new = state.take_new();
-                if !new.is_empty() {
-                    return Some(new);
-                }
+        let look = |state: &mut State| {
+            if state.missing.is_some() || state.open.is_empty() {
+                return Some(None);
             }
-            self.shared.new_request.notified().await;
-        }
+            let new = state.take_new();
+            (!new.is_empty()).then_some(Some(new))
+        };
+        self.wait_for(&self.shared.new_request, look).await
     }
 
     /// Submits one response while others are still open.

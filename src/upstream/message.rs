@@ -26,7 +26,7 @@ use crate::mcp::meta;
 use crate::memory_budget::BufferError;
 
 /// Request that a session has built.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OutboundRequest {
     pub(crate) method: &'static str,
     pub(crate) params: Object,
@@ -59,9 +59,10 @@ pub(crate) struct OutboundRequest {
 pub(crate) type AcceptedSubscriptions = Vec<Box<str>>;
 
 /// Effect of dropping an open request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum CancelMode {
     /// None: the request must not be cancelled.
+    #[default]
     Never,
     /// `notifications/cancelled` is sent.
     Notify,
@@ -72,21 +73,7 @@ pub(crate) enum CancelMode {
 impl OutboundRequest {
     /// Creates a request without notifications, which must not be cancelled.
     pub(crate) fn new(method: &'static str, params: Object, headers: HeaderMap) -> Self {
-        Self {
-            method,
-            params,
-            headers,
-            notifications: None,
-            input_requests: None,
-            cancel: CancelMode::Never,
-            resume: false,
-            stream: false,
-            buffer_if_member: &[],
-            listen: false,
-            accepted_tx: None,
-            task_claim: None,
-            sent: SentFlag::default(),
-        }
+        Self { method, params, headers, ..Self::default() }
     }
 
     /// Encodes the request under this id. The id is also the progress token: it is unique among the

@@ -20,7 +20,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::backoff::Backoff;
 use crate::json::{self, Object};
 use crate::jsonrpc::pending::{PendingRequests, PendingResponse};
-use crate::jsonrpc::{self, Id, InvalidMessage, Message, MessageShape, Notification, Request};
+use crate::jsonrpc::{
+    self, Id, InvalidMessage, Message, MessageShape, Notification, Request, Response,
+    ResponsePayload,
+};
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::input_request::{ELICITATION_COMPLETE, InputKind};
@@ -279,51 +282,7 @@ impl Dispatcher {
 
     fn route(&self, message: Message, stream_of: Option<u64>, dispatched: &mut Dispatched) {
         match message {
-            Message::Response(answer) => {
-                let broken = |text: &str| Err(TransportError::Protocol(text.to_owned()));
-                let outcome = match (answer.outcome, answer.result) {
-                    (jsonrpc::ResponsePayload::Result(text), _) if !text.starts_with(b"{") => {
-                        broken("its result is not an object")
-                    }
-                    (jsonrpc::ResponsePayload::Result(text), read) => {
-                        Ok(ResponseOutcome::Result(Payload::from_part(text, read)))
-                    }
-                    (jsonrpc::ResponsePayload::Error(error), _) if !is_error(&error) => {
-                        broken("its error lacks a code or a message")
-                    }
-                    (jsonrpc::ResponsePayload::Error(error), _) => {
-                        Ok(ResponseOutcome::Error(json::on_one_line(error)))
-                    }
-                };
-                match answer.id.as_ref().map(Id::as_local) {
-                    // Weir issues numeric ids only, so a response with another id belongs to no
-                    // request.
-                    Some(None) => {
-                        dispatched.junk_counts.unsolicited += 1;
-                        self.health.message_dropped();
-                        tracing::debug!(upstream = %self.name, "response with unknown id");
-                    }
-                    Some(id) => {
-                        self.count_response(id, stream_of, &mut dispatched.junk_counts);
-                        match (&outcome, id) {
-                            (Ok(ResponseOutcome::Result(Payload::Parsed(result))), _) => {
-                                self.register_task(id, result)
-                            }
-                            (Ok(ResponseOutcome::Error(error)), Some(id)) => {
-                                if let Some(notifications) = self.notification_sink(id) {
-                                    self.url_elicitations.add_from_error(error, &notifications);
-                                }
-                            }
-                            _ => {}
-                        }
-                        dispatched.responses.push((id, outcome));
-                    }
-                    None => {
-                        self.count_response(None, stream_of, &mut dispatched.junk_counts);
-                        dispatched.responses.push((None, outcome));
-                    }
-                }
-            }
+            Message::Response(response) => self.on_response(response, stream_of, dispatched),
             Message::Notification(notification) => {
                 self.on_notification(notification, stream_of, &mut dispatched.junk_counts)
             }
@@ -332,6 +291,45 @@ impl Dispatcher {
                 dispatched.outgoing.extend(self.reply(request, stream_of));
             }
         }
+    }
+
+    fn on_response(&self, response: Response, stream_of: Option<u64>, dispatched: &mut Dispatched) {
+        let id = match response.id.as_ref().map(Id::as_local) {
+            // Weir issues numeric ids only, so a response with another id belongs to no request.
+            Some(None) => {
+                dispatched.junk_counts.unsolicited += 1;
+                self.health.message_dropped();
+                tracing::debug!(upstream = %self.name, "response with unknown id");
+                return;
+            }
+            id => id.flatten(),
+        };
+        let broken = |text: &str| Err(TransportError::Protocol(text.to_owned()));
+        let outcome = match (response.outcome, response.result) {
+            (ResponsePayload::Result(text), _) if !text.starts_with(b"{") => {
+                broken("its result is not an object")
+            }
+            (ResponsePayload::Result(text), read) => {
+                Ok(ResponseOutcome::Result(Payload::from_part(text, read)))
+            }
+            (ResponsePayload::Error(error), _) if !is_error(&error) => {
+                broken("its error lacks a code or a message")
+            }
+            (ResponsePayload::Error(error), _) => {
+                Ok(ResponseOutcome::Error(json::on_one_line(error)))
+            }
+        };
+        self.count_response(id, stream_of, &mut dispatched.junk_counts);
+        match &outcome {
+            Ok(ResponseOutcome::Result(Payload::Parsed(result))) => self.register_task(id, result),
+            Ok(ResponseOutcome::Error(error)) => {
+                if let Some(notifications) = id.and_then(|id| self.notification_sink(id)) {
+                    self.url_elicitations.add_from_error(error, &notifications);
+                }
+            }
+            _ => {}
+        }
+        dispatched.responses.push((id, outcome));
     }
 
     /// Whether a task that was started here is still running, as far as the server reports.
