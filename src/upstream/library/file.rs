@@ -19,9 +19,9 @@ use super::template::{MAX_MISTAKES, MAX_TAGS, Mistake, Template, is_name};
 /// Returns the content block of a file that a prompt names, or an error text.
 pub(super) type Attach<'a> = dyn FnMut(AttachmentKind, &str) -> Result<Box<RawValue>, String> + 'a;
 
-/// Parses a file. `stem` is the file name without extension, the default name of the prompt.
+/// Parses a file. Its name without extension is the default name of the prompt.
 pub(super) fn parse(
-    stem: &str,
+    file: &str,
     bytes: &[u8],
     attach: &mut Attach<'_>,
 ) -> Result<Prompt, Vec<Mistake>> {
@@ -31,29 +31,21 @@ pub(super) fn parse(
 
     let (name, name_line) = match &front.name {
         Some(name) => (name.value.as_str(), line_of(name)),
-        None => (stem, 1),
+        None => (file.strip_suffix(".md").unwrap_or(file), 1),
     };
     if !is_name(name) {
-        mistakes.push(Mistake {
-            line: name_line,
-            what: format!("`{name}` cannot be the name of a prompt: {NAME_RULE}"),
-        });
+        let what = format!("`{name}` cannot be the name of a prompt: {NAME_RULE}");
+        mistakes.push(Mistake::new(name_line, what));
     }
     check_arguments(&front.arguments, &mut mistakes);
     let definition = define(name, &front);
     if front.description.as_ref().is_some_and(|text| text.len() > MAX_DESCRIPTION_BYTES) {
-        mistakes.push(Mistake {
-            line: 1,
-            what: format!("the description is larger than {} KiB", MAX_DESCRIPTION_BYTES >> 10),
-        });
+        let what = format!("the description is larger than {} KiB", MAX_DESCRIPTION_BYTES >> 10);
+        mistakes.push(Mistake::new(1, what));
     } else if definition.len() > MAX_DEFINITION_BYTES {
-        mistakes.push(Mistake {
-            line: 1,
-            what: format!(
-                "the front matter makes a definition larger than {} KiB",
-                MAX_DEFINITION_BYTES >> 10
-            ),
-        });
+        let most = MAX_DEFINITION_BYTES >> 10;
+        let what = format!("the front matter makes a definition larger than {most} KiB");
+        mistakes.push(Mistake::new(1, what));
     }
 
     let declared: Vec<&str> =
@@ -75,23 +67,23 @@ pub(super) fn parse(
     }
     let messages = composer.messages;
     if messages.is_empty() && mistakes.is_empty() {
-        mistakes.push(Mistake { line: 1, what: "there is no text, and so no message".to_owned() });
+        mistakes.push(Mistake::new(1, "there is no text, and so no message"));
     }
     if !mistakes.is_empty() {
         mistakes.sort_by_key(|mistake| mistake.line);
         mistakes.truncate(MAX_MISTAKES);
         return Err(mistakes);
     }
-    let name = name.to_owned();
+    let (file, name) = (file.to_owned(), name.to_owned());
     let arguments = front.arguments.into_iter().map(into_argument).collect();
-    Ok(Prompt { name, description: front.description, definition, arguments, messages })
+    Ok(Prompt { file, name, description: front.description, definition, arguments, messages })
 }
 
 /// Decodes the text: removes a byte order mark and normalizes line ends.
 fn decode(bytes: &[u8]) -> Result<String, Mistake> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        Mistake { line, what: "this is not UTF-8".to_owned() }
+        Mistake::new(line, "this is not UTF-8")
     })?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n"))
 }
@@ -101,19 +93,15 @@ fn check_arguments(arguments: &[ArgumentDeclaration], mistakes: &mut Vec<Mistake
     for argument in arguments {
         let (name, line) = (&argument.name.value, line_of(&argument.name));
         if !is_name(name) {
-            mistakes.push(Mistake {
-                line,
-                what: format!("`{name}` cannot be the name of an argument: {NAME_RULE}"),
-            });
+            let what = format!("`{name}` cannot be the name of an argument: {NAME_RULE}");
+            mistakes.push(Mistake::new(line, what));
         }
         if !declared.insert(name) {
-            mistakes.push(Mistake { line, what: format!("argument `{name}` is declared twice") });
+            mistakes.push(Mistake::new(line, format!("argument `{name}` is declared twice")));
         }
         if argument.required && argument.default.is_some() {
-            mistakes.push(Mistake {
-                line,
-                what: format!("argument `{name}` is required, so its default would never be used"),
-            });
+            let what = format!("argument `{name}` is required, so its default would never be used");
+            mistakes.push(Mistake::new(line, what));
         }
     }
 }
@@ -168,10 +156,7 @@ impl Composer<'_, '_> {
                 // message's line.
                 self.mistakes[before..].iter_mut().for_each(|mistake| mistake.line = line);
             }
-            _ => self.mistake(
-                line,
-                "a message has one of `text`, `image`, `audio` and `embed`".to_owned(),
-            ),
+            _ => self.mistake(line, "a message has one of `text`, `image`, `audio` and `embed`"),
         }
     }
 
@@ -200,8 +185,8 @@ impl Composer<'_, '_> {
         self.messages.push(PromptMessage { role, content });
     }
 
-    fn mistake(&mut self, line: usize, what: String) {
-        self.mistakes.push(Mistake { line, what });
+    fn mistake(&mut self, line: usize, what: impl Into<String>) {
+        self.mistakes.push(Mistake::new(line, what));
     }
 }
 
@@ -219,7 +204,7 @@ mod tests {
     use super::*;
 
     fn read(source: &str) -> Result<Prompt, Vec<Mistake>> {
-        parse("stem", source.as_bytes(), &mut |kind, path| match path {
+        parse("stem.md", source.as_bytes(), &mut |kind, path| match path {
             "none.png" => Err(format!("`{path}`: there is no such file")),
             _ => Ok(serde_json::value::to_raw_value(&format!("{kind:?} {path}")).unwrap()),
         })
@@ -297,7 +282,7 @@ mod tests {
             [(1, "there is no text, and so no message".to_owned())]
         );
         let mistakes =
-            parse("stem", b"---\n---\n\n\xff", &mut |_, _| Err(String::new())).unwrap_err();
+            parse("stem.md", b"---\n---\n\n\xff", &mut |_, _| Err(String::new())).unwrap_err();
         assert_eq!(mistakes, [Mistake { line: 4, what: "this is not UTF-8".to_owned() }]);
     }
 
@@ -325,7 +310,7 @@ mod tests {
         let block = serde_json::value::to_raw_value(&"x".repeat((1 << 20) - 2)).unwrap();
         let read = |count: usize| {
             let source = format!("---\n---\n{}", "![x](a.png)\n".repeat(count));
-            parse("stem", source.as_bytes(), &mut |_, _| Ok(block.clone()))
+            parse("stem.md", source.as_bytes(), &mut |_, _| Ok(block.clone()))
         };
         assert_eq!(read(4).unwrap().messages.len(), 4);
         let what = "with `a.png` the prompt's files are larger than 4 MiB as they are sent";

@@ -108,7 +108,7 @@ pub(super) fn split(source: &str) -> Result<(FrontMatter, &str, usize), Mistake>
     } else {
         "the front matter is never closed by a second line of `---`"
     };
-    Err(Mistake { line: 1, what: what.to_owned() })
+    Err(Mistake::new(1, what))
 }
 
 /// Parses the YAML including the mark before it, so that its line numbers are those of the file.
@@ -136,7 +136,7 @@ fn parse(yaml: &str) -> Result<FrontMatter, Mistake> {
     serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
         let location = error.location();
         let line = location.map_or(1, |location| usize::try_from(location.line()).unwrap_or(1));
-        Mistake { line: line.max(1), what: describe(error.without_snippet()) }
+        Mistake::new(line.max(1), describe(error.without_snippet()))
     })
 }
 

@@ -16,15 +16,9 @@ use super::{PromptError, PromptProblem, attachment, file};
 /// Prompts of one reading of the folder.
 #[derive(Debug)]
 pub(super) struct LoadedPrompts {
-    prompts: BTreeMap<String, PromptOfFile>,
+    prompts: BTreeMap<String, Arc<Prompt>>,
     problems: Vec<PromptProblem>,
     stamps: Stamps,
-}
-
-#[derive(Debug)]
-struct PromptOfFile {
-    file: String,
-    prompt: Arc<Prompt>,
 }
 
 impl LoadedPrompts {
@@ -32,31 +26,26 @@ impl LoadedPrompts {
     pub(super) fn read(dir: &Path, last: Option<&LoadedPrompts>) -> io::Result<LoadedPrompts> {
         let mut folder = Folder::open(dir)?;
         let library = folder.name();
-        let mut prompts: BTreeMap<String, PromptOfFile> = BTreeMap::new();
+        let mut prompts: BTreeMap<String, Arc<Prompt>> = BTreeMap::new();
         let mut invalid: Vec<(String, Vec<Mistake>)> = Vec::new();
         for (index, file) in folder.prompt_files()?.into_iter().enumerate() {
             let read = if index < MAX_PROMPT_FILES {
                 read_file(&mut folder, &library, &file)
             } else {
-                Err(vec![Mistake {
-                    line: 1,
-                    what: format!(
-                        "the folder holds more than {MAX_PROMPT_FILES} prompts; \
-                         this one and those behind it are left out"
-                    ),
-                }])
+                let what = format!(
+                    "the folder holds more than {MAX_PROMPT_FILES} prompts; \
+                     this one and those behind it are left out"
+                );
+                Err(vec![Mistake::new(1, what)])
             };
             match read {
                 Err(mistakes) => invalid.push((file, mistakes)),
                 Ok(prompt) => match prompts.get(&prompt.name) {
                     Some(first) => {
                         let what = format!("the name `{}` is taken by {}", prompt.name, first.file);
-                        invalid.push((file, vec![Mistake { line: 1, what }]));
+                        invalid.push((file, vec![Mistake::new(1, what)]));
                     }
-                    None => drop(prompts.insert(
-                        prompt.name.clone(),
-                        PromptOfFile { file, prompt: Arc::new(prompt) },
-                    )),
+                    None => drop(prompts.insert(prompt.name.clone(), Arc::new(prompt))),
                 },
             }
         }
@@ -74,8 +63,7 @@ impl LoadedPrompts {
                 kept: is_kept,
             }));
             if let Some(prompt) = kept {
-                prompts
-                    .insert(prompt.name.clone(), PromptOfFile { file, prompt: Arc::clone(prompt) });
+                prompts.insert(prompt.name.clone(), Arc::clone(prompt));
             }
         }
         Ok(LoadedPrompts { prompts, problems, stamps: folder.into_stamps() })
@@ -83,12 +71,12 @@ impl LoadedPrompts {
 
     /// Prompts, sorted by name.
     pub(super) fn prompts(&self) -> impl Iterator<Item = &Prompt> {
-        self.prompts.values().map(|entry| &*entry.prompt)
+        self.prompts.values().map(|prompt| &**prompt)
     }
 
     pub(super) fn find(&self, name: &str) -> Result<&Prompt, PromptError> {
         match self.prompts.get(name) {
-            Some(entry) => Ok(&entry.prompt),
+            Some(prompt) => Ok(prompt),
             None => Err(PromptError::UnknownPrompt { name: name.to_owned() }),
         }
     }
@@ -117,14 +105,13 @@ impl LoadedPrompts {
     }
 
     fn of_file(&self, file: &str) -> Option<&Arc<Prompt>> {
-        self.prompts.values().find(|entry| entry.file == file).map(|entry| &entry.prompt)
+        self.prompts.values().find(|prompt| prompt.file == file)
     }
 }
 
 fn read_file(folder: &mut Folder, library: &str, file: &str) -> Result<Prompt, Vec<Mistake>> {
-    let bytes = folder.read(file).map_err(|what| vec![Mistake { line: 1, what }])?;
-    let stem = file.strip_suffix(".md").unwrap_or(file);
-    file::parse(stem, &bytes, &mut |kind, path| {
+    let bytes = folder.read(file).map_err(|what| vec![Mistake::new(1, what)])?;
+    file::parse(file, &bytes, &mut |kind, path| {
         let bytes = folder.read(path)?;
         attachment::render(kind, library, path, bytes)
     })

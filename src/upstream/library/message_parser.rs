@@ -79,10 +79,10 @@ pub(super) fn parse<'a>(
                 match name {
                     "user" => parser.role = MessageRole::User,
                     "assistant" => parser.role = MessageRole::Assistant,
-                    _ => mistakes.push(Mistake {
-                        line: number,
-                        what: format!("role `{name}` is neither `user` nor `assistant`"),
-                    }),
+                    _ => {
+                        let what = format!("role `{name}` is neither `user` nor `assistant`");
+                        mistakes.push(Mistake::new(number, what));
+                    }
                 }
             }
         }
@@ -90,7 +90,7 @@ pub(super) fn parse<'a>(
     parser.end_text(body.len());
     report_empty_role(&parser.messages, pending_role, mistakes);
     if let Some((_, line)) = fence {
-        mistakes.push(Mistake { line, what: "this code fence is never closed".to_owned() });
+        mistakes.push(Mistake::new(line, "this code fence is never closed"));
     }
     parser.messages
 }
@@ -103,7 +103,7 @@ fn report_empty_role(
     if let Some(line) = marker
         && messages.last().is_none_or(|last| last.line < line)
     {
-        mistakes.push(Mistake { line, what: "no text follows this role".to_owned() });
+        mistakes.push(Mistake::new(line, "no text follows this role"));
     }
 }
 

@@ -16,6 +16,8 @@ use super::template::Template;
 /// Prompt as read from its file.
 #[derive(Debug)]
 pub(super) struct Prompt {
+    /// Name of the file within the folder. A client does not see it.
+    pub(super) file: String,
     pub(super) name: String,
     pub(super) description: Option<String>,
     /// Definition for `prompts/list`.
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
 
     fn prompt(source: &str) -> Prompt {
-        file::parse("p", source.as_bytes(), &mut |_, _| Err("no files here".to_owned())).unwrap()
+        file::parse("p.md", source.as_bytes(), &mut |_, _| Err("no files here".to_owned())).unwrap()
     }
 
     fn arguments(given: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -29,6 +29,12 @@ pub(super) struct Mistake {
     pub(super) what: String,
 }
 
+impl Mistake {
+    pub(super) fn new(line: usize, what: impl Into<String>) -> Mistake {
+        Mistake { line, what: what.into() }
+    }
+}
+
 /// Error: the filled text would exceed the bound.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
@@ -240,7 +246,7 @@ impl Parser<'_> {
     fn mistake(&mut self, at: usize, what: String) {
         if self.mistakes.len() < MAX_MISTAKES {
             let line = self.first_line + self.text[..at].matches('\n').count();
-            self.mistakes.push(Mistake { line, what });
+            self.mistakes.push(Mistake::new(line, what));
         }
     }
 }
