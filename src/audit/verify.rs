@@ -8,6 +8,8 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::chain::Chain;
 use super::file::number_of;
 use crate::hex::hex;
@@ -15,7 +17,7 @@ use crate::json::Object;
 use crate::regular_file;
 
 /// Result of a verification.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
     /// Number of lines.
     pub lines: u64,
@@ -23,14 +25,14 @@ pub struct VerifyReport {
     pub first: u64,
     /// Number of the last line.
     pub last: u64,
-    /// Hash of the last line.
-    pub last_hash: String,
-    /// Number of lines without a hash.
-    pub unchained: u64,
     /// Number of lines torn by a crash.
     pub torn: u64,
     /// Number of entries that could not be written, according to the log.
     pub lost: u64,
+    /// Number of lines without a hash.
+    pub unchained: u64,
+    /// Hash of the last line.
+    pub last_hash: String,
 }
 
 /// Reason why a log is not intact.

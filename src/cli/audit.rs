@@ -7,6 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::exit::Failure;
 use super::output;
 use crate::app::App;
@@ -16,7 +18,7 @@ use crate::cli::loading::{ConfigArgs, options};
 use crate::cli::output::render::sanitize_line;
 use crate::cli::reference::help;
 use crate::config::Config;
-use crate::json::{self, Object};
+use crate::json::Object;
 use crate::regular_file;
 
 /// Subcommands of `weir audit`.
@@ -103,11 +105,9 @@ async fn check(args: VerifyArgs) -> Result<(), Failure> {
     };
     for files in chains {
         let report = verify::verify(&files).map_err(verify_failure)?;
-        let newest = files.last().cloned().unwrap_or_default();
-        output::print(|out| match args.json {
-            true => writeln!(out, "{}", to_json(&newest, files.len(), &report)),
-            false => writeln!(out, "{}", describe(&newest, files.len(), &report)),
-        })?;
+        let file = files.last().map(|newest| newest.display().to_string()).unwrap_or_default();
+        let log = VerifiedLog { file, files: files.len() as u64, report };
+        output::print_report(args.json, &log, |out| writeln!(out, "{}", log.describe()))?;
     }
     Ok(())
 }
@@ -121,49 +121,44 @@ fn verify_failure(error: VerifyError) -> Failure {
     }
 }
 
-fn describe(newest: &Path, files: usize, report: &VerifyReport) -> String {
-    let count = |count: u64, one: &str, many: &str| match count {
-        1 => format!("1 {one}"),
-        _ => format!("{count} {many}"),
-    };
-    let files = count(files as u64, "file", "files");
-    let lines = count(report.lines, "line", "lines");
-    let mut text = format!("{}: intact; {files}, {lines}", newest.display());
-    if report.lines > 0 {
-        text += &format!(" ({} to {})", report.first, report.last);
-    }
-    if report.first > 1 {
-        text += "; older lines are missing";
-    }
-    if report.torn > 0 {
-        text += &format!("; {} by a crash", count(report.torn, "line was torn", "lines were torn"));
-    }
-    if report.lost > 0 {
-        text += &format!("; {} could not be written", count(report.lost, "record", "records"));
-    }
-    if report.unchained > 0 {
-        text += &format!("; {} no hash", count(report.unchained, "line carries", "lines carry"));
-    }
-    text + "\nits last hash: " + &report.last_hash
+/// Audit log that is intact.
+#[derive(Serialize)]
+struct VerifiedLog {
+    /// Newest file.
+    file: String,
+    /// Number of files.
+    files: u64,
+    #[serde(flatten)]
+    report: VerifyReport,
 }
 
-fn to_json(newest: &Path, files: usize, report: &VerifyReport) -> String {
-    let mut object = Object::new();
-    object.set("file", json::quote(&newest.display().to_string()));
-    let numbers = [
-        ("files", files as u64),
-        ("lines", report.lines),
-        ("first", report.first),
-        ("last", report.last),
-        ("torn", report.torn),
-        ("lost", report.lost),
-        ("unchained", report.unchained),
-    ];
-    for (member, number) in numbers {
-        object.set(member, number.to_string());
+impl VerifiedLog {
+    fn describe(&self) -> String {
+        let count = |count: u64, one: &str, many: &str| match count {
+            1 => format!("1 {one}"),
+            _ => format!("{count} {many}"),
+        };
+        let Self { file, files, report } = self;
+        let files = count(*files, "file", "files");
+        let lines = count(report.lines, "line", "lines");
+        let mut text = format!("{file}: intact; {files}, {lines}");
+        if report.lines > 0 {
+            text += &format!(" ({} to {})", report.first, report.last);
+        }
+        if report.first > 1 {
+            text += "; older lines are missing";
+        }
+        for (number, one, many) in [
+            (report.torn, "line was torn by a crash", "lines were torn by a crash"),
+            (report.lost, "record could not be written", "records could not be written"),
+            (report.unchained, "line carries no hash", "lines carry no hash"),
+        ] {
+            if number > 0 {
+                text += &format!("; {}", count(number, one, many));
+            }
+        }
+        text + "\nits last hash: " + &report.last_hash
     }
-    object.set("last_hash", json::quote(&report.last_hash));
-    String::from_utf8_lossy(&object.to_bytes()).into_owned()
 }
 
 /// Audit logs of a configuration, each with its oldest file first.

@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::time::SystemTime;
 
-use super::exit::{Failure, problems};
+use serde::Serialize;
+
+use super::exit::{Failure, ProblemReport, problems};
 use super::output;
 use crate::app;
 use crate::catalog::{ExportProblems, RoleView};
@@ -13,7 +15,6 @@ use crate::cli::query::oneshot::OneShotGateway;
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
 use crate::config::{self, Config, Options};
-use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::Pattern;
 use crate::upstream::{ConnectionStatus, Upstream};
@@ -35,12 +36,27 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
+/// JSON form of the report.
+#[derive(Serialize)]
+struct CheckReport<'a> {
+    /// `None` with `--offline`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstreams: Option<&'a [CheckRow]>,
+    warnings: Vec<ProblemReport>,
+}
+
 /// Report about one upstream.
+#[derive(Serialize)]
 struct CheckRow {
     name: String,
+    ok: bool,
     /// Description of the connection, or the reason why there is none.
-    state: Result<String, String>,
-    counts: [usize; 4],
+    state: String,
+    prompts: usize,
+    tools: usize,
+    resources: usize,
+    #[serde(rename = "resourceTemplates")]
+    templates: usize,
     problems: Vec<String>,
     /// Names that clients see in another form.
     altered: Vec<String>,
@@ -54,24 +70,29 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     }
     // This process opens no listener, so anonymous access from the network does not matter.
     let options = with_key_warnings(options(true));
-    let oneshot =
-        OneShotGateway::open(&args.config, args.json, None, UpstreamSelection::Named(&[]), options)
-            .await?;
+    let oneshot = OneShotGateway::open(
+        &args.config,
+        args.json,
+        None,
+        UpstreamSelection::Named(&[]),
+        options,
+        |_| {},
+    )
+    .await?;
     let rows = rows(&oneshot);
-    let idle = find_idle_patterns(oneshot.config(), &oneshot.operator_context().view());
-    let warnings = problems(&oneshot.config().warnings);
-    let printed = output::print(|out| match args.json {
-        true => write_json(out, &rows, &with_idle(&warnings, &idle)),
-        false => write_table(out, &rows),
-    });
+    let idle = find_idle_patterns(&oneshot.config, &oneshot.operator_context.view());
+    let mut warnings = problems(&oneshot.config.warnings);
+    let lines = idle.iter().map(|it| format!("warning: {}: {}", it.key, it.what));
+    let lines: Vec<_> = lines.collect();
+    warnings.extend(idle);
+    let report = CheckReport { upstreams: Some(&rows), warnings };
+    let printed = output::print_report(args.json, &report, |out| write_table(out, &rows));
     if !args.json {
-        idle.iter()
-            .for_each(|it| output::print_stderr(&format!("warning: {}: {}", it.key, it.what)));
+        lines.iter().for_each(|line| output::print_stderr(line));
     }
     oneshot.close().await;
     printed?;
-    let down: Vec<_> =
-        rows.iter().filter(|row| row.state.is_err()).map(|row| row.name.as_str()).collect();
+    let down: Vec<_> = rows.iter().filter(|row| !row.ok).map(|row| row.name.as_str()).collect();
     if down.is_empty() {
         return Ok(());
     }
@@ -88,8 +109,8 @@ async fn offline(args: &Args) -> Result<(), Failure> {
     let options = with_key_warnings(options(args.allow_anonymous_network));
     let warnings = args.config.check(&options).await?;
     if args.json {
-        let warnings = problems(&warnings);
-        return output::print(|out| writeln!(out, "{{\"warnings\":{warnings}}}"));
+        let report = CheckReport { upstreams: None, warnings: problems(&warnings) };
+        return output::print(|out| writeln!(out, "{}", output::to_json(&report)));
     }
     warnings.iter().for_each(|warning| output::print_stderr(&warning.render(true)));
     output::print_stderr("the configuration is valid");
@@ -101,15 +122,9 @@ fn with_key_warnings(options: Options) -> Options {
     Options { now: Some(SystemTime::now()), ..options }
 }
 
-/// Pattern of a role that matches no listed item.
-struct IdlePattern {
-    key: String,
-    what: String,
-}
-
 /// Finds patterns that match no item in the lists of their upstreams. Not all resources are
 /// listed, so a pattern for resources is reported only if its upstreams list none.
-fn find_idle_patterns(config: &Config, everything: &RoleView) -> Vec<IdlePattern> {
+fn find_idle_patterns(config: &Config, everything: &RoleView) -> Vec<ProblemReport> {
     let kinds: [(&str, &[Kind]); 3] = [
         ("prompts", &[Kind::Prompt]),
         ("tools", &[Kind::Tool]),
@@ -129,12 +144,15 @@ fn find_idle_patterns(config: &Config, everything: &RoleView) -> Vec<IdlePattern
                     *pattern != "*" && pattern.split_once('/').is_none_or(|(_, own)| own != "*")
                 });
                 let unmatched = patterns.filter(|text| is_idle(text, kinds, config, everything));
-                idle.extend(unmatched.map(|text| IdlePattern {
+                idle.extend(unmatched.map(|text| ProblemReport {
+                    severity: "warning",
                     key: format!("{table}.{name}.{list}"),
                     what: format!(
                         "{} matches none of the {name} that are listed",
                         sanitize_line(text)
                     ),
+                    remedy: "correct the name, or remove the pattern".to_owned(),
+                    ..ProblemReport::default()
                 }));
             }
         }
@@ -172,27 +190,11 @@ fn may_match_upstream(pattern: &str, upstream: &str) -> bool {
     }
 }
 
-/// Adds the idle patterns to a JSON array of warnings.
-fn with_idle(warnings: &str, idle: &[IdlePattern]) -> String {
-    let idle = idle.iter().map(|IdlePattern { key, what }| {
-        let mut object = Object::new();
-        object.set("severity", "\"warning\"");
-        object.set("key", json::quote(key));
-        object.set("what", json::quote(what));
-        object.set("remedy", json::quote("correct the name, or remove the pattern"));
-        String::from_utf8_lossy(&object.to_bytes()).into_owned()
-    });
-    let inner = warnings.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let inner = inner.unwrap_or_default().to_owned();
-    let all = (!inner.is_empty()).then_some(inner).into_iter().chain(idle);
-    format!("[{}]", all.collect::<Vec<_>>().join(","))
-}
-
 fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
-    let view = oneshot.operator_context().view();
-    let problems = oneshot.app().gateway().problems();
+    let view = oneshot.operator_context.view();
+    let problems = oneshot.app.gateway().problems();
     let row = |configured: &config::UpstreamConfig| {
-        let upstreams = oneshot.app().gateway().upstreams();
+        let upstreams = oneshot.app.gateway().upstreams();
         let upstream = upstreams.iter().filter(|one| one.name().as_str() == configured.name).last();
         let count = |kind| {
             let targets = view.items(kind).iter();
@@ -200,19 +202,27 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         };
         let problems =
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
+        let state = upstream
+            .map_or_else(|| Err("not started".to_owned()), state)
+            .and_then(|state| require_complete_lists(&view, &configured.name, state));
+        let [prompts, tools, resources, templates] = Kind::ALL.map(count);
+        let ok = state.is_ok();
+        let (Ok(state) | Err(state)) = state;
         CheckRow {
             name: configured.name.clone(),
-            state: upstream
-                .map_or_else(|| Err("not started".to_owned()), state)
-                .and_then(|state| require_complete_lists(&view, &configured.name, state)),
-            counts: Kind::ALL.map(count),
+            ok,
+            state,
+            prompts,
+            tools,
+            resources,
+            templates,
             problems: problems
                 .flat_map(|(_, kind, problems)| left_out_lines(*kind, problems))
                 .collect(),
-            altered: altered(oneshot.config(), configured, &view),
+            altered: altered(&oneshot.config, configured, &view),
         }
     };
-    oneshot.config().upstreams.iter().map(row).collect()
+    oneshot.config.upstreams.iter().map(row).collect()
 }
 
 /// Describes names of an upstream that clients see in another form, one per line.
@@ -263,16 +273,18 @@ fn state(upstream: &Upstream) -> Result<String, String> {
 fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     for row in rows {
-        match &row.state {
-            Ok(state) => {
-                let counts = Kind::ALL.iter().zip(row.counts).map(|(kind, count)| {
+        let CheckRow { name, state, .. } = row;
+        match row.ok {
+            true => {
+                let counts = [row.prompts, row.tools, row.resources, row.templates];
+                let counts = Kind::ALL.iter().zip(counts).map(|(kind, count)| {
                     let plural = if count == 1 { "" } else { "s" };
                     format!("{count} {kind}{plural}")
                 });
-                let counts: Vec<_> = counts.collect();
-                writeln!(out, "ok    {:width$}  {state}  {}", row.name, counts.join(", "))?;
+                let counts = counts.collect::<Vec<_>>().join(", ");
+                writeln!(out, "ok    {name:width$}  {state}  {counts}")?;
             }
-            Err(reason) => writeln!(out, "down  {:width$}  {}", row.name, sanitize_line(reason))?,
+            false => writeln!(out, "down  {name:width$}  {}", sanitize_line(state))?,
         }
         for problem in &row.problems {
             writeln!(out, "      {:width$}  left out: {}", "", sanitize_line(problem))?;
@@ -282,26 +294,4 @@ fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn write_json(out: &mut dyn Write, rows: &[CheckRow], warnings: &str) -> std::io::Result<()> {
-    let rows = rows.iter().map(|row| {
-        let mut object = Object::new();
-        object.set("name", json::quote(&row.name));
-        object.set("ok", row.state.is_ok().to_string());
-        let (Ok(state) | Err(state)) = &row.state;
-        object.set("state", json::quote(state));
-        for (kind, count) in Kind::ALL.into_iter().zip(row.counts) {
-            object.set(kind.list_member(), count.to_string());
-        }
-        for (member, lines) in [("problems", &row.problems), ("altered", &row.altered)] {
-            let lines: Vec<_> = lines.iter().map(|line| json::quote(line)).collect();
-            object.set(member, [b"[", lines.join(&b","[..]).as_slice(), b"]"].concat());
-        }
-        object.to_bytes()
-    });
-    let rows: Vec<_> = rows.collect();
-    let rows = rows.join(&b","[..]);
-    let rows = String::from_utf8_lossy(&rows);
-    writeln!(out, "{{\"upstreams\":[{rows}],\"warnings\":{warnings}}}")
 }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::config::{ConfigProblem, ConfigReport, Severity};
-use crate::json::{self, Object};
 
 /// A command's failure, sorted by who has to act.
 #[derive(Debug)]
@@ -53,15 +54,55 @@ impl Failure {
         }
     }
 
+    /// Formats the failure as one line of JSON.
     pub(super) fn to_json(&self) -> String {
-        let mut object = Object::new();
-        object.set("error", json::quote(&self.to_string()));
-        object.set("exit_code", self.code().to_string());
-        if let Self::Config(report) = self {
-            object.set("problems", problems(report.problems()));
-        }
-        String::from_utf8_lossy(&object.to_bytes()).into_owned()
+        let problems = match self {
+            Self::Config(report) => Some(problems(report.problems())),
+            _ => None,
+        };
+        let (error, exit_code) = (self.to_string(), self.code());
+        // Encoding cannot fail: every member has a JSON form.
+        serde_json::to_string(&FailureReport { error, exit_code, problems }).unwrap_or_default()
     }
+}
+
+#[derive(Serialize)]
+struct FailureReport {
+    error: String,
+    exit_code: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problems: Option<Vec<ProblemReport>>,
+}
+
+/// Problem of a configuration in JSON output.
+#[derive(Default, Serialize)]
+pub(super) struct ProblemReport {
+    pub(super) severity: &'static str,
+    /// `None` for a problem that only the running upstreams show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) column: Option<usize>,
+    pub(super) key: String,
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+/// Returns the problems of a configuration for JSON output.
+pub(super) fn problems(problems: &[ConfigProblem]) -> Vec<ProblemReport> {
+    let report = |problem: &ConfigProblem| {
+        let severity = match problem.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let (line, column) = problem.position().unzip();
+        let file = Some(problem.file().to_owned());
+        let ConfigProblem { key, what, remedy, .. } = problem.clone();
+        ProblemReport { severity, file, line, column, key, what, remedy }
+    };
+    problems.iter().map(report).collect()
 }
 
 impl fmt::Display for Failure {
@@ -93,28 +134,4 @@ impl fmt::Display for Failure {
             Self::Stopped(signal) => write!(f, "stopped by signal {signal}"),
         }
     }
-}
-
-/// Formats the problems of a configuration as a JSON array.
-pub(super) fn problems(problems: &[ConfigProblem]) -> String {
-    let problems = problems.iter().map(|problem| {
-        let mut object = Object::new();
-        let severity = match problem.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
-        let mut set = |member: &'static str, text: &str| object.set(member, json::quote(text));
-        set("severity", severity);
-        set("file", problem.file());
-        if let Some((line, column)) = problem.position() {
-            object.set("line", line.to_string());
-            object.set("column", column.to_string());
-        }
-        let mut set = |member: &'static str, text: &str| object.set(member, json::quote(text));
-        set("key", &problem.key);
-        set("what", &problem.what);
-        set("remedy", &problem.remedy);
-        String::from_utf8_lossy(&object.to_bytes()).into_owned()
-    });
-    format!("[{}]", problems.collect::<Vec<_>>().join(","))
 }

@@ -11,14 +11,11 @@ mod route;
 mod search;
 mod upstream;
 
-use clap::ValueEnum;
-
 use super::exit::Failure;
 use super::output;
 use crate::admin::status::HELD_BACK;
 use crate::app;
 use crate::cli::output::progress;
-use crate::cli::output::render::sanitize_json;
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::required_upstreams::{NameMeaning, UpstreamSelection};
 use crate::config::owner_of;
@@ -37,33 +34,14 @@ pub(super) struct Args {
     name: String,
     /// Considers only items of this kind.
     #[arg(long, value_enum)]
-    kind: Option<ExplainedKind>,
+    kind: Option<Kind>,
     #[command(flatten)]
     query: QueryArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ExplainedKind {
-    Prompts,
-    Tools,
-    Resources,
-    Templates,
-}
-
-impl From<ExplainedKind> for Kind {
-    fn from(explained: ExplainedKind) -> Self {
-        match explained {
-            ExplainedKind::Prompts => Self::Prompt,
-            ExplainedKind::Tools => Self::Tool,
-            ExplainedKind::Resources => Self::Resource,
-            ExplainedKind::Templates => Self::Template,
-        }
-    }
-}
-
 /// Explains the visibility for one client or for each role.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let kind = args.kind.map(Kind::from);
+    let kind = args.kind;
     OneShotGateway::run(
         &args.query,
         UpstreamSelection::Matching(kind, &args.name),
@@ -76,16 +54,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
                     live_state.add_remaining_quota(client, finding).await;
                 }
             }
-            let (name, client) = (args.name.clone(), args.query.client.clone());
-            let explanation = Explanation { name, client, items: findings };
-            output::print(|out| match args.query.json {
-                true => {
-                    let json = explanation.to_json();
-                    let json = String::from_utf8_lossy(&json);
-                    writeln!(out, "{}", sanitize_json(&json, output::is_terminal()))
-                }
-                false => explanation.write_text(out),
-            })?;
+            let explanation = Explanation::new(&args.name, args.query.client.as_ref(), findings);
+            output::print_report(args.query.json, &explanation, |out| explanation.write_text(out))?;
             explanation.end()
         },
     )
@@ -97,7 +67,7 @@ async fn explained_items(
     args: &Args,
     kind: Option<Kind>,
 ) -> Vec<ExplainedItem> {
-    let config = oneshot.config();
+    let config = &oneshot.config;
     let viewers = viewers(oneshot, args);
     let meant = NameMeaning::classify(config, kind, &args.name);
     let (upstream, own) = match &meant {
@@ -123,7 +93,7 @@ async fn explained_items(
     }
     let about = || "waiting for what the upstreams list".to_owned();
     let found = search(oneshot, &meant, &args.name, kind);
-    let found = progress::show_while(oneshot.json(), about, found).await;
+    let found = progress::show_while(oneshot.json, about, found).await;
     let uri = match &meant {
         NameMeaning::Uri => Some(args.name.as_str()),
         NameMeaning::OwnUri(_, own) => Some(*own),
@@ -166,8 +136,8 @@ struct ExplainAs {
 /// Returns the client of `--as`, else each role.
 fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
     let Some(client) = &args.query.client else {
-        let gateway = oneshot.app().gateway();
-        let roles = oneshot.config().roles.keys();
+        let gateway = oneshot.app.gateway();
+        let roles = oneshot.config.roles.keys();
         return roles
             .map(|role| ExplainAs {
                 role: role.clone(),
@@ -176,10 +146,10 @@ fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
             })
             .collect();
     };
-    let context = oneshot.client_context().clone();
+    let context = oneshot.client_context.clone();
     let principal = context.principal().clone();
     let role = principal.role.to_string();
-    let places = &oneshot.config().rule_locations;
+    let places = &oneshot.config.rule_locations;
     let place = match principal.is_anonymous() {
         true => places.of(&["auth", "anonymous_role"]),
         false => places.of(&["clients", client, "role"]),
@@ -201,7 +171,7 @@ fn explain_item(
     viewers: &[ExplainAs],
 ) -> ExplainedItem {
     let SearchHit { upstream, kind, item, key, state } = hit;
-    let config = oneshot.config();
+    let config = &oneshot.config;
     let exports = reasons::export_rule(config, upstream, *kind, &item.key);
     let is_out = exports.good;
     let listed = format!("{} lists it as `{}/{}`", upstream.name, upstream.name, item.key);
@@ -222,7 +192,7 @@ fn explain_item(
     let (kind, own) = (Some(*kind), Some(item.key.to_string()));
     let (name, key) = (Some(upstream.name.clone()), Some(key.to_string()));
     let mut finding =
-        ExplainedItem { kind, upstream: name, own, key, statements, visibilities: Vec::new() };
+        ExplainedItem { kind, upstream: name, own, key, statements, ..ExplainedItem::default() };
     // If no client can see the item, roles explain nothing, unless `--as` names a client.
     let is_open = finding.is_open();
     let viewers = viewers.iter().filter(|viewer| is_open || viewer.client.is_some());
@@ -234,7 +204,7 @@ fn explain_item(
 /// Statement about an exported item that is missing from some or all lists nevertheless.
 fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Statement> {
     let SearchHit { upstream, kind, item, key, .. } = hit;
-    let problems = oneshot.app().gateway().problems();
+    let problems = oneshot.app.gateway().problems();
     let mut problems = problems
         .iter()
         .filter(|(name, of, _)| name.as_str() == upstream.name && of == kind)
@@ -242,14 +212,14 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
     if let Some(problem) = problems.find(|problem| problem.own == item.key) {
         return Some(Statement::bad(StatementTopic::List, format!("it is left out: {problem}")));
     }
-    let withheld = oneshot.app().gateway().awaiting_approval();
+    let withheld = oneshot.app.gateway().awaiting_approval();
     if withheld
         .iter()
         .any(|(name, of, own)| name.as_str() == upstream.name && of == kind && **own == *item.key)
     {
         return Some(Statement::bad(StatementTopic::List, format!("it {HELD_BACK}")));
     }
-    let view = oneshot.operator_context().view();
+    let view = oneshot.operator_context.view();
     match view.resolve(*kind, key) {
         Some(other) if other.upstream.as_str() != upstream.name => {
             // Clients that cannot see the other item see this one.
@@ -280,7 +250,7 @@ fn visibility(
     let name: Option<UpstreamName> = upstream.name.parse().ok();
     if let Some(name) = &name {
         statements.extend(reasons::role_rules(
-            oneshot.config(),
+            &oneshot.config,
             &viewer.role,
             *kind,
             name,
@@ -289,7 +259,7 @@ fn visibility(
     }
     is_open &= statements.iter().all(|statement| statement.good);
     if let Some(name) = name.as_ref().filter(|_| is_open) {
-        statements.extend(reasons::limit_statements(oneshot.config(), *kind, name, &item.key));
+        statements.extend(reasons::limit_statements(&oneshot.config, *kind, name, &item.key));
     }
     let target = viewer.context.view().resolve(*kind, key);
     let visible = target

@@ -6,8 +6,12 @@
 mod edit;
 mod expiry;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use clap::Subcommand;
+use serde::Serialize;
 
 use super::clients::document::{self, FileText};
 use super::exit::Failure;
@@ -17,12 +21,9 @@ use crate::cli::loading;
 use crate::cli::reference::help;
 use crate::config::{self, AuthMode, ClientConfig, Config, nearest};
 use crate::hex::hex;
-use crate::json::{self, Object};
 use crate::policy::keys::text;
 use crate::secret::Secret;
 use crate::sha256::sha256;
-use clap::Subcommand;
-
 use edit::{ClientChange, EditedFile};
 use expiry::parse_expiry;
 
@@ -273,54 +274,75 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// JSON form of `weir keys list`.
+#[derive(Serialize)]
+struct ClientList {
+    clients: Vec<ClientRow>,
+}
+
+/// Client with its keys.
+#[derive(Serialize)]
+struct ClientRow {
+    name: String,
+    /// `None` if it has rules of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<String>,
+    /// Number of its keys.
+    keys: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expired: Option<bool>,
+}
+
 fn list(args: &ListArgs) -> Result<(), Failure> {
     let editor = ConfigEditor::open(&args.location)?;
-    let (clients, now) = (&editor.config.clients, SystemTime::now());
-    let role = |client: &ClientConfig| match client.role.starts_with("client:") {
-        true => None,
-        false => Some(client.role.clone()),
-    };
-    if args.json {
-        let rows = clients.iter().map(|client| {
-            let mut row = Object::new();
-            row.set("name", json::quote(&client.name));
-            if let Some(role) = role(client) {
-                row.set("role", json::quote(&role));
-            }
-            row.set("keys", client.key_sha256.len().to_string());
-            if let Some(expires) = client.expires {
-                row.set("expires", json::quote(&format_rfc3339(expires)));
-                row.set("expired", (expires <= now).to_string());
-            }
-            row.to_bytes()
-        });
-        let rows: Vec<_> = rows.collect();
-        let rows = rows.join(&b","[..]);
-        let rows = String::from_utf8_lossy(&rows);
-        return output::print(|out| writeln!(out, "{{\"clients\":[{rows}]}}"));
-    }
-    let rows = clients.iter().map(|client| {
-        let keys = match client.key_sha256.len() {
-            0 => "no key",
-            1 => "1 key",
-            _ => "2 keys",
-        };
-        let end = match client.expires {
-            None => "never expires".to_owned(),
-            Some(end) if end <= now => format!("expired at {}", format_rfc3339(end)),
-            Some(end) => format!("expires at {}", format_rfc3339(end)),
-        };
-        let role = role(client).unwrap_or_else(|| "(rules of its own)".to_owned());
-        [client.name.clone(), role, keys.to_owned(), end]
+    let now = SystemTime::now();
+    let clients = editor.config.clients.iter().map(|client| ClientRow {
+        name: client.name.clone(),
+        role: Some(client.role.clone()).filter(|role| config::owner_of(role).is_none()),
+        keys: client.key_sha256.len(),
+        expires: client.expires.map(format_rfc3339),
+        expired: client.expires.map(|expires| expires <= now),
     });
-    let rows: Vec<_> = rows.collect();
-    let width = |at: usize| rows.iter().map(|row| row[at].len()).max().unwrap_or(0);
-    let (names, roles) = (width(0), width(1));
-    output::print(|out| {
-        rows.iter().try_for_each(|[name, role, keys, end]| {
-            writeln!(out, "{name:names$}  {role:roles$}  {keys:6}  {end}")
-        })
-    })
+    let list = ClientList { clients: clients.collect() };
+    output::print_report(args.json, &list, |out| list.write_text(out))
+}
+
+impl ClientList {
+    fn write_text(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let role = |row: &ClientRow| row.role.clone().unwrap_or("(rules of its own)".to_owned());
+        let names = self.clients.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        let roles = self.clients.iter().map(|row| role(row).len()).max().unwrap_or(0);
+        for row in &self.clients {
+            let keys = match row.keys {
+                0 => "no key",
+                1 => "1 key",
+                _ => "2 keys",
+            };
+            let end = match (&row.expires, row.expired) {
+                (None, _) => "never expires".to_owned(),
+                (Some(end), Some(true)) => format!("expired at {end}"),
+                (Some(end), _) => format!("expires at {end}"),
+            };
+            writeln!(out, "{:names$}  {:roles$}  {keys:6}  {end}", row.name, role(row))?;
+        }
+        Ok(())
+    }
+}
+
+/// JSON form of a change.
+#[derive(Serialize)]
+struct ChangeReport<'a> {
+    client: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    file: String,
+    written: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines: Option<&'a str>,
 }
 
 /// Prints the key, or with `--dry-run` the lines; with `--json` everything.
@@ -331,35 +353,23 @@ fn print_result(
     file: &Path,
     edited: &EditedFile,
 ) -> Result<(), Failure> {
-    if mode.json {
-        let mut object = Object::new();
-        object.set("client", json::quote(name));
-        if let Some(key) = key {
-            object.set("key", json::quote(key.expose()));
-            object.set("sha256", json::quote(&hash_of(key)));
-        }
-        object.set("file", json::quote(&file.display().to_string()));
-        object.set("written", (!mode.dry_run).to_string());
-        if mode.dry_run {
-            object.set("lines", json::quote(&edited.lines));
-        }
-        let object = object.to_bytes();
-        return output::print(|out| out.write_all(&[&object[..], b"\n"].concat()));
+    let report = ChangeReport {
+        client: name,
+        key: key.map(Secret::expose),
+        sha256: key.map(hash_of),
+        file: file.display().to_string(),
+        written: !mode.dry_run,
+        lines: mode.dry_run.then_some(&edited.lines),
+    };
+    output::print_report(mode.json, &report, |out| match (report.lines, report.key) {
+        (Some(lines), _) => out.write_all(lines.as_bytes()),
+        (None, Some(key)) => writeln!(out, "{key}"),
+        (None, None) => Ok(()),
+    })?;
+    if let (Some(_), Some(key), false) = (report.lines, report.key, mode.json) {
+        output::print_stderr(&format!("the key, if you write these lines: {key}"));
     }
-    match (mode.dry_run, key) {
-        (true, key) => {
-            output::print(|out| out.write_all(edited.lines.as_bytes()))?;
-            if let Some(key) = key {
-                output::print_stderr(&format!(
-                    "the key, if you write these lines: {}",
-                    key.expose()
-                ));
-            }
-            Ok(())
-        }
-        (false, Some(key)) => output::print(|out| writeln!(out, "{}", key.expose())),
-        (false, None) => Ok(()),
-    }
+    Ok(())
 }
 
 // === Editing ===

@@ -10,6 +10,7 @@ use std::ffi::OsStr;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 
 use clap::ValueEnum;
+use serde::Serialize;
 
 use super::exit::Failure;
 
@@ -92,6 +93,24 @@ pub(super) fn print(
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(Failure::Output),
     }
+}
+
+/// Writes a report to standard output: as one line of JSON, or as `write_text` writes it.
+pub(super) fn print_report(
+    json: bool,
+    report: &impl Serialize,
+    write_text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<(), Failure> {
+    print(|out| match json {
+        true => writeln!(out, "{}", render::sanitize_json(&to_json(report), is_terminal())),
+        false => write_text(out),
+    })
+}
+
+/// Encodes a report as JSON on one line.
+pub(super) fn to_json(report: &impl Serialize) -> String {
+    // Encoding cannot fail: every member has a JSON form.
+    serde_json::to_string(report).unwrap_or_default()
 }
 
 /// Writes a line to standard error, without its colors where they are disabled.

@@ -1,18 +1,19 @@
 //! `weir pins`: compares definitions with the approved ones, and approves them.
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::fmt;
 
 use clap::ValueEnum;
+use serde::Serialize;
 
 use super::exit::Failure;
 use super::output;
 use crate::cli::loading::{ConfigArgs, options};
-use crate::cli::output::render::{sanitize_json, sanitize_line};
+use crate::cli::output::render::sanitize_line;
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
 use crate::config::Mode;
-use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::pins::{BadLock, Change, Difference, PINNED, PinFile};
@@ -61,15 +62,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     };
     // This process opens no listener, so anonymous access from the network does not matter.
     let options = options(true);
-    let oneshot = OneShotGateway::open_with_changes(
-        &args.config,
-        args.json,
-        None,
-        selection,
-        options,
-        review,
-    )
-    .await?;
+    let oneshot =
+        OneShotGateway::open(&args.config, args.json, None, selection, options, review).await?;
     let done = compare(&args, &selected, &oneshot);
     oneshot.close().await;
     done
@@ -80,9 +74,9 @@ fn compare(
     selected: &[PinSelection<'_>],
     oneshot: &OneShotGateway,
 ) -> Result<(), Failure> {
-    let inspectors = oneshot.app().gateway().inspectors();
+    let inspectors = oneshot.app.gateway().inspectors();
     let pins = &inspectors.pins;
-    let names = oneshot.config().upstreams.iter();
+    let names = oneshot.config.upstreams.iter();
     let names: Vec<UpstreamName> = names.filter_map(|it| it.name.parse().ok()).collect();
     let unlisted: Vec<_> = names.iter().filter(|name| !pins.is_listed(name)).collect();
     let unlisted = unlisted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -108,7 +102,7 @@ fn compare(
             return Err(failure);
         }
         let unwritten = |bad: BadLock| {
-            let path = oneshot.config().lock_file.display();
+            let path = oneshot.config.lock_file.display();
             Failure::Output(std::io::Error::other(format!("{path}: {bad}")))
         };
         found.clear();
@@ -148,83 +142,84 @@ async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure>
                     .iter()
                     .any(|(it, item)| *it == name && item.is_none_or(|item| item == key))
         };
+        let row =
+            |kind, key: &str, digest| PinRow::new(&name, kind, key, PinState::Approved { digest });
         if let Some(digest) = pinned.instructions.filter(|_| is_selected("")) {
             let digest = digest.map_or_else(|| "none".to_owned(), |digest| digest.to_string());
-            rows.push((name.clone(), None, String::new(), digest));
+            rows.push(row(None, "", digest));
         }
         for ((kind, _), items) in PINNED.iter().zip(pinned.kinds) {
             let items = items.into_iter().flatten().filter(|(key, _)| is_selected(key));
-            rows.extend(
-                items.map(|(key, digest)| (name.clone(), Some(*kind), key, digest.to_string())),
-            );
+            rows.extend(items.map(|(key, digest)| row(Some(*kind), &key, digest.to_string())));
         }
     }
-    output::print(|out| match args.json {
-        true => {
-            let rows = rows.iter().map(|(name, kind, key, digest)| {
-                let mut object = object(name, *kind, key);
-                object.set("digest", json::quote(digest));
-                object
-            });
-            write_json(out, "approved", rows)
-        }
-        false => rows.iter().try_for_each(|(name, kind, key, digest)| {
-            writeln!(out, "{digest:67}  {}", describe_item(name, *kind, key))
-        }),
-    })
+    print(args, "approved", &rows)
 }
 
 fn show(args: &Args, found: &[Difference]) -> Result<(), Failure> {
-    output::print(|out| match args.json {
-        true => {
-            let rows = found.iter().map(|it| {
-                let mut object = object(it.upstream.as_str(), it.kind, &it.key);
-                object.set("change", json::quote(&it.change.to_string()));
-                if let Change::Renamed(was) = &it.change {
-                    object.set("was", json::quote(was));
-                }
-                object
-            });
-            write_json(out, "differences", rows)
-        }
-        false => found.iter().try_for_each(|it| {
-            let was = match &it.change {
-                Change::Renamed(was) => format!(", was {}", sanitize_line(was)),
-                _ => String::new(),
-            };
-            let item = describe_item(it.upstream.as_str(), it.kind, &it.key);
-            writeln!(out, "{:7}  {item}{was}", it.change.to_string())
-        }),
+    let row = |it: &Difference| {
+        let change = it.change.to_string();
+        let state = match &it.change {
+            Change::Renamed(was) => PinState::Renamed { change, was: was.clone() },
+            _ => PinState::Differs { change },
+        };
+        PinRow::new(it.upstream.as_str(), it.kind, &it.key, state)
+    };
+    print(args, "differences", &found.iter().map(row).collect::<Vec<_>>())
+}
+
+fn print(args: &Args, member: &str, rows: &[PinRow]) -> Result<(), Failure> {
+    output::print_report(args.json, &BTreeMap::from([(member, rows)]), |out| {
+        rows.iter().try_for_each(|row| writeln!(out, "{row}"))
     })
 }
 
-fn write_json(
-    out: &mut dyn Write,
-    member: &str,
-    rows: impl Iterator<Item = Object>,
-) -> std::io::Result<()> {
-    let rows: Vec<_> =
-        rows.map(|row| String::from_utf8_lossy(&row.to_bytes()).into_owned()).collect();
-    let text = format!("{{\"{member}\":[{}]}}", rows.join(","));
-    writeln!(out, "{}", sanitize_json(&text, false))
+/// Approved definition, or difference from the approved ones.
+#[derive(Serialize)]
+struct PinRow {
+    upstream: String,
+    /// Kind of the item, or `instructions`.
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<String>,
+    #[serde(flatten)]
+    state: PinState,
 }
 
-fn object(upstream: &str, kind: Option<Kind>, key: &str) -> Object {
-    let mut object = Object::new();
-    object.set("upstream", json::quote(upstream));
-    let kind = kind.map_or_else(|| "instructions".to_owned(), |kind| kind.to_string());
-    object.set("kind", json::quote(&kind));
-    if !key.is_empty() {
-        object.set("item", json::quote(key));
+#[derive(Serialize)]
+#[serde(untagged)]
+enum PinState {
+    Approved { digest: String },
+    Renamed { change: String, was: String },
+    Differs { change: String },
+}
+
+impl PinRow {
+    fn new(upstream: &str, kind: Option<Kind>, key: &str, state: PinState) -> Self {
+        let upstream = upstream.to_owned();
+        let item = (!key.is_empty()).then(|| key.to_owned());
+        let kind = kind.map_or_else(|| "instructions".to_owned(), |kind| kind.to_string());
+        Self { upstream, kind, item, state }
     }
-    object
 }
 
-/// Describes an item for people.
-fn describe_item(upstream: &str, kind: Option<Kind>, key: &str) -> String {
-    match kind {
-        None => format!("{upstream}: instructions"),
-        Some(kind) => format!("{upstream}/{} ({kind})", sanitize_line(key)),
+impl fmt::Display for PinRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { upstream, kind, item, state } = self;
+        match state {
+            PinState::Approved { digest } => write!(f, "{digest:67}  ")?,
+            PinState::Renamed { change, .. } | PinState::Differs { change } => {
+                write!(f, "{change:7}  ")?;
+            }
+        }
+        match item {
+            None => write!(f, "{upstream}: {kind}")?,
+            Some(item) => write!(f, "{upstream}/{} ({kind})", sanitize_line(item))?,
+        }
+        match state {
+            PinState::Renamed { was, .. } => write!(f, ", was {}", sanitize_line(was)),
+            PinState::Approved { .. } | PinState::Differs { .. } => Ok(()),
+        }
     }
 }
 

@@ -102,11 +102,11 @@ impl<'h> LiveState<'h> {
     }
 
     async fn find_instance(&self) -> Result<RunningInstance, Unreachable> {
-        let Some(file) = self.oneshot.file() else {
+        let Some(file) = self.oneshot.file.as_deref() else {
             // A demonstration has no configuration file.
             return Err(Unreachable::NotRunning(String::new()));
         };
-        AdminClient::new(self.oneshot.config(), Some(file))?.connect().await
+        AdminClient::new(&self.oneshot.config, Some(file))?.connect().await
     }
 }
 

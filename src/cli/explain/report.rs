@@ -4,61 +4,79 @@
 
 use std::io::{self, Write};
 
-use bytes::Bytes;
+use serde::{Serialize, Serializer};
+use strum::{Display, IntoStaticStr};
 
 use crate::cli::exit::Failure;
 use crate::cli::output::render::sanitize_line;
-use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 
 /// Complete explanation of a name.
+#[derive(Serialize)]
 pub(super) struct Explanation {
-    pub(super) name: String,
+    name: String,
     /// Client of `--as`.
-    pub(super) client: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<String>,
+    visible: bool,
     /// Items and upstreams that the name may mean.
-    pub(super) items: Vec<ExplainedItem>,
+    findings: Vec<ExplainedItem>,
 }
 
 /// Item or upstream that a name may mean.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub(super) struct ExplainedItem {
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_kind")]
     pub(super) kind: Option<Kind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) upstream: Option<String>,
     /// Name or URI at its upstream.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) own: Option<String>,
     /// Public name or URI.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
+    /// Any of the roles sees it; [`Explanation::new`] sets it.
+    pub(super) visible: bool,
     /// Statements that apply to all clients.
+    #[serde(rename = "facts")]
     pub(super) statements: Vec<Statement>,
     /// Statements per role.
+    #[serde(rename = "roles")]
     pub(super) visibilities: Vec<Visibility>,
 }
 
 /// Visibility for one role, with the reasons.
+#[derive(Serialize)]
 pub(super) struct Visibility {
     pub(super) role: String,
     pub(super) visible: bool,
+    #[serde(rename = "facts")]
     pub(super) statements: Vec<Statement>,
 }
 
 /// One statement of an explanation, for example a matching rule and its place.
-#[derive(Clone)]
+#[derive(Clone, Serialize)]
 pub(super) struct Statement {
     pub(super) about: StatementTopic,
     /// False if the statement is a reason why the item is not visible.
     pub(super) good: bool,
     pub(super) text: String,
     /// Pattern that decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pattern: Option<String>,
     /// Place in the configuration; `None` for defaults.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) place: Option<String>,
     /// Index of the limit in the configuration.
+    #[serde(skip)]
     pub(super) limit: Option<usize>,
 }
 
 /// Topic of a statement.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Display, IntoStaticStr, Serialize)]
+#[serde(into = "&'static str")]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum StatementTopic {
     /// Connection of the upstream.
     Upstream,
@@ -67,6 +85,7 @@ pub(super) enum StatementTopic {
     /// Presence in the upstream's lists.
     Listed,
     /// The upstream's own export rules.
+    #[strum(serialize = "outlet")]
     ExportRules,
     /// Other properties of the item in the merged list.
     List,
@@ -81,8 +100,10 @@ pub(super) enum StatementTopic {
     /// Limit that applies to it.
     Limit,
     /// Visible items of an upstream.
+    #[strum(serialize = "seen")]
     VisibleItems,
     /// Whether clients receive the upstream's instructions.
+    #[strum(serialize = "told")]
     Instructions,
 }
 
@@ -94,36 +115,9 @@ impl Statement {
     pub(super) fn bad(about: StatementTopic, text: impl Into<String>) -> Self {
         Self { good: false, ..Self::good(about, text) }
     }
-
-    fn write_json(&self) -> Vec<u8> {
-        let mut object = Object::new();
-        object.set("about", json::quote(self.about.word()));
-        object.set("good", self.good.to_string());
-        object.set("text", json::quote(&self.text));
-        set_if_any(&mut object, "pattern", self.pattern.as_deref());
-        set_if_any(&mut object, "place", self.place.as_deref());
-        object.to_bytes().to_vec()
-    }
 }
 
 impl StatementTopic {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Upstream => "upstream",
-            Self::Running => "running",
-            Self::Listed => "listed",
-            Self::ExportRules => "outlet",
-            Self::List => "list",
-            Self::Route => "route",
-            Self::Client => "client",
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Limit => "limit",
-            Self::VisibleItems => "seen",
-            Self::Instructions => "told",
-        }
-    }
-
     /// Failure that names who has to act if this topic is the reason.
     fn failure(self, text: String) -> Failure {
         match self {
@@ -146,11 +140,6 @@ impl ExplainedItem {
         self.statements.iter().all(|statement| statement.good)
     }
 
-    /// Returns whether any of the roles sees it.
-    pub(super) fn is_visible(&self) -> bool {
-        self.visibilities.iter().any(|visibility| visibility.visible)
-    }
-
     /// Title of the finding.
     fn title(&self, name: &str) -> String {
         let key = self.key.as_deref().unwrap_or(name);
@@ -163,116 +152,90 @@ impl ExplainedItem {
 }
 
 impl Explanation {
+    pub(super) fn new(
+        name: &str,
+        client: Option<&String>,
+        mut findings: Vec<ExplainedItem>,
+    ) -> Self {
+        for finding in &mut findings {
+            finding.visible = finding.visibilities.iter().any(|visibility| visibility.visible);
+        }
+        let visible = findings.iter().any(|finding| finding.visible);
+        Self { name: name.to_owned(), client: client.cloned(), visible, findings }
+    }
+
     /// Failure of the command if none of the roles sees anything.
     pub(super) fn end(&self) -> Result<(), Failure> {
-        if self.items.iter().any(ExplainedItem::is_visible) {
+        if self.visible {
             return Ok(());
         }
         let text = match &self.client {
             Some(client) => format!("`{}` is not visible to {client}", self.name),
             None => format!("`{}` is visible to no role", self.name),
         };
-        let all = self.items.iter().flat_map(|finding| {
-            finding
-                .statements
-                .iter()
-                .chain(finding.visibilities.iter().flat_map(|visibility| &visibility.statements))
+        let mut statements = self.findings.iter().flat_map(|finding| {
+            let of_roles = finding.visibilities.iter().flat_map(|role| &role.statements);
+            finding.statements.iter().chain(of_roles)
         });
-        let first =
-            all.into_iter().find(|statement| !statement.good).map(|statement| statement.about);
+        let first = statements.find(|statement| !statement.good).map(|statement| statement.about);
         Err(first.unwrap_or(StatementTopic::Listed).failure(text))
     }
 
     /// Writes the explanation as text.
     pub(super) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        for (at, finding) in self.items.iter().enumerate() {
+        for (at, finding) in self.findings.iter().enumerate() {
             if at > 0 {
                 writeln!(out)?;
             }
             let title = sanitize_line(&finding.title(&self.name));
-            let verdict = if finding.is_visible() { "visible" } else { "not visible" };
+            let verdict = describe_visible(finding.visible);
             match (&self.client, finding.visibilities.len()) {
                 (Some(client), _) => writeln!(out, "{verdict} to {client}: {title}")?,
                 (None, 0) => writeln!(out, "{verdict}: {title}")?,
-                (None, _) if !finding.is_visible() => {
-                    writeln!(out, "{verdict} to any role: {title}")?;
-                }
+                (None, _) if !finding.visible => writeln!(out, "{verdict} to any role: {title}")?,
                 (None, all) => {
-                    let seeing =
-                        finding.visibilities.iter().filter(|visibility| visibility.visible).count();
+                    let seeing = finding.visibilities.iter().filter(|role| role.visible).count();
                     let plural = if all == 1 { "" } else { "s" };
                     writeln!(out, "{verdict} to {seeing} of {all} role{plural}: {title}")?;
                 }
             }
-            finding.statements.iter().try_for_each(|statement| write_statement(out, statement))?;
+            write_statements(out, &finding.statements)?;
             for visibility in &finding.visibilities {
                 match &self.client {
-                    Some(_) => visibility
-                        .statements
-                        .iter()
-                        .try_for_each(|statement| write_statement(out, statement))?,
+                    Some(_) => write_statements(out, &visibility.statements)?,
                     None => write_visibility(out, visibility)?,
                 }
             }
         }
         Ok(())
     }
-
-    /// Formats the explanation as JSON on one line.
-    pub(super) fn to_json(&self) -> Bytes {
-        let mut explanation = Object::new();
-        explanation.set("name", json::quote(&self.name));
-        set_if_any(&mut explanation, "client", self.client.as_deref());
-        explanation.set("visible", self.items.iter().any(ExplainedItem::is_visible).to_string());
-        let findings = self.items.iter().map(|finding| {
-            let mut object = Object::new();
-            set_if_any(&mut object, "kind", finding.kind.map(Kind::json_name));
-            set_if_any(&mut object, "upstream", finding.upstream.as_deref());
-            set_if_any(&mut object, "own", finding.own.as_deref());
-            set_if_any(&mut object, "key", finding.key.as_deref());
-            object.set("visible", finding.is_visible().to_string());
-            object.set("facts", array(finding.statements.iter().map(Statement::write_json)));
-            let visibilities = finding.visibilities.iter().map(|visibility| {
-                let mut object = Object::new();
-                object.set("role", json::quote(&visibility.role));
-                object.set("visible", visibility.visible.to_string());
-                object.set("facts", array(visibility.statements.iter().map(Statement::write_json)));
-                object.to_bytes().to_vec()
-            });
-            object.set("roles", array(visibilities));
-            object.to_bytes().to_vec()
-        });
-        explanation.set("findings", array(findings));
-        explanation.to_bytes()
-    }
 }
 
-fn write_statement(out: &mut dyn Write, statement: &Statement) -> io::Result<()> {
-    writeln!(out, "  {:9} {}", statement.about.word(), sanitize_line(&statement.text))
+fn serialize_kind<S: Serializer>(kind: &Option<Kind>, serializer: S) -> Result<S::Ok, S::Error> {
+    kind.map(Kind::json_name).serialize(serializer)
+}
+
+fn describe_visible(visible: bool) -> &'static str {
+    if visible { "visible" } else { "not visible" }
+}
+
+fn write_statements(out: &mut dyn Write, statements: &[Statement]) -> io::Result<()> {
+    statements
+        .iter()
+        .try_for_each(|it| writeln!(out, "  {:9} {}", it.about, sanitize_line(&it.text)))
 }
 
 /// Writes the statements about one role on one line.
 fn write_visibility(out: &mut dyn Write, visibility: &Visibility) -> io::Result<()> {
-    let verdict = if visibility.visible { "visible" } else { "not visible" };
+    let verdict = describe_visible(visibility.visible);
     let statements = visibility.statements.iter().map(|statement| match statement.about {
         about @ (StatementTopic::Allowed | StatementTopic::Denied)
             if statement.pattern.is_some() =>
         {
-            format!("{} {}", about.word(), statement.text)
+            format!("{about} {}", statement.text)
         }
         _ => statement.text.clone(),
     });
     let statements = statements.collect::<Vec<_>>().join("; ");
     writeln!(out, "  {:9} {}: {verdict}; {}", "role", visibility.role, sanitize_line(&statements))
-}
-
-fn array(elements: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
-    let elements: Vec<_> = elements.collect();
-    [b"[", elements.join(&b","[..]).as_slice(), b"]"].concat()
-}
-
-fn set_if_any(object: &mut Object, member: &'static str, text: Option<&str>) {
-    if let Some(text) = text {
-        object.set(member, json::quote(text));
-    }
 }

@@ -18,8 +18,8 @@ pub(super) fn finding(
     nothing: Vec<Statement>,
     viewers: &[ExplainAs],
 ) -> ExplainedItem {
-    let config = oneshot.config();
-    let everything = oneshot.operator_context().view().route(uri);
+    let config = &oneshot.config;
+    let everything = oneshot.operator_context.view().route(uri);
     let mut finding = ExplainedItem {
         kind: Some(Kind::Resource),
         upstream: owner(&everything).map(UpstreamName::as_str).or(only).map(str::to_owned),
@@ -65,7 +65,7 @@ pub(super) fn alternative_route(
     let strays =
         |viewer: &ExplainAs| !sees_it(viewer) && owner(&viewer.context.view().route(uri)).is_some();
     let viewers: Vec<_> = viewers.into_iter().filter(strays).collect();
-    let everything = oneshot.operator_context().view().route(uri);
+    let everything = oneshot.operator_context.view().route(uri);
     let visibility = |viewer: &ExplainAs| visibility(oneshot, uri, None, &everything, viewer);
     let visibilities: Vec<_> = viewers.iter().map(visibility).collect();
     let text = "clients that do not see it in a list may still read it";
@@ -91,7 +91,7 @@ fn visibility(
     everything: &UriRoute,
     viewer: &ExplainAs,
 ) -> Visibility {
-    let config = oneshot.config();
+    let config = &oneshot.config;
     let route = viewer.context.view().route(uri);
     let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
     // If this role has no route, the operator's route shows which rule blocks it.

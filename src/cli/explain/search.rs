@@ -56,7 +56,7 @@ pub(super) async fn search<'c>(
     name: &str,
     only: Option<Kind>,
 ) -> SearchResult<'c> {
-    let config = oneshot.config();
+    let config = &oneshot.config;
     let naming = app::naming(&config.naming);
     let mut found = SearchResult::default();
     let own = match meant {
@@ -141,10 +141,5 @@ pub(super) fn disabled_statement(config: &Config, upstream: &UpstreamSummary) ->
 
 /// Returns the running upstream of this name.
 pub(super) fn find_upstream(oneshot: &OneShotGateway, name: &str) -> Option<upstream::Upstream> {
-    oneshot
-        .app()
-        .gateway()
-        .upstreams()
-        .into_iter()
-        .find(|upstream| upstream.name().as_str() == name)
+    oneshot.app.gateway().upstreams().into_iter().find(|upstream| upstream.name().as_str() == name)
 }

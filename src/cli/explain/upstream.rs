@@ -18,7 +18,7 @@ pub(super) fn finding(
     if statements[0].good {
         let mut unlisted = Kind::ALL
             .into_iter()
-            .map(|kind| oneshot.describe_unlisted(oneshot.operator_context(), kind));
+            .map(|kind| oneshot.describe_unlisted(&oneshot.operator_context, kind));
         statements
             .extend(unlisted.find_map(|text| Some(Statement::bad(StatementTopic::Listed, text?))));
     }
@@ -35,7 +35,7 @@ pub(super) fn finding(
 }
 
 fn visibility(oneshot: &OneShotGateway, name: &str, viewer: &ExplainAs) -> Visibility {
-    let (view, everything) = (viewer.context.view(), oneshot.operator_context().view());
+    let (view, everything) = (viewer.context.view(), oneshot.operator_context.view());
     let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
     let counts =
         Kind::ALL.map(|kind| (kind, count(&view, kind, name), count(&everything, kind, name)));
@@ -78,7 +78,7 @@ fn instructions(
     };
     match words {
         None => "it has no instructions",
-        Some(_) if !oneshot.config().protocol.instructions => {
+        Some(_) if !oneshot.config.protocol.instructions => {
             "its instructions are not sent: [protocol] instructions = false"
         }
         Some(_) if !visible => "its instructions are not sent: none of its items is visible",

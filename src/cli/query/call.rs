@@ -6,7 +6,7 @@ use crate::cli::exit::Failure;
 use crate::cli::output::render;
 use crate::cli::query::arguments::{AcceptedArguments, TypedArgument, parse_argument};
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
-use crate::cli::query::request::send_request;
+use crate::cli::query::request::{object, send_request};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
@@ -41,35 +41,26 @@ const MAX_ARGS_BYTES: u64 = 16 << 20;
 /// Calls the tool and prints its result.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Read before anything is started: typing it may take a while, and it may be invalid.
-    let object = match &args.args {
+    let given = match &args.args {
         Some(source) => Some(read_object(source).await?),
         None => None,
     };
-    OneShotGateway::run(
-        &args.query,
-        UpstreamSelection::OwnersOf(Kind::Tool, &args.name),
-        async |oneshot| call(oneshot, &args, object).await,
-    )
-    .await
+    let selection = UpstreamSelection::OwnersOf(Kind::Tool, &args.name);
+    OneShotGateway::run(&args.query, selection, async |oneshot| call(oneshot, &args, given).await)
+        .await
 }
 
-async fn call(
-    oneshot: &OneShotGateway,
-    args: &Args,
-    object: Option<Object>,
-) -> Result<(), Failure> {
-    let target = oneshot.find_item(Kind::Tool, &args.name)?;
-    let takes = AcceptedArguments::of_tool(&Object::parse(target.json.clone()).unwrap_or_default());
-    if object.is_none() {
+async fn call(oneshot: &OneShotGateway, args: &Args, given: Option<Object>) -> Result<(), Failure> {
+    let takes = AcceptedArguments::of_tool(&oneshot.find_definition(Kind::Tool, &args.name)?);
+    if given.is_none() {
         takes.check(&args.name, args.arguments.iter().map(|given| given.name.as_str()))?;
     }
-    let mut arguments = object.unwrap_or_default();
+    let mut arguments = given.unwrap_or_default();
     for given in &args.arguments {
         arguments.set(given.name.to_string(), takes.value(&args.name, given)?);
     }
-    let mut params = Object::new();
-    params.set("name", json::quote(&args.name));
-    params.set("arguments", arguments.to_bytes());
+    let name = json::quote(&args.name);
+    let params = object([("name", name), ("arguments", arguments.to_bytes())]);
     let answer = send_request(oneshot, Method::CallTool, params).await?;
     answer.print(render::write_tool_result)?;
     match answer.result.get("isError") {

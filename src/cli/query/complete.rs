@@ -7,7 +7,7 @@ use crate::cli::output;
 use crate::cli::output::render;
 use crate::cli::query::arguments::{AcceptedArguments, parse_pair};
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
-use crate::cli::query::request::send_request;
+use crate::cli::query::request::{object, send_request, texts};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
@@ -45,27 +45,25 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         CompletedKind::Prompt => Kind::Prompt,
         CompletedKind::Template => Kind::Template,
     };
-    OneShotGateway::run(
-        &args.query,
-        UpstreamSelection::OwnersOf(kind, &args.name),
-        async |oneshot| complete(oneshot, &args, kind).await,
-    )
+    let selection = UpstreamSelection::OwnersOf(kind, &args.name);
+    OneShotGateway::run(&args.query, selection, async |oneshot| {
+        complete(oneshot, &args, kind).await
+    })
     .await
 }
 
 async fn complete(oneshot: &OneShotGateway, args: &Args, kind: Kind) -> Result<(), Failure> {
-    let target = oneshot.find_item(kind, &args.name)?;
+    let definition = oneshot.find_definition(kind, &args.name)?;
     let (name, value) = &args.argument;
     if kind == Kind::Prompt {
-        let takes =
-            AcceptedArguments::of_prompt(&Object::parse(target.json.clone()).unwrap_or_default());
+        let takes = AcceptedArguments::of_prompt(&definition);
         let given = args.given.iter().map(|(name, _)| name);
         takes.check_known_names(&args.name, given.chain([name]).map(String::as_str))?;
     }
     let answer = send_request(oneshot, Method::Complete, params(args, name, value)).await?;
     answer.print(render::write_values)?;
     let completion = answer.result.get_object("completion").unwrap_or_default();
-    if completion.get("hasMore") == Some("true") && !oneshot.json() {
+    if completion.get("hasMore") == Some("true") && !oneshot.json {
         let of =
             completion.get("total").map(|total| format!(", {total} in all")).unwrap_or_default();
         output::print_stderr(&format!("weir: there are more{of}: type more of the argument"));
@@ -74,24 +72,15 @@ async fn complete(oneshot: &OneShotGateway, args: &Args, kind: Kind) -> Result<(
 }
 
 fn params(args: &Args, name: &str, value: &str) -> Object {
-    let mut reference = Object::new();
     let (kind, member) = match args.kind {
         CompletedKind::Prompt => ("ref/prompt", "name"),
         CompletedKind::Template => ("ref/resource", "uri"),
     };
-    reference.set("type", json::quote(kind));
-    reference.set(member, json::quote(&args.name));
-    let mut argument = Object::new();
-    argument.set("name", json::quote(name));
-    argument.set("value", json::quote(value));
-    let mut params = Object::new();
-    params.set("ref", reference.to_bytes());
-    params.set("argument", argument.to_bytes());
+    let reference = object([("type", json::quote(kind)), (member, json::quote(&args.name))]);
+    let argument = object([("name", json::quote(name)), ("value", json::quote(value))]);
+    let mut params = object([("ref", reference.to_bytes()), ("argument", argument.to_bytes())]);
     if !args.given.is_empty() {
-        let mut settled = Object::new();
-        args.given.iter().for_each(|(name, value)| settled.set(name.clone(), json::quote(value)));
-        let mut context = Object::new();
-        context.set("arguments", settled.to_bytes());
+        let context = object([("arguments", texts(&args.given).to_bytes())]);
         params.set("context", context.to_bytes());
     }
     params

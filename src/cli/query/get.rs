@@ -4,9 +4,9 @@ use crate::cli::exit::Failure;
 use crate::cli::output::render;
 use crate::cli::query::arguments::{AcceptedArguments, parse_pair};
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
-use crate::cli::query::request::send_request;
+use crate::cli::query::request::{object, send_request, texts};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::json::{self, Object};
+use crate::json;
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 
@@ -26,25 +26,14 @@ pub(crate) struct Args {
 
 /// Gets the prompt and prints its messages.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    OneShotGateway::run(
-        &args.query,
-        UpstreamSelection::OwnersOf(Kind::Prompt, &args.name),
-        async |oneshot| get(oneshot, &args).await,
-    )
+    let selection = UpstreamSelection::OwnersOf(Kind::Prompt, &args.name);
+    OneShotGateway::run(&args.query, selection, async |oneshot| {
+        let prompt = oneshot.find_definition(Kind::Prompt, &args.name)?;
+        let takes = AcceptedArguments::of_prompt(&prompt);
+        takes.check(&args.name, args.arguments.iter().map(|(name, _)| name.as_str()))?;
+        let arguments = texts(&args.arguments).to_bytes();
+        let params = object([("name", json::quote(&args.name)), ("arguments", arguments)]);
+        send_request(oneshot, Method::GetPrompt, params).await?.print(render::write_messages)
+    })
     .await
-}
-
-async fn get(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
-    let target = oneshot.find_item(Kind::Prompt, &args.name)?;
-    let takes =
-        AcceptedArguments::of_prompt(&Object::parse(target.json.clone()).unwrap_or_default());
-    takes.check(&args.name, args.arguments.iter().map(|(name, _)| name.as_str()))?;
-    let mut arguments = Object::new();
-    for (name, value) in &args.arguments {
-        arguments.set(name.clone(), json::quote(value));
-    }
-    let mut params = Object::new();
-    params.set("name", json::quote(&args.name));
-    params.set("arguments", arguments.to_bytes());
-    send_request(oneshot, Method::GetPrompt, params).await?.print(render::write_messages)
 }

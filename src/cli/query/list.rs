@@ -2,8 +2,6 @@
 
 use std::io::Write;
 
-use clap::ValueEnum;
-
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::output::render::{sanitize_json, sanitize_line};
@@ -19,7 +17,7 @@ use crate::mcp::kind::Kind;
 pub(crate) struct Args {
     /// Kind of the listed items.
     #[arg(value_enum, default_value = "prompts")]
-    kind: ListedKind,
+    kind: Kind,
     /// Starts and lists this upstream only; may be given several times.
     #[arg(long, value_name = "NAME", value_hint = clap::ValueHint::Other)]
     upstream: Vec<String>,
@@ -27,44 +25,23 @@ pub(crate) struct Args {
     query: QueryArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ListedKind {
-    Prompts,
-    Tools,
-    Resources,
-    Templates,
-}
-
-impl From<ListedKind> for Kind {
-    fn from(listed: ListedKind) -> Self {
-        match listed {
-            ListedKind::Prompts => Self::Prompt,
-            ListedKind::Tools => Self::Tool,
-            ListedKind::Resources => Self::Resource,
-            ListedKind::Templates => Self::Template,
-        }
-    }
-}
-
 /// Lists all pages of a kind.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    OneShotGateway::run(&args.query, UpstreamSelection::Named(&args.upstream), async |oneshot| {
-        print(oneshot, &args).await
+    let (kind, selection) = (args.kind, UpstreamSelection::Named(&args.upstream));
+    OneShotGateway::run(&args.query, selection, async |oneshot| {
+        let items = list(oneshot, kind).await?;
+        output::print(|out| match args.query.json {
+            true => write_json(out, kind, &items),
+            false => write_table(out, kind, &items),
+        })?;
+        match oneshot.describe_unlisted(&oneshot.client_context, kind) {
+            None => Ok(()),
+            Some(unlisted) => {
+                Err(Failure::Unreachable(format!("the list is incomplete: {unlisted}")))
+            }
+        }
     })
     .await
-}
-
-async fn print(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
-    let kind = Kind::from(args.kind);
-    let items = list(oneshot, kind).await?;
-    output::print(|out| match args.query.json {
-        true => write_json(out, kind, &items),
-        false => write_table(out, kind, &items),
-    })?;
-    match oneshot.describe_unlisted(oneshot.client_context(), kind) {
-        None => Ok(()),
-        Some(unlisted) => Err(Failure::Unreachable(format!("the list is incomplete: {unlisted}"))),
-    }
 }
 
 async fn list(oneshot: &OneShotGateway, kind: Kind) -> Result<Vec<Object>, Failure> {
@@ -72,7 +49,7 @@ async fn list(oneshot: &OneShotGateway, kind: Kind) -> Result<Vec<Object>, Failu
     let mut cursor: Option<String> = None;
     loop {
         let page = oneshot
-            .client_context()
+            .client_context
             .list(&Admission::unlimited(), kind, cursor.as_deref(), DefinitionForm::Newest)
             .await;
         let page = page.map_err(|fault| Failure::ErrorResponse(fault.to_string()))?;

@@ -1,14 +1,17 @@
 //! In-process gateway of one command: opened with the upstreams that the command needs, queried,
 //! and closed.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use clap::builder::PossibleValue;
 
 use crate::admin::status::CUT;
 use crate::app::App;
 use crate::catalog::{AuthorizedItem, RoleView};
 use crate::cli::exit::Failure;
+use crate::cli::loading::demo::Demo;
 use crate::cli::loading::{
     ConfigArgs, LoadedConfig, check_client, options, print_warnings, unknown_client,
 };
@@ -16,6 +19,7 @@ use crate::cli::output::progress;
 use crate::cli::query::required_upstreams::{self, UpstreamSelection};
 use crate::config::{Config, Options, nearest};
 use crate::gateway::ClientContext;
+use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::uri::CanonicalUri;
 use crate::upstream::ConnectionStatus;
@@ -36,11 +40,18 @@ pub(crate) struct QueryArgs {
 
 /// Gateway that lives as long as one command.
 pub(crate) struct OneShotGateway {
-    loaded: LoadedConfig,
-    app: App,
-    client_context: ClientContext,
-    operator_context: ClientContext,
-    json: bool,
+    /// Configuration, with only the selected upstreams.
+    pub(crate) config: Config,
+    /// File of the configuration; `None` for the demonstration.
+    pub(crate) file: Option<PathBuf>,
+    _demo: Option<Demo>,
+    pub(crate) app: App,
+    /// Context of the client that the command acts as.
+    pub(crate) client_context: ClientContext,
+    /// Context of the operator, who sees everything.
+    pub(crate) operator_context: ClientContext,
+    /// Output is JSON.
+    pub(crate) json: bool,
 }
 
 impl OneShotGateway {
@@ -53,26 +64,17 @@ impl OneShotGateway {
     ) -> Result<(), Failure> {
         crate::cli::server::log::start_errors_only();
         let (client, options) = (args.client.as_deref(), options(true));
-        let oneshot = Self::open(&args.config, args.json, client, selection, options).await?;
+        let oneshot =
+            Self::open(&args.config, args.json, client, selection, options, |_| {}).await?;
         let done = work(&oneshot).await;
         oneshot.close().await;
         done
     }
 
-    /// Opens a gateway with the selected upstreams, and waits until each of them has been listed
-    /// or has failed, or until the requested item is visible.
+    /// Opens a gateway with the selected upstreams and waits until each of them has been listed or
+    /// has failed, or until the requested item is visible. `change` changes the configuration
+    /// before its use.
     pub(crate) async fn open(
-        args: &ConfigArgs,
-        json: bool,
-        client: Option<&str>,
-        selection: UpstreamSelection<'_>,
-        options: Options,
-    ) -> Result<Self, Failure> {
-        Self::open_with_changes(args, json, client, selection, options, |_| {}).await
-    }
-
-    /// Opens a gateway like [`Self::open`], with changes of the configuration before its use.
-    pub(crate) async fn open_with_changes(
         args: &ConfigArgs,
         json: bool,
         client: Option<&str>,
@@ -96,18 +98,17 @@ impl OneShotGateway {
         change(&mut config);
         // A command reports the current state, not a cached catalog.
         config.state.catalog = false;
-        let loaded = found.into_loaded(config);
+        let LoadedConfig { config, file, demo, .. } = found.into_loaded(config);
         if !json {
-            print_warnings(&loaded.config.warnings);
+            print_warnings(&config.warnings);
         }
-        let app = App::open(&loaded.config, Arc::new(System::for_program()));
+        let app = App::open(&config, Arc::new(System::for_program()));
         let operator_context = app.gateway().operator();
         let client_context = match client {
             None => operator_context.clone(),
-            Some(name) => app
-                .gateway()
-                .named_client(name)
-                .ok_or_else(|| unknown_client(&loaded.config, name))?,
+            Some(name) => {
+                app.gateway().named_client(name).ok_or_else(|| unknown_client(&config, name))?
+            }
         };
         let seen = async {
             match selection {
@@ -136,37 +137,7 @@ impl OneShotGateway {
         };
         // After the timeout the command reports the upstreams that are missing.
         let _ = progress::show_while(json, about, tokio::time::timeout(patience, ready)).await;
-        Ok(Self { loaded, app, client_context, operator_context, json })
-    }
-
-    /// Context of the client that the command acts as.
-    pub(crate) fn client_context(&self) -> &ClientContext {
-        &self.client_context
-    }
-
-    /// Context of the operator, who sees everything.
-    pub(crate) fn operator_context(&self) -> &ClientContext {
-        &self.operator_context
-    }
-
-    /// Configuration of the gateway, with only the selected upstreams.
-    pub(crate) fn config(&self) -> &Config {
-        &self.loaded.config
-    }
-
-    /// File of the configuration, if there is one.
-    pub(crate) fn file(&self) -> Option<&Path> {
-        self.loaded.file.as_deref()
-    }
-
-    /// The running application.
-    pub(crate) fn app(&self) -> &App {
-        &self.app
-    }
-
-    /// Returns whether output is JSON.
-    pub(crate) fn json(&self) -> bool {
-        self.json
+        Ok(Self { config, file, _demo: demo, app, client_context, operator_context, json })
     }
 
     /// Finds the item of a public name or URI; the failure tells the owner of the configuration why
@@ -209,6 +180,11 @@ impl OneShotGateway {
         Err(Failure::Usage(format!("no {kind} `{key}`; {hint}")))
     }
 
+    /// Finds the definition of an item, like [`Self::find_item`].
+    pub(crate) fn find_definition(&self, kind: Kind, key: &str) -> Result<Object, Failure> {
+        Ok(Object::parse(self.find_item(kind, key)?.json.clone()).unwrap_or_default())
+    }
+
     /// Describes which upstreams that are visible to a client could not be listed, and why.
     pub(crate) fn describe_unlisted(&self, viewer: &ClientContext, kind: Kind) -> Option<String> {
         let view = viewer.view();
@@ -246,8 +222,18 @@ impl OneShotGateway {
 /// Time limit for the upstreams of `weir explain`, so that it reports within ten seconds.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Argument of `weir list` for a kind.
-pub(crate) fn kind_argument(kind: Kind) -> &'static str {
+impl clap::ValueEnum for Kind {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(kind_argument(*self)))
+    }
+}
+
+/// Word for the items of a kind in arguments.
+fn kind_argument(kind: Kind) -> &'static str {
     match kind {
         Kind::Prompt => "prompts",
         Kind::Tool => "tools",

@@ -3,9 +3,9 @@
 use crate::cli::exit::Failure;
 use crate::cli::output::render;
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
-use crate::cli::query::request::send_request;
+use crate::cli::query::request::{object, send_request};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::json::{self, Object};
+use crate::json;
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 
@@ -21,22 +21,16 @@ pub(crate) struct Args {
 
 /// Reads the resource and writes its contents.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    OneShotGateway::run(
-        &args.query,
-        UpstreamSelection::OwnersOf(Kind::Resource, &args.uri),
-        async |oneshot| read(oneshot, &args).await,
-    )
+    let selection = UpstreamSelection::OwnersOf(Kind::Resource, &args.uri);
+    OneShotGateway::run(&args.query, selection, async |oneshot| {
+        oneshot.find_item(Kind::Resource, &args.uri)?;
+        let params = object([("uri", json::quote(&args.uri))]);
+        let answer = send_request(oneshot, Method::ReadResource, params).await?;
+        if !oneshot.json && !render::has_valid_blobs(&answer.result) {
+            let text = format!("{}: a blob in the response is not base64", args.uri);
+            return Err(Failure::ErrorResponse(text));
+        }
+        answer.print(render::write_contents)
+    })
     .await
-}
-
-async fn read(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
-    oneshot.find_item(Kind::Resource, &args.uri)?;
-    let mut params = Object::new();
-    params.set("uri", json::quote(&args.uri));
-    let answer = send_request(oneshot, Method::ReadResource, params).await?;
-    if !oneshot.json() && !render::has_valid_blobs(&answer.result) {
-        let text = format!("{}: a blob in the response is not base64", args.uri);
-        return Err(Failure::ErrorResponse(text));
-    }
-    answer.print(render::write_contents)
 }

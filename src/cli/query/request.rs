@@ -13,7 +13,7 @@ use crate::cli::output::progress;
 use crate::cli::output::render::{sanitize_json, sanitize_line};
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::gateway::{Admission, Error};
-use crate::json::Object;
+use crate::json::{self, Object};
 use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method, ResponseOutcome};
 use crate::mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
 use crate::mcp::code;
@@ -51,6 +51,20 @@ impl QueryResponse {
     }
 }
 
+/// Creates an object of members and their JSON texts.
+pub(crate) fn object<const N: usize>(members: [(&'static str, Bytes); N]) -> Object {
+    let mut object = Object::new();
+    members.into_iter().for_each(|(member, value)| object.set(member, value));
+    object
+}
+
+/// Creates an object of texts.
+pub(crate) fn texts(pairs: &[(String, String)]) -> Object {
+    let mut object = Object::new();
+    pairs.iter().for_each(|(name, text)| object.set(name.clone(), json::quote(text)));
+    object
+}
+
 /// Sends a request and collects its result. Progress is shown on a terminal.
 pub(crate) async fn send_request(
     oneshot: &OneShotGateway,
@@ -60,7 +74,7 @@ pub(crate) async fn send_request(
     let request =
         ItemRequest::parse(method, params).map_err(|bad| Failure::Usage(bad.to_string()))?;
     let key = request.key.clone();
-    let (notes, notifications) = match progress::is_shown(oneshot.json()) {
+    let (notes, notifications) = match progress::is_shown(oneshot.json) {
         true => {
             let (notes, notifications) = NotificationSink::channel();
             (notes, Some(notifications))
@@ -71,7 +85,7 @@ pub(crate) async fn send_request(
     let caller =
         CallContext { notifications: notes, ..CallContext::without_features(Revision::NEWEST) };
     let collect = async {
-        let (client, mut admission) = (oneshot.client_context(), Admission::unlimited());
+        let (client, mut admission) = (&oneshot.client_context, Admission::unlimited());
         let called = async {
             let item = client.resolve(&mut admission, &request, caller.revision).await?;
             client.call(&admission, item, request, caller).await
@@ -97,12 +111,12 @@ pub(crate) async fn send_request(
         }
     };
     let about = || format!("{}{}", sanitize_line(&key), progress.borrow());
-    let text = progress::show_while(oneshot.json(), about, work).await?;
+    let text = progress::show_while(oneshot.json, about, work).await?;
     // The gateway has checked the nesting depth already.
     let result = Object::parse_within(text.clone(), usize::MAX).unwrap_or_default();
     match result.get_string("resultType").as_deref() {
         Some("input_required") => Err(input_required(&key, first_input_request(&result).as_ref())),
-        _ => Ok(QueryResponse { text, result, json: oneshot.json() }),
+        _ => Ok(QueryResponse { text, result, json: oneshot.json }),
     }
 }
 
