@@ -34,7 +34,7 @@ use reload::ReloadTask;
 pub use reload::{ReloadOutcome, Reloader};
 pub use watch::ConfigFiles;
 
-pub(crate) use settings::{export_rules, naming, role, rules};
+pub(crate) use settings::{export_rules, naming, rules};
 
 /// Running gateway.
 pub struct App {

@@ -58,7 +58,7 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
     }
 }
 
-pub(crate) fn role(role: &config::RoleConfig) -> Role {
+fn role(role: &config::RoleConfig) -> Role {
     let [prompts, tools, resources] = [&role.prompts, &role.tools, &role.resources].map(rules);
     Role { prompts, tools, resources }
 }

@@ -22,6 +22,7 @@ use crate::config::owner_of;
 use crate::gateway::ClientContext;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use reasons::RuleSubject;
 use report::{ExplainedItem, Explanation, Statement, StatementTopic, Visibility};
 use search::{SearchHit, search};
 
@@ -70,23 +71,17 @@ async fn explained_items(
     let config = &oneshot.config;
     let viewers = viewers(oneshot, args);
     let meant = NameMeaning::classify(config, kind, &args.name);
-    let (upstream, own) = match &meant {
-        NameMeaning::Upstream(it) => (Some(*it), None),
-        NameMeaning::OwnName(it, own) | NameMeaning::OwnUri(it, own) => {
-            (Some(*it), Some((*own).to_owned()))
-        }
-        NameMeaning::Uri | NameMeaning::PublicName => (None, None),
-    };
+    let (upstream, own) = meant.parts();
     let name = upstream.map(|it| it.name.clone());
+    let unknown_item = |statements| ExplainedItem {
+        kind,
+        upstream: name.clone(),
+        own: own.map(str::to_owned),
+        statements,
+        ..ExplainedItem::default()
+    };
     if let Some(off) = upstream.filter(|upstream| !upstream.enabled) {
-        let statements = vec![search::disabled_statement(config, off)];
-        return vec![ExplainedItem {
-            kind,
-            upstream: name,
-            own,
-            statements,
-            ..ExplainedItem::default()
-        }];
+        return vec![unknown_item(vec![search::disabled_statement(config, off)])];
     }
     if let NameMeaning::Upstream(it) = meant {
         return vec![upstream::finding(oneshot, &it.name, &viewers)];
@@ -111,14 +106,7 @@ async fn explained_items(
             findings.extend(route::alternative_route(oneshot, uri, &findings, viewers))
         }
         None if findings.is_empty() => {
-            let statements = found.not_found_statements(&args.name, kind);
-            findings.push(ExplainedItem {
-                kind,
-                upstream: name,
-                own,
-                statements,
-                ..ExplainedItem::default()
-            });
+            findings.push(unknown_item(found.not_found_statements(&args.name, kind)));
         }
         _ => {}
     }
@@ -172,7 +160,7 @@ fn explain_item(
 ) -> ExplainedItem {
     let SearchHit { upstream, kind, item, key, state } = hit;
     let config = &oneshot.config;
-    let exports = reasons::export_rule(config, upstream, *kind, &item.key);
+    let exports = reasons::export_rule(config, upstream, RuleSubject::Listed(*kind, &item.key));
     let is_out = exports.good;
     let listed = format!("{} lists it as `{}/{}`", upstream.name, upstream.name, item.key);
     let mut statements =
@@ -249,13 +237,8 @@ fn visibility(
     let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
     let name: Option<UpstreamName> = upstream.name.parse().ok();
     if let Some(name) = &name {
-        statements.extend(reasons::role_rules(
-            &oneshot.config,
-            &viewer.role,
-            *kind,
-            name,
-            &item.key,
-        ));
+        let subject = RuleSubject::Listed(*kind, &item.key);
+        statements.extend(reasons::role_rules(&oneshot.config, &viewer.role, name, subject));
     }
     is_open &= statements.iter().all(|statement| statement.good);
     if let Some(name) = name.as_ref().filter(|_| is_open) {

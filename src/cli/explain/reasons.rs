@@ -8,52 +8,47 @@ use crate::config::{Config, Patterns, RoleConfig, UpstreamConfig};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::pattern::{AllowDeny as Decided, RuleMatch};
 use crate::mcp::uri::CanonicalUri;
 
-/// States whether the upstream's own rules export its item.
+/// Item whose rules are explained.
+#[derive(Clone, Copy)]
+pub(super) enum RuleSubject<'a> {
+    /// Item that its upstream lists, with its name or URI there.
+    Listed(Kind, &'a str),
+    /// URI that no upstream lists.
+    UnlistedUri(&'a str),
+}
+
+impl<'a> RuleSubject<'a> {
+    fn own(self) -> &'a str {
+        match self {
+            Self::Listed(_, own) | Self::UnlistedUri(own) => own,
+        }
+    }
+
+    /// Returns the rules for its kind, with their configuration key.
+    fn choose<T>(self, prompts: T, tools: T, resources: T) -> (&'static str, T) {
+        match self {
+            Self::Listed(Kind::Prompt, _) => ("prompts", prompts),
+            Self::Listed(Kind::Tool, _) => ("tools", tools),
+            Self::Listed(..) | Self::UnlistedUri(_) => ("resources", resources),
+        }
+    }
+}
+
+/// States whether the upstream's own rules export an item.
 pub(super) fn export_rule(
     config: &Config,
     upstream: &UpstreamConfig,
-    kind: Kind,
-    own: &str,
+    subject: RuleSubject<'_>,
 ) -> Statement {
-    export_statement(config, upstream, kind, own, None)
-}
-
-/// States whether the upstream's own rules export a URI that it does not list.
-pub(super) fn export_rule_unlisted(
-    config: &Config,
-    upstream: &UpstreamConfig,
-    uri: &str,
-) -> Statement {
-    let canonical = CanonicalUri::parse(uri).ok();
-    export_statement(config, upstream, Kind::Resource, uri, canonical.as_ref())
-}
-
-fn export_statement(
-    config: &Config,
-    upstream: &UpstreamConfig,
-    kind: Kind,
-    own: &str,
-    unlisted: Option<&CanonicalUri<'_>>,
-) -> Statement {
-    let key = rule_key(kind);
-    let patterns = match kind {
-        Kind::Prompt => &upstream.prompts,
-        Kind::Tool => &upstream.tools,
-        Kind::Resource | Kind::Template => &upstream.resources,
-    };
-    let name = &upstream.name;
+    let UpstreamConfig { name, prompts, tools, resources, .. } = upstream;
+    let (key, patterns) = subject.choose(prompts, tools, resources);
     let place = |list: &str, at: usize| {
         config.rule_locations.of_entry(&["upstreams", name, key, list], at).map(str::to_owned)
     };
     let rules = RuleLists { about: [StatementTopic::ExportRules; 2], key, patterns, place: &place };
-    let decided = app::rules(patterns);
-    let mut statements = match unlisted {
-        Some(uri) => rules.uri_statements(&decided, "", uri),
-        None => rules.statements(decided.decide(own), own),
-    };
+    let mut statements = rules.statements("", subject);
     let mut last =
         statements.pop().unwrap_or_else(|| Statement::bad(StatementTopic::ExportRules, ""));
     let what = match (last.good, &last.pattern) {
@@ -68,54 +63,19 @@ fn export_statement(
 /// States which rules of a role allow and deny an item.
 pub(super) fn role_rules(
     config: &Config,
-    name: &str,
-    kind: Kind,
+    role: &str,
     upstream: &UpstreamName,
-    own: &str,
-) -> Vec<Statement> {
-    role_statements(config, name, kind, (upstream, own), None)
-}
-
-/// States which rules of a role allow and deny a URI that no upstream lists.
-pub(super) fn role_rules_unlisted(
-    config: &Config,
-    name: &str,
-    upstream: &UpstreamName,
-    uri: &str,
-) -> Vec<Statement> {
-    let canonical = CanonicalUri::parse(uri).ok();
-    role_statements(config, name, Kind::Resource, (upstream, uri), canonical.as_ref())
-}
-
-fn role_statements(
-    config: &Config,
-    name: &str,
-    kind: Kind,
-    (upstream, own): (&UpstreamName, &str),
-    unlisted: Option<&CanonicalUri<'_>>,
+    subject: RuleSubject<'_>,
 ) -> Vec<Statement> {
     let empty = RoleConfig::default();
-    let role = config.roles.get(name).unwrap_or(&empty);
-    let key = rule_key(kind);
-    let patterns = match kind {
-        Kind::Prompt => &role.prompts,
-        Kind::Tool => &role.tools,
-        Kind::Resource | Kind::Template => &role.resources,
-    };
+    let RoleConfig { prompts, tools, resources, .. } = config.roles.get(role).unwrap_or(&empty);
+    let (key, patterns) = subject.choose(prompts, tools, resources);
     let place = |list: &str, at: usize| {
-        config.rule_locations.of_rule(name, key, list, at).map(str::to_owned)
+        config.rule_locations.of_rule(role, key, list, at).map(str::to_owned)
     };
-    let rules = RuleLists {
-        about: [StatementTopic::Allowed, StatementTopic::Denied],
-        key,
-        patterns,
-        place: &place,
-    };
-    let role = app::role(role);
-    match unlisted {
-        Some(uri) => rules.uri_statements(&role.resources, &format!("{upstream}/"), uri),
-        None => rules.statements(role.decide(kind, upstream, own), &format!("{upstream}/{own}")),
-    }
+    let about = [StatementTopic::Allowed, StatementTopic::Denied];
+    let rules = RuleLists { about, key, patterns, place: &place };
+    rules.statements(&format!("{upstream}/"), subject)
 }
 
 /// States the limits that apply to an item. Only the serving process has the remaining quota; see
@@ -148,30 +108,32 @@ struct RuleLists<'a> {
 }
 
 impl RuleLists<'_> {
-    fn statements(&self, decision: RuleMatch, text: &str) -> Vec<Statement> {
+    /// Statements about a subject; `prefix` precedes its own name in the patterns.
+    fn statements(&self, prefix: &str, subject: RuleSubject<'_>) -> Vec<Statement> {
+        let rules = app::rules(self.patterns);
+        let text = [prefix, subject.own()].concat();
+        let uri = match subject {
+            RuleSubject::Listed(..) => None,
+            RuleSubject::UnlistedUri(uri) => CanonicalUri::parse(uri).ok(),
+        };
+        let (decision, text) = match &uri {
+            None => (rules.decide(&text), text),
+            // Each reading of the URI must be allowed; the first one that is not is shown.
+            Some(uri) => {
+                let mut readings = uri.readings().map(|reading| [prefix, reading].concat());
+                let barred = readings.find(|text| rules.decide(text).allowed_by.is_none());
+                (rules.decide_uri(prefix, uri), barred.unwrap_or(text))
+            }
+        };
         let [allowed, denied] = self.about;
         let mut statements = vec![match decision.allowed_by {
             Some(at) => self.pattern(allowed, "allow", at),
-            None => Statement::bad(allowed, self.describe_no_match(text)),
+            None => Statement::bad(allowed, self.describe_no_match(&text)),
         }];
         if let Some(at) = decision.denied_by {
             statements.push(Statement { good: false, ..self.pattern(denied, "deny", at) });
         }
         statements
-    }
-
-    /// Statements about a URI that is not listed: each of its readings must be allowed, and the
-    /// first one that is not is shown.
-    fn uri_statements(
-        &self,
-        decided: &Decided,
-        prefix: &str,
-        uri: &CanonicalUri<'_>,
-    ) -> Vec<Statement> {
-        let mut texts = uri.readings().map(|reading| [prefix, reading].concat());
-        let barred = texts.find(|text| decided.decide(text).allowed_by.is_none());
-        let whole = [prefix, uri.as_str()].concat();
-        self.statements(decided.decide_uri(prefix, uri), &barred.unwrap_or(whole))
     }
 
     fn pattern(&self, about: StatementTopic, list: &str, at: usize) -> Statement {
@@ -207,15 +169,6 @@ impl RuleLists<'_> {
             Some(place) => format!("({place})"),
             None => "(by default)".to_owned(),
         }
-    }
-}
-
-/// Configuration key of the rules for a kind.
-pub(super) fn rule_key(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Prompt => "prompts",
-        Kind::Tool => "tools",
-        Kind::Resource | Kind::Template => "resources",
     }
 }
 

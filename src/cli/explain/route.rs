@@ -2,7 +2,7 @@
 //! scheme.
 
 use super::ExplainAs;
-use super::reasons;
+use super::reasons::{self, RuleSubject};
 use super::report::{ExplainedItem, Statement, StatementTopic, Visibility};
 use crate::catalog::UriRoute;
 use crate::cli::query::oneshot::OneShotGateway;
@@ -29,7 +29,8 @@ pub(super) fn finding(
     finding.statements = match &everything {
         UriRoute::None => {
             let kept = config.upstreams.iter().filter(|it| only.is_none_or(|only| it.name == only));
-            let kept = kept.map(|it| reasons::export_rule_unlisted(config, it, uri));
+            let kept =
+                kept.map(|it| reasons::export_rule(config, it, RuleSubject::UnlistedUri(uri)));
             nothing.into_iter().chain(kept.filter(|statement| !statement.good)).collect()
         }
         UriRoute::Listed(target) => {
@@ -98,8 +99,15 @@ fn visibility(
     if let Some(upstream) = owner(&route).or(owner(everything)) {
         let exports = config.upstreams.iter().find(|it| it.name == upstream.as_str());
         let exports = exports.filter(|_| viewer.client.is_some());
-        statements.extend(exports.map(|it| reasons::export_rule_unlisted(config, it, uri)));
-        statements.extend(reasons::role_rules_unlisted(config, &viewer.role, upstream, uri));
+        statements.extend(
+            exports.map(|it| reasons::export_rule(config, it, RuleSubject::UnlistedUri(uri))),
+        );
+        statements.extend(reasons::role_rules(
+            config,
+            &viewer.role,
+            upstream,
+            RuleSubject::UnlistedUri(uri),
+        ));
     }
     match &route {
         UriRoute::None if statements.iter().all(|statement| statement.good) => {

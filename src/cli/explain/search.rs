@@ -59,12 +59,9 @@ pub(super) async fn search<'c>(
     let config = &oneshot.config;
     let naming = app::naming(&config.naming);
     let mut found = SearchResult::default();
-    let own = match meant {
-        NameMeaning::OwnName(it, own) | NameMeaning::OwnUri(it, own) => Some((&it.name, *own)),
-        NameMeaning::Upstream(_) | NameMeaning::Uri | NameMeaning::PublicName => None,
-    };
+    let (named, own) = meant.parts();
     let is_selected =
-        |upstream: &&UpstreamConfig| own.is_none_or(|(named, _)| upstream.name == *named);
+        |upstream: &&UpstreamConfig| named.is_none_or(|named| upstream.name == named.name);
     for upstream in config.upstreams.iter().filter(is_selected) {
         let state = connection_statement(oneshot, &upstream.name);
         let Some(connected) = find_upstream(oneshot, &upstream.name).filter(|_| state.good) else {
@@ -89,7 +86,7 @@ pub(super) async fn search<'c>(
             for item in listing.items {
                 let key = exports.public_key(&naming, kind, &item.key);
                 let (is_it, known) = match own {
-                    Some((named, own)) => (*item.key == *own, format!("{named}/{}", item.key)),
+                    Some(own) => (*item.key == *own, format!("{}/{}", upstream.name, item.key)),
                     None => (*key == *name, key.to_string()),
                 };
                 match is_it {

@@ -37,31 +37,25 @@ pub(crate) fn resolve(
     config: &Config,
     selection: UpstreamSelection<'_>,
 ) -> Result<Vec<String>, Failure> {
+    let all_enabled = || enabled(config).map(|upstream| upstream.name.clone()).collect();
     match selection {
-        UpstreamSelection::Named([]) => {
-            Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
-        }
+        UpstreamSelection::Named([]) => Ok(all_enabled()),
         UpstreamSelection::Named(names) => check_names(config, names),
         UpstreamSelection::OwnersOf(kind, name) if kind.has_name() => owners(config, &kind, name),
         UpstreamSelection::OwnersOf(kind, uri) => exporters(config, kind, uri),
         UpstreamSelection::Matching(kind, name) => {
-            match NameMeaning::classify(config, kind, name) {
+            let meant = NameMeaning::classify(config, kind, name);
+            if meant.parts().0.is_some_and(|upstream| !upstream.enabled) {
                 // The report is that the upstream is disabled.
-                NameMeaning::Upstream(it)
-                | NameMeaning::OwnName(it, _)
-                | NameMeaning::OwnUri(it, _)
-                    if !it.enabled =>
-                {
-                    Ok(Vec::new())
-                }
+                return Ok(Vec::new());
+            }
+            match meant {
                 NameMeaning::Upstream(it) | NameMeaning::OwnName(it, _) => {
                     Ok(vec![it.name.clone()])
                 }
                 // An upstream whose rules do not export a URI may still list it, and so may
                 // another.
-                NameMeaning::OwnUri(..) | NameMeaning::Uri => {
-                    Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
-                }
+                NameMeaning::OwnUri(..) | NameMeaning::Uri => Ok(all_enabled()),
                 NameMeaning::PublicName => {
                     match (owners(config, &"item", name), name.split_once('/')) {
                         (Err(Failure::Usage(_)), Some((upstream, _))) => {
@@ -108,6 +102,15 @@ impl<'c, 'n> NameMeaning<'c, 'n> {
             Some((upstream, own)) => Self::OwnName(upstream, own),
             None if is_uri(name) => Self::Uri,
             None => Self::PublicName,
+        }
+    }
+
+    /// Returns the upstream in the name, and the own name or URI of an item there.
+    pub(crate) fn parts(&self) -> (Option<&'c UpstreamSummary>, Option<&'n str>) {
+        match self {
+            Self::Upstream(it) => (Some(it), None),
+            Self::OwnName(it, own) | Self::OwnUri(it, own) => (Some(it), Some(own)),
+            Self::Uri | Self::PublicName => (None, None),
         }
     }
 }
