@@ -36,8 +36,12 @@ pub(super) struct McpClient {
     pub(super) variables: Variables,
     /// Unit of a bare `timeout` in an entry.
     pub(super) timeout: TimeoutUnit,
-    /// Format of an entry for Weir.
-    pub(super) entry_format: EntryFormat,
+    /// Writes the transport's `type` into an entry.
+    pub(super) has_type: bool,
+    /// Writes `env` into an entry even if it is empty.
+    pub(super) empty_env: bool,
+    /// Entry for a server on the network.
+    pub(super) http: HttpEntry,
     /// Step after which it reads a changed file.
     pub(super) next_step: &'static str,
 }
@@ -53,22 +57,11 @@ pub(super) enum TimeoutUnit {
     Either,
 }
 
-/// Format of an entry.
-#[derive(Debug)]
-pub(super) struct EntryFormat {
-    /// Value of `type` for a process, if the client requires one.
-    pub(super) stdio_type: Option<&'static str>,
-    /// Writes `env` even if it is empty.
-    pub(super) empty_env: bool,
-    /// Format of a server on the network.
-    pub(super) http: HttpEntry,
-}
-
 /// Entry for a server on the network.
 #[derive(Debug)]
 pub(super) enum HttpEntry {
-    /// URL under this key, with this `type`, and headers.
-    Url { key: &'static str, kind: Option<&'static str>, bearer: KeyPlacement },
+    /// URL under this key, and headers.
+    Url(&'static str, KeyPlacement),
     /// The file supports only processes: a bridge program connects to the server.
     Bridge,
 }
@@ -96,86 +89,67 @@ impl McpClient {
     }
 }
 
-const PLAIN: EntryFormat =
-    EntryFormat { stdio_type: None, empty_env: false, http: HttpEntry::Bridge };
+/// Unknown client of a file: the properties that most clients share.
+pub(super) const ANY: McpClient = McpClient {
+    name: "file",
+    title: "an MCP client",
+    format: Format::Json,
+    key: "mcpServers",
+    project_file: None,
+    user_file: (BaseFolder::Home, ""),
+    override_variable: None,
+    variables: Variables { braces: true, bare: false, prefixed: true },
+    timeout: TimeoutUnit::Either,
+    has_type: false,
+    empty_env: false,
+    http: HttpEntry::Bridge,
+    next_step: "",
+};
 
 /// Table of the known clients.
 pub(super) static CLIENTS: [McpClient; 8] = [
     McpClient {
         name: "claude-desktop",
         title: "Claude Desktop",
-        format: Format::Json,
-        key: "mcpServers",
-        project_file: None,
         user_file: (BaseFolder::Application, "Claude/claude_desktop_config.json"),
-        override_variable: None,
         variables: Variables::NONE,
-        timeout: TimeoutUnit::Either,
-        entry_format: PLAIN,
         next_step: "quit Claude Desktop and start it again",
+        ..ANY
     },
     McpClient {
         name: "claude-code",
         title: "Claude Code",
-        format: Format::Json,
-        key: "mcpServers",
         project_file: Some(".mcp.json"),
         user_file: (BaseFolder::Home, ".claude.json"),
         override_variable: Some(("CLAUDE_CONFIG_DIR", ".claude.json")),
         variables: Variables { braces: true, ..Variables::NONE },
         timeout: TimeoutUnit::Milliseconds,
-        entry_format: EntryFormat {
-            stdio_type: Some("stdio"),
-            empty_env: false,
-            http: HttpEntry::Url {
-                key: "url",
-                kind: Some("http"),
-                bearer: KeyPlacement::Header("Bearer ${{}}"),
-            },
-        },
+        has_type: true,
+        http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${{}}")),
         next_step: "start a new session of Claude Code, and look at /mcp; one that runs may write its file anew",
+        ..ANY
     },
     McpClient {
         name: "vscode",
         title: "VS Code",
-        format: Format::Json,
         key: "servers",
         project_file: Some(".vscode/mcp.json"),
         user_file: (BaseFolder::Application, "Code/User/mcp.json"),
-        override_variable: None,
         variables: Variables { prefixed: true, ..Variables::NONE },
-        timeout: TimeoutUnit::Either,
-        entry_format: EntryFormat {
-            stdio_type: Some("stdio"),
-            empty_env: false,
-            http: HttpEntry::Url {
-                key: "url",
-                kind: Some("http"),
-                bearer: KeyPlacement::Header("Bearer ${env:{}}"),
-            },
-        },
+        has_type: true,
+        http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${env:{}}")),
         next_step: "run `MCP: List Servers` in VS Code, and start it there",
+        ..ANY
     },
     McpClient {
         name: "cursor",
         title: "Cursor",
-        format: Format::Json,
-        key: "mcpServers",
         project_file: Some(".cursor/mcp.json"),
         user_file: (BaseFolder::Home, ".cursor/mcp.json"),
-        override_variable: None,
         variables: Variables { prefixed: true, ..Variables::NONE },
-        timeout: TimeoutUnit::Either,
-        entry_format: EntryFormat {
-            stdio_type: None,
-            empty_env: false,
-            http: HttpEntry::Url {
-                key: "url",
-                kind: None,
-                bearer: KeyPlacement::Header("Bearer ${env:{}}"),
-            },
-        },
+        http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${env:{}}")),
         next_step: "switch it on in Cursor's settings, under MCP",
+        ..ANY
     },
     McpClient {
         name: "codex",
@@ -187,89 +161,41 @@ pub(super) static CLIENTS: [McpClient; 8] = [
         override_variable: Some(("CODEX_HOME", "config.toml")),
         variables: Variables::NONE,
         timeout: TimeoutUnit::Seconds,
-        entry_format: EntryFormat {
-            stdio_type: None,
-            empty_env: false,
-            http: HttpEntry::Url {
-                key: "url",
-                kind: None,
-                bearer: KeyPlacement::Key("bearer_token_env_var"),
-            },
-        },
+        http: HttpEntry::Url("url", KeyPlacement::Key("bearer_token_env_var")),
         next_step: "start a new session of Codex, and look at /mcp",
+        ..ANY
     },
     McpClient {
         name: "gemini",
         title: "Gemini CLI",
-        format: Format::Json,
-        key: "mcpServers",
         project_file: Some(".gemini/settings.json"),
         user_file: (BaseFolder::Home, ".gemini/settings.json"),
-        override_variable: None,
         variables: Variables { braces: true, bare: true, ..Variables::NONE },
         timeout: TimeoutUnit::Milliseconds,
-        entry_format: EntryFormat {
-            stdio_type: None,
-            empty_env: false,
-            http: HttpEntry::Url {
-                key: "httpUrl",
-                kind: None,
-                bearer: KeyPlacement::Header("Bearer ${{}}"),
-            },
-        },
+        http: HttpEntry::Url("httpUrl", KeyPlacement::Header("Bearer ${{}}")),
         next_step: "start a new session of Gemini CLI, and look at /mcp",
+        ..ANY
     },
     McpClient {
         name: "zed",
         title: "Zed",
-        format: Format::Json,
         key: "context_servers",
         project_file: Some(".zed/settings.json"),
         user_file: (BaseFolder::Config, "zed/settings.json"),
-        override_variable: None,
         variables: Variables::NONE,
         timeout: TimeoutUnit::Seconds,
-        entry_format: EntryFormat {
-            stdio_type: None,
-            empty_env: true,
-            http: HttpEntry::Url { key: "url", kind: None, bearer: KeyPlacement::ByHand },
-        },
+        empty_env: true,
+        http: HttpEntry::Url("url", KeyPlacement::ByHand),
         next_step: "Zed reads its settings again by itself; look at the agent panel's settings",
+        ..ANY
     },
     McpClient {
         name: "windsurf",
         title: "Windsurf",
-        format: Format::Json,
-        key: "mcpServers",
-        project_file: None,
         user_file: (BaseFolder::Home, ".codeium/windsurf/mcp_config.json"),
-        override_variable: None,
         variables: Variables { prefixed: true, ..Variables::NONE },
-        timeout: TimeoutUnit::Either,
-        entry_format: EntryFormat {
-            stdio_type: None,
-            empty_env: false,
-            http: HttpEntry::Url {
-                key: "serverUrl",
-                kind: None,
-                bearer: KeyPlacement::Header("Bearer ${env:{}}"),
-            },
-        },
+        http: HttpEntry::Url("serverUrl", KeyPlacement::Header("Bearer ${env:{}}")),
         next_step: "press Refresh in Cascade's list of MCP servers",
+        ..ANY
     },
 ];
-
-/// Unknown client of a file: the properties that all clients share.
-pub(super) static ANY: McpClient = McpClient {
-    name: "file",
-    title: "an MCP client",
-    format: Format::Json,
-    key: "mcpServers",
-    project_file: None,
-    user_file: (BaseFolder::Home, ""),
-    override_variable: None,
-    variables: Variables { braces: true, bare: false, prefixed: true },
-    timeout: TimeoutUnit::Either,
-    entry_format: PLAIN,
-    next_step: "",
-};

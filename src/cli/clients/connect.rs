@@ -134,7 +134,7 @@ fn connect_method(
     let is_shared = config
         .as_ref()
         .is_some_and(|config| config.has_clients || config.server.public_url.is_some());
-    let prefers_http = is_shared && !matches!(client.entry_format.http, HttpEntry::Bridge);
+    let prefers_http = is_shared && !matches!(client.http, HttpEntry::Bridge);
     if is_http_requested || prefers_http {
         let url = match &args.url {
             Some(url) => check_url(url)?,
@@ -265,7 +265,7 @@ fn print_next_steps(place: &EntryLocation<'_>, connect_method: &ConnectMethod) {
         if let Some(note) = entry::key_note(place.client, key.as_deref()) {
             output::print_stderr(&format!("key: {note}"));
         }
-        if matches!(place.client.entry_format.http, HttpEntry::Bridge) {
+        if matches!(place.client.http, HttpEntry::Bridge) {
             output::print_stderr(&format!(
                 "{} starts only processes from its file, so mcp-remote (npm) connects to Weir; its \
                  settings can also add the URL as a connector",

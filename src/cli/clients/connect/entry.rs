@@ -24,8 +24,7 @@ pub(super) enum ConnectMethod {
 
 /// Creates the entry.
 pub(super) fn entry(client: &McpClient, method: &ConnectMethod) -> DocumentValue {
-    let entry_format = &client.entry_format;
-    match (method, &entry_format.http) {
+    match (method, &client.http) {
         (ConnectMethod::Stdio { program, config }, _) => {
             let args = ["stdio", "--config", config];
             process(client, program, &args, Vec::new())
@@ -33,9 +32,8 @@ pub(super) fn entry(client: &McpClient, method: &ConnectMethod) -> DocumentValue
         (ConnectMethod::Http { url, key }, HttpEntry::Bridge) => {
             bridge(client, url, key.as_deref())
         }
-        (ConnectMethod::Http { url, key }, HttpEntry::Url { key: name, kind, bearer }) => {
-            let kind = kind.map(|kind| member("type", text(kind)));
-            let mut entry: Vec<_> = kind.into_iter().collect();
+        (ConnectMethod::Http { url, key }, HttpEntry::Url(name, bearer)) => {
+            let mut entry = typed_entry(client, "http");
             entry.push(member(name, text(url)));
             if let Some(variable) = key {
                 entry.push(credentials(bearer, variable));
@@ -82,26 +80,30 @@ fn process(
     args: &[&str],
     env: Vec<(String, DocumentValue)>,
 ) -> DocumentValue {
-    let kind = client.entry_format.stdio_type.map(|kind| member("type", text(kind)));
-    let mut entry: Vec<_> = kind.into_iter().collect();
+    let mut entry = typed_entry(client, "stdio");
     entry.push(member("command", text(program)));
     entry.push(member("args", DocumentValue::List(args.iter().map(|arg| text(arg)).collect())));
-    if client.entry_format.empty_env || !env.is_empty() {
+    if client.empty_env || !env.is_empty() {
         entry.push(member("env", DocumentValue::Table(env)));
     }
     DocumentValue::Table(entry)
 }
 
+/// Entry with the transport's `type`, if the client has one there.
+fn typed_entry(client: &McpClient, kind: &str) -> Vec<(String, DocumentValue)> {
+    Vec::from_iter(client.has_type.then(|| member("type", text(kind))))
+}
+
 /// Instruction for the user's key.
 pub(super) fn key_note(client: &McpClient, key: Option<&str>) -> Option<String> {
     let variable = key?;
-    Some(match &client.entry_format.http {
-        HttpEntry::Bridge | HttpEntry::Url { bearer: KeyPlacement::ByHand, .. } => format!(
+    Some(match &client.http {
+        HttpEntry::Bridge | HttpEntry::Url(_, KeyPlacement::ByHand) => format!(
             "{} expands no variables in its file: replace {PLACEHOLDER} with this client's \
              key",
             client.title
         ),
-        HttpEntry::Url { .. } => {
+        HttpEntry::Url(..) => {
             format!(
                 "{} reads it from the variable {variable}, so set that where it starts",
                 client.title

@@ -28,9 +28,9 @@ fn write_row(page: &mut String, client: &McpClient) {
     let moved = override_variable.map(|(variable, file)| format!(", or `${variable}/{file}`"));
     let moved = moved.unwrap_or_default();
     let project = project_file.map_or("–".to_owned(), |file| format!("`{file}`"));
-    let key = match &client.entry_format.http {
-        HttpEntry::Bridge | HttpEntry::Url { bearer: KeyPlacement::ByHand, .. } => "in the file",
-        HttpEntry::Url { .. } => "in a variable",
+    let key = match &client.http {
+        HttpEntry::Bridge | HttpEntry::Url(_, KeyPlacement::ByHand) => "in the file",
+        HttpEntry::Url(..) => "in a variable",
     };
     let then = client.next_step;
     writeln!(
