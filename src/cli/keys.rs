@@ -140,7 +140,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn add(args: &AddArgs) -> Result<(), Failure> {
     let AddArgs { name, role, .. } = args;
     let now = SystemTime::now();
-    let expires = args.expires.as_deref().map(|text| parse_expiry(text, now)).transpose()?;
+    let expires = parse_expiry(args.expires.as_deref(), now)?;
     let editor = ConfigEditor::open(&args.location)?;
     if !config::is_plain_name(name) {
         let text = "a client's name is 1 to 64 of A-Z, a-z, 0-9, _, . and -";
@@ -180,7 +180,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let name = &args.name;
     let now = SystemTime::now();
-    let expires = args.expires.as_deref().map(|text| parse_expiry(text, now)).transpose()?;
+    let expires = parse_expiry(args.expires.as_deref(), now)?;
     let editor = ConfigEditor::open(&args.location)?;
     let client = editor.client(name)?;
     let keys = client.key_sha256.len();
@@ -383,10 +383,7 @@ struct ConfigEditor {
 
 impl ConfigEditor {
     fn open(location: &KeyLocation) -> Result<Self, Failure> {
-        let path = match &location.config {
-            Some(path) => path.clone(),
-            None => loading::find_config_file()?,
-        };
+        let path = loading::config_path(location.config.as_deref())?;
         let options = loading::options(true);
         let config = Config::without_upstreams(&path, &options).map_err(Failure::Config)?;
         let files = Config::files(&path, &options).map_err(Failure::Config)?;

@@ -51,22 +51,13 @@ impl ConfigArgs {
         Ok(LoadedConfig { files, ..found.into_loaded(config) })
     }
 
-    /// Reads the configuration without its upstreams; their secrets are not fetched.
-    pub(crate) async fn load_without_upstreams(
-        &self,
-        options: &Options,
-    ) -> Result<LoadedConfig, Failure> {
-        if self.demo {
-            return Err(demo_has_no_instance());
-        }
-        let found = self.find().await?;
-        let config = match &found {
-            ConfigSource::File(path) => {
-                read_blocking(path.clone(), options, Config::without_upstreams).await?
-            }
-            ConfigSource::Demo(_) => found.read(options).await?,
-        };
-        Ok(found.into_loaded(config))
+    /// Reads the configuration of a running Weir without its upstreams, whose secrets are not
+    /// fetched; returns its path as well.
+    pub(crate) async fn load_without_upstreams(&self) -> Result<(Config, PathBuf), Failure> {
+        let path = self.instance_path()?;
+        // This process opens no listener, so anonymous access from the network does not matter.
+        let config = read_blocking(path.clone(), &options(true), Config::without_upstreams).await?;
+        Ok((config, path))
     }
 
     /// Returns the listeners of the Weir that runs with the configuration, the file, and the
@@ -74,16 +65,18 @@ impl ConfigArgs {
     pub(crate) async fn listeners(
         &self,
     ) -> Result<(Listeners, PathBuf, Option<ConfigReport>), Failure> {
-        if self.demo {
-            return Err(demo_has_no_instance());
-        }
-        let path = match &self.config {
-            Some(path) => path.clone(),
-            None => find_config_file()?,
-        };
+        let path = self.instance_path()?;
         let read = |path: &Path, options: &Options| Ok(Config::listeners(path, options));
         let (listeners, problems) = read_blocking(path.clone(), &options(true), read).await?;
         Ok((listeners, path, problems))
+    }
+
+    fn instance_path(&self) -> Result<PathBuf, Failure> {
+        if self.demo {
+            let text = "`--demo` has no running instance: name the configuration of a running Weir";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        config_path(self.config.as_deref())
     }
 
     /// Checks the configuration without starting anything; returns its warnings.
@@ -95,10 +88,9 @@ impl ConfigArgs {
     }
 
     pub(super) async fn find(&self) -> Result<ConfigSource, Failure> {
-        match &self.config {
-            _ if self.demo => Demo::start().await.map(ConfigSource::Demo),
-            Some(path) => Ok(ConfigSource::File(path.clone())),
-            None => find_config_file().map(ConfigSource::File),
+        match self.demo {
+            true => Demo::start().await.map(ConfigSource::Demo),
+            false => config_path(self.config.as_deref()).map(ConfigSource::File),
         }
     }
 }
@@ -164,13 +156,12 @@ pub(crate) fn options(allow_anonymous_network: bool) -> Options {
     Options { allow_anonymous_network, environment, ..Options::default() }
 }
 
-fn demo_has_no_instance() -> Failure {
-    let text = "`--demo` has no running instance: name the configuration of a running Weir";
-    Failure::Usage(text.to_owned())
-}
-
-/// Finds the configuration in `$WEIR_CONFIG` or in one of the default locations.
-pub(crate) fn find_config_file() -> Result<PathBuf, Failure> {
+/// Returns the path that the user named, else `$WEIR_CONFIG`, else the first default location with
+/// a file.
+pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(named) = named {
+        return Ok(named.to_owned());
+    }
     if let Some(named) = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()) {
         return Ok(PathBuf::from(named));
     }

@@ -143,10 +143,7 @@ fn connect_method(
         let default = has_keys.then(|| "WEIR_KEY".to_owned());
         return Ok((ConnectMethod::Http { url, key: args.key_env.clone().or(default) }, endpoints));
     }
-    let config = match &args.config {
-        Some(path) => path.clone(),
-        None => loading::find_config_file()?,
-    };
+    let config = loading::config_path(args.config.as_deref())?;
     let config = std::path::absolute(&config)
         .map_err(|error| Failure::Usage(format!("{} is no path: {error}", config.display())))?;
     let program = std::env::current_exe()
@@ -162,10 +159,7 @@ fn connect_method(
 }
 
 fn load_endpoint_info(args: &Args) -> Result<EndpointInfo, Failure> {
-    let path = match &args.config {
-        Some(path) => path.clone(),
-        None => loading::find_config_file()?,
-    };
+    let path = loading::config_path(args.config.as_deref())?;
     if !path.exists() {
         let text = format!("{} does not exist; `weir init` writes one", path.display());
         return Err(Failure::Usage(text));

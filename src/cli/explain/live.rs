@@ -106,7 +106,7 @@ impl<'h> LiveState<'h> {
             // A demonstration has no configuration file.
             return Err(Unreachable::NotRunning(String::new()));
         };
-        AdminClient::new(&self.oneshot.config, Some(file))?.connect().await
+        AdminClient::new(&self.oneshot.config, file)?.connect().await
     }
 }
 

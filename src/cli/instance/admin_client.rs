@@ -40,7 +40,7 @@ pub(crate) struct AdminClient {
     /// Path of the stored token.
     token_path: PathBuf,
     /// Path of the configuration's file, in the form that the instance reports.
-    file: Option<String>,
+    file: String,
     /// Id of the process that announced its address.
     process: Option<u32>,
 }
@@ -71,10 +71,9 @@ impl From<Unreachable> for Failure {
 
 impl AdminClient {
     /// Finds the addresses and tokens for the instance of this configuration.
-    pub(crate) fn new(config: &Config, file: Option<&Path>) -> Result<Self, Unreachable> {
+    pub(crate) fn new(config: &Config, file: &Path) -> Result<Self, Unreachable> {
         let admin = &config.admin;
         let announced_file = announced_endpoint(&config.state, file);
-        let file = file.map(absolute_path);
         let state = config.state.dir.as_deref();
         if !admin.enabled && announced_file.is_none() {
             let text =
@@ -93,7 +92,7 @@ impl AdminClient {
             }
         }
         let process = announced_file.map(|announced_file| announced_file.process);
-        Ok(Self { addresses, tokens, token_path, file, process })
+        Ok(Self { addresses, tokens, token_path, file: absolute_path(file), process })
     }
 
     /// Requests the status.
@@ -134,8 +133,8 @@ impl AdminClient {
             let parsed = Status::parse(&body);
             let status =
                 parsed.map_err(|_| failed(format!("the server at {address} is not Weir")))?;
-            return match (&self.file, &status.configuration) {
-                (Some(mine), Some(its)) if mine != its => Err(Unreachable::NotRunning(format!(
+            return match &status.configuration {
+                Some(its) if *its != self.file => Err(Unreachable::NotRunning(format!(
                     "the Weir at {address} runs with {its}; start one with this configuration, \
                      and with a `listen` of its own under [admin]"
                 ))),
@@ -202,12 +201,8 @@ impl RunningInstance {
 }
 
 /// Reads the address that the instance of a configuration announced.
-pub(crate) fn announced_endpoint(
-    state: &StateConfig,
-    file: Option<&Path>,
-) -> Option<AdminEndpointFile> {
-    let (dir, file) = state.dir.as_deref().zip(file)?;
-    discovery::find(dir, &absolute_path(file))
+pub(crate) fn announced_endpoint(state: &StateConfig, file: &Path) -> Option<AdminEndpointFile> {
+    discovery::find(state.dir.as_deref()?, &absolute_path(file))
 }
 
 /// Addresses of the admin listener: the announced one, then the configured one.

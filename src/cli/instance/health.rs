@@ -54,7 +54,7 @@ enum ProbeResult {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (listeners, file, problems) = args.config.listeners().await?;
     let time_limit = Duration::from_secs(args.timeout);
-    let announced = announced_endpoint(&listeners.state, Some(&file));
+    let announced = announced_endpoint(&listeners.state, &file);
     let mut health = ProbeResult::Unknown("no listener of [admin]".to_owned());
     for address in addresses(&listeners.admin, announced.as_ref()) {
         health = probe_admin(address, args.live, time_limit).await;

@@ -8,7 +8,7 @@ mod page;
 use crate::admin::status::Status;
 use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::AdminClient;
-use crate::cli::loading::{ConfigArgs, LoadedConfig, options};
+use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
 use crate::cli::output::render::sanitize_json;
 use page::StatusPage;
@@ -40,9 +40,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 /// Returns a client of the admin listener of the configuration's instance.
 pub(crate) async fn find_instance(config: &ConfigArgs) -> Result<AdminClient, Failure> {
-    // This process opens no listener, so anonymous access from the network does not matter.
-    let LoadedConfig { config, file, .. } = config.load_without_upstreams(&options(true)).await?;
-    Ok(AdminClient::new(&config, file.as_deref())?)
+    let (config, path) = config.load_without_upstreams().await?;
+    Ok(AdminClient::new(&config, &path)?)
 }
 
 /// Fails with the problems of a status, if there are any.

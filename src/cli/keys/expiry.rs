@@ -8,8 +8,12 @@ use crate::cli::exit::Failure;
 use crate::config;
 use crate::timestamp::format_rfc3339;
 
-/// Parses a point in time in the future, as the configuration writes it.
-pub(super) fn parse_expiry(text: &str, now: SystemTime) -> Result<Datetime, Failure> {
+/// Parses a point in time in the future, if one is given, as the configuration writes it.
+pub(super) fn parse_expiry(
+    text: Option<&str>,
+    now: SystemTime,
+) -> Result<Option<Datetime>, Failure> {
+    let Some(text) = text else { return Ok(None) };
     let malformed = || {
         Failure::Usage(format!(
             "--expires {text:?} is not a time: write it like 90d, 12h, 2027-06-30 or \
@@ -34,7 +38,7 @@ pub(super) fn parse_expiry(text: &str, now: SystemTime) -> Result<Datetime, Fail
         Some(end) if end <= now => {
             Err(Failure::Usage(format!("--expires {text}: this moment has passed")))
         }
-        Some(_) => Ok(moment),
+        Some(_) => Ok(Some(moment)),
     }
 }
 
@@ -65,7 +69,8 @@ mod tests {
             ("soon", None),
             ("", None),
         ] {
-            let found = parse_expiry(text, now).ok().map(|moment| moment.to_string());
+            let found = parse_expiry(Some(text), now).ok().flatten();
+            let found = found.map(|moment| moment.to_string());
             assert_eq!(found.as_deref(), expected, "{text:?}");
         }
     }
