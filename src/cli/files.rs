@@ -3,7 +3,9 @@
 //! Invariants: a file is replaced atomically, so a reader sees the old text or the new one; its
 //! owner, permissions and symbolic link are preserved; a file is copied before it is overwritten.
 
-use std::io::Write;
+use std::fs::Permissions;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -14,64 +16,74 @@ use crate::regular_file;
 /// Writes a file through a temporary file in the same folder and a rename. Permissions and a
 /// symbolic link are preserved; missing folders are created.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    write_atomically(&real, text, |_| Ok(())).map_err(|error| write_failure(&real, &error))
+    write_file(&resolve_link(path), text, false, |_| Ok(()))
+}
+
+/// Writes a file that only its owner can read, whatever file it replaces.
+pub(super) fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
+    write_file(path, text, true, |_| Ok(()))
 }
 
 /// Writes a file as [`write`] does, if its text is still `old`; `None` means that the file did not
 /// exist.
 pub(super) fn replace(path: &Path, old: Option<&str>, text: &str) -> Result<(), Failure> {
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let max_bytes = old.map_or(0, str::len) as u64;
-    let is_as_read = |path: &Path| match (regular_file::read(path, max_bytes), old) {
-        (Ok(now), Some(old)) if now == old.as_bytes() => Ok(()),
-        (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        _ => Err(std::io::Error::other("changed in the meantime; run this command again")),
-    };
-    write_atomically(&real, text, is_as_read).map_err(|error| write_failure(&real, &error))
+    write_file(&resolve_link(path), text, false, |path| {
+        match (regular_file::read(path, max_bytes), old) {
+            (Ok(now), Some(old)) if now == old.as_bytes() => Ok(()),
+            (Err(error), None) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            _ => Err(io::Error::other("changed in the meantime; run this command again")),
+        }
+    })
 }
 
-fn write_atomically(
+/// Path of the file that a symbolic link leads to.
+fn resolve_link(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Writes a file; `check` runs just before the old one is replaced.
+fn write_file(
     path: &Path,
     text: &str,
-    check: impl FnOnce(&Path) -> std::io::Result<()>,
-) -> std::io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
+    private: bool,
+    check: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let write = || {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        std::fs::create_dir_all(folder)?;
+        let old = std::fs::metadata(path).ok().filter(|_| !private);
+        let mut file = create_temporary(folder, private || old.is_some())?;
+        if let Some(old) = old {
+            copy_owner(file.as_file(), &old)?;
+            file.as_file().set_permissions(old.permissions())?;
+        }
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        check(path)?;
+        file.persist(path)?;
+        Ok(())
     };
-    std::fs::create_dir_all(folder)?;
-    let old = std::fs::metadata(path).ok();
-    let mut file = create_temporary(folder, old.is_some())?;
-    if let Some(old) = old {
-        copy_owner(file.as_file(), &old)?;
-        file.as_file().set_permissions(old.permissions())?;
-    }
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    check(path)?;
-    file.persist(path)?;
-    Ok(())
+    write().map_err(|error| write_failure(path, &error))
 }
 
 /// Creates the temporary file. Until it has the permissions of the file that it replaces, no other
-/// user may open it: an open descriptor could read everything that is written later.
-fn create_temporary(folder: &Path, replaces: bool) -> std::io::Result<tempfile::NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".weir-");
-    #[cfg(unix)]
-    if !replaces {
-        use std::os::unix::fs::PermissionsExt;
-        // A new file gets the usual mode, which the umask restricts.
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
+/// user may open it: an open descriptor could read everything that is written later. A new file
+/// gets the usual mode, which the umask restricts, unless it is `private`.
+fn create_temporary(folder: &Path, private: bool) -> io::Result<tempfile::NamedTempFile> {
+    let mode = if private { 0o600 } else { 0o666 };
+    tempfile::Builder::new()
+        .prefix(".weir-")
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(folder)
 }
 
 /// Gives a file the owner of the one that it replaces: a run as root must not take a file away
 /// from its user.
-fn copy_owner(file: &std::fs::File, old: &std::fs::Metadata) -> std::io::Result<()> {
-    use std::os::unix::fs::{MetadataExt, fchown};
+fn copy_owner(file: &std::fs::File, old: &std::fs::Metadata) -> io::Result<()> {
     let own = file.metadata()?;
     match (own.uid(), own.gid()) == (old.uid(), old.gid()) {
         true => Ok(()),
@@ -82,7 +94,7 @@ fn copy_owner(file: &std::fs::File, old: &std::fs::Metadata) -> std::io::Result<
 /// Copies a file to `<file>.weir-backup-20261121T042012Z`, permissions included, and returns the
 /// path of the copy.
 pub(super) fn back_up_file(path: &Path) -> Result<PathBuf, Failure> {
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let real = resolve_link(path);
     let mut name = real.clone().into_os_string();
     name.push(format!(".weir-backup-{}", format_stamp(SystemTime::now())));
     let first = PathBuf::from(name);
@@ -104,7 +116,7 @@ fn format_stamp(moment: SystemTime) -> String {
 }
 
 /// Failure for a file that cannot be written.
-pub(super) fn write_failure(path: &Path, error: &std::io::Error) -> Failure {
+pub(super) fn write_failure(path: &Path, error: &io::Error) -> Failure {
     // Errors without an OS code name the temporary file, which means nothing to the user.
     let why = match error.raw_os_error() {
         Some(_) => error.to_string(),
@@ -124,7 +136,6 @@ mod tests {
 
     #[test]
     fn what_replaces_a_file_is_never_open_to_more_people() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let file = create_temporary(folder.path(), true).expect("made");
         let mode = file.as_file().metadata().expect("it is there").permissions().mode();

@@ -8,7 +8,7 @@ mod names;
 mod secrets;
 mod texts;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, Table};
@@ -17,9 +17,10 @@ use crate::cli::clients::McpClient;
 use crate::cli::clients::connect::is_weir_entry;
 use crate::cli::clients::document::{self, DocumentValue};
 use crate::cli::clients::places::{self, Scope};
-use crate::cli::clients::server::{self, ClientServer};
+use crate::cli::clients::server::{self, ClientServer, ServerSection};
 use crate::cli::clients::variables::{self, ClientInput};
 use crate::cli::exit::Failure;
+use crate::cli::output::render::sanitize_line;
 use crate::cli::{files, output};
 use crate::config::{Config, Severity, nearest};
 use mapping::ImportSource;
@@ -130,10 +131,11 @@ struct ImportFile {
     inputs: Vec<ClientInput>,
 }
 
-/// Server, with the index of its file.
-struct FoundServer {
+/// Server, with the file and the client that it is of.
+struct FoundServer<'a> {
     server: ClientServer,
-    source: usize,
+    file: &'a ImportFile,
+    client: &'static McpClient,
 }
 
 fn import(from: &str, args: &Args) -> Result<(), Failure> {
@@ -159,41 +161,12 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
         true => SecretStore::Variables(Vec::new()),
         false => SecretStore::Files(Vec::new()),
     };
-    let (found, clients) = collect(&sources, known, &folder, &mut messages);
-    let title = clients.first().map_or("", |client| client.title);
-    let text = {
-        let mut document = ConfigDocument::new(title);
-        let source = |found: &FoundServer| {
-            let client = clients.get(found.source).copied().unwrap_or(&crate::cli::clients::ANY);
-            let source = sources.get(found.source);
-            ImportSource {
-                variables: client.variables,
-                inputs: source.map_or(&[][..], |source| &source.inputs),
-                project: source.and_then(|source| source.project.as_deref()),
-            }
-        };
-        let written: Vec<_> = found.iter().map(|found| found.server.name.clone()).collect();
-        for (found, name) in found.iter().zip(names::legal(&written)) {
-            let old = &found.server.name;
-            match mapping::map_server(&found.server, &name, &source(found), &mut store) {
-                Err(why) => messages.push(format!("  {old}: left out: {why}")),
-                Ok(mapped) => {
-                    if *old != name {
-                        messages.push(format!("  {old}: is [upstreams.{name}] now"));
-                    }
-                    messages.extend(mapped.moved.iter().map(|moved| format!("  {name}: {moved}")));
-                    messages.extend(mapped.notes.iter().map(|note| format!("  {name}: {note}")));
-                    document.push(&name, mapped.table, &mapped.notes);
-                }
-            }
-        }
-        document
-    };
+    let found = collect(&sources, known, &folder, &mut messages);
+    let text = convert(&found, &mut store, &mut messages);
     if text.count == 0 {
         let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
-        for line in messages.iter().filter(|line| line.starts_with(' ')) {
-            output::print_stderr(&crate::cli::output::render::sanitize_line(line));
-        }
+        messages.retain(|line| line.starts_with(' '));
+        print_messages(&messages);
         return Err(Failure::NoConfig(format!(
             "{}: no MCP server to import; name another file with --from FILE, or start with \
              `weir init`",
@@ -201,9 +174,7 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
         )));
     }
     if args.print {
-        messages.iter().for_each(|line| {
-            output::print_stderr(&crate::cli::output::render::sanitize_line(line))
-        });
+        print_messages(&messages);
         output::print(|out| out.write_all(text.to_string().as_bytes()))?;
         output::print_stderr("nothing was written; secrets are variables to set");
         return Ok(());
@@ -218,9 +189,7 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
     check_overwrite(&output, args.force, true)?;
     store.write(&beside)?;
     files::write(&output, &text.to_string())?;
-    messages
-        .iter()
-        .for_each(|line| output::print_stderr(&crate::cli::output::render::sanitize_line(line)));
+    print_messages(&messages);
     let plural = if text.count == 1 { "" } else { "s" };
     output::print_stderr(&format!("wrote {}: {} upstream{plural}", output.display(), text.count));
     report_missing(&output);
@@ -232,6 +201,43 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
          imported servers from that file"
     ));
     Ok(())
+}
+
+/// Converts the servers to a configuration.
+fn convert(
+    found: &[FoundServer<'_>],
+    store: &mut SecretStore,
+    messages: &mut Vec<String>,
+) -> ConfigDocument {
+    let mut document = ConfigDocument::new(found.first().map_or("", |first| first.client.title));
+    let written: Vec<_> = found.iter().map(|found| found.server.name.clone()).collect();
+    for (FoundServer { server, file, client }, name) in found.iter().zip(names::legal(&written)) {
+        let source = ImportSource {
+            variables: client.variables,
+            inputs: &file.inputs,
+            project: file.project.as_deref(),
+        };
+        let old = &server.name;
+        let mapped = match mapping::map_server(server, &name, &source, store) {
+            Ok(mapped) => mapped,
+            Err(why) => {
+                messages.push(format!("  {old}: left out: {why}"));
+                continue;
+            }
+        };
+        if *old != name {
+            messages.push(format!("  {old}: is [upstreams.{name}] now"));
+        }
+        let about = mapped.moved.iter().chain(&mapped.notes);
+        messages.extend(about.map(|text| format!("  {name}: {text}")));
+        document.push(&name, mapped.table, &mapped.notes);
+    }
+    document
+}
+
+/// Prints messages, which may contain names from a client's file.
+fn print_messages(messages: &[String]) {
+    messages.iter().for_each(|line| output::print_stderr(&sanitize_line(line)));
 }
 
 /// Reports what is missing until Weir can start: mostly variables that are not set here.
@@ -311,42 +317,39 @@ fn import_file(
 }
 
 /// Collects the servers of all files; of two with one name, that of the first file is used.
-fn collect(
-    sources: &[ImportFile],
+fn collect<'a>(
+    sources: &'a [ImportFile],
     known: Option<&'static McpClient>,
     folder: &Path,
     messages: &mut Vec<String>,
-) -> (Vec<FoundServer>, Vec<&'static McpClient>) {
-    let mut all: Vec<FoundServer> = Vec::new();
-    let mut clients = Vec::new();
-    let mut owners: BTreeMap<String, usize> = BTreeMap::new();
-    for (number, source) in sources.iter().enumerate() {
-        let scope = source.scope.map_or(String::new(), |scope| format!(" ({})", scope.word()));
-        let section = server::find(&source.document, known, &source.path, folder);
+) -> Vec<FoundServer<'a>> {
+    let mut all = Vec::new();
+    let mut names = BTreeSet::new();
+    for file in sources {
+        let scope = file.scope.map_or(String::new(), |scope| format!(" ({})", scope.word()));
+        let section = server::find(&file.document, known, &file.path, folder);
         let count = section.as_ref().map_or(0, |section| section.servers.len());
         let plural = if count == 1 { "" } else { "s" };
-        messages.push(format!("read {}{scope}: {count} server{plural}", source.path.display()));
-        clients.push(section.as_ref().map_or(&crate::cli::clients::ANY, |section| section.client));
-        let unread = section.iter().flat_map(|section| &section.unread);
-        messages.extend(unread.map(|key| {
+        messages.push(format!("read {}{scope}: {count} server{plural}", file.path.display()));
+        let Some(ServerSection { servers, client, unread }) = section else { continue };
+        messages.extend(unread.iter().map(|key| {
             format!("  `{key}` of this file is left out: servers are read from one key of a file")
         }));
-        for (name, server) in section.into_iter().flat_map(|section| section.servers) {
-            if owners.contains_key(&name) {
+        for (name, server) in servers {
+            if !names.insert(name.clone()) {
                 messages.push(format!("  {name}: the project's server is used, not the user's"));
                 continue;
             }
-            owners.insert(name.clone(), number);
             match server {
                 Err(why) => messages.push(format!("  {name}: left out: {why}")),
                 Ok(server) if is_weir_entry(&server, &[]) => {
                     messages.push(format!("  {name}: left out: it is Weir itself"));
                 }
-                Ok(server) => all.push(FoundServer { server, source: number }),
+                Ok(server) => all.push(FoundServer { server, file, client }),
             }
         }
     }
-    (all, clients)
+    all
 }
 
 // === Output ===
@@ -374,10 +377,8 @@ impl ConfigDocument {
 
     /// Adds an upstream with its notes above it.
     fn push(&mut self, name: &str, mut table: Table, notes: &[String]) {
-        let notes: String = notes
-            .iter()
-            .map(|note| format!("# {}\n", crate::cli::output::render::sanitize_line(note)))
-            .collect();
+        let notes: String =
+            notes.iter().map(|note| format!("# {}\n", sanitize_line(note))).collect();
         table.decor_mut().set_prefix(format!("\n{notes}"));
         if let Some(upstreams) = self.document.get_mut("upstreams").and_then(Item::as_table_mut) {
             upstreams.insert(name, Item::Table(table));

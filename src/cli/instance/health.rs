@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -102,17 +103,14 @@ async fn probe_admin(address: SocketAddr, live: bool, time_limit: Duration) -> P
     let is_verbose = !live && address.ip().is_loopback();
     let uri =
         if is_verbose { format!("{}?verbose", route.path()) } else { route.path().to_owned() };
-    let mut answer = timeout(time_limit, fetch(address, &Method::GET, &uri, None)).await;
-    if is_verbose && matches!(&answer, Ok(Ok((StatusCode::UNAUTHORIZED, _)))) {
+    let mut answer = get(address, &uri, time_limit).await;
+    if is_verbose && matches!(&answer, Ok((StatusCode::UNAUTHORIZED, _))) {
         // A listener on all addresses shows the reasons only with a token.
-        answer = timeout(time_limit, fetch(address, &Method::GET, route.path(), None)).await;
+        answer = get(address, route.path(), time_limit).await;
     }
     let (status, body) = match answer {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return ProbeResult::Unknown(format!("{address}: {error}")),
-        Err(_) => {
-            return ProbeResult::Unknown(format!("{address}: no response within {time_limit:?}"));
-        }
+        Ok(answer) => answer,
+        Err(why) => return ProbeResult::Unknown(why),
     };
     let text = String::from_utf8_lossy(&body);
     let reasons: Vec<_> = text
@@ -148,25 +146,40 @@ async fn probe_endpoint(listeners: &Listeners, live: bool, time_limit: Duration)
         };
     }
     let address = reachable(listeners.server.listen);
-    match timeout(time_limit, fetch(address, &Method::GET, &listeners.server.path, None)).await {
-        Ok(Ok((StatusCode::SERVICE_UNAVAILABLE, _))) if !live => {
-            ProbeResult::Unready(String::new())
-        }
+    match get(address, &listeners.server.path, time_limit).await {
+        Ok((StatusCode::SERVICE_UNAVAILABLE, _)) if !live => ProbeResult::Unready(String::new()),
         // A rejection without credentials or a session also proves that it serves.
-        Ok(Ok(_)) => ProbeResult::Ready,
-        Ok(Err(error)) => ProbeResult::Unknown(format!("{address}: {error}")),
-        Err(_) => ProbeResult::Unknown(format!("{address}: no response within {time_limit:?}")),
+        Ok(_) => ProbeResult::Ready,
+        Err(why) => ProbeResult::Unknown(why),
+    }
+}
+
+/// Sends a GET request without a token.
+async fn get(
+    address: SocketAddr,
+    uri: &str,
+    time_limit: Duration,
+) -> Result<(StatusCode, Bytes), String> {
+    within(address, time_limit, "response", fetch(address, &Method::GET, uri, None)).await
+}
+
+/// Runs an exchange with an address; the error says why there is no result.
+async fn within<T>(
+    address: SocketAddr,
+    time_limit: Duration,
+    what: &str,
+    exchange: impl Future<Output = io::Result<T>>,
+) -> Result<T, String> {
+    match timeout(time_limit, exchange).await {
+        Ok(done) => done.map_err(|error| format!("{address}: {error}")),
+        Err(_) => Err(format!("{address}: no {what} within {time_limit:?}")),
     }
 }
 
 /// Connects to the MCP endpoint.
 async fn connect(listeners: &Listeners, time_limit: Duration) -> Result<TcpStream, String> {
     let address = reachable(listeners.server.listen);
-    match timeout(time_limit, TcpStream::connect(address)).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(format!("{address}: {error}")),
-        Err(_) => Err(format!("{address}: no connection within {time_limit:?}")),
-    }
+    within(address, time_limit, "connection", TcpStream::connect(address)).await
 }
 
 /// Returns whether a TLS server responds. Its certificate is for other names than this address and

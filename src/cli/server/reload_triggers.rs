@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use futures::FutureExt;
 use rustix::process::{Signal as Number, getpid, kill_process};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
@@ -15,6 +15,7 @@ use crate::admin::reload::{LastReload, ReloadFn, ReloadProblem, ReloadReport};
 use crate::app::{App, ConfigFiles, ReloadOutcome, Reloader};
 use crate::cli::exit::Failure;
 use crate::cli::loading::options;
+use crate::cli::server::signals::listen_for;
 use crate::cli::server::systemd;
 use crate::config::{Config, ConfigReport, Options, Severity};
 
@@ -27,9 +28,7 @@ pub(crate) struct SighupStream {
 impl SighupStream {
     /// Installs the handler.
     pub(crate) fn new() -> Result<Self, Failure> {
-        let signal = signal(SignalKind::hangup()).map_err(|error| {
-            Failure::Unreachable(format!("signal handlers cannot be installed: {error}"))
-        })?;
+        let signal = listen_for(SignalKind::hangup())?;
         Ok(Self { signal, has_terminal: std::io::stderr().is_terminal() })
     }
 

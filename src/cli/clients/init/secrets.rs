@@ -6,7 +6,9 @@
 //! A value counts as a secret because of its name or its shape. False positives are harmless: the
 //! value is in a file of its own.
 
-use std::io::{ErrorKind, Write};
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::clients::variables::variable_name;
@@ -85,11 +87,10 @@ impl SecretStore {
             return Ok(());
         }
         let secrets = folder.join(SECRETS_FOLDER);
-        let cannot = |path: &Path, error: &std::io::Error| files::write_failure(path, error);
         if !secrets.is_dir() {
-            make_private_folder(&secrets).map_err(|error| cannot(&secrets, &error))?;
-            let ignore = secrets.join(".gitignore");
-            std::fs::write(&ignore, "*\n").map_err(|error| cannot(&ignore, &error))?;
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&secrets);
+            made.map_err(|error| files::write_failure(&secrets, &error))?;
+            files::write(&secrets.join(".gitignore"), "*\n")?;
         }
         for (name, value) in kept {
             let path = secrets.join(name);
@@ -98,13 +99,13 @@ impl SecretStore {
                 Ok(there) if there == value.as_bytes() => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) if error.kind() != ErrorKind::FileTooLarge => {
-                    return Err(cannot(&path, &error));
+                    return Err(files::write_failure(&path, &error));
                 }
                 Ok(_) | Err(_) => {
                     files::back_up_file(&path)?;
                 }
             }
-            write_private(&path, value).map_err(|error| cannot(&path, &error))?;
+            files::write_private(&path, value)?;
         }
         Ok(())
     }
@@ -120,28 +121,6 @@ pub(super) fn secret_name(upstream: &str, name: &str) -> String {
 fn file_name(own: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     own.chars().map(legal).take(MAX_FILE_NAME_CHARS).collect()
-}
-
-#[cfg(unix)]
-fn make_private_folder(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-#[cfg(not(unix))]
-fn make_private_folder(path: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(path)
-}
-
-/// Writes a temporary file and renames it, so that the content is never readable by others.
-fn write_private(path: &Path, value: &str) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    // Only the owner can read a temporary file.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(value.as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
 }
 
 // === Detection ===

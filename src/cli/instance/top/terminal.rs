@@ -8,9 +8,10 @@ use rustix::process::{Signal as Number, getpid, kill_process};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 
 use crate::cli::exit::Failure;
+use crate::cli::server::signals::listen_for;
 
 /// Terminal in drawing mode. Drop restores it.
 pub(super) struct Terminal {
@@ -37,13 +38,8 @@ pub(super) fn supports_drawing() -> bool {
 impl Terminal {
     /// Enters drawing mode.
     pub(super) fn open() -> Result<Self, Failure> {
-        let handler = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::Unreachable(format!("signal handlers cannot be installed: {error}"))
-            })
-        };
-        let resized = handler(SignalKind::window_change())?;
-        let suspended = handler(SignalKind::from_raw(Number::TSTP.as_raw()))?;
+        let resized = listen_for(SignalKind::window_change())?;
+        let suspended = listen_for(SignalKind::from_raw(Number::TSTP.as_raw()))?;
         Ok(Self { keys: enter_drawing_mode(), resized, suspended })
     }
 
