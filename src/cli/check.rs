@@ -10,8 +10,8 @@ use super::output;
 use crate::app;
 use crate::catalog::{ExportProblems, RoleView};
 use crate::cli::loading::{ConfigArgs, options};
-use crate::cli::output::render::sanitize_line;
-use crate::cli::query::oneshot::OneShotGateway;
+use crate::cli::output::render::{counted, sanitize_line};
+use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
 use crate::config::{self, Config, Options};
@@ -261,11 +261,7 @@ fn state(upstream: &Upstream) -> Result<String, String> {
     match &*upstream.status().borrow() {
         ConnectionStatus::Starting => Err("still starting".to_owned()),
         ConnectionStatus::Asleep => Ok("asleep".to_owned()),
-        // A prompt library has no protocol revision.
-        ConnectionStatus::Up(about) if about.transport == "library" => {
-            Ok(about.transport.to_owned())
-        }
-        ConnectionStatus::Up(about) => Ok(format!("{} {}", about.transport, about.revision)),
+        ConnectionStatus::Up(about) => Ok(describe_connection(about)),
         ConnectionStatus::Down { reason, .. } => Err(reason.clone()),
     }
 }
@@ -277,10 +273,8 @@ fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
         match row.ok {
             true => {
                 let counts = [row.prompts, row.tools, row.resources, row.templates];
-                let counts = Kind::ALL.iter().zip(counts).map(|(kind, count)| {
-                    let plural = if count == 1 { "" } else { "s" };
-                    format!("{count} {kind}{plural}")
-                });
+                let counts =
+                    Kind::ALL.iter().zip(counts).map(|(kind, count)| counted(count as u64, kind));
                 let counts = counts.collect::<Vec<_>>().join(", ");
                 writeln!(out, "ok    {name:width$}  {state}  {counts}")?;
             }

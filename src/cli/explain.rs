@@ -148,7 +148,7 @@ fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
         (None, None) => format!("{client} has the role {role} (by default)"),
     };
     let place = place.map(str::to_owned);
-    let statement = Statement { place, ..Statement::good(StatementTopic::Client, text) };
+    let statement = Statement { place, ..StatementTopic::Client.good(text) };
     vec![ExplainAs { role, context, client: Some(statement) }]
 }
 
@@ -163,17 +163,13 @@ fn explain_item(
     let exports = reasons::export_rule(config, upstream, RuleSubject::Listed(*kind, &item.key));
     let is_out = exports.good;
     let listed = format!("{} lists it as `{}/{}`", upstream.name, upstream.name, item.key);
-    let mut statements =
-        vec![state.clone(), Statement::good(StatementTopic::Listed, listed), exports];
+    let mut statements = vec![state.clone(), StatementTopic::Listed.good(listed), exports];
     if is_out {
         let naming = app::naming(&config.naming);
         let altered =
             app::export_rules(upstream).altered(&naming, *kind, &item.key).map(|(_, it)| it);
         statements.extend(altered.map(|reason| {
-            Statement::good(
-                StatementTopic::List,
-                format!("its name is altered for clients: {reason}"),
-            )
+            StatementTopic::List.good(format!("its name is altered for clients: {reason}"))
         }));
         statements.extend(list_anomaly(oneshot, hit));
     }
@@ -198,31 +194,30 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
         .filter(|(name, of, _)| name.as_str() == upstream.name && of == kind)
         .flat_map(|(.., problems)| &problems.first);
     if let Some(problem) = problems.find(|problem| problem.own == item.key) {
-        return Some(Statement::bad(StatementTopic::List, format!("it is left out: {problem}")));
+        return Some(StatementTopic::List.bad(format!("it is left out: {problem}")));
     }
     let withheld = oneshot.app.gateway().awaiting_approval();
     if withheld
         .iter()
         .any(|(name, of, own)| name.as_str() == upstream.name && of == kind && **own == *item.key)
     {
-        return Some(Statement::bad(StatementTopic::List, format!("it {HELD_BACK}")));
+        return Some(StatementTopic::List.bad(format!("it {HELD_BACK}")));
     }
     let view = oneshot.operator_context.view();
     match view.resolve(*kind, key) {
         Some(other) if other.upstream.as_str() != upstream.name => {
             // Clients that cannot see the other item see this one.
             let text = format!("{} also lists it and comes first in the file", other.upstream);
-            Some(Statement::good(StatementTopic::List, text))
+            Some(StatementTopic::List.good(text))
         }
         Some(target) if target.needs_task => {
             let text = "it can be called only as a task, so only clients of 2025-11-25 see it";
-            Some(Statement::good(StatementTopic::List, text))
+            Some(StatementTopic::List.good(text))
         }
         Some(_) => None,
-        None => Some(Statement::bad(
-            StatementTopic::List,
-            "it is left out of the list; `weir check` may show why",
-        )),
+        None => {
+            Some(StatementTopic::List.bad("it is left out of the list; `weir check` may show why"))
+        }
     }
 }
 
@@ -250,7 +245,7 @@ fn visibility(
         .is_some_and(|target| Some(&target.upstream) == name.as_ref() && target.own == item.key);
     if let Some(other) = target.filter(|_| !visible && is_open) {
         let text = format!("the visible one is of {}, which comes first", other.upstream);
-        statements.push(Statement::bad(StatementTopic::List, text));
+        statements.push(StatementTopic::List.bad(text));
     }
     Visibility { role: viewer.role.clone(), visible, statements }
 }

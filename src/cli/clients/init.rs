@@ -20,7 +20,7 @@ use crate::cli::clients::places::{self, Scope};
 use crate::cli::clients::server::{self, ClientServer, ServerSection};
 use crate::cli::clients::variables::{self, ClientInput};
 use crate::cli::exit::Failure;
-use crate::cli::output::render::sanitize_line;
+use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
 use crate::config::{Config, Severity, nearest};
 use mapping::ImportSource;
@@ -190,8 +190,8 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
     store.write(&beside)?;
     files::write(&output, &text.to_string())?;
     print_messages(&messages);
-    let plural = if text.count == 1 { "" } else { "s" };
-    output::print_stderr(&format!("wrote {}: {} upstream{plural}", output.display(), text.count));
+    let upstreams = counted(text.count as u64, "upstream");
+    output::print_stderr(&format!("wrote {}: {upstreams}", output.display()));
     report_missing(&output);
     let at = config_flag(&output);
     let client = known.map_or("CLIENT", |client| client.name);
@@ -329,8 +329,8 @@ fn collect<'a>(
         let scope = file.scope.map_or(String::new(), |scope| format!(" ({})", scope.word()));
         let section = server::find(&file.document, known, &file.path, folder);
         let count = section.as_ref().map_or(0, |section| section.servers.len());
-        let plural = if count == 1 { "" } else { "s" };
-        messages.push(format!("read {}{scope}: {count} server{plural}", file.path.display()));
+        let count = counted(count as u64, "server");
+        messages.push(format!("read {}{scope}: {count}", file.path.display()));
         let Some(ServerSection { servers, client, unread }) = section else { continue };
         messages.extend(unread.iter().map(|key| {
             format!("  `{key}` of this file is left out: servers are read from one key of a file")

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the process is looked up once per command.
 
-use super::report::{ExplainedItem, Statement, StatementTopic};
+use super::report::{ExplainedItem, StatementTopic};
 use crate::admin::remaining_quota::{QuotaQuery, RemainingQuota};
 use crate::cli::instance::admin_client::{AdminClient, RunningInstance, Unreachable};
 use crate::cli::query::oneshot::OneShotGateway;
@@ -55,9 +55,7 @@ impl<'h> LiveState<'h> {
                     }
                 }
             }
-            Err(why) => {
-                visibility.statements.insert(last + 1, Statement::good(StatementTopic::Limit, why))
-            }
+            Err(why) => visibility.statements.insert(last + 1, StatementTopic::Limit.good(why)),
         }
     }
 
@@ -80,7 +78,7 @@ impl<'h> LiveState<'h> {
             );
             why
         });
-        let statements = statements.map(|text| Statement::bad(StatementTopic::Running, text));
+        let statements = statements.map(|text| StatementTopic::Running.bad(text));
         let statements: Vec<_> = statements.take(MAX_SHOWN_PROBLEMS).collect();
         finding.statements.extend(statements);
     }

@@ -49,8 +49,7 @@ pub(super) fn export_rule(
     };
     let rules = RuleLists { about: [StatementTopic::ExportRules; 2], key, patterns, place: &place };
     let mut statements = rules.statements("", subject);
-    let mut last =
-        statements.pop().unwrap_or_else(|| Statement::bad(StatementTopic::ExportRules, ""));
+    let mut last = statements.pop().unwrap_or_else(|| StatementTopic::ExportRules.bad(""));
     let what = match (last.good, &last.pattern) {
         (true, _) => "exports it",
         (false, Some(_)) => "does not export it",
@@ -93,7 +92,7 @@ pub(super) fn limit_statements(
         let place = config.rule_locations.of_entry(&["limits"], at).map(str::to_owned);
         let stands = place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
         let text = format!("{method}: {limit}{stands}");
-        Statement { place, limit: Some(at), ..Statement::good(StatementTopic::Limit, text) }
+        Statement { place, limit: Some(at), ..StatementTopic::Limit.good(text) }
     });
     statements.collect()
 }
@@ -128,7 +127,7 @@ impl RuleLists<'_> {
         let [allowed, denied] = self.about;
         let mut statements = vec![match decision.allowed_by {
             Some(at) => self.pattern(allowed, "allow", at),
-            None => Statement::bad(allowed, self.describe_no_match(&text)),
+            None => allowed.bad(self.describe_no_match(&text)),
         }];
         if let Some(at) = decision.denied_by {
             statements.push(Statement { good: false, ..self.pattern(denied, "deny", at) });
@@ -141,7 +140,7 @@ impl RuleLists<'_> {
         let text =
             format!("by `{pattern}` of {}.{list} {}", self.key, self.describe_location(list, at));
         let (pattern, place) = (Some(pattern.to_owned()), (self.place)(list, at));
-        Statement { pattern, place, ..Statement::good(about, text) }
+        Statement { pattern, place, ..about.good(text) }
     }
 
     fn describe_no_match(&self, text: &str) -> String {

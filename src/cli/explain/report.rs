@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use strum::{Display, IntoStaticStr};
 
 use crate::cli::exit::Failure;
-use crate::cli::output::render::sanitize_line;
+use crate::cli::output::render::{counted, sanitize_line};
 use crate::mcp::kind::Kind;
 
 /// Complete explanation of a name.
@@ -107,17 +107,18 @@ pub(super) enum StatementTopic {
     Instructions,
 }
 
-impl Statement {
-    pub(super) fn good(about: StatementTopic, text: impl Into<String>) -> Self {
-        Self { about, good: true, text: text.into(), pattern: None, place: None, limit: None }
-    }
-
-    pub(super) fn bad(about: StatementTopic, text: impl Into<String>) -> Self {
-        Self { good: false, ..Self::good(about, text) }
-    }
-}
-
 impl StatementTopic {
+    /// Statement that hides nothing.
+    pub(super) fn good(self, text: impl Into<String>) -> Statement {
+        let text = text.into();
+        Statement { about: self, good: true, text, pattern: None, place: None, limit: None }
+    }
+
+    /// Reason why the item is not visible.
+    pub(super) fn bad(self, text: impl Into<String>) -> Statement {
+        Statement { good: false, ..self.good(text) }
+    }
+
     /// Failure that names who has to act if this topic is the reason.
     fn failure(self, text: String) -> Failure {
         match self {
@@ -195,8 +196,8 @@ impl Explanation {
                 (None, _) if !finding.visible => writeln!(out, "{verdict} to any role: {title}")?,
                 (None, all) => {
                     let seeing = finding.visibilities.iter().filter(|role| role.visible).count();
-                    let plural = if all == 1 { "" } else { "s" };
-                    writeln!(out, "{verdict} to {seeing} of {all} role{plural}: {title}")?;
+                    let all = counted(all as u64, "role");
+                    writeln!(out, "{verdict} to {seeing} of {all}: {title}")?;
                 }
             }
             write_statements(out, &finding.statements)?;

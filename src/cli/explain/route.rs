@@ -35,7 +35,7 @@ pub(super) fn finding(
         }
         UriRoute::Listed(target) => {
             let text = format!("it is {} that lists it", target.upstream);
-            nothing.into_iter().chain([Statement::good(StatementTopic::Route, text)]).collect()
+            nothing.into_iter().chain([StatementTopic::Route.good(text)]).collect()
         }
         UriRoute::NotCanonical(_) => vec![unlisted_statement(), route_statement(&everything)],
         UriRoute::Template(_) | UriRoute::Origin(_) | UriRoute::Several(_) => {
@@ -70,7 +70,7 @@ pub(super) fn alternative_route(
     let visibility = |viewer: &ExplainAs| visibility(oneshot, uri, None, &everything, viewer);
     let visibilities: Vec<_> = viewers.iter().map(visibility).collect();
     let text = "clients that do not see it in a list may still read it";
-    let statements = vec![Statement::good(StatementTopic::Listed, text)];
+    let statements = vec![StatementTopic::Listed.good(text)];
     let (kind, key) = (Some(Kind::Resource), Some(uri.to_owned()));
     (!visibilities.is_empty()).then(|| ExplainedItem {
         kind,
@@ -82,7 +82,7 @@ pub(super) fn alternative_route(
 }
 
 fn unlisted_statement() -> Statement {
-    Statement::good(StatementTopic::Listed, "no upstream lists it")
+    StatementTopic::Listed.good("no upstream lists it")
 }
 
 fn visibility(
@@ -118,17 +118,16 @@ fn visibility(
                 ),
                 _ => "no visible item leads there".to_owned(),
             };
-            statements.push(Statement::bad(StatementTopic::Allowed, text));
+            statements.push(StatementTopic::Allowed.bad(text));
         }
         UriRoute::None => {}
         route => statements.push(route_statement(route)),
     }
     let visible = owner(&route).is_some_and(|it| only.is_none_or(|only| it.as_str() == only));
     if let (Some(only), Some(other), false) = (only, owner(&route), visible) {
-        statements.push(Statement::bad(
-            StatementTopic::Route,
-            format!("so the request goes to {other}, not to {only}"),
-        ));
+        statements.push(
+            StatementTopic::Route.bad(format!("so the request goes to {other}, not to {only}")),
+        );
     }
     Visibility { role: viewer.role.clone(), visible, statements }
 }
@@ -146,18 +145,15 @@ fn owner(route: &UriRoute) -> Option<&UpstreamName> {
 fn route_statement(route: &UriRoute) -> Statement {
     match route {
         UriRoute::Listed(target) => {
-            Statement::good(StatementTopic::Route, format!("{} lists it", target.upstream))
+            StatementTopic::Route.good(format!("{} lists it", target.upstream))
         }
         UriRoute::Template(template) => {
             let (key, upstream) = (&template.key, &template.upstream);
-            Statement::good(
-                StatementTopic::Route,
-                format!("the template `{key}` leads to {upstream}"),
-            )
+            StatementTopic::Route.good(format!("the template `{key}` leads to {upstream}"))
         }
         UriRoute::Origin(upstream) => {
             let text = format!("its scheme leads to {upstream}, which alone lists such URIs");
-            Statement::good(StatementTopic::Route, text)
+            StatementTopic::Route.good(text)
         }
         UriRoute::Several(upstreams) => {
             let names: Vec<_> = upstreams.iter().map(UpstreamName::as_str).collect();
@@ -165,12 +161,12 @@ fn route_statement(route: &UriRoute) -> Statement {
                 "it could be of {}: no upstream receives the request",
                 names.join(" or of ")
             );
-            Statement::bad(StatementTopic::Route, text)
+            StatementTopic::Route.bad(text)
         }
         UriRoute::NotCanonical(why) => {
             let text = format!("a URI that is not listed must be in normal form: {why}");
-            Statement::bad(StatementTopic::Route, text)
+            StatementTopic::Route.bad(text)
         }
-        UriRoute::None => Statement::bad(StatementTopic::Route, "it leads nowhere"),
+        UriRoute::None => StatementTopic::Route.bad("it leads nowhere"),
     }
 }

@@ -3,7 +3,7 @@
 use super::report::{Statement, StatementTopic};
 use crate::admin::status::CUT;
 use crate::app;
-use crate::cli::query::oneshot::OneShotGateway;
+use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::NameMeaning;
 use crate::config::{Config, UpstreamConfig, UpstreamSummary, nearest};
 use crate::mcp::definition::item::Item;
@@ -45,7 +45,7 @@ impl SearchResult<'_> {
         let near = nearest(name, self.near.iter().map(String::as_str));
         let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
         let text = format!("no upstream lists {what} of this name{hint}");
-        self.unread.into_iter().chain([Statement::bad(StatementTopic::Listed, text)]).collect()
+        self.unread.into_iter().chain([StatementTopic::Listed.bad(text)]).collect()
     }
 }
 
@@ -74,14 +74,14 @@ pub(super) async fn search<'c>(
                 Ok(listing) => listing,
                 Err(error) => {
                     let text = format!("{} could not be listed: {error}", upstream.name);
-                    found.unread.push(Statement::bad(StatementTopic::Upstream, text));
+                    found.unread.push(StatementTopic::Upstream.bad(text));
                     continue;
                 }
             };
             found.any = true;
             if let Some(limit) = listing.truncated {
                 let text = format!("{} {CUT}: {limit} of {}", upstream.name, kind.list_method());
-                found.unread.push(Statement::bad(StatementTopic::Listed, text));
+                found.unread.push(StatementTopic::Listed.bad(text));
             }
             for item in listing.items {
                 let key = exports.public_key(&naming, kind, &item.key);
@@ -106,23 +106,19 @@ pub(super) async fn search<'c>(
 pub(super) fn connection_statement(oneshot: &OneShotGateway, name: &str) -> Statement {
     let status = find_upstream(oneshot, name).map(|upstream| upstream.status().borrow().clone());
     match status {
-        // A prompt library has no protocol revision.
-        Some(ConnectionStatus::Up(about)) if about.transport == "library" => {
-            Statement::good(StatementTopic::Upstream, format!("{name} is up: {}", about.transport))
-        }
         Some(ConnectionStatus::Up(about)) => {
-            let how = format!("{name} is up: {} {}", about.transport, about.revision);
-            Statement::good(StatementTopic::Upstream, how)
+            let how = format!("{name} is up: {}", describe_connection(&about));
+            StatementTopic::Upstream.good(how)
         }
         Some(ConnectionStatus::Down { reason, crash_loop }) => {
             let state = if crash_loop { State::CrashLoop } else { State::Down }.as_str();
-            Statement::bad(StatementTopic::Upstream, format!("{name} is {state}: {reason}"))
+            StatementTopic::Upstream.bad(format!("{name} is {state}: {reason}"))
         }
         Some(ConnectionStatus::Asleep) => {
-            Statement::good(StatementTopic::Upstream, format!("{name} is asleep until it is used"))
+            StatementTopic::Upstream.good(format!("{name} is asleep until it is used"))
         }
         Some(ConnectionStatus::Starting) | None => {
-            Statement::bad(StatementTopic::Upstream, format!("{name} is starting: no response yet"))
+            StatementTopic::Upstream.bad(format!("{name} is starting: no response yet"))
         }
     }
 }
@@ -133,7 +129,7 @@ pub(super) fn disabled_statement(config: &Config, upstream: &UpstreamSummary) ->
     let place = config.rule_locations.of(&["upstreams", name, "enabled"]).map(str::to_owned);
     let at = place.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
     let text = format!("{name} is disabled: `enabled = false`{at}");
-    Statement { place, ..Statement::bad(StatementTopic::Upstream, text) }
+    Statement { place, ..StatementTopic::Upstream.bad(text) }
 }
 
 /// Returns the running upstream of this name.

@@ -4,6 +4,7 @@ use super::ExplainAs;
 use super::report::{ExplainedItem, Statement, StatementTopic, Visibility};
 use super::search::{connection_statement, find_upstream};
 use crate::catalog::RoleView;
+use crate::cli::output::render::counted;
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::kind::Kind;
 use crate::upstream::ConnectionStatus;
@@ -19,8 +20,7 @@ pub(super) fn finding(
         let mut unlisted = Kind::ALL
             .into_iter()
             .map(|kind| oneshot.describe_unlisted(&oneshot.operator_context, kind));
-        statements
-            .extend(unlisted.find_map(|text| Some(Statement::bad(StatementTopic::Listed, text?))));
+        statements.extend(unlisted.find_map(|text| Some(StatementTopic::Listed.bad(text?))));
     }
     let visibilities = match statements[0].good {
         true => viewers.iter().map(|viewer| visibility(oneshot, name, viewer)).collect(),
@@ -41,22 +41,14 @@ fn visibility(oneshot: &OneShotGateway, name: &str, viewer: &ExplainAs) -> Visib
         Kind::ALL.map(|kind| (kind, count(&view, kind, name), count(&everything, kind, name)));
     let visible = counts.iter().any(|(_, seen, _)| *seen > 0);
     let lets_out = counts.iter().any(|(.., all)| *all > 0);
-    let words = counts.iter().filter(|(.., all)| *all > 0).map(|(kind, seen, all)| {
-        let plural = if *all == 1 { "" } else { "s" };
-        format!("{seen} of {all} {kind}{plural}")
-    });
+    let words = counts.iter().filter(|(.., all)| *all > 0);
+    let words = words.map(|(kind, seen, all)| format!("{seen} of {}", counted(*all as u64, kind)));
     let words = words.collect::<Vec<_>>().join(", ");
     statements.push(match lets_out {
-        true => Statement { good: visible, ..Statement::good(StatementTopic::VisibleItems, words) },
-        false => Statement::bad(
-            StatementTopic::Listed,
-            format!("{name} lists nothing, or exports nothing"),
-        ),
+        true => Statement { good: visible, ..StatementTopic::VisibleItems.good(words) },
+        false => StatementTopic::Listed.bad(format!("{name} lists nothing, or exports nothing")),
     });
-    statements.push(Statement::good(
-        StatementTopic::Instructions,
-        instructions(oneshot, name, &view, visible),
-    ));
+    statements.push(StatementTopic::Instructions.good(instructions(oneshot, name, &view, visible)));
     Visibility { role: viewer.role.clone(), visible, statements }
 }
 

@@ -5,6 +5,7 @@
 //! unless it is the resource that was read.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Write};
 
 use base64::Engine as _;
@@ -19,6 +20,11 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
+
+/// Formats a count of things, as `1 tool` or `2 tools`.
+pub(crate) fn counted(count: u64, word: impl fmt::Display) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}
 
 /// Sanitizes a text from an upstream to one line that is safe on any output.
 pub(crate) fn sanitize_line(text: &str) -> String {

@@ -22,8 +22,8 @@ use crate::gateway::ClientContext;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::uri::CanonicalUri;
-use crate::upstream::ConnectionStatus;
 use crate::upstream::connect::system::System;
+use crate::upstream::{ConnectionInfo, ConnectionStatus};
 
 /// Options of every command that queries the gateway.
 #[derive(Debug, clap::Args)]
@@ -221,6 +221,15 @@ impl OneShotGateway {
 
 /// Time limit for the upstreams of `weir explain`, so that it reports within ten seconds.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Describes the connection of an upstream.
+pub(crate) fn describe_connection(about: &ConnectionInfo) -> String {
+    match about.transport {
+        // It has no protocol revision.
+        "library" => "library".to_owned(),
+        transport => format!("{transport} {}", about.revision),
+    }
+}
 
 impl clap::ValueEnum for Kind {
     fn value_variants<'a>() -> &'a [Self] {

@@ -4,7 +4,7 @@
 //! cannot move the cursor; colors change no word.
 
 use crate::admin::status::{Status, UpstreamStatus};
-use crate::cli::output::render::sanitize_line;
+use crate::cli::output::render::{counted, sanitize_line};
 
 /// Builder of the text.
 pub(in crate::cli) struct StatusPage {
@@ -64,29 +64,24 @@ impl StatusPage {
         match &status.audit {
             None => self.row("audit", "off"),
             Some(audit) => {
-                let mut words = vec![match audit.failing {
+                let state = match audit.failing {
                     true => {
                         "cannot be written: see the log, and free disk space or correct the path"
-                            .to_owned()
                     }
-                    false => "on".to_owned(),
-                }];
-                words.push(match audit.lost {
-                    0 => "nothing lost".to_owned(),
-                    lost => format!("{lost} lost"),
-                });
-                self.row("audit", &words.join(", "));
+                    false => "on",
+                };
+                let lost = match audit.lost {
+                    0 => "nothing".to_owned(),
+                    lost => lost.to_string(),
+                };
+                self.row("audit", &format!("{state}, {lost} lost"));
             }
         }
         if let Some(usage) = &status.usage {
             let (mib, cpu) = (usage.memory >> 20, usage.cpu_seconds);
-            self.row(
-                "process",
-                &format!(
-                    "{}, {mib} MiB, {cpu:.1} s of processor time, {} files",
-                    status.process, usage.files
-                ),
-            );
+            let (process, files) = (status.process, usage.files);
+            let text = format!("{process}, {mib} MiB, {cpu:.1} s of processor time, {files} files");
+            self.row("process", &text);
         }
         for limit in &status.limits {
             let ago = format_duration(limit.ago_seconds as f64);
@@ -123,39 +118,28 @@ impl StatusPage {
             pad = states + mark.len() - it.state.len()
         );
         let indent = if self.columns >= 60 { 4 + states + names } else { 4 };
-        let how: Vec<_> =
-            [it.wire.as_deref(), it.revision.as_deref()].into_iter().flatten().collect();
-        let items: Vec<_> = [
+        let how = [it.wire.as_deref(), it.revision.as_deref()].into_iter().flatten();
+        let items = [
             ("prompts", "prompt"),
             ("tools", "tool"),
             ("resources", "resource"),
             ("resourceTemplates", "template"),
         ]
         .into_iter()
-        .filter_map(|(member, word)| match it.items.get(member).copied().unwrap_or(0) {
-            0 => None,
-            count => Some(counted(count as u64, word)),
-        })
-        .collect();
-        let mut first = how.join(" ");
-        if !items.is_empty() {
-            first = [first, items.join(", ")]
-                .into_iter()
-                .filter(|it| !it.is_empty())
-                .collect::<Vec<_>>()
-                .join("; ");
-        }
-        if let Some(reason) = &it.reason {
-            let reason = sanitize_line(reason);
-            first = if first.is_empty() { reason } else { format!("{reason}; {first}") };
-        }
-        if it.required {
-            first += if first.is_empty() { "required" } else { "; required" };
-        }
+        .filter_map(|(member, word)| Some((*it.items.get(member)? as u64, word)))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| counted(count, word));
+        let about = [
+            it.reason.as_deref().map(sanitize_line).unwrap_or_default(),
+            how.collect::<Vec<_>>().join(" "),
+            items.collect::<Vec<_>>().join(", "),
+            if it.required { "required".to_owned() } else { String::new() },
+        ];
+        let about: Vec<_> = about.into_iter().filter(|part| !part.is_empty()).collect();
         let visible = head.len() - (mark.len() - it.state.len());
-        self.wrap(&head, visible, &first, indent);
+        self.wrap(&head, visible, &about.join("; "), indent);
         if !it.is_connected() && !matches!(&*it.state, "starting" | "asleep") {
-            self.wrap(&" ".repeat(indent), indent, &describe_action(it), indent);
+            self.line(indent, &describe_action(it));
         }
         let mut load = vec![counted(it.calls, "call"), counted(it.errors, "error")];
         load.push(format!("{} in flight", it.in_flight));
@@ -165,24 +149,22 @@ impl StatusPage {
         if it.restarts > 0 {
             load.push(counted(it.restarts, "restart"));
         }
-        self.wrap(&" ".repeat(indent), indent, &load.join(", "), indent);
+        self.line(indent, &load.join(", "));
         // The state is in the first line already.
         let lists = UpstreamStatus { state: "up".to_owned(), ..it.clone() }.problems_for_clients();
-        for why in lists {
-            self.wrap(&" ".repeat(indent), indent, &sanitize_line(&why), indent);
-        }
+        lists.iter().for_each(|why| self.line(indent, why));
         for left_out in it.left_out.iter().take(MAX_LEFT_OUT) {
-            self.wrap(
-                &" ".repeat(indent),
-                indent,
-                &format!("left out: {}", sanitize_line(left_out)),
-                indent,
-            );
+            self.line(indent, &format!("left out: {left_out}"));
         }
         if let more @ 1.. = it.left_out.len().saturating_sub(MAX_LEFT_OUT) {
             let text = format!("left out: {more} more; `weir status --json` lists them");
-            self.wrap(&" ".repeat(indent), indent, &text, indent);
+            self.line(indent, &text);
         }
+    }
+
+    /// Adds an indented line.
+    fn line(&mut self, indent: usize, text: &str) {
+        self.wrap(&" ".repeat(indent), indent, &sanitize_line(text), indent);
     }
 
     fn row(&mut self, name: &str, text: &str) {
@@ -244,10 +226,6 @@ fn describe_action(it: &UpstreamStatus) -> String {
     };
     let since = format_duration(it.since_seconds as f64);
     format!("for {since}; check that it runs and that its table is correct; {again}")
-}
-
-fn counted(count: u64, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Formats a duration with its two largest units.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::admin::status::{Latency, Status};
-use crate::cli::instance::status::format_duration;
+use crate::cli::instance::status::{format_duration, is_well};
 use crate::cli::output::render::sanitize_line;
 use crate::metrics::BOUNDS;
 
@@ -174,11 +174,6 @@ fn problems(status: &Status) -> Vec<SampleLine> {
         problems.push(line);
     }
     problems
-}
-
-/// Returns whether calls to an upstream in this state succeed, if necessary after a start.
-fn is_well(state: &str) -> bool {
-    matches!(state, "up" | "half-open" | "asleep")
 }
 
 /// Rows below their title. If not all rows fit, those with the most errors and requests are shown.
