@@ -20,6 +20,8 @@ pub(super) enum Failure {
     Unauthenticated(String),
     /// An upstream, or the address to listen on, cannot be reached. Exit code 4.
     Unreachable(String),
+    /// No Weir of the configuration runs. Exit code 4.
+    NotRunning(String),
     /// The response was an error, or the audit log is not intact. Exit code 5.
     ErrorResponse(String),
     /// The policy does not allow it. Exit code 6.
@@ -45,7 +47,7 @@ impl Failure {
             Self::CheckFailed(_) => 1,
             Self::Arguments(_) | Self::Usage(_) => 2,
             Self::Unauthenticated(_) => 3,
-            Self::Unreachable(_) => 4,
+            Self::Unreachable(_) | Self::NotRunning(_) => 4,
             Self::ErrorResponse(_) => 5,
             Self::Denied(_) => 6,
             Self::Output(_) => 74,
@@ -113,6 +115,7 @@ impl fmt::Display for Failure {
             | Self::Usage(text)
             | Self::Unauthenticated(text)
             | Self::Unreachable(text)
+            | Self::NotRunning(text)
             | Self::ErrorResponse(text)
             | Self::Denied(text)
             | Self::NoConfig(text) => f.write_str(text),

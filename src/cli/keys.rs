@@ -183,58 +183,52 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let expires = parse_expiry(args.expires.as_deref(), now)?;
     let editor = ConfigEditor::open(&args.location)?;
     let client = editor.client(name)?;
-    let keys = client.key_sha256.len();
-    if keys == 0 {
-        return Err(Failure::Usage(format!(
+    let has_ended = client.expires.is_some_and(|end| end <= now);
+    let obstacle = match (client.key_sha256.len(), args.finish) {
+        (0, _) => Some(format!(
             "client `{name}` authenticates with a certificate and has no key: write key_sha256 \
              under [clients.{name}] by hand, or make another client"
-        )));
-    }
-    if args.finish {
-        if keys < 2 {
-            return Err(Failure::Usage(format!(
-                "client `{name}` has one key: `weir keys rotate {name}` gives it another first"
-            )));
-        }
-        let file = editor.find_file_with(name, "key_sha256")?;
-        let edited = editor.edit(&file, name, &ClientChange::Finish, &args.mode)?;
-        print_result(&args.mode, name, None, &file, &edited)?;
-        if !args.mode.dry_run {
-            output::print_stderr(&format!(
-                "removed the older key of `{name}` from {}",
-                file.display()
-            ));
-            output::print_stderr(&format!("next: {}", editor.reload_hint()));
-        }
-        return Ok(());
-    }
-    if keys > 1 {
-        return Err(Failure::Usage(format!(
-            "client `{name}` has two keys: `weir keys rotate {name} --finish` removes the older \
-             one first"
-        )));
-    }
-    let has_ended = client.expires.is_some_and(|end| end <= now);
-    if has_ended && expires.is_none() {
-        return Err(Failure::Usage(format!(
+        )),
+        (1, true) => Some(format!(
+            "client `{name}` has one key: `weir keys rotate {name}` gives it another first"
+        )),
+        (1, false) if has_ended && expires.is_none() => Some(format!(
             "the keys of client `{name}` have expired, and a new one would be expired as well: \
              set --expires"
-        )));
+        )),
+        (1, false) | (_, true) => None,
+        (_, false) => Some(format!(
+            "client `{name}` has two keys: `weir keys rotate {name} --finish` removes the older \
+             one first"
+        )),
+    };
+    if let Some(obstacle) = obstacle {
+        return Err(Failure::Usage(obstacle));
     }
     let file = editor.find_file_with(name, "key_sha256")?;
-    let key = text::new_key();
-    let change = ClientChange::Rotate { sha256: &hash_of(&key), expires };
+    let key = (!args.finish).then(text::new_key);
+    let sha256 = key.as_ref().map(hash_of);
+    let change = match &sha256 {
+        None => ClientChange::Finish,
+        Some(sha256) => ClientChange::Rotate { sha256, expires },
+    };
     let edited = editor.edit(&file, name, &change, &args.mode)?;
-    print_result(&args.mode, name, Some(&key), &file, &edited)?;
-    if !args.mode.dry_run {
-        output::print_stderr(&format!("wrote a second key of `{name}` into {}", file.display()));
-        output::print_stderr(&format!(
-            "next: {}; both keys are valid then\n      give the key to the client; it is not \
-             shown again\n      `weir keys rotate {name} --finish` removes the older one, once \
-             the client has it",
-            editor.reload_hint()
-        ));
+    print_result(&args.mode, name, key.as_ref(), &file, &edited)?;
+    if args.mode.dry_run {
+        return Ok(());
     }
+    let (next, place) = (editor.reload_hint(), file.display());
+    if args.finish {
+        output::print_stderr(&format!("removed the older key of `{name}` from {place}"));
+        output::print_stderr(&format!("next: {next}"));
+        return Ok(());
+    }
+    output::print_stderr(&format!("wrote a second key of `{name}` into {place}"));
+    output::print_stderr(&format!(
+        "next: {next}; both keys are valid then\n      give the key to the client; it is not \
+         shown again\n      `weir keys rotate {name} --finish` removes the older one, once \
+         the client has it",
+    ));
     Ok(())
 }
 

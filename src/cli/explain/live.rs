@@ -5,7 +5,8 @@
 
 use super::report::{ExplainedItem, StatementTopic};
 use crate::admin::remaining_quota::{QuotaQuery, RemainingQuota};
-use crate::cli::instance::admin_client::{AdminClient, RunningInstance, Unreachable};
+use crate::cli::exit::Failure;
+use crate::cli::instance::admin_client::{AdminClient, RunningInstance};
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::call::Method;
 use crate::policy;
@@ -65,7 +66,7 @@ impl<'h> LiveState<'h> {
     pub(super) async fn add_running_state(&mut self, finding: &mut ExplainedItem) {
         let Ok(running) = self.running().await else { return };
         let asked = finding.upstream.as_deref();
-        let upstreams = running.status().upstreams.iter();
+        let upstreams = running.status.upstreams.iter();
         let upstreams = upstreams.filter(|it| asked.is_none_or(|name| name == it.name));
         let statements = upstreams.flat_map(|it| {
             let why = it.problems_for_clients().into_iter();
@@ -99,21 +100,21 @@ impl<'h> LiveState<'h> {
         }
     }
 
-    async fn find_instance(&self) -> Result<RunningInstance, Unreachable> {
+    async fn find_instance(&self) -> Result<RunningInstance, Failure> {
         let Some(file) = self.oneshot.file.as_deref() else {
             // A demonstration has no configuration file.
-            return Err(Unreachable::NotRunning(String::new()));
+            return Err(Failure::NotRunning(String::new()));
         };
         AdminClient::new(&self.oneshot.config, file)?.connect().await
     }
 }
 
-fn describe_unreachable(unreachable: Unreachable) -> String {
-    match unreachable {
-        Unreachable::NotRunning(_) => {
+fn describe_unreachable(failure: Failure) -> String {
+    match failure {
+        Failure::NotRunning(_) => {
             "the remaining quota is known only while a Weir of this configuration runs".to_owned()
         }
-        Unreachable::Failed(failure) => format!("the remaining quota cannot be read: {failure}"),
+        failure => format!("the remaining quota cannot be read: {failure}"),
     }
 }
 

@@ -49,36 +49,20 @@ pub(crate) struct AdminClient {
 pub(crate) struct RunningInstance {
     address: SocketAddr,
     token: Secret,
-    status: Status,
-}
-
-/// Reason why there is no response.
-pub(crate) enum Unreachable {
-    /// No instance is running.
-    NotRunning(String),
-    /// The request failed.
-    Failed(Failure),
-}
-
-impl From<Unreachable> for Failure {
-    fn from(unreachable: Unreachable) -> Self {
-        match unreachable {
-            Unreachable::NotRunning(text) => Self::Unreachable(text),
-            Unreachable::Failed(failure) => failure,
-        }
-    }
+    /// Status at the time of the response.
+    pub(crate) status: Status,
 }
 
 impl AdminClient {
     /// Finds the addresses and tokens for the instance of this configuration.
-    pub(crate) fn new(config: &Config, file: &Path) -> Result<Self, Unreachable> {
+    pub(crate) fn new(config: &Config, file: &Path) -> Result<Self, Failure> {
         let admin = &config.admin;
         let announced_file = announced_endpoint(&config.state, file);
         let state = config.state.dir.as_deref();
         if !admin.enabled && announced_file.is_none() {
             let text =
                 "the admin listener of this configuration is disabled: [admin] enabled = false";
-            return Err(Unreachable::Failed(Failure::NoConfig(text.to_owned())));
+            return Err(Failure::NoConfig(text.to_owned()));
         }
         let addresses = addresses(admin, announced_file.as_ref());
         let token_path = token::path(state.unwrap_or(Path::new("")));
@@ -88,7 +72,7 @@ impl AdminClient {
             Err(error) if error.kind() == io::ErrorKind::NotFound || !tokens.is_empty() => {}
             Err(error) => {
                 let text = format!("the token in {} cannot be read: {error}", token_path.display());
-                return Err(Unreachable::Failed(Failure::Unauthenticated(text)));
+                return Err(Failure::Unauthenticated(text));
             }
         }
         let process = announced_file.map(|announced_file| announced_file.process);
@@ -96,29 +80,24 @@ impl AdminClient {
     }
 
     /// Requests the status.
-    pub(crate) async fn status(&self) -> Result<Status, Unreachable> {
+    pub(crate) async fn status(&self) -> Result<Status, Failure> {
         Ok(self.connect().await?.status)
     }
 
     /// Checks that an instance runs with this configuration.
-    pub(crate) async fn connect(&self) -> Result<RunningInstance, Unreachable> {
-        let mut unreachable = None;
+    pub(crate) async fn connect(&self) -> Result<RunningInstance, Failure> {
+        let mut text = "no Weir of this configuration runs".to_owned();
         for address in &self.addresses {
             match self.connect_at(*address).await {
                 // The announced process has ended; another one may use the configured address.
-                Err(Unreachable::NotRunning(text)) => {
-                    unreachable = Some(Unreachable::NotRunning(text))
-                }
+                Err(Failure::NotRunning(why)) => text = why,
                 found => return found,
             }
         }
-        Err(unreachable.unwrap_or_else(|| {
-            Unreachable::NotRunning("no Weir of this configuration runs".to_owned())
-        }))
+        Err(Failure::NotRunning(text))
     }
 
-    async fn connect_at(&self, address: SocketAddr) -> Result<RunningInstance, Unreachable> {
-        let failed = |text: String| Unreachable::Failed(Failure::Unreachable(text));
+    async fn connect_at(&self, address: SocketAddr) -> Result<RunningInstance, Failure> {
         let mut refused = None;
         for token in &self.tokens {
             let (status, body) =
@@ -128,13 +107,16 @@ impl AdminClient {
                 continue;
             }
             if status != StatusCode::OK {
-                return Err(failed(format!("the server at {address} responds with {status}")));
+                return Err(Failure::Unreachable(format!(
+                    "the server at {address} responds with {status}"
+                )));
             }
             let parsed = Status::parse(&body);
-            let status =
-                parsed.map_err(|_| failed(format!("the server at {address} is not Weir")))?;
+            let status = parsed.map_err(|_| {
+                Failure::Unreachable(format!("the server at {address} is not Weir"))
+            })?;
             return match &status.configuration {
-                Some(its) if *its != self.file => Err(Unreachable::NotRunning(format!(
+                Some(its) if *its != self.file => Err(Failure::NotRunning(format!(
                     "the Weir at {address} runs with {its}; start one with this configuration, \
                      and with a `listen` of its own under [admin]"
                 ))),
@@ -153,7 +135,7 @@ impl AdminClient {
                 ),
                 _ => not_running(address),
             };
-            return Err(Unreachable::NotRunning(text));
+            return Err(Failure::NotRunning(text));
         }
         let text = match self.process {
             Some(process) => format!(
@@ -166,18 +148,13 @@ impl AdminClient {
                  may use the address: set `listen` under [admin]"
             ),
         };
-        Err(Unreachable::Failed(Failure::Unauthenticated(text)))
+        Err(Failure::Unauthenticated(text))
     }
 }
 
 impl RunningInstance {
-    /// Status at the time of the response.
-    pub(crate) fn status(&self) -> &Status {
-        &self.status
-    }
-
     /// Requests a reload and waits for its result.
-    pub(crate) async fn reload(&self) -> Result<ReloadReport, Unreachable> {
+    pub(crate) async fn reload(&self) -> Result<ReloadReport, Failure> {
         let (_, body) =
             request(self.address, &self.token, Route::Reload, "", RELOAD_TIMEOUT).await?;
         ReloadReport::parse(&body).map_err(|_| self.unexpected_response("result of the reload"))
@@ -187,16 +164,16 @@ impl RunningInstance {
     pub(crate) async fn limits(
         &self,
         query_params: &remaining_quota::QuotaQuery,
-    ) -> Result<Vec<RemainingQuota>, Unreachable> {
+    ) -> Result<Vec<RemainingQuota>, Failure> {
         let query = query_params.to_query();
         let (_, body) =
             request(self.address, &self.token, Route::Limits, &query, RESPONSE_TIMEOUT).await?;
         remaining_quota::parse(&body).map_err(|_| self.unexpected_response("remaining quotas"))
     }
 
-    fn unexpected_response(&self, what: &str) -> Unreachable {
+    fn unexpected_response(&self, what: &str) -> Failure {
         let text = format!("unexpected response of the Weir at {}: no {what}", self.address);
-        Unreachable::Failed(Failure::Unreachable(text))
+        Failure::Unreachable(text)
     }
 }
 
@@ -223,19 +200,20 @@ async fn request(
     route: Route,
     query: &str,
     time_limit: Duration,
-) -> Result<(StatusCode, Bytes), Unreachable> {
-    let failed = |text: String| Unreachable::Failed(Failure::Unreachable(text));
+) -> Result<(StatusCode, Bytes), Failure> {
     let separator = if query.is_empty() { "" } else { "?" };
     let uri = [route.path(), separator, query].concat();
     match timeout(time_limit, fetch(address, &route.methods()[0], &uri, Some(token))).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(Unreachable::NotRunning(not_running(address)))
+            Err(Failure::NotRunning(not_running(address)))
         }
-        Ok(Err(error)) => {
-            Err(failed(format!("the server at {address} does not respond as Weir does: {error}")))
+        Ok(Err(error)) => Err(Failure::Unreachable(format!(
+            "the server at {address} does not respond as Weir does: {error}"
+        ))),
+        Err(_) => {
+            Err(Failure::Unreachable(format!("no response from {address} within {time_limit:?}")))
         }
-        Err(_) => Err(failed(format!("no response from {address} within {time_limit:?}"))),
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 /// Returns a client of the admin listener of the configuration's instance.
 pub(crate) async fn find_instance(config: &ConfigArgs) -> Result<AdminClient, Failure> {
     let (config, path) = config.load_without_upstreams().await?;
-    Ok(AdminClient::new(&config, &path)?)
+    AdminClient::new(&config, &path)
 }
 
 /// Returns whether calls to an upstream in this state succeed, if necessary after a start.

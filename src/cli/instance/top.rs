@@ -43,11 +43,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
-    let first = signals.run_until_signal(async { Ok(running.status().await?) }).await?;
+    let first = signals.run_until_signal(running.status()).await?;
     if args.once || !supports_drawing() {
         let second = async {
             ticks.tick().await;
-            Ok(running.status().await?)
+            running.status().await
         };
         let second = signals.run_until_signal(second).await?;
         return print(&first, &second);
@@ -102,10 +102,8 @@ async fn poll(
             Err(failure) => return (None, Err(failure)),
         },
     };
-    match running.status().await {
-        Ok(status) => (Some(running), Ok(status)),
-        Err(unreachable) => (None, Err(unreachable.into())),
-    }
+    let status = running.status().await;
+    (status.is_ok().then_some(running), status)
 }
 
 /// Drawn state: the last two statuses, and why there is no newer one.
