@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use super::clients::document::{self, FileText};
 use super::exit::Failure;
+use super::output;
 use super::timestamp::format_rfc3339;
-use super::{files, output};
 use crate::cli::loading;
 use crate::cli::reference::help;
 use crate::config::{self, AuthMode, ClientConfig, Config, nearest};
@@ -456,8 +456,8 @@ impl ConfigEditor {
         change: &ClientChange<'_>,
         mode: &OutputMode,
     ) -> Result<EditedFile, Failure> {
-        let FileText { text, has_mark } = read(file)?;
-        let edited = edit::edit(&text, name, change).ok_or_else(|| {
+        let old = read(file)?;
+        let edited = edit::edit(&old.text, name, change).ok_or_else(|| {
             Failure::NoConfig(format!(
                 "{}: client `{name}` cannot be changed without touching other settings, so \
                  nothing was written; change it by hand: {}",
@@ -466,12 +466,7 @@ impl ConfigEditor {
             ))
         })?;
         if !mode.dry_run {
-            let mark = if has_mark { "\u{feff}" } else { "" };
-            files::replace(
-                file,
-                Some(&format!("{mark}{text}")),
-                &format!("{mark}{}", edited.text),
-            )?;
+            document::replace(file, Some(&old), &edited.text)?;
         }
         Ok(edited)
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 
-use crate::cli::clients::document::{self, DocumentValue, FileText};
+use crate::cli::clients::document::{self, DocumentValue};
 use crate::cli::clients::places::{self, Scope};
 use crate::cli::clients::server::{self, ClientServer, ServerTransport};
 use crate::cli::clients::{HttpEntry, McpClient};
@@ -212,22 +212,13 @@ fn write(
     force: bool,
 ) -> Result<(), Failure> {
     let EntryLocation { client, path, .. } = place;
-    let written = document::read(path)?;
-    let is_there = written.is_some();
-    let FileText { text: old, has_mark } =
-        written.unwrap_or(FileText { text: String::new(), has_mark: false });
-    let mark = if has_mark { "\u{feff}" } else { "" };
-    let folder = std::env::current_dir().unwrap_or_default();
+    let old = document::read(path)?;
+    let text = old.as_ref().map_or("", |old| &old.text);
     let is_own_entry = |old: &DocumentValue| {
-        let alone = DocumentValue::Table(vec![(
-            client.key.to_owned(),
-            DocumentValue::Table(vec![(place.name.to_owned(), old.clone())]),
-        )]);
-        let found = server::find(&alone, Some(client), path, &folder);
-        let servers = found.into_iter().flat_map(|section| section.servers);
-        servers.filter_map(|(_, server)| server.ok()).any(|server| is_weir(&server, endpoints))
+        let server = server::read(place.name, old, client);
+        server.is_ok_and(|server| is_weir(&server, endpoints))
     };
-    match insert::insert(&old, place, entry, &|old| force || is_own_entry(old))? {
+    match insert::insert(text, place, entry, &|old| force || is_own_entry(old))? {
         Insertion::Same => {
             output::print_stderr(&format!(
                 "{} points at Weir already: {}",
@@ -236,12 +227,11 @@ fn write(
             ));
         }
         Insertion::Text(text) => {
-            if is_there {
+            if old.is_some() {
                 let backup = files::back_up_file(path)?;
                 output::print_stderr(&format!("copied {} to {}", path.display(), backup.display()));
             }
-            let old = is_there.then(|| format!("{mark}{old}"));
-            files::replace(path, old.as_deref(), &format!("{mark}{text}"))?;
+            document::replace(path, old.as_ref(), &text)?;
             output::print_stderr(&format!(
                 "wrote the entry `{}` into {}",
                 place.name,

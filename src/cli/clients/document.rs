@@ -10,6 +10,7 @@ use jsonc_parser::{CollectOptions, ParseOptions};
 use toml_edit::{DocumentMut, Item, TableLike};
 
 use crate::cli::exit::Failure;
+use crate::cli::files;
 use crate::regular_file;
 
 /// Format of a file.
@@ -106,6 +107,17 @@ pub(in crate::cli) fn read(path: &Path) -> Result<Option<FileText>, Failure> {
         None => (false, text),
     };
     Ok(Some(FileText { text, has_mark }))
+}
+
+/// Replaces the text of a file, or creates the file; a byte order mark is preserved.
+pub(in crate::cli) fn replace(
+    path: &Path,
+    old: Option<&FileText>,
+    new: &str,
+) -> Result<(), Failure> {
+    let mark = if old.is_some_and(|old| old.has_mark) { "\u{feff}" } else { "" };
+    let old = old.map(|old| format!("{mark}{}", old.text));
+    files::replace(path, old.as_deref(), &format!("{mark}{new}"))
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Failure {

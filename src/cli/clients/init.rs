@@ -326,7 +326,7 @@ fn collect<'a>(
     let mut all = Vec::new();
     let mut names = BTreeSet::new();
     for file in sources {
-        let scope = file.scope.map_or(String::new(), |scope| format!(" ({})", scope.word()));
+        let scope = file.scope.map_or(String::new(), |scope| format!(" ({scope})"));
         let section = server::find(&file.document, known, &file.path, folder);
         let count = section.as_ref().map_or(0, |section| section.servers.len());
         let count = counted(count as u64, "server");

@@ -17,22 +17,13 @@ pub(in crate::cli) enum BaseFolder {
 }
 
 /// Scope of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(in crate::cli) enum Scope {
     /// All projects of this user.
     User,
     /// The project in the current folder.
     Project,
-}
-
-impl Scope {
-    /// Name of the scope on the command line and in output.
-    pub(in crate::cli) fn word(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Project => "project",
-        }
-    }
 }
 
 /// Returns the client's file of a scope; `None` if the client has no such file or the folder is
@@ -58,14 +49,14 @@ pub(in crate::cli) fn project_of(path: &Path) -> Option<PathBuf> {
 }
 
 fn root_folder(root: BaseFolder) -> Option<PathBuf> {
-    let config = || folder("XDG_CONFIG_HOME").or_else(|| Some(home()?.join(".config")));
     match root {
         BaseFolder::Home => home(),
         BaseFolder::Application if cfg!(target_os = "macos") => {
             Some(home()?.join("Library/Application Support"))
         }
-        BaseFolder::Application | BaseFolder::Config if cfg!(windows) => folder("APPDATA"),
-        BaseFolder::Application | BaseFolder::Config => config(),
+        BaseFolder::Application | BaseFolder::Config => {
+            folder("XDG_CONFIG_HOME").or_else(|| Some(home()?.join(".config")))
+        }
     }
 }
 

@@ -180,7 +180,11 @@ fn guess_client<'v>(
 }
 
 /// Reads one entry. The error says why Weir cannot use it.
-fn read(name: &str, entry: &DocumentValue, client: &McpClient) -> Result<ClientServer, String> {
+pub(in crate::cli) fn read(
+    name: &str,
+    entry: &DocumentValue,
+    client: &McpClient,
+) -> Result<ClientServer, String> {
     if !entry.is_table() {
         return Err("it is not a table of keys".to_owned());
     }
