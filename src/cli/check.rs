@@ -194,16 +194,15 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
     let view = oneshot.operator_context.view();
     let problems = oneshot.app.gateway().problems();
     let row = |configured: &config::UpstreamConfig| {
-        let upstreams = oneshot.app.gateway().upstreams();
-        let upstream = upstreams.iter().filter(|one| one.name().as_str() == configured.name).last();
         let count = |kind| {
             let targets = view.items(kind).iter();
             targets.filter(|target| target.upstream.as_str() == configured.name).count()
         };
         let problems =
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
-        let state = upstream
-            .map_or_else(|| Err("not started".to_owned()), state)
+        let state = oneshot
+            .find_upstream(&configured.name)
+            .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
             .and_then(|state| require_complete_lists(&view, &configured.name, state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
         let ok = state.is_ok();

@@ -48,9 +48,9 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         UpstreamSelection::Matching(kind, &args.name),
         async |oneshot| {
             let mut findings = explained_items(oneshot, &args, kind).await;
-            let mut live_state = live::LiveState::new(oneshot);
+            let live_state = live::LiveState::find(oneshot).await;
             for finding in &mut findings {
-                live_state.add_running_state(finding).await;
+                live_state.add_running_state(finding);
                 if let Some(client) = &args.query.client {
                     live_state.add_remaining_quota(client, finding).await;
                 }

@@ -11,19 +11,24 @@ use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::call::Method;
 use crate::policy;
 
-/// Client of the serving process, which is looked up on the first query.
-pub(super) struct LiveState<'h> {
-    oneshot: &'h OneShotGateway,
-    found: Option<Result<RunningInstance, String>>,
-}
+/// Process that serves with the same file, or why there is none.
+pub(super) struct LiveState(Result<RunningInstance, String>);
 
-impl<'h> LiveState<'h> {
-    pub(super) fn new(oneshot: &'h OneShotGateway) -> Self {
-        Self { oneshot, found: None }
+impl LiveState {
+    pub(super) async fn find(oneshot: &OneShotGateway) -> Self {
+        let instance = match oneshot.file.as_deref() {
+            // A demonstration has no configuration file.
+            None => Err(Failure::NotRunning(String::new())),
+            Some(file) => match AdminClient::new(&oneshot.config, file) {
+                Ok(client) => client.connect().await,
+                Err(failure) => Err(failure),
+            },
+        };
+        Self(instance.map_err(describe_unreachable))
     }
 
     /// Adds the client's remaining quota to the statements about limits, or why it is unknown.
-    pub(super) async fn add_remaining_quota(&mut self, client: &str, finding: &mut ExplainedItem) {
+    pub(super) async fn add_remaining_quota(&self, client: &str, finding: &mut ExplainedItem) {
         let (Some(kind), Some(upstream), Some(item)) =
             (finding.kind, &finding.upstream, &finding.own)
         else {
@@ -63,8 +68,8 @@ impl<'h> LiveState<'h> {
     /// Adds the problems of the item's upstream in the serving process, or of every upstream if the
     /// name may belong to any: the gateway of this command started a moment ago and does not have
     /// them.
-    pub(super) async fn add_running_state(&mut self, finding: &mut ExplainedItem) {
-        let Ok(running) = self.running().await else { return };
+    pub(super) fn add_running_state(&self, finding: &mut ExplainedItem) {
+        let Ok(running) = &self.0 else { return };
         let asked = finding.upstream.as_deref();
         let upstreams = running.status.upstreams.iter();
         let upstreams = upstreams.filter(|it| asked.is_none_or(|name| name == it.name));
@@ -84,28 +89,9 @@ impl<'h> LiveState<'h> {
         finding.statements.extend(statements);
     }
 
-    async fn request_quota(&mut self, query: &QuotaQuery) -> Result<Vec<RemainingQuota>, String> {
-        self.running().await?.limits(query).await.map_err(describe_unreachable)
-    }
-
-    /// Returns the process that serves with the same file, or why there is none.
-    async fn running(&mut self) -> Result<&RunningInstance, String> {
-        if self.found.is_none() {
-            self.found = Some(self.find_instance().await.map_err(describe_unreachable));
-        }
-        match &self.found {
-            Some(Ok(running)) => Ok(running),
-            Some(Err(why)) => Err(why.clone()),
-            None => Err(String::new()),
-        }
-    }
-
-    async fn find_instance(&self) -> Result<RunningInstance, Failure> {
-        let Some(file) = self.oneshot.file.as_deref() else {
-            // A demonstration has no configuration file.
-            return Err(Failure::NotRunning(String::new()));
-        };
-        AdminClient::new(&self.oneshot.config, file)?.connect().await
+    async fn request_quota(&self, query: &QuotaQuery) -> Result<Vec<RemainingQuota>, String> {
+        let running = self.0.as_ref().map_err(String::clone)?;
+        running.limits(query).await.map_err(describe_unreachable)
     }
 }
 

@@ -8,8 +8,8 @@ use crate::cli::query::required_upstreams::NameMeaning;
 use crate::config::{Config, UpstreamConfig, UpstreamSummary, nearest};
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
+use crate::upstream::ConnectionStatus;
 use crate::upstream::health::status_report::State;
-use crate::upstream::{self, ConnectionStatus};
 
 /// Result of the search for a name.
 #[derive(Default)]
@@ -64,7 +64,7 @@ pub(super) async fn search<'c>(
         |upstream: &&UpstreamConfig| named.is_none_or(|named| upstream.name == named.name);
     for upstream in config.upstreams.iter().filter(is_selected) {
         let state = connection_statement(oneshot, &upstream.name);
-        let Some(connected) = find_upstream(oneshot, &upstream.name).filter(|_| state.good) else {
+        let Some(connected) = oneshot.find_upstream(&upstream.name).filter(|_| state.good) else {
             found.unread.push(state);
             continue;
         };
@@ -104,7 +104,7 @@ pub(super) async fn search<'c>(
 
 /// States how an upstream is connected, in the terms of `weir status`.
 pub(super) fn connection_statement(oneshot: &OneShotGateway, name: &str) -> Statement {
-    let status = find_upstream(oneshot, name).map(|upstream| upstream.status().borrow().clone());
+    let status = oneshot.find_upstream(name).map(|upstream| upstream.status().borrow().clone());
     match status {
         Some(ConnectionStatus::Up(about)) => {
             let how = format!("{name} is up: {}", describe_connection(&about));
@@ -130,9 +130,4 @@ pub(super) fn disabled_statement(config: &Config, upstream: &UpstreamSummary) ->
     let at = place.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
     let text = format!("{name} is disabled: `enabled = false`{at}");
     Statement { place, ..StatementTopic::Upstream.bad(text) }
-}
-
-/// Returns the running upstream of this name.
-pub(super) fn find_upstream(oneshot: &OneShotGateway, name: &str) -> Option<upstream::Upstream> {
-    oneshot.app.gateway().upstreams().into_iter().find(|upstream| upstream.name().as_str() == name)
 }

@@ -2,7 +2,7 @@
 
 use super::ExplainAs;
 use super::report::{ExplainedItem, Statement, StatementTopic, Visibility};
-use super::search::{connection_statement, find_upstream};
+use super::search::connection_statement;
 use crate::catalog::RoleView;
 use crate::cli::output::render::counted;
 use crate::cli::query::oneshot::OneShotGateway;
@@ -63,7 +63,7 @@ fn instructions(
     view: &RoleView,
     visible: bool,
 ) -> &'static str {
-    let status = find_upstream(oneshot, name).map(|upstream| upstream.status().borrow().clone());
+    let status = oneshot.find_upstream(name).map(|upstream| upstream.status().borrow().clone());
     let words = match status {
         Some(ConnectionStatus::Up(about)) => about.instructions.clone(),
         _ => None,

@@ -21,9 +21,10 @@ use crate::config::{Config, Options, nearest};
 use crate::gateway::ClientContext;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
 use crate::mcp::uri::CanonicalUri;
 use crate::upstream::connect::system::System;
-use crate::upstream::{ConnectionInfo, ConnectionStatus};
+use crate::upstream::{ConnectionInfo, ConnectionStatus, Upstream};
 
 /// Options of every command that queries the gateway.
 #[derive(Debug, clap::Args)]
@@ -140,6 +141,12 @@ impl OneShotGateway {
         Ok(Self { config, file, _demo: demo, app, client_context, operator_context, json })
     }
 
+    /// Finds the upstream of a name in the configuration.
+    pub(crate) fn find_upstream(&self, name: &str) -> Option<Upstream> {
+        let upstreams = self.app.gateway().upstreams();
+        upstreams.into_iter().find(|upstream| upstream.name().as_str() == name)
+    }
+
     /// Finds the item of a public name or URI; the failure tells the owner of the configuration why
     /// there is none.
     pub(crate) fn find_item(&self, kind: Kind, key: &str) -> Result<Arc<AuthorizedItem>, Failure> {
@@ -188,13 +195,13 @@ impl OneShotGateway {
     /// Describes which upstreams that are visible to a client could not be listed, and why.
     pub(crate) fn describe_unlisted(&self, viewer: &ClientContext, kind: Kind) -> Option<String> {
         let view = viewer.view();
-        let (upstreams, problems) = (self.app.gateway().upstreams(), self.app.gateway().problems());
-        let why = |name| {
+        let problems = self.app.gateway().problems();
+        let why = |name: &UpstreamName| {
             let mut mine = problems.iter().filter(|(of, its, _)| of == name && *its == kind);
             if let Some(by) = mine.find_map(|(.., problems)| problems.cut.as_ref()) {
                 return format!("upstream `{name}` {CUT}: {by} of {}", kind.list_method());
             }
-            let upstream = upstreams.iter().find(|one| one.name() == name);
+            let upstream = self.find_upstream(name.as_str());
             let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
                 Some(ConnectionStatus::Down { reason, .. }) => {
                     crate::cli::output::render::sanitize_line(&reason)
