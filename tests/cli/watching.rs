@@ -181,6 +181,25 @@ fn a_command_on_a_terminal_says_whom_it_waits_for() {
 }
 
 #[test]
+fn a_progress_line_is_cut_where_the_terminal_ends_and_cleared_before_anything_else() {
+    let folder = super::folder(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nenabled = false\n\
+         [upstreams.mute-and-with-a-long-name]\ncommand = \"tail\"\nargs = [\"-f\", \"/dev/null\"]\n",
+    );
+    for (arguments, code) in [(&["list", "tools"][..], 130), (&["serve"], 0)] {
+        let mut command = super::program();
+        command.args(arguments).current_dir(folder.path());
+        let mut terminal = Terminal::start(&command, 24, 30);
+        let is_line = |line: &str| line.contains(" s  waiting for mute-and");
+        let text = terminal.wait_for(|_, text| text.lines().last().is_some_and(is_line));
+        assert_eq!(text.lines().filter(|line| line.contains("mute")).count(), 1, "{text}");
+        terminal.press(b"\x03");
+        terminal.ends_with(code);
+        terminal.wait_for(|_, text| !text.contains("mute"));
+    }
+}
+
+#[test]
 fn top_ends_at_once_by_any_way_out_and_leaves_the_terminal_as_it_was() {
     let served = served();
     for way in [&b"q"[..], b"Q", b"\x03", b"\x04"] {

@@ -127,17 +127,13 @@ impl OneShotGateway {
                 () = seen => {}
             }
         };
-        let about = || {
-            let names: Vec<_> =
-                app.gateway().pending_upstreams().iter().map(ToString::to_string).collect();
-            format!("waiting for {}", names.join(", "))
-        };
         let patience = match selection {
             UpstreamSelection::Matching(..) => EXPLAIN_TIMEOUT,
             UpstreamSelection::OwnersOf(..) | UpstreamSelection::Named(_) => Duration::MAX,
         };
         // After the timeout the command reports the upstreams that are missing.
-        let _ = progress::show_while(json, about, tokio::time::timeout(patience, ready)).await;
+        let _ = progress::show_startup(json, app.gateway(), tokio::time::timeout(patience, ready))
+            .await;
         Ok(Self { config, file, _demo: demo, app, client_context, operator_context, json })
     }
 

@@ -12,7 +12,7 @@ use crate::admin;
 use crate::app::App;
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, options};
-use crate::cli::output;
+use crate::cli::output::{self, progress};
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::{self, Signals};
 use crate::cli::server::upgrade::{self, LaunchCommand};
@@ -115,10 +115,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
     systemd::notify_ready();
     upgrade::notify_ready_to_predecessor();
-    if demo.is_some() {
-        // Printed below the log lines about the upstreams.
-        app.gateway().wait_until_listed().await;
-        print_welcome(&endpoint);
+    let gateway = Arc::clone(app.gateway());
+    let listing = async move {
+        progress::show_startup(false, &gateway, gateway.wait_until_listed()).await;
+    };
+    match demo {
+        None => app.spawn_background(listing),
+        Some(_) => {
+            // Printed below the log lines about the upstreams.
+            listing.await;
+            print_welcome(&endpoint);
+        }
     }
 
     let is_upgraded = loop {
