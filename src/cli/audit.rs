@@ -194,10 +194,8 @@ async fn tail(args: TailArgs) -> Result<(), Failure> {
         }
     };
     let print = |line: &str| {
-        output::print(|out| match args.json {
-            true => writeln!(out, "{line}"),
-            false => writeln!(out, "{}", format_entry(line)),
-        })
+        let text = if args.json { line.to_owned() } else { format_entry(line) };
+        output::print(|out| writeln!(out, "{text}"))
     };
     if !path.exists() && !args.follow {
         return Err(Failure::Usage(format!("there is no audit log at {}", path.display())));

@@ -8,7 +8,7 @@ use crate::cli::exit::Failure;
 pub(crate) use crate::cli::instance::status::Args;
 use crate::cli::instance::status::find_instance;
 use crate::cli::output;
-use crate::cli::output::render::{sanitize_json, sanitize_text};
+use crate::cli::output::render::sanitize_text;
 use crate::cli::server::reload_triggers::refusal;
 
 /// Requests the reload, waits, and prints the result.
@@ -18,12 +18,19 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Err(Failure::Config(report)) => refusal(&report),
         running => running?.connect().await?.reload().await?,
     };
-    if args.json {
-        output::print(|out| {
-            writeln!(out, "{}", sanitize_json(&reloaded.to_json(), output::is_terminal()))
-        })?;
-    }
+    output::print_report(args.json, &reloaded, |out| match &reloaded {
+        ReloadReport::Refused { .. } => Ok(()),
+        ReloadReport::Unchanged => writeln!(out, "the configuration is unchanged"),
+        ReloadReport::Applied { changes, after_restart } => {
+            writeln!(out, "the configuration was reloaded")?;
+            changes.iter().try_for_each(|change| writeln!(out, "  {}", sanitize_text(change)))?;
+            after_restart.iter().try_for_each(|key| {
+                writeln!(out, "  {} takes effect after a restart", sanitize_text(key))
+            })
+        }
+    })?;
     match reloaded {
+        ReloadReport::Applied { .. } | ReloadReport::Unchanged => Ok(()),
         ReloadReport::Refused { why, problems } if problems.is_empty() => {
             Err(Failure::CheckFailed(why))
         }
@@ -35,16 +42,5 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 "the configuration was rejected, the previous one stays active".to_owned(),
             ))
         }
-        ReloadReport::Applied { .. } | ReloadReport::Unchanged if args.json => Ok(()),
-        ReloadReport::Unchanged => {
-            output::print(|out| writeln!(out, "the configuration is unchanged"))
-        }
-        ReloadReport::Applied { changes, after_restart } => output::print(|out| {
-            writeln!(out, "the configuration was reloaded")?;
-            changes.iter().try_for_each(|change| writeln!(out, "  {}", sanitize_text(change)))?;
-            after_restart.iter().try_for_each(|key| {
-                writeln!(out, "  {} takes effect after a restart", sanitize_text(key))
-            })
-        }),
     }
 }

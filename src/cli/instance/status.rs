@@ -10,7 +10,6 @@ use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::AdminClient;
 use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
-use crate::cli::output::render::sanitize_json;
 use page::StatusPage;
 pub(crate) use page::format_duration;
 
@@ -27,13 +26,9 @@ pub(crate) struct Args {
 /// Requests the status and prints it.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let status = find_instance(&args.config).await?.status().await?;
-    output::print(|out| match args.json {
-        true => writeln!(out, "{}", sanitize_json(&status.to_json(), output::is_terminal())),
-        false => out.write_all(
-            StatusPage::new(output::columns(), output::Color::on_stdout())
-                .format(&status)
-                .as_bytes(),
-        ),
+    output::print_report(args.json, &status, |out| {
+        let page = StatusPage::new(output::columns(), output::Color::on_stdout());
+        out.write_all(page.format(&status).as_bytes())
     })?;
     check_status(&status)
 }
