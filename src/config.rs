@@ -15,16 +15,16 @@ mod admin;
 mod audit;
 mod auth;
 mod guard;
-mod headers;
+mod keys;
 mod limits;
+mod log;
 mod naming;
 mod oidc;
+mod protocol;
 mod reader;
 mod schema;
 mod secrets;
-mod sections;
-mod tls;
-mod upstream_defaults;
+mod server;
 mod upstreams;
 
 use std::collections::BTreeMap;
@@ -42,25 +42,30 @@ pub use crate::config::reader::variables::Environment;
 pub use crate::guard::GuardRules;
 pub use crate::pins::Mode;
 use crate::policy::limits::Limit;
+use crate::policy::role::Role;
 pub use crate::secret::Secret;
 pub use crate::upstream::{HttpTransport, RetrySettings, Timeouts, UpstreamLimits};
-pub use access::{ClientConfig, Patterns, RoleConfig};
+pub use access::ClientConfig;
 pub use admin::AdminConfig;
 pub use audit::{AuditConfig, StateConfig};
 pub use auth::{AuthConfig, AuthMode};
-pub(crate) use headers::is_own_header;
+pub use log::{LogConfig, LogFormat};
 pub use naming::{NamingConfig, NamingMode};
 pub use oidc::ProviderConfig;
+pub use protocol::ProtocolConfig;
 pub(crate) use reader::rule_locations::owner_of;
 pub use schema::{page, schema};
-pub use sections::{LogConfig, LogFormat, ProtocolConfig, ServerConfig};
-pub use upstream_defaults::{EraChoice, SharingChoice};
-pub use upstreams::{RenameKind, SourceConfig, UpstreamConfig, UpstreamSummary};
+pub use server::ServerConfig;
+pub(crate) use upstreams::headers::is_own_header;
+pub use upstreams::source::SourceConfig;
+pub use upstreams::{UpstreamConfig, UpstreamSummary};
 
 use crate::config::reader::diagnostics::ConfigFile;
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
 use access::LOCAL_ROLE;
+use guard::{GuardConfig, LockFile};
+use keys::Described;
 use secrets::SecretResolver;
 
 /// Checked configuration of the program. `Config::default()` corresponds to an empty file, except
@@ -88,7 +93,7 @@ pub struct Config {
     /// Identity providers, in the order of the file; `server.public_url` is set if there are any.
     pub providers: Vec<ProviderConfig>,
     /// Rules of each role; contains every role that [`AuthConfig`] or a client names.
-    pub roles: BTreeMap<String, RoleConfig>,
+    pub roles: BTreeMap<String, Role>,
     /// Clients with a key or a certificate, in the order of the file.
     pub clients: Vec<ClientConfig>,
     /// Rate and concurrency limits, in the order of the file.
@@ -210,7 +215,7 @@ impl Config {
         let read = |main: &ConfigFile| {
             let read = reader::document::read_with_mistakes(main, &options.environment, |root| {
                 Listeners {
-                    server: root.table("server", |t| sections::read_server(t, &context)),
+                    server: root.table("server", |t| server::read_server(t, &context)),
                     admin: root.table("admin", |t| admin::read_admin(t, &context)),
                     state: root.table("state", |t| audit::read_state(t, &options.environment)),
                 }
@@ -246,10 +251,10 @@ impl Config {
     fn read(root: &TableReader<'_>, options: &Options, context: &LoadContext<'_>) -> Self {
         // The document's reader has handled this key; the call makes it a known key.
         root.has("include");
-        let server = root.table("server", |t| sections::read_server(t, context));
-        let protocol = root.table("protocol", |t| sections::read_protocol(t, &server));
+        let server = root.table("server", |t| server::read_server(t, context));
+        let protocol = root.table("protocol", |t| protocol::read_protocol(t, &server));
         let (guard, lock_file) = root.table("guard", |t| {
-            let guard = guard::read_guard(t, &guard::GuardConfig::default());
+            let guard = guard::read_guard(t, &GuardConfig::default());
             (guard, guard::read_lock_file(t, context.on_disk))
         });
         let upstreams = upstreams::read_upstreams(root, context, (&guard, &lock_file));
@@ -265,7 +270,7 @@ impl Config {
             auth::warn_of_unused_roles(root, &roles, &clients, &providers, &auth);
         }
         let limits = limits::read_limits(root, &upstreams.names);
-        let log = root.table("log", sections::read_log);
+        let log = root.table("log", LogConfig::read);
         let admin = root.table("admin", |t| admin::read_admin(t, context));
         let state = root.table("state", |t| audit::read_state(t, &options.environment));
         let audit = root.table("audit", |t| audit::read_audit(t, &state));
@@ -330,13 +335,13 @@ impl Default for Config {
             protocol: ProtocolConfig::default(),
             naming: NamingConfig::default(),
             guard: GuardRules::default(),
-            pinning: Mode::Alert,
-            lock_file: PathBuf::from(guard::LOCK_FILE),
+            pinning: GuardConfig::default().pinning,
+            lock_file: LockFile::default().lock_file.into(),
             upstreams: Vec::new(),
             summaries: Vec::new(),
             auth: AuthConfig::default(),
             providers: Vec::new(),
-            roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), RoleConfig::everything())]),
+            roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),
             limits: Vec::new(),
             log: LogConfig::default(),

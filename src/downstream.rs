@@ -98,7 +98,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            path: "/mcp".to_owned(),
+            path: DEFAULT_PATH.to_owned(),
             loopback: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
@@ -219,13 +219,15 @@ impl ServerState {
     }
 }
 
-const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
-const MAX_RESPONSE_BYTES: usize = 8 * 1024 * 1024;
-const SESSION_TTL: Duration = Duration::from_secs(30 * 60);
-const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
-const MAX_HEAD_BYTES: usize = 16 * 1024;
-const MAX_HEADERS: usize = 100;
-const MAX_BUFFERED_BYTES: usize = 128 * 1024 * 1024;
+// Defaults of the keys in `[server]` and `[protocol]`.
+pub(crate) const DEFAULT_PATH: &str = "/mcp";
+pub(crate) const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_RESPONSE_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const SESSION_TTL: Duration = Duration::from_secs(30 * 60);
+pub(crate) const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
+pub(crate) const MAX_HEAD_BYTES: usize = 16 * 1024;
+pub(crate) const MAX_HEADERS: usize = 100;
+pub(crate) const MAX_BUFFERED_BYTES: usize = 128 * 1024 * 1024;
 
 /// Largest number of messages in one batch.
 const MAX_BATCH: usize = 50;

@@ -7,18 +7,13 @@ use std::path::PathBuf;
 
 use hyper::Uri;
 
-use crate::downstream::era::Versions;
 use crate::downstream::http::ProtectedResource;
 use crate::gateway::Inspectors;
 use crate::mcp::call::CallContext;
-use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
-use crate::mcp::pattern::AllowDeny;
-use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::policy::certificates::CertificateBinding;
 use crate::policy::keys::ApiKey;
-use crate::policy::role::Role;
 use crate::secret::Secret;
 use crate::upstream::Sharing;
 use crate::upstream::connect::ChildCommand;
@@ -34,7 +29,6 @@ const CHECKED: &str = "the configuration was checked";
 const PAGE_BYTES: usize = 1 << 20;
 
 pub(super) fn policy(config: &config::Config) -> policy::Settings {
-    let roles = config.roles.iter().map(|(name, it)| (name.clone(), role(it)));
     let key = |client: &config::ClientConfig| ApiKey {
         client: client.name.clone(),
         role: client.role.clone(),
@@ -50,7 +44,7 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
     policy::Settings {
         anonymous_role: config.auth.anonymous.then(|| config.auth.anonymous_role.clone()),
         local_role: config.auth.anonymous_role.clone(),
-        roles: roles.collect(),
+        roles: config.roles.clone().into_iter().collect(),
         keys: config.clients.iter().map(key).collect(),
         certificates: config.clients.iter().map(certificate_binding).collect(),
         limits: config.limits.clone(),
@@ -58,19 +52,14 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
     }
 }
 
-fn role(role: &config::RoleConfig) -> Role {
-    let [prompts, tools, resources] = [&role.prompts, &role.tools, &role.resources].map(rules);
-    Role { prompts, tools, resources }
-}
-
 pub(crate) fn export_rules(upstream: &config::UpstreamConfig) -> catalog::ExportRules {
     catalog::ExportRules {
         name: name(&upstream.name),
         prefix: name(&upstream.prefix),
-        prompts: rules(&upstream.prompts),
-        tools: rules(&upstream.tools),
-        resources: rules(&upstream.resources),
-        rename: upstream.rename.iter().map(rename).collect(),
+        prompts: upstream.prompts.clone(),
+        tools: upstream.tools.clone(),
+        resources: upstream.resources.clone(),
+        rename: upstream.rename.clone(),
     }
 }
 
@@ -102,17 +91,10 @@ pub(super) fn upstream(
     upstream::Settings {
         name: name(&upstream.name),
         source: source(&upstream.source),
-        era: match upstream.era {
-            config::EraChoice::Auto => None,
-            config::EraChoice::Modern => Some(Era::Modern),
-            config::EraChoice::Legacy => Some(Era::Legacy),
-        },
+        era: upstream.era,
         sharing: match single_client {
             Some(caller) => Sharing::Sole(upstream::declared_capabilities(caller)),
-            None => match upstream.sharing {
-                config::SharingChoice::Shared => Sharing::Shared,
-                config::SharingChoice::Client => Sharing::Client,
-            },
+            None => upstream.sharing.clone(),
         },
         timeouts: upstream.timeouts,
         retry: upstream.retry,
@@ -157,15 +139,14 @@ pub(super) fn audit(config: &config::Config) -> Result<audit::Settings, String> 
         target,
         arguments: written.arguments,
         chain: written.chain,
-        rotate_size: written.rotate_size as u64,
-        rotate_keep: written.rotate_keep,
+        rotate_size: written.rotate.size as u64,
+        rotate_keep: written.rotate.keep,
         on_error: written.on_error,
     })
 }
 
 pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
     let (server, protocol) = (&config.server, &config.protocol);
-    let versions = protocol.versions.iter().filter_map(|text| text.parse::<Revision>().ok());
     let hosts = server.allowed_hosts.iter().map(|host| host.parse().expect(CHECKED));
     let origins = server.allowed_origins.iter().map(|origin| origin.parse().expect(CHECKED));
     downstream::Settings {
@@ -183,7 +164,7 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         },
         timeouts: server.timeouts,
         per_client: server.per_client,
-        versions: Versions::new(versions).expect(CHECKED),
+        versions: protocol.versions.clone(),
         legacy_sse: protocol.legacy_sse,
         resumable: protocol.resumable,
         public_prefix: public_prefix(server),
@@ -255,18 +236,6 @@ fn source(source: &config::SourceConfig) -> upstream::UpstreamSource {
     }
 }
 
-fn rename((kind, own, new): &(config::RenameKind, String, String)) -> (Kind, String, String) {
-    let kind = match kind {
-        config::RenameKind::Prompt => Kind::Prompt,
-        config::RenameKind::Tool => Kind::Tool,
-    };
-    (kind, own.clone(), new.clone())
-}
-
-pub(crate) fn rules(patterns: &config::Patterns) -> AllowDeny {
-    AllowDeny::new(&patterns.allow, &patterns.deny)
-}
-
 fn name(text: &str) -> UpstreamName {
     text.parse().expect(CHECKED)
 }
@@ -277,7 +246,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::mcp::kind::Kind;
     use crate::mcp::name::Characters;
+    use crate::mcp::pattern::AllowDeny;
+    use crate::mcp::revision::{Era, Revision};
+    use crate::policy::role::Role;
     use crate::policy::tokens;
 
     /// Every key that a component gets, none of them at its default.

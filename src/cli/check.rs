@@ -140,7 +140,7 @@ fn find_idle_patterns(config: &Config, everything: &RoleView) -> Vec<ProblemRepo
         for ((name, kinds), rules) in kinds.into_iter().zip(rules) {
             for (list, patterns) in [("allow", &rules.allow), ("deny", &rules.deny)] {
                 // A pattern for everything also covers future items.
-                let patterns = patterns.iter().filter(|pattern| {
+                let patterns = patterns.iter().map(Pattern::as_str).filter(|pattern| {
                     *pattern != "*" && pattern.split_once('/').is_none_or(|(_, own)| own != "*")
                 });
                 let unmatched = patterns.filter(|text| is_idle(text, kinds, config, everything));

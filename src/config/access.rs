@@ -6,72 +6,105 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use super::server::certificate_name;
 use super::{Options, ServerConfig};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, Key, KeySpec, by_hand, custom, list, parsed, settings};
 use crate::config::reader::report::{ValueError, did_you_mean};
 use crate::config::reader::rule_locations::OWN_ROLE_PREFIX;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
+use crate::mcp::pattern::{AllowDeny, Pattern};
+use crate::policy::role::Role;
 
-/// Items that a role may use. Patterns match `<upstream's name>/<original name or URI>`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RoleConfig {
-    /// Rules for prompts.
-    pub prompts: Patterns,
-    /// Rules for tools.
-    pub tools: Patterns,
-    /// Rules for resources and resource templates.
-    pub resources: Patterns,
-}
-
-impl RoleConfig {
-    pub(super) fn everything() -> Self {
-        Self {
-            prompts: Patterns::everything(),
-            tools: Patterns::everything(),
-            resources: Patterns::everything(),
-        }
+settings! {
+    /// The items that a role may use. Roles are assigned by `clients.<name>.role` or
+    /// `auth.anonymous_role`. Patterns are `<upstream>/<original name>`.
+    ///
+    /// A key that is not set allows nothing. `*` in a pattern matches any run of characters,
+    /// including `/`; the name of the upstream is that of its table, and the name of the item is
+    /// the one that the upstream itself uses, before `prefix` and `rename`.
+    ///
+    /// The role `local` always exists and may use everything; clients without a key get it by
+    /// default. Write `[roles.local]` to restrict it.
+    ///
+    /// ```toml
+    /// [roles.developer]
+    /// prompts.allow = ["*"]
+    /// tools.allow = ["github/*", "wiki/*"]
+    /// tools.deny = ["github/delete_*"]
+    /// resources.allow = ["github/repo://public/*"]
+    /// ```
+    for Role {
+        /// The prompts that the role may use.
+        prompts: rules(PROMPTS);
+        /// The tools that the role may use.
+        tools: rules(TOOLS);
+        /// The resources and resource templates that the role may use.
+        resources: rules(RESOURCES);
     }
 }
 
-/// Allow and deny patterns; deny wins, and an item that no pattern allows is denied. `*` matches
-/// any run of characters, including `/`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Patterns {
-    /// Patterns of allowed items.
-    pub allow: Vec<String>,
-    /// Patterns of items that are denied although `allow` matches them.
-    pub deny: Vec<String>,
-}
-
-impl Patterns {
-    pub(super) fn everything() -> Self {
-        Self { allow: vec!["*".to_owned()], deny: Vec::new() }
-    }
-
-    pub(super) fn nothing() -> Self {
-        Self { allow: Vec::new(), deny: Vec::new() }
-    }
-}
-
-/// Client with a key or a certificate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ClientConfig {
-    /// The name of its table.
-    pub name: String,
-    /// SHA-256 of its keys: one, or two while they rotate. No two clients share one.
-    pub key_sha256: Vec<[u8; 32]>,
-    /// Its role in [`Config::roles`](super::Config::roles); `client:<name>` if it has rules of its
+settings! {
+    /// A client with a key or a certificate, and the items that it may use: `role`, or rules of its
     /// own.
-    pub role: String,
-    /// Names of its certificates: `dns:`, `uri:` or `sha256:` and a name. No two clients share one.
-    pub certificates: Vec<String>,
-    /// Time from which on its keys are refused.
-    pub expires: Option<SystemTime>,
+    ///
+    /// A client sends its key as `Authorization: Bearer <key>`. `weir keys add NAME --role ROLE`
+    /// makes a client and its key. Any other long random string works, too; the configuration
+    /// contains only its SHA-256:
+    ///
+    /// ```sh
+    /// key=$(openssl rand -hex 32); echo "$key"; printf %s "$key" | sha256sum
+    /// ```
+    ///
+    /// ```toml
+    /// [clients.alice-laptop]
+    /// key_sha256 = ["<output of: printf %s KEY | sha256sum>"]
+    /// role = "developer"
+    ///
+    /// [clients.ci]                     # rules of its own instead of a role
+    /// key_sha256 = ["<another hash>"]
+    /// prompts.allow = ["library/*"]
+    /// ```
+    pub struct ClientConfig {
+        /// The SHA-256 of the client's key: one, or two while you replace a key by a new one. No
+        /// two clients may have the same key.
+        ///
+        /// ```toml
+        /// key_sha256 = ["<output of: printf %s KEY | sha256sum>"]
+        /// ```
+        key_sha256: Vec<[u8; 32]> = Vec::new(),
+            by_hand(ValueShape::list(ValueShape::Text("64 hexadecimal digits", shape::HASH)))
+                .entries(1, Some(2));
+        /// Names of the client's certificates, with `server.tls.client_ca`: `dns:<name>` or
+        /// `uri:<URI>` as in their subjectAltName, or `sha256:<fingerprint>`. They replace a key,
+        /// or are used in addition to one.
+        ///
+        /// ```toml
+        /// certificates = ["uri:spiffe://example.com/ci"]
+        /// ```
+        certificates: Vec<String> = Vec::new(),
+            list(ValueShape::Text("name in a certificate", shape::CERTIFICATE), certificate_name);
+        /// The client's role: a `[roles.<name>]` table, or `local`. A client has either a role or
+        /// rules of its own.
+        role: String = String::new(), by_hand(ROLE_NAME);
+        /// Date and time from which the client's keys are refused, with an offset from UTC and
+        /// without quotes.
+        ///
+        /// ```toml
+        /// expires = 2027-06-30T00:00:00Z
+        /// ```
+        expires: Option<SystemTime> = None,
+            parsed(ValueShape::DateTime, value::date_time).optional().default_text("never");
+        =>
+        /// Name of its table.
+        name: String = String::new();
+    }
 }
 
 // === Reading roles ===
 
-pub(super) type RoleConfigs = BTreeMap<String, RoleConfig>;
+pub(super) type RoleConfigs = BTreeMap<String, Role>;
 
 /// Reads roles and clients; the roles include the own roles of clients.
 pub(super) fn read_roles_and_clients(
@@ -86,9 +119,9 @@ pub(super) fn read_roles_and_clients(
         if !value::is_plain_name(name) {
             t.table_error(value::bad_plain_name(name));
         }
-        (name.to_string(), rules(t, upstreams))
+        (name.to_string(), read_rules(t, upstreams))
     });
-    let mut roles = RoleConfigs::from([(LOCAL_ROLE.to_owned(), RoleConfig::everything())]);
+    let mut roles = RoleConfigs::from([(LOCAL_ROLE.to_owned(), Role::everything())]);
     roles.extend(written);
 
     let (mut hashes, mut certificates) = (BTreeMap::new(), BTreeMap::new());
@@ -126,7 +159,7 @@ pub(super) fn read_roles_and_clients(
         }
         (client, own)
     });
-    let own_roles = |(client, own): &(ClientConfig, Option<RoleConfig>)| {
+    let own_roles = |(client, own): &(ClientConfig, Option<Role>)| {
         own.clone().map(|own| (client.role.clone(), own))
     };
     roles.extend(clients.iter().filter_map(own_roles));
@@ -152,31 +185,46 @@ fn warn_of_expiry(name: &str, t: &TableReader<'_>, expires: Option<SystemTime>, 
     t.warning("expires", ValueError::new(what, remedy));
 }
 
-/// Reads the rules of a role, or of a client with its own rules: a missing key allows nothing.
-fn rules(t: &TableReader<'_>, upstreams: &[String]) -> RoleConfig {
-    let [prompts, tools, resources] = KINDS.map(|kind| {
-        t.table(kind, |t| {
-            let rules = read_patterns(t, Patterns::default(), parse_pattern);
+/// Reads the rules of a role, or of a client with its own rules.
+fn read_rules(t: &TableReader<'_>, upstreams: &[String]) -> Role {
+    for kind in KINDS {
+        t.check_table(kind, |t| {
             for key in ["allow", "deny"] {
                 warn_of_unknown_upstreams(t, key, upstreams);
             }
-            rules
-        })
-    });
-    RoleConfig { prompts, tools, resources }
+        });
+    }
+    Role::read(t)
 }
 
-/// Reads `allow` and `deny`, and records the location of each pattern; missing keys are as in
-/// `default`.
-pub(super) fn read_patterns(
-    t: &TableReader<'_>,
-    default: Patterns,
-    pattern: impl Fn(&SpannedValue<'_>) -> Parsed<String>,
-) -> Patterns {
-    Patterns {
-        allow: t.list_with_locations("allow", &pattern).unwrap_or(default.allow),
-        deny: t.list_with_locations("deny", &pattern).unwrap_or(default.deny),
-    }
+/// Rules for one kind of items: a missing key allows nothing.
+fn rules(texts: [&'static str; 2]) -> Key<AllowDeny> {
+    let pattern = ValueShape::Text("`<upstream>/<original name>`", shape::POLICY_PATTERN);
+    patterns(texts, pattern, &AllowDeny::default(), parse_pattern)
+}
+
+/// Table of patterns with `allow` and `deny`, each with its text. The reader records the location
+/// of each pattern.
+pub(super) fn patterns(
+    [allow, deny]: [&'static str; 2],
+    of: ValueShape,
+    default: &AllowDeny,
+    parse: fn(&SpannedValue<'_>) -> Parsed<String>,
+) -> Key<AllowDeny> {
+    let key = |name, text, default: &Vec<Pattern>| {
+        by_hand(ValueShape::list(of.clone()))
+            .written(|list: &Vec<Pattern>| list.iter().map(Pattern::as_str).collect())
+            .describe(name, &[text], default)
+    };
+    let keys = vec![key("allow", allow, &default.allow), key("deny", deny, &default.deny)];
+    let parse = move |v: &SpannedValue<'_>| Ok(Pattern::new(&parse(v)?));
+    custom(ValueShape::Table(keys), move |t, name, inherited: Option<&AllowDeny>| {
+        let inherited = inherited.cloned().unwrap_or_default();
+        Some(t.table(name, |t| AllowDeny {
+            allow: t.list_with_locations("allow", parse).unwrap_or(inherited.allow),
+            deny: t.list_with_locations("deny", parse).unwrap_or(inherited.deny),
+        }))
+    })
 }
 
 /// Parses a pattern over all upstreams: `<upstream>/<original name>`.
@@ -244,7 +292,8 @@ fn client(
     t: &TableReader<'_>,
     roles: &RoleConfigs,
     upstreams: &[String],
-) -> (ClientConfig, Option<RoleConfig>) {
+) -> (ClientConfig, Option<Role>) {
+    let mut client = ClientConfig::read(t);
     // A value that is not a hash may be the key itself, so it is redacted.
     let hash = |v: &SpannedValue<'_>| value::hash(v).inspect_err(|_| t.redact("key_sha256"));
     let key_sha256 = t.list("key_sha256", hash);
@@ -266,7 +315,7 @@ fn client(
     }
     let role = t.read("role", |v| existing_role(v, roles));
     t.record_location("role");
-    let rules = rules(t, upstreams);
+    let rules = read_rules(t, upstreams);
     let has_rules = KINDS.into_iter().find(|kind| t.has(kind));
     match (t.has("role"), has_rules) {
         (true, Some(kind)) => t.error(
@@ -283,15 +332,9 @@ fn client(
         _ => {}
     }
     let own = has_rules.is_some().then_some(rules);
-    let client = ClientConfig {
-        name: name.to_owned(),
-        key_sha256: key_sha256.unwrap_or_default(),
-        certificates: t
-            .list("certificates", super::tls::parse_certificate_name)
-            .unwrap_or_default(),
-        role: role.unwrap_or_else(|| format!("{OWN_ROLE_PREFIX}{name}")),
-        expires: t.read("expires", value::date_time),
-    };
+    client.name = name.to_owned();
+    client.key_sha256 = key_sha256.unwrap_or_default();
+    client.role = role.unwrap_or_else(|| format!("{OWN_ROLE_PREFIX}{name}"));
     (client, own)
 }
 
@@ -313,6 +356,35 @@ pub(super) fn existing_role(v: &SpannedValue<'_>, roles: &RoleConfigs) -> Parsed
 
 /// Remaining lifetime of a key below which a warning is given.
 const EXPIRY_NOTICE: Duration = Duration::from_secs(14 * 86_400);
+
+/// Describes the rules of a client's own, whose keys are those of a role.
+pub(super) fn own_rules() -> impl Iterator<Item = KeySpec> {
+    let text =
+        "Rules of the client's own, instead of `role`; the client may use only what they allow.";
+    Role::keys().into_iter().map(move |kind| KeySpec {
+        described_at: Some("roles"),
+        ..KeySpec::new(kind.name, kind.shape, &[text])
+    })
+}
+
+/// Texts of `allow` and `deny`, by kind.
+const PROMPTS: [&str; 2] = [
+    "Patterns of prompts that may be used, each `<upstream>/<original name>`, or `*` for all. \
+     Items that no pattern allows are not listed either.",
+    "Patterns of prompts that may not be used although `allow` matches them: deny wins.",
+];
+const TOOLS: [&str; 2] = [
+    "Patterns of tools that may be called, as for prompts.",
+    "Patterns of tools that may not be called although `allow` matches them.",
+];
+const RESOURCES: [&str; 2] = [
+    "Patterns of resources and resource templates that may be read: `<upstream>/<URI>`. See \
+     docs/resource-uris.md for URIs that are not listed.",
+    "Patterns of resources and templates that may not be read although `allow` matches them.",
+];
+
+/// Name of a role.
+pub(super) const ROLE_NAME: ValueShape = ValueShape::Text("name of a role", shape::PLAIN_NAME);
 
 pub(super) const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
 

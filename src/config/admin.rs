@@ -3,25 +3,42 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{LoadContext, secrets};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, boolean, by_hand, settings, string};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value;
 use crate::secret::Secret;
 
-/// Admin listener.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdminConfig {
-    /// True if Weir opens the listener.
-    pub enabled: bool,
-    /// Configured address, which must be free; `None` means the default address, if it is free.
-    pub listen: Option<SocketAddr>,
-    /// Token for requests; `None` if Weir generates it.
-    pub token: Option<Secret>,
-}
-
-impl Default for AdminConfig {
-    fn default() -> Self {
-        Self { enabled: true, listen: None, token: None }
+settings! {
+    /// The admin listener of `weir serve`: health, metrics, status.
+    pub struct AdminConfig {
+        /// With `false` `weir serve` opens no admin listener. Then `weir status`, `weir top` and
+        /// `weir reload` cannot reach it.
+        enabled: bool = true, boolean();
+        /// The address and port to listen on. If the key is not set and another process uses the
+        /// default port, Weir runs without the admin listener; an address that is set must be free.
+        /// On any address other than a loopback address everything except `/healthz` and the one
+        /// word of `/readyz` requires the token.
+        ///
+        /// ```toml
+        /// listen = "0.0.0.0:9464"
+        /// ```
+        listen: Option<SocketAddr> = None,
+            string("IP address and port", shape::SOCKET, value::socket)
+                .optional()
+                .default_text("`127.0.0.1:9464`, if it is free");
+        /// The token that `/status`, `/limits` and `/reload` require, and on other than loopback
+        /// addresses also `/metrics` and `/readyz?verbose`, as `Authorization: Bearer <token>`.
+        ///
+        /// ```toml
+        /// token = { file = "/run/secrets/weir-admin" }
+        /// ```
+        token: Option<Secret> = None,
+            by_hand(ValueShape::Secret(shape::ADMIN_TOKEN)).default_text(
+                "generated at the first start and stored in `admin-token` under `[state]`, \
+                 readable by its owner only",
+            );
     }
 }
 
@@ -38,9 +55,8 @@ impl AdminConfig {
 }
 
 pub(super) fn read_admin(t: &TableReader<'_>, context: &LoadContext<'_>) -> AdminConfig {
-    let enabled = t.read("enabled", value::boolean).unwrap_or(true);
-    let listen = t.read("listen", value::socket);
-    let token = secrets::read_secret(t, "token", &context.resolver, enabled);
+    let mut admin = AdminConfig::read(t);
+    let token = secrets::read_secret(t, "token", &context.resolver, admin.enabled);
     let is_valid = |token: &Secret| {
         let text = token.expose();
         text.len() >= MIN_TOKEN_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
@@ -50,11 +66,12 @@ pub(super) fn read_admin(t: &TableReader<'_>, context: &LoadContext<'_>) -> Admi
         let remedy = "write a longer one, or remove this key: then Weir makes one";
         t.error("token", ValueError::new(what, remedy));
     }
-    AdminConfig { enabled, listen, token: token.filter(is_valid) }
+    admin.token = token.filter(is_valid);
+    admin
 }
 
 /// Default address; the Prometheus project reserves the port for exporters of OpenTelemetry.
-pub(super) const DEFAULT_ADDRESS: SocketAddr =
+const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
 /// Minimum length of a token.

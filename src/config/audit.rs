@@ -1,60 +1,87 @@
 //! `[audit]` and `[state]`: the audit log, and the folder for the files that Weir writes.
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-pub(super) use crate::audit::{Arguments, OnError};
+use crate::audit::{Arguments, OnError};
+use crate::config::keys::{
+    Described, ValueShape, boolean, choice, count, parsed, path, settings, size_of, table,
+};
 use crate::config::reader::report::ValueError;
-use crate::config::reader::table_reader::TableReader;
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::config::reader::variables::Environment;
 
-/// Settings of the audit log.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AuditConfig {
-    /// Configured value; `None` leaves it to
-    /// [`Config::records_requests`](super::Config::records_requests).
-    pub enabled: Option<bool>,
-    /// File, relative to the state folder; `-` is standard output.
-    pub path: PathBuf,
-    /// Recorded part of a request's arguments.
-    pub arguments: Arguments,
-    /// True if each line contains the hash of the line before.
-    pub chain: bool,
-    /// Bytes at which a file is rotated.
-    pub rotate_size: usize,
-    /// Number of rotated files that are kept.
-    pub rotate_keep: usize,
-    /// Handling of requests that cannot be recorded.
-    pub on_error: OnError,
-}
-
-impl Default for AuditConfig {
-    fn default() -> Self {
-        Self {
-            enabled: None,
-            path: "audit.jsonl".into(),
-            arguments: Arguments::Names,
-            chain: true,
-            rotate_size: 100 << 20,
-            rotate_keep: 10,
-            on_error: OnError::Continue,
-        }
+settings! {
+    /// The audit log: who did what, when, and with which result.
+    pub struct AuditConfig {
+        /// With `true` requests are recorded: one line of JSON for each, including refused ones.
+        /// `weir stdio` records only if this is set to `true`.
+        ///
+        /// ```toml
+        /// enabled = true
+        /// ```
+        enabled: Option<bool> = None,
+            boolean().optional().default_text(
+                "true, unless access is anonymous, no client is defined and the address is a \
+                 loopback address",
+            );
+        /// The file, relative to `dir` under `[state]`; `-` is standard output, but not for `weir
+        /// stdio`. It is readable by its owner only. It is a regular file, or a character device
+        /// such as `/dev/null`, or `/dev/stdout` or `/dev/stderr`; a named pipe is refused. Each
+        /// process has a file of its own: while one writes to `audit.jsonl`, another one uses
+        /// `audit-2.jsonl`, and so on.
+        ///
+        /// ```toml
+        /// path = "/var/log/weir/audit.jsonl"
+        /// ```
+        path: PathBuf = "audit.jsonl".into(),
+            parsed(ValueShape::text(), |v| value::text(v).map(PathBuf::from))
+                .written(|path| path.display().to_string().into());
+        /// The part of a request's arguments that a line contains: nothing, their names, the
+        /// SHA-256 of their text as it was sent, or the text up to 16 KiB. A hash does not protect
+        /// values that can be guessed; arguments in full may contain secrets.
+        arguments: Arguments = Arguments::Names, choice(&ARGUMENTS);
+        /// With `true` each line contains the hash of the line before, so that `weir audit verify`
+        /// finds changes.
+        chain: bool = true, boolean();
+        /// Rotation of the file.
+        rotate: RotateConfig = RotateConfig::default(), table();
+        /// Handling of requests that cannot be recorded, for example because the disk is full:
+        /// `continue` serves and counts them; `refuse` refuses them with error 5031, and writes a
+        /// line before each call goes to its upstream, so that nothing is executed without a
+        /// record.
+        on_error: OnError = OnError::Continue,
+            choice(&[("continue", OnError::Continue), ("refuse", OnError::Refuse)]);
     }
 }
 
-/// Folder for the files that Weir writes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StateConfig {
-    /// Path; `None` if neither the file nor the environment names one. It need not exist.
-    pub dir: Option<PathBuf>,
-    /// True if the last lists of upstreams are cached there.
-    pub catalog: bool,
+settings! {
+    /// Rotation of the audit log's file.
+    pub struct RotateConfig {
+        /// Size at which a file is rotated and a new one begins; at least `64KiB`.
+        size: usize = 100 << 20, size_of(rotate_size);
+        /// Number of rotated files that are kept, as `audit.jsonl.1` (the newest) and so on.
+        keep: usize = 10, count(1..=1_000);
+    }
 }
 
-impl Default for StateConfig {
-    fn default() -> Self {
-        Self { dir: None, catalog: true }
+settings! {
+    /// The files that Weir writes.
+    pub struct StateConfig {
+        /// The folder for the files that Weir writes. It is created, for its owner only, when the
+        /// first file is written.
+        ///
+        /// ```toml
+        /// dir = "/var/lib/weir"
+        /// ```
+        dir: Option<PathBuf> = None,
+            path("string")
+                .optional()
+                .default_text("`$XDG_STATE_HOME/weir`, or `~/.local/state/weir`");
+        /// With `true` the last lists of each upstream are stored in the folder `catalog` there,
+        /// for the owner only, and served after the next start until the upstream has been listed.
+        /// The lists of a `prompts_dir` are not stored, because it is a folder already.
+        catalog: bool = true, boolean();
     }
 }
 
@@ -66,9 +93,8 @@ impl StateConfig {
 }
 
 pub(super) fn read_state(t: &TableReader<'_>, environment: &Environment) -> StateConfig {
-    let dir = t.read("dir", value::text).map(|dir| t.base_folder("dir").join(dir));
-    let catalog = t.read("catalog", value::boolean).unwrap_or(StateConfig::default().catalog);
-    StateConfig { dir: dir.or_else(|| default_folder(environment)), catalog }
+    let state = StateConfig::read(t);
+    StateConfig { dir: state.dir.or_else(|| default_folder(environment)), ..state }
 }
 
 /// Returns the default state folder (XDG base directories); relative paths in these variables are
@@ -84,10 +110,9 @@ fn default_folder(environment: &Environment) -> Option<PathBuf> {
 }
 
 pub(super) fn read_audit(t: &TableReader<'_>, state: &StateConfig) -> AuditConfig {
-    let default = AuditConfig::default();
-    let enabled = t.read("enabled", value::boolean);
-    let path = t.read("path", value::text).map_or(default.path, PathBuf::from);
-    let on_error = t.read("on_error", value::choice(&ON_ERROR)).unwrap_or(default.on_error);
+    let audit = AuditConfig::read(t);
+    let AuditConfig { enabled, on_error, .. } = audit;
+    let path = Path::new(&audit.path);
     if enabled == Some(false) && on_error == OnError::Refuse {
         let what = "requests that are not recorded are to be refused, and none is recorded";
         t.error("on_error", ValueError::new(what, "set enabled = true, or remove this key"));
@@ -97,38 +122,23 @@ pub(super) fn read_audit(t: &TableReader<'_>, state: &StateConfig) -> AuditConfi
         let what = "there is no folder for this file: neither XDG_STATE_HOME nor HOME is set";
         t.error("path", ValueError::new(what, "write the whole path, or set dir under [state]"));
     }
-    let (rotate_size, rotate_keep) = t.table("rotate", |t| {
-        let size = t.read("size", |v| match value::size(v)? {
-            size if size >= MIN_ROTATE_SIZE => Ok(size),
-            _ => Err(ValueError::new(
-                "files would be rotated all the time",
-                "write \"64KiB\" or more",
-            )),
-        });
-        (size, t.read("keep", value::count(ROTATE_KEEP)))
-    });
-    AuditConfig {
-        enabled,
-        path,
-        arguments: t.read("arguments", value::choice(&ARGUMENTS)).unwrap_or(default.arguments),
-        chain: t.read("chain", value::boolean).unwrap_or(default.chain),
-        rotate_size: rotate_size.unwrap_or(default.rotate_size),
-        rotate_keep: rotate_keep.unwrap_or(default.rotate_keep),
-        on_error,
+    audit
+}
+
+/// Parses the size at which a file is rotated.
+fn rotate_size(v: &SpannedValue<'_>) -> Parsed<usize> {
+    match value::size(v)? {
+        size if size >= MIN_ROTATE_SIZE => Ok(size),
+        _ => Err(ValueError::new("files would be rotated all the time", "write \"64KiB\" or more")),
     }
 }
 
-pub(super) const ARGUMENTS: [(&str, Arguments); 4] = [
+const ARGUMENTS: [(&str, Arguments); 4] = [
     ("none", Arguments::None),
     ("names", Arguments::Names),
     ("hash", Arguments::Hash),
     ("full", Arguments::Full),
 ];
-
-pub(super) const ON_ERROR: [(&str, OnError); 2] =
-    [("continue", OnError::Continue), ("refuse", OnError::Refuse)];
-
-pub(super) const ROTATE_KEEP: RangeInclusive<usize> = 1..=1_000;
 
 /// Minimum size for rotation: a few of the longest lines.
 const MIN_ROTATE_SIZE: usize = 64 << 10;

@@ -1,26 +1,27 @@
 //! `[auth]`: which requests need credentials.
 
-use super::access::{LOCAL_ROLE, RoleConfigs, existing_role};
-use super::oidc::ProviderConfig;
-use super::{ClientConfig, Options, ServerConfig};
+use super::access::{LOCAL_ROLE, ROLE_NAME, RoleConfigs, existing_role};
+use super::{ClientConfig, Options, ProviderConfig, ServerConfig};
+use crate::config::keys::{Described, by_hand, choice, settings};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
-use crate::config::reader::value;
 
-/// Access without a key.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AuthConfig {
-    /// Configured mode.
-    pub mode: AuthMode,
-    /// Role of clients without a key; exists.
-    pub anonymous_role: String,
-    /// Result of `mode`: true if requests without a key are accepted, with that role.
-    pub anonymous: bool,
-}
-
-impl Default for AuthConfig {
-    fn default() -> Self {
-        Self { mode: AuthMode::Auto, anonymous_role: LOCAL_ROLE.to_owned(), anonymous: true }
+settings! {
+    /// Access over HTTP without a key, or with a token of an identity provider. The client of `weir
+    /// stdio` is the user who starts it, and needs no key.
+    pub struct AuthConfig {
+        /// `required`: every request needs a client's key or certificate, or a token. `anonymous`:
+        /// requests without a key are accepted with the role `anonymous_role`; on an address that
+        /// the network can reach this is an error unless Weir is started with
+        /// `--allow-anonymous-network`. `auto`: `anonymous` on a loopback address as long as no
+        /// client and no identity provider is defined, otherwise `required`.
+        mode: AuthMode = AuthMode::Auto, choice(&AUTH_MODES);
+        /// The role of clients without a key: a `[roles.<name>]` table, or `local`.
+        anonymous_role: String = LOCAL_ROLE.to_owned(),
+            by_hand(ROLE_NAME).written(|role: &String| role.as_str().into());
+        =>
+        /// Result of `mode`: true if requests without a key are accepted, with that role.
+        anonymous: bool = true;
     }
 }
 
@@ -43,34 +44,34 @@ pub(super) fn read_auth(
     no_credentials: bool,
     options: &Options,
 ) -> AuthConfig {
-    let default = AuthConfig::default();
-    let mode = t.read("mode", value::choice(&AUTH_MODES)).unwrap_or(default.mode);
-    let anonymous_role =
-        t.read("anonymous_role", |v| existing_role(v, roles)).unwrap_or(default.anonymous_role);
+    let mut auth = AuthConfig::read(t);
+    if let Some(role) = t.read("anonymous_role", |v| existing_role(v, roles)) {
+        auth.anonymous_role = role;
+    }
     t.record_location("anonymous_role");
     let on_loopback = server.listen.ip().to_canonical().is_loopback();
-    let anonymous = match mode {
+    auth.anonymous = match auth.mode {
         AuthMode::Auto => on_loopback && no_credentials,
         AuthMode::Required => false,
         AuthMode::Anonymous => true,
     };
-    if anonymous && !on_loopback && !options.allow_anonymous_network {
+    if auth.anonymous && !on_loopback && !options.allow_anonymous_network {
         let what =
             "server.listen is an address where anyone on the network could connect without a key";
         let remedy = "remove it and define a client, listen on 127.0.0.1, or start with \
                       --allow-anonymous-network if access is restricted elsewhere";
         t.error("mode", ValueError::new(what, remedy));
-    } else if anonymous && server.public_url.is_some() {
+    } else if auth.anonymous && server.public_url.is_some() {
         let what = "server.public_url is set, and its clients need no key";
         t.warning(
             "mode",
             ValueError::new(what, "write mode = \"required\" in [auth] and define a client"),
         );
-    } else if !anonymous && no_credentials {
+    } else if !auth.anonymous && no_credentials {
         let what = "a key is required, and no client has one: every request is refused";
         t.warning("mode", ValueError::new(what, "add a [clients.<name>] table"));
     }
-    AuthConfig { mode, anonymous_role, anonymous }
+    auth
 }
 
 /// Warns of roles that no client has. The client of `weir stdio` has the role of clients without a
@@ -95,7 +96,7 @@ pub(super) fn warn_of_unused_roles(
     });
 }
 
-pub(super) const AUTH_MODES: [(&str, AuthMode); 3] = [
+const AUTH_MODES: [(&str, AuthMode); 3] = [
     ("auto", AuthMode::Auto),
     ("required", AuthMode::Required),
     ("anonymous", AuthMode::Anonymous),

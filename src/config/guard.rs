@@ -5,6 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{
+    Described, Key, KeySpec, choice, custom, list, settings, size_of, string,
+};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedName, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -14,29 +18,111 @@ use crate::guard::{
 use crate::mcp::kind::Kind;
 use crate::pins::{Mode, PinFile};
 
-/// Values that both `[guard]` and an upstream's own table can set.
-#[derive(Clone)]
-pub(super) struct GuardConfig {
-    pub(super) rules: GuardRules,
-    pub(super) pinning: Mode,
+settings! {
+    /// Content checks on requests and responses: arguments of prompts, malformed results, invisible
+    /// text, and redaction. An upstream's own `guard` table can override each key.
+    ///
+    /// ```toml
+    /// [guard]
+    /// arguments = "declared"
+    /// output = "refuse"
+    /// hidden_text = "strip"
+    /// results = ["prompts", "tools"]
+    /// redact = { aws-key = "AKIA[0-9A-Z]{16}" }
+    /// ```
+    pub(super) struct GuardConfig {
+        /// Handling of a prompt, tool or resource template, or of instructions, that an upstream
+        /// has changed from the definition in `lock_file` (without that file: from its first list
+        /// since the start). `alert`: the change is served, and logged; `enforce`: a new or changed
+        /// definition is neither listed nor callable until it is approved, but the definitions of
+        /// the first list of a new upstream are approved and written to the file; `locked`: like
+        /// `enforce`, and only definitions that you put into the file are approved. Resources are
+        /// not pinned, because their definitions contain the size and the date of their contents.
+        pinning: Mode = Mode::Alert, choice(&PINNING);
+        =>
+        /// Content checks.
+        rules: GuardRules = GuardRules::default();
+    }
 }
 
-impl Default for GuardConfig {
-    fn default() -> Self {
-        Self { rules: GuardRules::default(), pinning: Mode::Alert }
+settings! {
+    for GuardRules {
+        /// The kinds of items whose results `output` and `hidden_text` check. A large result is
+        /// streamed as it arrives, and is checked on the way if its kind is listed here; a result
+        /// that may be rewritten or refused is buffered until it is complete.
+        results: list(ValueShape::choice(&RESULTS), value::choice(&RESULTS))
+            .written(|kinds| kinds.iter().map(|kind| shape::word(&RESULTS, kind)).collect());
+        /// Text to redact: names, and regular expressions in Rust's syntax. Each match, in any
+        /// string of any result, error or definition and in instructions, becomes
+        /// `[redacted:<name>]`; data in base64 is a string, too. An item is left out of the lists
+        /// if a pattern matches a text that its upstream must get back unchanged: the item's name
+        /// or URI, the name of an argument or of any member. With a pattern every result is
+        /// buffered until it is complete. An upstream's own patterns are added to those of
+        /// `[guard]`; a pattern of the same name replaces the inherited one. In one string at most
+        /// 1000 matches are replaced one by one, and the rest of the string as one.
+        ///
+        /// ```toml
+        /// redact = { aws-key = "AKIA[0-9A-Z]{16}", token = "ghp_[A-Za-z0-9]{36}" }
+        /// ```
+        redact: redactions();
+        /// Checks of the arguments of `prompts/get` before the request goes to the upstream.
+        /// `required`: they are strings of at most `max_argument`, and none is missing that the
+        /// prompt declares as required; `declared`: in addition there is none that the prompt does
+        /// not declare; `off`: they are not checked. Arguments of tools have a JSON schema, which
+        /// their upstream enforces.
+        arguments: choice(&ARGUMENTS);
+        /// The longest argument of a prompt, unless `arguments` is `off`.
+        max_argument: size_of(max_argument);
+        /// Handling of a malformed result: a wrong role, content without the members that its type
+        /// needs, invalid base64, MIME types or URIs. Content of unknown types is accepted. `flag`:
+        /// the result is passed on, logged and counted; `refuse`: the client gets an error instead.
+        output: choice(&OUTPUTS);
+        /// Handling of text that a person does not see but a model reads, in results and in the
+        /// definitions of all items: control characters (including ESC), characters that change the
+        /// writing direction, tag characters, zero-width characters. `flag`: the text is passed on,
+        /// logged and counted; `escape`: such a character is written as `<U+202E>`; `strip`: it is
+        /// removed; `refuse`: the client gets an error instead of a result, and a definition is
+        /// left out of the lists. An item whose own name or URI contains such text is left out
+        /// under `escape` and `strip`, too.
+        hidden_text: choice(&HIDDEN);
     }
+}
+
+settings! {
+    /// Key of `[guard]` only.
+    pub(super) struct LockFile {
+        /// The file with the approved definitions, made for review in version control: `weir pins
+        /// diff` compares, `weir pins approve` writes. A relative path starts from the folder of
+        /// the file that contains it. Weir itself writes the file only under `enforce`, for an
+        /// upstream that it sees for the first time.
+        lock_file: String = "weir.lock".to_owned(),
+            string("path", shape::NOT_EMPTY, value::text);
+    }
+}
+
+/// Describes the keys of `[guard]` that an upstream's own table can also set.
+pub(super) fn guard_keys() -> Vec<KeySpec> {
+    let mut keys = GuardRules::keys();
+    // The texts of the first two refer to those of the others.
+    keys.rotate_left(2);
+    keys.extend(GuardConfig::keys());
+    keys
 }
 
 /// Reads a table; missing keys are inherited.
 pub(super) fn read_guard(t: &TableReader<'_>, inherited: &GuardConfig) -> GuardConfig {
-    let pinning = t.read("pinning", value::choice(&PINNING)).unwrap_or(inherited.pinning);
-    GuardConfig { rules: rules(t, &inherited.rules), pinning }
+    let guard = GuardConfig::read_keys(t, inherited);
+    let rules = GuardRules::read_keys(t, &inherited.rules);
+    if rules.redact.len() > MAX_PATTERNS {
+        let what = format!("more than {MAX_PATTERNS} patterns");
+        t.error("redact", ValueError::new(what, "join some of them with |"));
+    }
+    GuardConfig { rules, ..guard }
 }
 
 /// Reads the path of the lock file. With `on_disk` the file must be valid, if it exists.
 pub(super) fn read_lock_file(t: &TableReader<'_>, on_disk: bool) -> PathBuf {
-    let path = t.read("lock_file", value::text).unwrap_or_else(|| LOCK_FILE.to_owned());
-    let path = t.base_folder("lock_file").join(path);
+    let path = t.base_folder("lock_file").join(LockFile::read(t).lock_file);
     if let (true, Err(error)) = (on_disk, PinFile::load(&path)) {
         let what = format!("the lock file cannot be used: {error}");
         let remedy = "restore it from version control, or remove it and run `weir pins approve`";
@@ -65,32 +151,26 @@ pub(super) fn warn_of_unapproved(
     }
 }
 
-fn rules(t: &TableReader<'_>, inherited: &GuardRules) -> GuardRules {
-    let read_argument = |v: &SpannedValue<'_>| {
-        let size = value::size(v)?;
-        match size <= MAX_ARGUMENT {
-            true => Ok(size),
-            false => Err(ValueError::new("no request is this large", "write at most \"1GiB\"")),
+fn max_argument(v: &SpannedValue<'_>) -> Parsed<usize> {
+    match value::size(v)? {
+        size if size <= MAX_ARGUMENT => Ok(size),
+        _ => Err(ValueError::new("no request is this large", "write at most \"1GiB\"")),
+    }
+}
+
+/// Patterns by name; they are added to the inherited ones, or replace those of the same name.
+fn redactions() -> Key<Vec<RedactionPattern>> {
+    let of = ValueShape::Text("regular expression", shape::NOT_EMPTY);
+    let shape = ValueShape::map(shape::PLAIN_NAME, of);
+    custom(shape, |t, name, inherited: Option<&Vec<RedactionPattern>>| {
+        let mut redact = inherited.cloned().unwrap_or_default();
+        for (name, pattern) in t.map(name, pattern) {
+            redact.retain(|known| known.name() != name);
+            redact.push(pattern);
         }
-    };
-    let results = t.list("results", value::choice(&RESULTS));
-    let mut redact = inherited.redact.clone();
-    for (name, pattern) in t.map("redact", pattern) {
-        redact.retain(|known| known.name() != name);
-        redact.push(pattern);
-    }
-    if redact.len() > MAX_PATTERNS {
-        let what = format!("more than {MAX_PATTERNS} patterns");
-        t.error("redact", ValueError::new(what, "join some of them with |"));
-    }
-    GuardRules {
-        arguments: t.read("arguments", value::choice(&ARGUMENTS)).unwrap_or(inherited.arguments),
-        max_argument: t.read("max_argument", read_argument).unwrap_or(inherited.max_argument),
-        output: t.read("output", value::choice(&OUTPUTS)).unwrap_or(inherited.output),
-        hidden_text: t.read("hidden_text", value::choice(&HIDDEN)).unwrap_or(inherited.hidden_text),
-        results: results.unwrap_or_else(|| inherited.results.clone()),
-        redact,
-    }
+        Some(redact)
+    })
+    .written(|_| shape::empty_table())
 }
 
 fn pattern(name: SpannedName<'_>, v: &SpannedValue<'_>) -> Parsed<(String, RedactionPattern)> {
@@ -113,16 +193,16 @@ fn pattern(name: SpannedName<'_>, v: &SpannedValue<'_>) -> Parsed<(String, Redac
     Ok((name_text.to_owned(), pattern))
 }
 
-pub(super) const ARGUMENTS: [(&str, ArgumentCheck); 3] = [
+const ARGUMENTS: [(&str, ArgumentCheck); 3] = [
     ("off", ArgumentCheck::Off),
     ("required", ArgumentCheck::Required),
     ("declared", ArgumentCheck::Declared),
 ];
 
-pub(super) const OUTPUTS: [(&str, ResultCheck); 3] =
+const OUTPUTS: [(&str, ResultCheck); 3] =
     [("off", ResultCheck::Off), ("flag", ResultCheck::Flag), ("refuse", ResultCheck::Refuse)];
 
-pub(super) const HIDDEN: [(&str, HiddenText); 5] = [
+const HIDDEN: [(&str, HiddenText); 5] = [
     ("pass", HiddenText::Pass),
     ("flag", HiddenText::Flag),
     ("escape", HiddenText::Escape),
@@ -130,18 +210,16 @@ pub(super) const HIDDEN: [(&str, HiddenText); 5] = [
     ("refuse", HiddenText::Refuse),
 ];
 
-pub(super) const RESULTS: [(&str, Kind); 3] =
+const RESULTS: [(&str, Kind); 3] =
     [("prompts", Kind::Prompt), ("tools", Kind::Tool), ("resources", Kind::Resource)];
 
-pub(super) const PINNING: [(&str, Mode); 4] = [
+const PINNING: [(&str, Mode); 4] = [
     ("off", Mode::Off),
     ("alert", Mode::Alert),
     ("enforce", Mode::Enforce),
     ("locked", Mode::Locked),
 ];
 
-/// Default lock file, next to the configuration and so in its version control.
-pub(super) const LOCK_FILE: &str = "weir.lock";
 /// Maximum of `max_argument`; no message is as large.
 const MAX_ARGUMENT: usize = 1 << 30;
 /// Maximum number of redaction patterns; each one scans every string of a result.

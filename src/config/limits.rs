@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::access::{self, warn_of_unknown_upstream};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, Key, choice, count, custom, parsed, settings, string};
 use crate::config::reader::report::{ValueError, did_you_mean};
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -13,24 +15,72 @@ use crate::mcp::kind::Kind;
 use crate::mcp::pattern::Pattern;
 use crate::policy::limits::{Limit, LimitScope, RequestRate};
 
+settings! {
+    /// Rate limits and concurrency limits. A request must be within all limits that count it; a
+    /// request that is not is refused with error 4290, which says in `data.retryAfterMs` how long
+    /// to wait (over HTTP: 429 with `Retry-After`), and counts towards none of them. By default
+    /// there are no limits. All `[[limits]]` must be in one file.
+    ///
+    /// ```toml
+    /// [[limits]]
+    /// per = "client"
+    /// rate = "600/min"
+    /// burst = 60
+    ///
+    /// [[limits]]                # a tool that is expensive
+    /// per = "client"
+    /// method = "tools/call"
+    /// match = "github/*"
+    /// rate = "60/min"
+    /// concurrency = 4
+    /// ```
+    pub(super) struct LimitKeys {
+        /// The requests that are counted together: those of each `client`, those of each `user`
+        /// whichever client they use, those of all clients with one `role`, those to one
+        /// `upstream`, or all (`global`). With access tokens, `client` is the application that the
+        /// token was issued to, with all its users: write `user` to count each of them. Each
+        /// resource that a `subscriptions/listen` names counts as one `resources/subscribe`.
+        /// Clients without a key are counted by the address of their connection: each IPv4 address
+        /// by itself, IPv6 addresses by their /64. Behind a reverse proxy all of these have one
+        /// address, because headers that contain an address can be forged.
+        per: Option<LimitScope> = None, choice(&SCOPES).required();
+        /// The methods that are counted, all together: `"tools/call"`, `["prompts/get",
+        /// "resources/read"]`, `"*/list"`.
+        methods ("method"): Vec<String> = vec!["*".to_owned()], methods();
+        /// The items that are counted: a pattern as in a role's rules. Requests without an item,
+        /// and requests for an item that the client may not see, match no pattern.
+        item ("match"): Option<String> = None,
+            string("`<upstream>/<original name>`", shape::POLICY_PATTERN, access::parse_pattern)
+                .optional();
+        /// Number of requests per unit of time. Each MCP request counts once, however many HTTP
+        /// requests it takes, and so does each element of a batch; responses to requests of a
+        /// server, notifications and cancellations are never refused.
+        ///
+        /// ```toml
+        /// rate = "600/min"
+        /// ```
+        rate: Option<(u32, Duration)> = None,
+            parsed(ValueShape::Text("`<number>/s`, `/min` or `/h`", shape::RATE), rate).optional();
+        /// Number of requests that are accepted at once after a pause.
+        burst: Option<u32> = None, count(BURSTS).optional().default_text("the number in `rate`");
+        /// Maximum number of requests in progress. A call does not count while it waits for input
+        /// of its client.
+        concurrency: Option<usize> = None, count(1..=100_000).optional();
+    }
+}
+
 /// Reads all limits; invalid ones are reported and left out.
 pub(super) fn read_limits(root: &TableReader<'_>, upstreams: &[String]) -> Vec<Limit> {
     root.table_list("limits", |t| limit(t, upstreams)).into_iter().flatten().collect()
 }
 
 fn limit(t: &TableReader<'_>, upstreams: &[String]) -> Option<Limit> {
-    let per = t.read("per", value::choice(&SCOPES));
+    let LimitKeys { per, methods, item, rate, burst, concurrency } = LimitKeys::read(t);
     if !t.has("per") {
         let remedy = "add per = \"client\", or user, role, upstream, global";
         t.error("per", ValueError::new("is missing: who is counted together", remedy));
     }
-    let methods = t.one_or_list("method", method);
-    let methods = methods.unwrap_or_else(|| vec!["*".to_owned()]);
-    let item = t.read("match", access::parse_pattern);
     warn_of_unknown_upstream(t, "match", upstreams);
-    let rate = t.read("rate", rate);
-    let burst = t.read("burst", value::count(BURSTS)).and_then(|burst| u32::try_from(burst).ok());
-    let concurrency = t.read("concurrency", value::count(CONCURRENCIES));
 
     let is_about_items = known_methods()
         .filter(|(name, _)| methods.iter().any(|one| Pattern::new(one).matches(name)));
@@ -66,6 +116,14 @@ fn known_methods() -> impl Iterator<Item = (&'static str, bool)> {
     let lists = Kind::ALL.into_iter().map(|kind| (kind.list_method(), false));
     let item_methods = Method::ALL.into_iter().map(|method| (method.as_str(), true));
     lists.chain(item_methods).chain(OTHER_METHODS)
+}
+
+/// One or several methods, or patterns of methods.
+fn methods() -> Key<Vec<String>> {
+    let text = "name of a method, or a pattern of names";
+    let of = ValueShape::Text(text, shape::ITEM_PATTERN);
+    custom(ValueShape::OneOrList(Box::new(of)), |t, name, _| t.one_or_list(name, method))
+        .written(|methods: &Vec<String>| methods.concat().into())
 }
 
 /// Parses a method, or a pattern of methods.
@@ -116,7 +174,7 @@ fn rate(v: &SpannedValue<'_>) -> Parsed<(u32, Duration)> {
     }
 }
 
-pub(super) const SCOPES: [(&str, LimitScope); 5] = [
+const SCOPES: [(&str, LimitScope); 5] = [
     ("client", LimitScope::Client),
     ("user", LimitScope::User),
     ("role", LimitScope::Role),
@@ -124,5 +182,4 @@ pub(super) const SCOPES: [(&str, LimitScope); 5] = [
     ("global", LimitScope::Global),
 ];
 
-pub(super) const BURSTS: std::ops::RangeInclusive<usize> = 1..=1_000_000;
-pub(super) const CONCURRENCIES: std::ops::RangeInclusive<usize> = 1..=100_000;
+const BURSTS: std::ops::RangeInclusive<usize> = 1..=1_000_000;

@@ -1,34 +1,36 @@
 //! `[naming]`: public names of items.
 
-use std::ops::RangeInclusive;
-
 use super::upstreams::Upstreams;
+use crate::config::keys::{Described, choice, count, settings, shape, string};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value;
 use crate::mcp::name::{ALTERED_LENGTH, Characters};
 
-/// Public names of items.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NamingConfig {
-    /// Use of the upstream's prefix.
-    pub mode: NamingMode,
-    /// Text between prefix and name; begins with `_`.
-    pub separator: String,
-    /// Characters that names may have; others are replaced.
-    pub characters: Characters,
-    /// The longest name, in bytes; longer ones are shortened.
-    pub max_length: usize,
-}
-
-impl Default for NamingConfig {
-    fn default() -> Self {
-        Self {
-            mode: NamingMode::Always,
-            separator: "__".to_owned(),
-            characters: Characters::Portable,
-            max_length: 53,
-        }
+settings! {
+    /// Names of prompts and tools towards clients. Rules, limits, renames, approved definitions and
+    /// the `item` of the audit log use the original name; `weir check` lists the names that are
+    /// altered.
+    pub struct NamingConfig {
+        /// `always`: names are `<prefix><separator><name>`, so that no two upstreams clash. `none`:
+        /// names have no prefix; this requires exactly one enabled upstream.
+        mode: NamingMode = NamingMode::Always, choice(&NAMING_MODES);
+        /// The text between prefix and name: `_`, then at most 7 of A-Z, a-z, 0-9, `_` and `-`.
+        /// Clients may have stored the names, so choose it before the first use.
+        separator: String = "__".to_owned(), string("string", shape::SEPARATOR, value::separator);
+        /// Characters that the names of prompts and tools may have. `portable`: A-Z, a-z, 0-9, `_`
+        /// and `-`, which all model providers accept; other characters become `_`, and a short hash
+        /// of the original name is added, so that `a.b` and `a/b` remain two names, which are the
+        /// same after a restart. The original name becomes the `title` of an item that has none.
+        /// `any`: names keep the characters that their upstream uses; some clients replace them,
+        /// and some providers refuse them with an error.
+        characters: Characters = Characters::Portable, choice(&CHARACTERS);
+        /// The longest name of a prompt or tool in bytes, prefix included; a longer one keeps its
+        /// end and gets a short hash that stays the same. Model providers accept 64, of which
+        /// Claude Code uses 11 for `mcp__weir__`, and some clients accept 60 for the names of
+        /// server and tool together. Set it lower if clients use a longer name than `weir` for this
+        /// server. It must leave 13 bytes after the longest prefix and the separator.
+        max_length: usize = 53, count(32..=128);
     }
 }
 
@@ -42,8 +44,8 @@ pub enum NamingMode {
 }
 
 pub(super) fn read_naming(t: &TableReader<'_>, upstreams: &Upstreams) -> NamingConfig {
-    let default = NamingConfig::default();
-    let mode = t.read("mode", value::choice(&NAMING_MODES)).unwrap_or(default.mode);
+    let naming = NamingConfig::read(t);
+    let mode = naming.mode;
     let enabled_upstreams = upstreams.enabled;
     if mode == NamingMode::None && enabled_upstreams != 1 {
         let what =
@@ -53,12 +55,6 @@ pub(super) fn read_naming(t: &TableReader<'_>, upstreams: &Upstreams) -> NamingC
             ValueError::new(what, "write \"always\", or set enabled = false on the others"),
         );
     }
-    let naming = NamingConfig {
-        mode,
-        separator: t.read("separator", value::separator).unwrap_or(default.separator),
-        characters: t.read("characters", value::choice(&CHARACTERS)).unwrap_or(default.characters),
-        max_length: t.read("max_length", value::count(NAME_LENGTHS)).unwrap_or(default.max_length),
-    };
     let prefixes = upstreams.summaries.iter().filter(|it| it.enabled && mode == NamingMode::Always);
     let longest = prefixes.filter_map(|it| it.prefix.as_deref()).max_by_key(|it| it.len());
     let needed = longest.map_or(0, |it| it.len() + naming.separator.len() + ALTERED_LENGTH);
@@ -72,10 +68,8 @@ pub(super) fn read_naming(t: &TableReader<'_>, upstreams: &Upstreams) -> NamingC
     naming
 }
 
-pub(super) const NAMING_MODES: [(&str, NamingMode); 2] =
+const NAMING_MODES: [(&str, NamingMode); 2] =
     [("always", NamingMode::Always), ("none", NamingMode::None)];
 
-pub(super) const CHARACTERS: [(&str, Characters); 2] =
+const CHARACTERS: [(&str, Characters); 2] =
     [("portable", Characters::Portable), ("any", Characters::Any)];
-
-pub(super) const NAME_LENGTHS: RangeInclusive<usize> = 32..=128;

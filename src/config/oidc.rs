@@ -1,9 +1,13 @@
 //! `[auth.oidc.<name>]`: identity providers whose access tokens are accepted.
 
+use std::collections::BTreeMap;
+
 use hyper::Uri;
 
 use super::ServerConfig;
-use super::access::{RoleConfigs, existing_role};
+use super::access::{ROLE_NAME, RoleConfigs, existing_role};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, by_hand, choice, list, settings, string, strings, text};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -49,21 +53,93 @@ pub(super) fn read_providers(
     })
 }
 
+settings! {
+    /// An identity provider whose access tokens are accepted, as `Authorization: Bearer <token>`
+    /// like a key. `server.public_url` must be set. See [identity
+    /// providers](identity-providers.md).
+    ///
+    /// ```toml
+    /// [auth.oidc.corp]
+    /// issuer = "https://id.example.com/realms/corp"
+    /// preset = "keycloak"
+    /// audience = ["https://mcp.example.com/mcp"]
+    /// roles = { "mcp-users" = "local" }
+    /// ```
+    pub(super) struct ProviderKeys {
+        /// The provider's URL, exactly as in the `iss` of its tokens, including a slash at the end.
+        /// `http://` is accepted on this machine only. Weir finds the provider's metadata and its
+        /// keys from this URL.
+        issuer: Option<String> = None, string("https URL", shape::ISSUER, issuer).required();
+        /// The audience of tokens: the `aud` of a token must contain one of these values, exactly.
+        /// Usually this is the URL of the MCP endpoint, or the identifier under which Weir is
+        /// registered at the provider.
+        audience: Option<Vec<String>> = None,
+            strings(ValueShape::text(), value::text).entries(1, None).required();
+        /// The product: it decides which claims contain the user and the roles, and how access
+        /// tokens are distinguished from other tokens.
+        preset: Preset = Preset::Generic, choice(&Preset::NAMED);
+        /// The claim that identifies the user. Its value must never be given to another user;
+        /// `email` counts only with `email_verified`.
+        user_claim: Option<String> = None,
+            text().optional().default_text("`oid` for `entra`, else `sub`");
+        /// The claim that contains the groups or roles: a string or a list of strings. Dots lead
+        /// into objects, unless the whole text is the name of a claim; `scope` and `scp` are split
+        /// into words.
+        role_claim: Option<String> = None,
+            text().optional().default_text(
+                "`roles` for `generic` and `entra`, `groups` for `okta`, `permissions` for \
+                 `auth0`, `realm_access.roles` for `keycloak`, `hd` for `google`, \
+                 `cognito:groups` for `cognito`",
+            );
+        /// The role for each value of that claim. A user with several roles may use what any of
+        /// them allows, except for what any of them denies.
+        ///
+        /// ```toml
+        /// roles = { "mcp-developers" = "developer", "mcp-ops" = "ops" }
+        /// ```
+        roles: BTreeMap<String, String> = BTreeMap::new(),
+            by_hand(ValueShape::map(shape::NOT_EMPTY, ROLE_NAME));
+        /// The role of users with a valid token that contains no value for a role. Without it such
+        /// a user is accepted and may use nothing.
+        default_role: Option<String> = None, by_hand(ROLE_NAME);
+        /// The scopes that Weir announces to clients, so that they can request them.
+        scopes_supported: Vec<String> = Vec::new(), strings(SCOPE, scope);
+        /// The scopes that every token must contain, in `scope` or `scp`; if one is missing the
+        /// response is 403, which names all of them.
+        scopes_required: Vec<String> = Vec::new(), strings(SCOPE, scope);
+        /// The signature algorithms that are accepted. A key that does not name its own algorithm
+        /// is used for one only: that of its curve, or the first RSA algorithm in this list.
+        algorithms: Vec<Algorithm> = Algorithm::NAMED.map(|(_, it)| it).to_vec(),
+            list(ValueShape::choice(&Algorithm::NAMED), algorithm)
+                .entries(1, None)
+                .default_text("all of them");
+        /// The URL of the provider's keys, for a provider without metadata that contain it.
+        jwks_uri: Option<Uri> = None, by_hand(ValueShape::Text("https URL", shape::URL));
+    }
+}
+
 fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderConfig {
-    let preset = t.read("preset", value::choice(&Preset::NAMED)).unwrap_or(Preset::Generic);
-    let issuer = required(t, "issuer", "\"https://id.example.com\"", || t.read("issuer", issuer));
+    let keys = ProviderKeys::read(t);
+    let ProviderKeys { issuer, preset, .. } = keys;
+    let needed = [("issuer", "\"https://id.example.com\""), ("audience", "[\"api://weir\"]")];
+    for (key, example) in needed.into_iter().filter(|(key, _)| !t.has(key)) {
+        t.error(key, ValueError::new("is missing", format!("add {key} = {example}")));
+    }
     if preset == Preset::Entra && issuer.as_deref().is_some_and(is_for_all_tenants) {
         let what = "this address is that of many tenants, and no token has it as its issuer";
         t.error("issuer", ValueError::new(what, "put the id of your own tenant in its place"));
     }
-    let named = |key| required(t, key, "[\"api://weir\"]", || t.list(key, value::text));
-    let audience = named("audience").unwrap_or_default();
-    let remedy = "name the audience of its tokens, or any token of this issuer would be accepted";
-    not_empty(t, "audience", remedy);
-    let algorithms = t.list("algorithms", algorithm);
-    not_empty(t, "algorithms", "name one, or remove the key for all that are safe");
+    let one_is_needed = [
+        (
+            "audience",
+            "name the audience of its tokens, or any token of this issuer would be accepted",
+        ),
+        ("algorithms", "name one, or remove the key for all that are safe"),
+    ];
+    for (key, remedy) in one_is_needed.into_iter().filter(|(key, _)| t.is_empty_list(key)) {
+        t.error(key, ValueError::new("the list is empty", remedy));
+    }
     let jwks_uri = t.read("jwks_uri", |v| parse_jwks_uri(v, issuer.as_deref()));
-    let claim = |key, preset: &str| t.read(key, value::text).unwrap_or_else(|| preset.to_owned());
     let mapped = t
         .map("roles", |value, role| Ok((value.get_ref().to_string(), existing_role(role, roles)?)));
     let default_role = t.read("default_role", |v| existing_role(v, roles));
@@ -75,42 +151,20 @@ fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderCon
             ValueError::new(what, "add roles = { \"<group>\" = \"<role>\" }, or default_role"),
         );
     }
-    let scopes = |key| t.list(key, scope).unwrap_or_default();
     let tokens = Settings {
         name: name.to_owned(),
         issuer: issuer.unwrap_or_default(),
-        audience,
+        audience: keys.audience.unwrap_or_default(),
         preset,
-        user_claim: claim("user_claim", preset.user_claim()),
-        role_claim: claim("role_claim", preset.role_claim()),
+        user_claim: keys.user_claim.unwrap_or_else(|| preset.user_claim().to_owned()),
+        role_claim: keys.role_claim.unwrap_or_else(|| preset.role_claim().to_owned()),
         roles: mapped.into_iter().collect(),
         default_role,
-        scopes_required: scopes("scopes_required"),
-        algorithms: algorithms.unwrap_or_else(|| Algorithm::NAMED.map(|(_, it)| it).to_vec()),
+        scopes_required: keys.scopes_required,
+        algorithms: keys.algorithms,
         jwks_uri,
     };
-    ProviderConfig { tokens, scopes_supported: scopes("scopes_supported") }
-}
-
-fn required<T>(
-    t: &TableReader<'_>,
-    key: &'static str,
-    example: &str,
-    read: impl Fn() -> Option<T>,
-) -> Option<T> {
-    let found = read();
-    // An invalid value has been reported already.
-    if found.is_none() && !t.has(key) {
-        t.error(key, ValueError::new("is missing", format!("add {key} = {example}")));
-    }
-    found
-}
-
-fn not_empty(t: &TableReader<'_>, key: &'static str, remedy: &'static str) {
-    let list = t.get(key).and_then(|v| v.get_ref().as_array());
-    if list.is_some_and(|list| list.is_empty()) {
-        t.error(key, ValueError::new("the list is empty", remedy));
-    }
+    ProviderConfig { tokens, scopes_supported: keys.scopes_supported }
 }
 
 /// Parses the issuer, and returns it unchanged, because it is compared character by character.
@@ -177,3 +231,5 @@ fn scope(v: &SpannedValue<'_>) -> Parsed<String> {
     }
     Ok(text.to_owned())
 }
+
+const SCOPE: ValueShape = ValueShape::Text("scope", shape::SCOPE);

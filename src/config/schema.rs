@@ -1,95 +1,99 @@
-//! Table of all configuration keys, for the JSON schema and for the Markdown page.
+//! JSON schema and Markdown page of all configuration keys, made from their descriptions.
 //!
-//! The readers of the sections know their keys only by reading them, so they cannot list them. This
-//! table lists the keys, with the descriptions for operators. Tests keep both in step: every key
-//! that is read is described and the other way round, the defaults are those of the reader, and the
-//! schema and the reader agree on a collection of files.
+//! Tests keep both in step with the reader: every key that is read is described and the other way
+//! round, the defaults are those of the reader, and the schema and the reader agree on a collection
+//! of files.
 //!
 //! Decision: docs/decisions/0020-configuration-and-schema.md
 
 #![expect(clippy::disallowed_types, reason = "a schema is written here, no payload passes")]
 
-mod access_keys;
-mod admin_keys;
-mod audit_keys;
-mod guard_keys;
+mod constraints;
 mod json;
-mod keys;
-mod limits_keys;
-mod naming_keys;
-mod oidc_keys;
 mod page;
-mod shape;
-mod tuning_keys;
-mod upstream_keys;
 
-use serde_json::Value;
+use super::access;
+use super::guard::{self, GuardConfig, LockFile};
+use super::limits::LimitKeys;
+use super::log::LogConfig;
+use super::oidc::ProviderKeys;
+use super::upstreams::ExportKeys;
+use super::upstreams::defaults::UpstreamDefaults;
+use super::upstreams::source::UpstreamKeys;
+use super::{
+    AdminConfig, AuditConfig, AuthConfig, ClientConfig, NamingConfig, ProtocolConfig, ServerConfig,
+    StateConfig,
+};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, KeySpec, by_hand};
+use crate::policy::role::Role;
 
 pub use json::schema;
 pub use page::page;
 
 #[cfg(test)]
 pub(super) use page::toml;
-pub(super) use shape::ValueShape;
-
-/// Description of one key.
-pub(super) struct KeySpec {
-    pub(super) name: &'static str,
-    pub(super) shape: ValueShape,
-    pub(super) default: DefaultValue,
-    /// Text for operators, as Markdown.
-    pub(super) description: &'static str,
-    /// Example, as lines of TOML.
-    pub(super) example: &'static str,
-    /// Table in which the keys of this key are described, if not here.
-    pub(super) described_at: Option<&'static str>,
-}
-
-/// Value of a key that is not set.
-pub(super) enum DefaultValue {
-    /// None: the key must be set.
-    Required,
-    /// None: the key is optional.
-    None,
-    /// This value.
-    Value(Value),
-    /// A value that depends on other keys or on the environment; the text describes it.
-    Described(&'static str),
-}
-
-impl KeySpec {
-    fn new(name: &'static str, shape: ValueShape, description: &'static str) -> Self {
-        let default = DefaultValue::None;
-        Self { name, shape, default, description, example: "", described_at: None }
-    }
-
-    fn default(self, default: impl Into<Value>) -> Self {
-        Self { default: DefaultValue::Value(default.into()), ..self }
-    }
-
-    fn default_text(self, text: &'static str) -> Self {
-        Self { default: DefaultValue::Described(text), ..self }
-    }
-
-    fn required(self) -> Self {
-        Self { default: DefaultValue::Required, ..self }
-    }
-
-    fn example(self, example: &'static str) -> Self {
-        Self { example, ..self }
-    }
-
-    fn described_at(self, table: &'static str) -> Self {
-        Self { described_at: Some(table), ..self }
-    }
-}
 
 /// Returns all keys of the top table, in the order of the example.
 pub(super) fn keys() -> Vec<KeySpec> {
-    keys::all()
+    vec![
+        include(),
+        table::<ServerConfig>("server", ServerConfig::keys()),
+        table::<ProtocolConfig>("protocol", ProtocolConfig::keys()),
+        table::<NamingConfig>("naming", NamingConfig::keys()),
+        table::<UpstreamDefaults>("defaults", UpstreamDefaults::keys()),
+        named::<UpstreamKeys>("upstreams", shape::UPSTREAM_NAME, upstream_keys()),
+        table::<GuardConfig>("guard", [guard::guard_keys(), LockFile::keys()].concat()),
+        table::<AuthConfig>("auth", [AuthConfig::keys(), vec![providers()]].concat()),
+        named::<Role>("roles", shape::PLAIN_NAME, Role::keys()),
+        named::<ClientConfig>("clients", shape::PLAIN_NAME, client_keys()),
+        KeySpec::new(
+            "limits",
+            ValueShape::list(ValueShape::Table(LimitKeys::keys())),
+            LimitKeys::DOC,
+        ),
+        table::<LogConfig>("log", LogConfig::keys()),
+        table::<AdminConfig>("admin", AdminConfig::keys()),
+        table::<AuditConfig>("audit", AuditConfig::keys()),
+        table::<StateConfig>("state", StateConfig::keys()),
+    ]
 }
 
-/// Returns the keys of a secret's source.
-pub(super) fn secret() -> Vec<KeySpec> {
-    upstream_keys::secret()
+/// Describes a table, whose documentation is that of `T`.
+fn table<T: Described>(name: &'static str, keys: Vec<KeySpec>) -> KeySpec {
+    KeySpec::new(name, ValueShape::Table(keys), T::DOC)
+}
+
+/// Describes a table of tables with free names.
+fn named<T: Described>(name: &'static str, names: &str, keys: Vec<KeySpec>) -> KeySpec {
+    KeySpec::new(name, ValueShape::map(names, ValueShape::Table(keys)), T::DOC)
+}
+
+fn upstream_keys() -> Vec<KeySpec> {
+    let inherited = UpstreamDefaults::keys().into_iter();
+    let inherited = inherited.map(|key| key.inherited("defaults", "as in `[defaults]`"));
+    let text = "Content checks for this upstream, where they differ from `[guard]`.";
+    let guard = KeySpec::new("guard", ValueShape::Table(guard::guard_keys()), &[text]);
+    let guard = guard.inherited("guard", "as in `[guard]`");
+    let own = UpstreamKeys::keys().into_iter();
+    own.chain(inherited).chain([guard]).chain(ExportKeys::keys()).collect()
+}
+
+fn client_keys() -> Vec<KeySpec> {
+    ClientConfig::keys().into_iter().chain(access::own_rules()).collect()
+}
+
+fn providers() -> KeySpec {
+    named::<ProviderKeys>("oidc", shape::PLAIN_NAME, ProviderKeys::keys())
+}
+
+fn include() -> KeySpec {
+    let files = ValueShape::list(ValueShape::Text("path", shape::FILES));
+    let text = "Further files that belong to this configuration, each path relative to the folder \
+                of this file. A `*` is allowed in the name of a file, not of a folder; the \
+                matching files are read in the order of their names, without those that begin with \
+                a dot. A pattern may match nothing; a file that is named without `*` must exist.";
+    let example = ["", "```toml", "include = [\"conf.d/*.toml\"]", "```"];
+    let key = by_hand::<Vec<String>>(files).written(|files| files.clone().into());
+    key.describe("include", &[&[text], &example[..]].concat(), &Vec::new())
 }

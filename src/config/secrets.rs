@@ -18,6 +18,8 @@ use toml::de::DeValue;
 use zeroize::Zeroizing;
 
 use self::secret_command::{SecretError, TOO_LARGE};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, Key, custom, list, path, settings};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, TableReader};
 use crate::config::reader::value;
@@ -47,6 +49,51 @@ impl<'o> SecretResolver<'o> {
     }
 }
 
+settings! {
+    /// Source of a secret; exactly one of the keys is set.
+    pub(super) struct SecretSource {
+        /// The environment variable of the Weir process that contains the secret. It must be set.
+        ///
+        /// ```toml
+        /// token = { env = "GITHUB_TOKEN" }
+        /// ```
+        env: Option<String> = None, variable_name().optional();
+        /// A file that contains the secret and nothing else; one newline at its end is removed. At
+        /// most 64 KiB. A relative path starts from the folder of the file that contains it; a file
+        /// that other users on the machine can read is refused. A file that is not owned by Weir's
+        /// user may be readable by its group.
+        ///
+        /// ```toml
+        /// token = { file = "secrets/github-token" }
+        /// ```
+        file: Option<PathBuf> = None, path("path").optional();
+        /// A program and its arguments, whose standard output is the secret; one newline at its end
+        /// is removed. It is started without a shell, may run for at most 30 s, and is not started
+        /// by `weir check --offline`.
+        ///
+        /// ```toml
+        /// token = { command = ["op", "read", "op://vault/github/token"] }
+        /// ```
+        command: Option<Vec<String>> = None,
+            list(ValueShape::Text("string", shape::ANYTHING), value::text_or_empty)
+                .entries(1, None)
+                .optional();
+    }
+}
+
+/// Name of an environment variable. Another text may be the secret itself, so it is redacted.
+fn variable_name() -> Key<String> {
+    custom(ValueShape::Text("name of a variable", shape::VARIABLE_NAME), |t, key, _| {
+        t.read(key, |v| match value::string(v)? {
+            name if is_variable_name(name) => Ok(name.to_owned()),
+            _ => {
+                t.redact(key);
+                Err(ValueError::new("this cannot name a variable", "write a name like API_TOKEN"))
+            }
+        })
+    })
+}
+
 /// Reads the secret under a key. Returns `None` if the key is missing, if the secret is invalid,
 /// which is reported, or if it was not fetched: because it is not `used`, or because commands may
 /// not run.
@@ -70,15 +117,7 @@ pub(super) fn read_secret<'a>(
 
 /// Reads the one of three keys that names the source of the secret, and fetches the secret.
 fn read_source(t: &TableReader<'_>, resolver: &SecretResolver<'_>, used: bool) -> Option<Secret> {
-    let name = t.read("env", |v| match value::string(v)? {
-        name if is_variable_name(name) => Ok(name.to_owned()),
-        _ => {
-            t.redact("env");
-            Err(ValueError::new("this cannot name a variable", "write a name like API_TOKEN"))
-        }
-    });
-    let path = t.read("file", value::text);
-    let command = t.list("command", value::text_or_empty);
+    let SecretSource { env, file, command } = SecretSource::read(t);
     let written: Vec<_> = ["env", "file", "command"].into_iter().filter(|key| t.has(key)).collect();
     let [key] = written[..] else {
         match written[..] {
@@ -100,11 +139,11 @@ fn read_source(t: &TableReader<'_>, resolver: &SecretResolver<'_>, used: bool) -
     };
     let fetched = match key {
         "env" => {
-            let name = name?;
+            let name = env?;
             used.then(|| from_variable(&name, &t.source_text(key), resolver.environment))?
         }
         "file" => {
-            let path = t.base_folder(key).join(path?);
+            let path = file?;
             used.then(|| from_file(t, &path))?
         }
         _ => {

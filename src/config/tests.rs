@@ -15,6 +15,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::*;
+use crate::mcp::kind::Kind;
+use crate::mcp::pattern::AllowDeny;
+use crate::mcp::revision::Era;
 
 fn parse(text: &str) -> Result<Config, ConfigReport> {
     Config::parse(text, Path::new("weir.toml"), &Options::default())
@@ -170,9 +173,9 @@ fn an_upstream_inherits_what_it_does_not_say() {
         max_pages: 3,
         max_list: 32 << 20,
     };
-    assert_eq!((web.era, web.limits), (EraChoice::Legacy, limits));
+    assert_eq!((web.era, web.limits), (Some(Era::Legacy), limits));
     assert_eq!(web.timeouts, Timeouts { list: Duration::from_secs(2), ..timeouts });
-    assert_eq!((child.era, child.timeouts), (EraChoice::Modern, timeouts));
+    assert_eq!((child.era, child.timeouts), (Some(Era::Modern), timeouts));
     assert_eq!(child.limits, UpstreamLimits { concurrency: 7, ..limits });
 }
 
@@ -256,7 +259,7 @@ fn a_secret_is_not_in_the_debug_output() {
         ["hunter2", "${Y}"]
     );
     let rename = |kind, from: &str| (kind, from.to_owned(), "c".to_owned());
-    assert_eq!(b.rename, [rename(RenameKind::Prompt, "a/b"), rename(RenameKind::Tool, "x")]);
+    assert_eq!(b.rename, [rename(Kind::Prompt, "a/b"), rename(Kind::Tool, "x")]);
 }
 
 #[test]
@@ -284,16 +287,16 @@ fn a_client_has_a_role_or_one_of_its_own() {
             client("ci", vec![[0xcc; 32]], "client:ci", None),
         ]
     );
-    let library = Patterns { allow: vec!["guide/*".to_owned()], deny: Vec::new() };
-    assert_eq!(config.roles["client:ci"], RoleConfig { prompts: library, ..RoleConfig::default() });
-    assert_eq!(config.roles["local"], RoleConfig::everything());
+    let library = AllowDeny::new(&["guide/*"], &[]);
+    assert_eq!(config.roles["client:ci"], Role { prompts: library, ..Role::default() });
+    assert_eq!(config.roles["local"], Role::everything());
     assert!(!config.auth.anonymous);
 }
 
 #[test]
 fn a_role_that_is_written_allows_what_it_says_and_no_more() {
     let config = config(&format!("{PROMPT_LIBRARY}[roles.local]\ntools.allow = [\"*\"]\n"));
-    let only_tools = RoleConfig { tools: Patterns::everything(), ..RoleConfig::default() };
+    let only_tools = Role { tools: AllowDeny::everything(), ..Role::default() };
     assert_eq!(config.roles.into_iter().collect::<Vec<_>>(), [("local".to_owned(), only_tools)]);
 }
 
@@ -353,6 +356,7 @@ fn revisions_are_served_newest_first() {
     ))
     .protocol
     .versions;
+    let versions: Vec<_> = versions.iter().map(|revision| revision.as_str()).collect();
     assert_eq!(versions, ["2026-07-28", "2024-11-05"]);
 }
 

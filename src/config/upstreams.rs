@@ -1,27 +1,29 @@
 //! `[upstreams.<name>]`: the source of an upstream, its name, and the items that it exports.
 //!
-//! `upstream_defaults.rs` reads the keys that an upstream can inherit.
+//! `defaults.rs` reads the keys that an upstream can inherit.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+pub(super) mod defaults;
+pub(super) mod headers;
+pub(super) mod source;
 
-use hyper::Uri;
-use hyper::header::{HeaderName, HeaderValue};
+use std::path::Path;
 
-use super::access::read_patterns;
-use super::secrets::{self, SecretResolver};
-use super::upstream_defaults::{
-    EraChoice, SharingChoice, TableOwner, UpstreamDefaults, read_defaults,
-};
-use super::{LoadContext, Patterns, guard, headers};
-use crate::config::reader::report::{Span, ValueError};
-use crate::config::reader::table_reader::{Parsed, SpannedName, SpannedValue, TableReader};
+use super::access::patterns;
+use super::{LoadContext, guard};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, Key, boolean, custom, settings};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::guard::GuardRules;
+use crate::mcp::kind::Kind;
+use crate::mcp::pattern::AllowDeny;
+use crate::mcp::revision::Era;
 use crate::pins::Mode;
-use crate::secret::Secret;
 use crate::upstream::health::breaker::Settings as Breaker;
-use crate::upstream::{HttpTransport, OnDown, RetrySettings, Timeouts, UpstreamLimits};
+use crate::upstream::{HttpTransport, OnDown, RetrySettings, Sharing, Timeouts, UpstreamLimits};
+use defaults::{TableOwner, UpstreamDefaults, read_defaults};
+use source::{SourceConfig, UpstreamKeys, source};
 
 /// One upstream, with inherited values.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,10 +34,10 @@ pub struct UpstreamConfig {
     pub prefix: String,
     /// Location of the server, or of the prompts.
     pub source: SourceConfig,
-    /// Era of MCP that it speaks.
-    pub era: EraChoice,
+    /// Era of MCP that it speaks; `None` means that it is detected.
+    pub era: Option<Era>,
     /// Sharing of connections between clients.
-    pub sharing: SharingChoice,
+    pub sharing: Sharing,
     /// Time limits.
     pub timeouts: Timeouts,
     /// Pauses between attempts to reconnect.
@@ -55,80 +57,13 @@ pub struct UpstreamConfig {
     /// Handling of changed definitions.
     pub pinning: Mode,
     /// Exported prompts, by original name.
-    pub prompts: Patterns,
+    pub prompts: AllowDeny,
     /// Exported tools, by original name.
-    pub tools: Patterns,
+    pub tools: AllowDeny,
     /// Exported resources and templates, by URI.
-    pub resources: Patterns,
+    pub resources: AllowDeny,
     /// Renamed items: kind, original name and new name.
-    pub rename: Vec<(RenameKind, String, String)>,
-}
-
-/// Source of an upstream.
-#[derive(Clone, PartialEq)]
-pub enum SourceConfig {
-    /// Built-in prompt library.
-    Library {
-        /// Folder of Markdown files.
-        dir: PathBuf,
-    },
-    /// Child process with MCP over stdio.
-    Process {
-        /// Program, looked up in `PATH` if it has no slash.
-        command: String,
-        /// Program as it is in the file, for messages: the value of a variable may be a secret.
-        shown: String,
-        /// Arguments.
-        args: Vec<String>,
-        /// Environment variables to set.
-        env: Vec<(String, Secret)>,
-        /// Variables to pass on from Weir's environment, besides the few that every child gets.
-        pass_env: Vec<String>,
-        /// Working directory; `None` means that of Weir.
-        cwd: Option<PathBuf>,
-    },
-    /// Server on the network.
-    Http {
-        /// Endpoint: `http` or `https`, with a host, without credentials.
-        url: Uri,
-        /// Headers to add to every request; the values are marked sensitive.
-        headers: Vec<(HeaderName, HeaderValue)>,
-        /// Transport; `None` means that it is detected.
-        transport: Option<HttpTransport>,
-    },
-}
-
-/// Leaves out values that often are secrets although they are not marked as such: arguments, and
-/// the query of a URL.
-impl fmt::Debug for SourceConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
-            Self::Process { shown, args, env, pass_env, .. } => f
-                .debug_struct("Process")
-                .field("command", shown)
-                .field("args", &format_args!("{} of them", args.len()))
-                .field("env", env)
-                .field("pass_env", pass_env)
-                .finish_non_exhaustive(),
-            Self::Http { url, headers, transport } => f
-                .debug_struct("Http")
-                .field("host", &url.host())
-                .field("path", &url.path())
-                .field("headers", headers)
-                .field("transport", transport)
-                .finish(),
-        }
-    }
-}
-
-/// Kinds of items that can be renamed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RenameKind {
-    /// `prompts/…`
-    Prompt,
-    /// `tools/…`
-    Tool,
+    pub rename: Vec<(Kind, String, String)>,
 }
 
 /// Summary of an upstream, used or not; enough to decide whether a command needs it.
@@ -141,7 +76,41 @@ pub struct UpstreamSummary {
     /// Prefix of its items' names; `None` if it contains a variable that is not set.
     pub prefix: Option<String>,
     /// Exported resources; `None` if a pattern contains a variable that is not set.
-    pub resources: Option<Patterns>,
+    pub resources: Option<AllowDeny>,
+}
+
+// === Exports ===
+
+settings! {
+    /// Exports of an upstream.
+    pub(super) struct ExportKeys {
+        /// The prompts that Weir exports from this upstream, before the rules of roles apply.
+        prompts: AllowDeny = AllowDeny::everything(), exports(NAMES);
+        /// The tools that Weir exports from this upstream, before the rules of roles apply.
+        tools: AllowDeny = AllowDeny::everything(), exports(NAMES);
+        /// The resources and resource templates that Weir exports from this upstream, before the
+        /// rules of roles apply.
+        resources: AllowDeny = AllowDeny::everything(), exports(URIS);
+        /// New names for items: `prompts/<original name>` or `tools/<original name>`, and the new
+        /// name, 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`. The prefix is added to the new name;
+        /// rules still use the original name.
+        ///
+        /// ```toml
+        /// rename = { "prompts/simple-prompt" = "hello", "tools/echo" = "say" }
+        /// ```
+        rename: Vec<(Kind, String, String)> = Vec::new(),
+            custom(
+                ValueShape::map(shape::RENAMED, ValueShape::Text("string", shape::PLAIN_NAME)),
+                |t, _, _| Some(renames(t)),
+            )
+            .written(|_| shape::empty_table());
+    }
+}
+
+fn exports(allow: &'static str) -> Key<AllowDeny> {
+    let deny = "Patterns of items that are not exported although `allow` matches them: deny wins.";
+    let of = ValueShape::Text("pattern", shape::ITEM_PATTERN);
+    patterns([allow, deny], of, &AllowDeny::everything(), pattern)
 }
 
 // === Tables ===
@@ -175,7 +144,7 @@ pub(super) fn read_upstreams(
             t.table_error(value::bad_upstream_name(name));
         }
         let prefix = t.read("prefix", prefix).unwrap_or_else(|| name.to_owned());
-        let enabled = t.read("enabled", value::boolean).unwrap_or(true);
+        let enabled = boolean().read(t, "enabled", &UpstreamKeys::default().enabled);
         t.record_location("enabled");
         let used = enabled && context.only.is_none_or(|only| only.iter().any(|it| it == name));
         if !used {
@@ -188,7 +157,7 @@ pub(super) fn read_upstreams(
             enabled,
             prefix: t.is_resolved("prefix").then(|| prefix.clone()),
             resources: t.is_resolved("resources").then(|| match t.has("prompts_dir") {
-                true => Patterns::nothing(),
+                true => AllowDeny::default(),
                 false => resources,
             }),
         });
@@ -235,7 +204,7 @@ fn upstream(
     (inherited, (guard, lock)): (&UpstreamDefaults, (&guard::GuardConfig, &Path)),
     context: &LoadContext<'_>,
     used: bool,
-) -> (Patterns, Option<UpstreamConfig>) {
+) -> (AllowDeny, Option<UpstreamConfig>) {
     let source = source(t, context, used);
     let is_library = matches!(source, Some(SourceConfig::Library { .. }));
     let defaults = read_defaults(
@@ -244,10 +213,8 @@ fn upstream(
         if is_library { TableOwner::Library } else { TableOwner::Server },
     );
     let lazy = defaults.lazy && !is_library;
-    let [prompts, tools, resources] = ["prompts", "tools", "resources"]
-        .map(|kind| t.table(kind, |t| read_patterns(t, Patterns::everything(), pattern)));
-    let rename = renames(t);
-    let required = t.read("required", value::boolean).unwrap_or(false);
+    let ExportKeys { prompts, tools, resources, rename } = ExportKeys::read(t);
+    let required = boolean().read(t, "required", &UpstreamKeys::default().required);
     if required && lazy {
         let what =
             "this upstream is lazy, and Weir cannot know whether a stopped server would start";
@@ -259,7 +226,7 @@ fn upstream(
         guard::warn_of_unapproved(t, guard.pinning, name, lock, context.on_disk);
     }
     if let Some(SourceConfig::Http { transport: Some(HttpTransport::Sse), .. }) = &source
-        && defaults.era == EraChoice::Modern
+        && defaults.era == Some(Era::Modern)
     {
         let what = "era is \"modern\", and modern servers have no HTTP+SSE";
         t.error("transport", ValueError::new(what, "remove it, or set era = \"legacy\""));
@@ -268,7 +235,7 @@ fn upstream(
         name: name.to_owned(),
         prefix: prefix.to_owned(),
         era: defaults.era,
-        sharing: defaults.sharing,
+        sharing: defaults.sharing.clone(),
         timeouts: Timeouts { idle: defaults.timeouts.idle.filter(|_| lazy), ..defaults.timeouts },
         retry: defaults.retry,
         required,
@@ -287,131 +254,6 @@ fn upstream(
     (resources, upstream)
 }
 
-// === Source ===
-
-/// Reads the one of three keys that names the source, and the keys that belong to it.
-fn source(t: &TableReader<'_>, context: &LoadContext<'_>, used: bool) -> Option<SourceConfig> {
-    let dir = folder(t, "prompts_dir", context.on_disk && used);
-    let command = t.read("command", value::text);
-    let args = t.list("args", value::text_or_empty).unwrap_or_default();
-    let env = env(t, &context.resolver, used);
-    let pass_env =
-        t.list("pass_env", |v| variable(value::string(v)?, v.span())).unwrap_or_default();
-    let cwd = folder(t, "cwd", context.on_disk && used);
-    let url = t.read("url", |v| value::url(v).inspect_err(|_| t.redact("url")));
-    let headers = headers::read_headers(t, &context.resolver, used);
-    let transport = t.read("transport", value::choice(&TRANSPORTS)).unwrap_or(None);
-    for key in ["env", "headers", "auth"] {
-        t.redact_unless_table(key);
-    }
-
-    let written: Vec<_> =
-        ["prompts_dir", "command", "url"].into_iter().filter(|key| t.has(key)).collect();
-    let [kind] = written[..] else {
-        match written[..] {
-            [first, second, ..] => t.error(
-                second,
-                ValueError::new(
-                    format!("{first} says already where this upstream is"),
-                    "keep one of the two: each is a different upstream",
-                ),
-            ),
-            _ => t.table_error(ValueError::new(
-                "nothing says where this upstream is",
-                "write exactly one of prompts_dir, command, url",
-            )),
-        }
-        return None;
-    };
-    let owners = [
-        ("args", "command"),
-        ("env", "command"),
-        ("pass_env", "command"),
-        ("cwd", "command"),
-        ("headers", "url"),
-        ("auth", "url"),
-        ("transport", "url"),
-    ];
-    for (key, owner) in owners.into_iter().filter(|(key, owner)| t.has(key) && kind != *owner) {
-        t.error(key, ValueError::new(format!("goes with {owner}, not with {kind}"), "remove it"));
-    }
-    match kind {
-        "prompts_dir" => dir.map(|dir| SourceConfig::Library { dir }),
-        "command" => {
-            let shown = t.source_text("command");
-            command.map(|command| SourceConfig::Process {
-                command,
-                shown,
-                args,
-                env,
-                pass_env,
-                cwd,
-            })
-        }
-        _ => url.map(|url| SourceConfig::Http { url, headers, transport }),
-    }
-}
-
-/// Reads the path of a folder; a relative one starts from the folder of its file. A missing folder
-/// is a warning, because it may be mounted or made later, and the other upstreams are served until
-/// then.
-fn folder<'a>(t: &TableReader<'a>, key: &'a str, must_be: bool) -> Option<PathBuf> {
-    let text = t.read(key, value::text)?;
-    let folder = t.base_folder(key).join(&text);
-    // The path with the dot exists only if the folder may be entered.
-    match std::fs::metadata(folder.join(".")) {
-        Ok(_) => {}
-        Err(error) if must_be && error.kind() == std::io::ErrorKind::PermissionDenied => {
-            let what = format!("the folder {} may not be entered", t.source_text(key));
-            t.warning(key, ValueError::new(what, "check its permissions"));
-        }
-        Err(_) if must_be => {
-            let what = format!("there is no folder {}", t.source_text(key));
-            // Only shells expand `~`.
-            let remedy = match text.starts_with("~/") {
-                true => "write ${HOME}/ for ~/, which means nothing here",
-                false => "make it, or correct the path: it starts from the folder of this file",
-            };
-            t.warning(key, ValueError::new(what, remedy));
-        }
-        Err(_) => {}
-    }
-    Some(folder)
-}
-
-/// Reads the environment variables to set.
-fn env<'a>(
-    t: &TableReader<'a>,
-    resolver: &SecretResolver<'_>,
-    used: bool,
-) -> Vec<(String, Secret)> {
-    t.table("env", |t| {
-        let read = |name: SpannedName<'a>| {
-            let value = secrets::read_secret(t, name.get_ref(), resolver, used);
-            match variable(name.get_ref(), name.span()) {
-                Ok(name) => Some((name, value?)),
-                Err(error) => {
-                    t.error(name.get_ref(), error);
-                    None
-                }
-            }
-        };
-        t.keys().into_iter().filter_map(read).collect()
-    })
-}
-
-fn variable(name: &str, place: Span) -> Parsed<String> {
-    match name.is_empty() || name.contains(['=', '\0']) {
-        true => {
-            Err(ValueError::new("this cannot name a variable", "write a name like HTTPS_PROXY")
-                .at(place))
-        }
-        false => Ok(name.to_owned()),
-    }
-}
-
-// === Exports ===
-
 /// Parses a pattern over the names of one upstream.
 fn pattern(v: &SpannedValue<'_>) -> Parsed<String> {
     match value::string(v)? {
@@ -423,12 +265,12 @@ fn pattern(v: &SpannedValue<'_>) -> Parsed<String> {
     }
 }
 
-fn renames(t: &TableReader<'_>) -> Vec<(RenameKind, String, String)> {
+fn renames(t: &TableReader<'_>) -> Vec<(Kind, String, String)> {
     let renames = t.map("rename", |name, v| {
         let (kind, old) = name.get_ref().split_once('/').unwrap_or_default();
         let kind = match kind {
-            "prompts" if !old.is_empty() => RenameKind::Prompt,
-            "tools" if !old.is_empty() => RenameKind::Tool,
+            "prompts" if !old.is_empty() => Kind::Prompt,
+            "tools" if !old.is_empty() => Kind::Tool,
             _ => {
                 let remedy = "write it like \"prompts/old\" or \"tools/old\"";
                 return Err(ValueError::new("this does not name a prompt or a tool", remedy)
@@ -451,6 +293,6 @@ fn renames(t: &TableReader<'_>) -> Vec<(RenameKind, String, String)> {
     renames.into_iter().map(|(rename, _)| rename).collect()
 }
 
-/// Transports to a server on the network; `None` means that the transport is detected.
-pub(super) const TRANSPORTS: [(&str, Option<HttpTransport>); 3] =
-    [("auto", None), ("http", Some(HttpTransport::Http)), ("sse", Some(HttpTransport::Sse))];
+const NAMES: &str =
+    "Patterns of original names that are exported; `*` matches any run of characters.";
+const URIS: &str = "Patterns of URIs that are exported; `*` matches any run of characters.";

@@ -19,6 +19,11 @@ impl Versions {
         (!revisions.is_empty()).then_some(Self(revisions))
     }
 
+    /// Supported revisions, newest first.
+    pub fn iter(&self) -> impl Iterator<Item = Revision> {
+        self.0.iter().copied()
+    }
+
     /// True if the revision is supported.
     pub fn has(&self, revision: Revision) -> bool {
         self.0.contains(&revision)

@@ -3,12 +3,13 @@
 //! Does not know whether the upstream has such an item.
 
 use super::report::{Statement, StatementTopic};
-use crate::app;
-use crate::config::{Config, Patterns, RoleConfig, UpstreamConfig};
+use crate::config::{Config, UpstreamConfig};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::pattern::{AllowDeny, Pattern};
 use crate::mcp::uri::CanonicalUri;
+use crate::policy::role::Role;
 
 /// Item whose rules are explained.
 #[derive(Clone, Copy)]
@@ -66,8 +67,8 @@ pub(super) fn role_rules(
     upstream: &UpstreamName,
     subject: RuleSubject<'_>,
 ) -> Vec<Statement> {
-    let empty = RoleConfig::default();
-    let RoleConfig { prompts, tools, resources, .. } = config.roles.get(role).unwrap_or(&empty);
+    let empty = Role::default();
+    let Role { prompts, tools, resources, .. } = config.roles.get(role).unwrap_or(&empty);
     let (key, patterns) = subject.choose(prompts, tools, resources);
     let place = |list: &str, at: usize| {
         config.rule_locations.of_rule(role, key, list, at).map(str::to_owned)
@@ -102,14 +103,14 @@ struct RuleLists<'a> {
     /// Topics of an allowing and of a denying statement.
     about: [StatementTopic; 2],
     key: &'static str,
-    patterns: &'a Patterns,
+    patterns: &'a AllowDeny,
     place: &'a dyn Fn(&str, usize) -> Option<String>,
 }
 
 impl RuleLists<'_> {
     /// Statements about a subject; `prefix` precedes its own name in the patterns.
     fn statements(&self, prefix: &str, subject: RuleSubject<'_>) -> Vec<Statement> {
-        let rules = app::rules(self.patterns);
+        let rules = self.patterns;
         let text = [prefix, subject.own()].concat();
         let uri = match subject {
             RuleSubject::Listed(..) => None,
@@ -158,9 +159,9 @@ impl RuleLists<'_> {
     }
 
     fn text(&self, list: &str, at: usize) -> &str {
-        let Patterns { allow, deny } = self.patterns;
+        let AllowDeny { allow, deny } = self.patterns;
         let list = if list == "allow" { allow } else { deny };
-        list.get(at).map(String::as_str).unwrap_or_default()
+        list.get(at).map(Pattern::as_str).unwrap_or_default()
     }
 
     fn describe_location(&self, list: &str, at: usize) -> String {

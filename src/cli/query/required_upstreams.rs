@@ -164,7 +164,7 @@ fn owners(config: &Config, what: &dyn fmt::Display, name: &str) -> Result<Vec<St
 
 fn exporters(config: &Config, kind: Kind, uri: &str) -> Result<Vec<String>, Failure> {
     let exports = |upstream: &&UpstreamSummary| {
-        upstream.resources.as_ref().is_none_or(|patterns| app::rules(patterns).allow(uri))
+        upstream.resources.as_ref().is_none_or(|patterns| patterns.allow(uri))
     };
     let exporters: Vec<_> = enabled(config).filter(exports).map(|it| it.name.clone()).collect();
     if !exporters.is_empty() {

@@ -198,6 +198,13 @@ impl<'a> TableReader<'a> {
         self.child(key, span, entries).read_checked(read)
     }
 
+    /// Checks values of a table, whose reader reports unknown keys and a wrong type.
+    pub(crate) fn check_table(&self, key: &'a str, check: impl FnOnce(&TableReader<'a>)) {
+        let entry = self.entry(key).map(|(name, value)| (name.span(), value.get_ref().as_table()));
+        let (span, entries) = entry.unzip();
+        check(&self.child(key, span, entries.flatten()));
+    }
+
     /// Reads a table of tables with free names, in the order of the file; other entries are
     /// reported and left out.
     pub(crate) fn named_tables<R>(
@@ -290,6 +297,11 @@ impl<'a> TableReader<'a> {
     /// True if the key is set.
     pub(crate) fn has(&self, key: &'a str) -> bool {
         self.entry(key).is_some()
+    }
+
+    /// True if the value of the key is a list without entries.
+    pub(crate) fn is_empty_list(&self, key: &'a str) -> bool {
+        self.get(key).and_then(|v| v.get_ref().as_array()).is_some_and(|list| list.is_empty())
     }
 
     /// Reports an error about a key, at its value or else at the table. Its texts are not redacted:

@@ -60,11 +60,11 @@ fn without_nul(text: &str) -> Parsed<String> {
 }
 
 /// Parses one of a few words.
-pub(crate) fn choice<T: Copy>(choices: &[(&str, T)]) -> impl Fn(&SpannedValue<'_>) -> Parsed<T> {
+pub(crate) fn choice<T: Clone>(choices: &[(&str, T)]) -> impl Fn(&SpannedValue<'_>) -> Parsed<T> {
     move |value| {
         let word = string(value)?;
         let found = choices.iter().find(|(name, _)| *name == word);
-        found.map(|(_, choice)| *choice).ok_or_else(|| {
+        found.map(|(_, choice)| choice.clone()).ok_or_else(|| {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
             let remedy = did_you_mean(word, names.iter().copied());
             let remedy = remedy.unwrap_or_else(|| format!("one of: {}", names.join(", ")));

@@ -8,12 +8,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::shape::{self, ValueShape};
-use super::{DefaultValue, KeySpec, keys};
+use super::{constraints, keys};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{DefaultValue, Described, KeySpec};
+use crate::config::reader::rule_locations::join;
+use crate::config::secrets::SecretSource;
 
 /// Returns the schema of the configuration, ready to be written to a file.
 pub fn schema() -> String {
-    let mut schema = object(&keys(), &Value::Null);
+    let mut schema = object(&keys(), "");
     schema.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
     schema.insert("title".to_owned(), "The configuration of Weir".into());
     for first in ["title", "$schema"] {
@@ -24,16 +27,18 @@ pub fn schema() -> String {
     format!("{:#}\n", Value::Object(schema))
 }
 
-fn key_schema(key: &KeySpec) -> Value {
-    let mut schema = value_schema(&key.shape);
-    schema.shift_insert(0, "description".to_owned(), key.description.into());
+fn key_schema(key: &KeySpec, table: &str) -> Value {
+    let path = join(table, key.name);
+    let mut schema = value_schema(&key.shape, &path);
+    schema.shift_insert(0, "description".to_owned(), key.documentation.description.as_str().into());
     if let DefaultValue::Value(default) = &key.default {
         schema.insert("default".to_owned(), default.clone());
     }
     Value::Object(schema)
 }
 
-fn value_schema(shape: &ValueShape) -> Map<String, Value> {
+/// Returns the schema of the value at a path, which leaves out the free names of tables.
+fn value_schema(shape: &ValueShape, path: &str) -> Map<String, Value> {
     let schema = match shape {
         ValueShape::Boolean => json!({ "type": "boolean" }),
         ValueShape::Count(bounds) => {
@@ -50,7 +55,7 @@ fn value_schema(shape: &ValueShape) -> Map<String, Value> {
         ValueShape::DateTime => json!({ "type": "string", "pattern": shape::DATE_TIME }),
         ValueShape::Secret(pattern) => json!({ "anyOf": [text(pattern), secret_source()] }),
         ValueShape::List { of, count: (min, max) } => {
-            let mut list = json!({ "type": "array", "items": value_schema(of) });
+            let mut list = json!({ "type": "array", "items": value_schema(of, path) });
             if *min > 0 {
                 list["minItems"] = json!(min);
             }
@@ -60,14 +65,14 @@ fn value_schema(shape: &ValueShape) -> Map<String, Value> {
             list
         }
         ValueShape::OneOrList(of) => json!({
-            "anyOf": [value_schema(of), { "type": "array", "items": value_schema(of) }],
+            "anyOf": [value_schema(of, path), { "type": "array", "items": value_schema(of, path) }],
         }),
         ValueShape::Map { names, of } => json!({
             "type": "object",
             "propertyNames": { "pattern": names },
-            "additionalProperties": value_schema(of),
+            "additionalProperties": value_schema(of, path),
         }),
-        ValueShape::Table { keys, rules } => Value::Object(object(keys, rules)),
+        ValueShape::Table(keys) => Value::Object(object(keys, path)),
     };
     match schema {
         Value::Object(schema) => schema,
@@ -79,7 +84,7 @@ fn text(pattern: &str) -> Value {
     json!({ "type": "string", "pattern": format!("{pattern}|{}", shape::VARIABLE) })
 }
 
-fn object(table: &[KeySpec], rules: &Value) -> Map<String, Value> {
+fn object(table: &[KeySpec], path: &str) -> Map<String, Value> {
     let mut schema = Map::new();
     schema.insert("type".to_owned(), "object".into());
     schema.insert("additionalProperties".to_owned(), false.into());
@@ -88,16 +93,23 @@ fn object(table: &[KeySpec], rules: &Value) -> Map<String, Value> {
     if !required.is_empty() {
         schema.insert("required".to_owned(), required.into());
     }
-    schema.extend(rules.as_object().cloned().unwrap_or_default());
+    let constraints = match path {
+        "upstreams" => constraints::upstream(),
+        "upstreams.auth" => constraints::credentials(),
+        "clients" => constraints::client(),
+        "limits" => constraints::limit(),
+        _ => Value::Null,
+    };
+    schema.extend(constraints.as_object().cloned().unwrap_or_default());
     let properties: Map<_, _> =
-        table.iter().map(|it| (it.name.to_owned(), key_schema(it))).collect();
+        table.iter().map(|it| (it.name.to_owned(), key_schema(it, path))).collect();
     schema.insert("properties".to_owned(), properties.into());
     schema
 }
 
 /// Schema of a secret's source: exactly one of its keys.
 fn secret_source() -> Value {
-    let mut schema = object(&super::secret(), &Value::Null);
+    let mut schema = object(&SecretSource::keys(), "");
     schema.insert("minProperties".to_owned(), 1.into());
     schema.insert("maxProperties".to_owned(), 1.into());
     Value::Object(schema)

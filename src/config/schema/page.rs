@@ -2,16 +2,18 @@
 
 use serde_json::Value;
 
-use super::shape::ValueShape;
-use super::{DefaultValue, KeySpec, keys, secret};
+use super::keys;
+use crate::config::keys::{DefaultValue, Described, KeySpec, ValueShape};
+use crate::config::secrets::SecretSource;
 
 /// Returns the page.
 pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
-    for key in secret() {
-        let item = format!("- `{}` ({}): {}", key.name, kind(&key.shape), key.description);
+    for key in SecretSource::keys() {
+        let item =
+            format!("- `{}` ({}): {}", key.name, kind(&key.shape), key.documentation.description);
         page += &format!("\n{}\n", wrapped(&item, "  "));
-        page += &indented(key.example);
+        page += &indented(&key.documentation.example);
     }
     for key in keys() {
         section(&key, &mut page);
@@ -22,27 +24,25 @@ pub fn page() -> String {
 /// Appends the section of a top-level table or key.
 fn section(key: &KeySpec, page: &mut String) {
     let (title, path, keys) = match &key.shape {
-        ValueShape::Table { keys, .. } => (format!("[{}]", key.name), key.name.to_owned(), keys),
+        ValueShape::Table(keys) => (format!("[{}]", key.name), key.name.to_owned(), keys),
         ValueShape::Map { of, .. } => match &**of {
-            ValueShape::Table { keys, .. } => {
+            ValueShape::Table(keys) => {
                 let path = format!("{}.<name>", key.name);
                 (format!("[{path}]"), path, keys)
             }
             _ => return entry(key, key.name, 2, page),
         },
         ValueShape::List { of, .. } => match &**of {
-            ValueShape::Table { keys, .. } => {
-                (format!("[[{}]]", key.name), key.name.to_owned(), keys)
-            }
+            ValueShape::Table(keys) => (format!("[[{}]]", key.name), key.name.to_owned(), keys),
             _ => return entry(key, key.name, 2, page),
         },
         _ => return entry(key, key.name, 2, page),
     };
-    *page += &format!("\n## `{title}`\n\n{}\n", wrapped(key.description, ""));
-    if let Some((_, more)) = MORE_TEXT.iter().find(|(name, _)| *name == key.name) {
-        *page += &format!("\n{}\n", wrapped(more, ""));
+    *page += &format!("\n## `{title}`\n\n{}\n", wrapped(&key.documentation.description, ""));
+    if !key.documentation.details.is_empty() {
+        *page += &format!("\n{}\n", wrapped(&key.documentation.details, ""));
     }
-    *page += &example(key.example);
+    *page += &example(&key.documentation.example);
     for key in keys {
         entry(key, &format!("{path}.{}", key.name), 3, page);
     }
@@ -63,14 +63,14 @@ fn entry(key: &KeySpec, path: &str, depth: usize, page: &mut String) {
     };
     let marks = "#".repeat(depth);
     let (type_line, description) =
-        (format!("*{}*{default}", kind(&key.shape)), wrapped(key.description, ""));
+        (format!("*{}*{default}", kind(&key.shape)), wrapped(&key.documentation.description, ""));
     *page += &format!("\n{marks} `{path}`\n\n{}\n\n{description}\n", wrapped(&type_line, ""));
-    *page += &example(key.example);
+    *page += &example(&key.documentation.example);
     let (path, shape) = match &key.shape {
         ValueShape::Map { of, .. } => (format!("{path}.<name>"), &**of),
         shape => (path.to_owned(), shape),
     };
-    if let (ValueShape::Table { keys, .. }, None) = (shape, key.described_at) {
+    if let (ValueShape::Table(keys), None) = (shape, key.described_at) {
         for key in keys {
             entry(key, &format!("{path}.{}", key.name), depth + 1, page);
         }
@@ -78,7 +78,7 @@ fn entry(key: &KeySpec, path: &str, depth: usize, page: &mut String) {
 }
 
 fn is_table(shape: &ValueShape) -> bool {
-    matches!(shape, ValueShape::Table { .. })
+    matches!(shape, ValueShape::Table(_))
 }
 
 fn example(lines: &str) -> String {
@@ -150,7 +150,7 @@ fn kind(shape: &ValueShape) -> String {
         }
         ValueShape::OneOrList(of) => format!("{}, or a list of such", kind(of)),
         ValueShape::Map { of, .. } => format!("table, each value: {}", kind(of)),
-        ValueShape::Table { .. } => "table".to_owned(),
+        ValueShape::Table(_) => "table".to_owned(),
     }
 }
 
@@ -169,38 +169,3 @@ const INTRODUCTION: &str = include_str!("introduction.md");
 
 /// Maximum width of a line of the page.
 const MAX_COLUMNS: usize = 120;
-
-/// Additional text of a table, for the page only.
-const MORE_TEXT: [(&str, &str); 4] = [
-    (
-        "defaults",
-        "A `prompts_dir` has no connection: of the following keys its own table may contain only \
-         `timeouts.call`, `timeouts.call_max`, `timeouts.reset_on_progress`, `retry`, \
-         `limits.concurrency`, `limits.waiting` and `limits.wait`.",
-    ),
-    (
-        "upstreams",
-        "`args`, `env`, `pass_env` and `cwd` go with `command`; `headers`, `auth` and `transport` \
-         go with `url`. [The prompt library](prompt-library.md) describes the contents of a \
-         `prompts_dir`.\n\n```toml\n[upstreams.library]\nprompts_dir = \
-         \"./prompts\"\n\n[upstreams.fetch]\ncommand = \"uvx\"\nargs = \
-         [\"mcp-server-fetch\"]\n\n[upstreams.github]\nurl = \
-         \"https://api.githubcopilot.com/mcp/\"\nauth = { type = \"bearer\", token = \
-         \"${GITHUB_TOKEN}\" }\n```",
-    ),
-    (
-        "roles",
-        "A key that is not set allows nothing. `*` in a pattern matches any run of characters, \
-         including `/`; the name of the upstream is that of its table, and the name of the item is \
-         the one that the upstream itself uses, before `prefix` and `rename`.\n\nThe role `local` \
-         always exists and may use everything; clients without a key get it by default. Write \
-         `[roles.local]` to restrict it.",
-    ),
-    (
-        "clients",
-        "A client sends its key as `Authorization: Bearer <key>`. `weir keys add NAME --role ROLE` \
-         makes a client and its key. Any other long random string works, too; the configuration \
-         contains only its SHA-256:\n\n```sh\nkey=$(openssl rand -hex 32); echo \"$key\"; printf \
-         %s \"$key\" | sha256sum\n```",
-    ),
-];

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use toml::de::{DeTable, DeValue};
 
+use super::super::keys::DefaultValue;
+use super::super::schema::toml;
+use super::schema::keys_of;
 use super::*;
 use crate::config::reader::diagnostics::Diagnostics;
 use crate::config::reader::table_reader::TableReader;
@@ -100,8 +103,48 @@ fn the_example_holds_every_key_that_the_reader_asks_for() {
         .iter()
         .filter(|path| !shown.contains(*path) && !same(path).iter().any(|p| shown.contains(p)))
         .collect();
+    if std::env::var_os("WEIR_WRITE_DOCS").is_some() && !missing.is_empty() {
+        let missing: Vec<_> = missing.iter().map(|path| path.as_str()).collect();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config.example.toml");
+        std::fs::write(path, with_keys(EXAMPLE, &missing)).unwrap();
+        return;
+    }
     assert_eq!(missing, Vec::<&String>::new());
     assert!(known_keys.len() > 60, "the reader reads {} keys", known_keys.len());
+}
+
+/// Adds keys of top-level tables to the example: a line with the default, else a disabled line with
+/// the described example, and the first sentence of the description.
+fn with_keys(example: &str, missing: &[&str]) -> String {
+    let mut lines: Vec<String> = example.lines().map(str::to_owned).collect();
+    for path in missing {
+        let (table, key) = path.split_once('.').unwrap();
+        let key = keys_of(table).into_iter().find(|spec| spec.name == key).unwrap();
+        let line = match &key.default {
+            DefaultValue::Value(default) => format!("{} = {}", key.name, toml(default)),
+            _ => format!("#{}", key.documentation.example),
+        };
+        let (sentence, _) = key.documentation.description.split_once('.').unwrap();
+        let header = format!("[{table}]");
+        let start = lines.iter().position(|line| line.starts_with(&header)).unwrap();
+        let end = lines.iter().skip(start).position(String::is_empty);
+        lines
+            .insert(end.map_or(lines.len(), |end| start + end), format!("{line:<36} # {sentence}"));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn a_key_that_the_example_lacks_is_added_to_its_table() {
+    let text = |line: &str| format!("[log]\nlevel = \"info\"\n{line}\n[server]\nwatch = true\n");
+    assert_eq!(
+        with_keys(&text(""), &["log.format", "server.shutdown_delay"]),
+        text(
+            "format = \"auto\"                      # `pretty` is for people, `json` for machines; \
+              `auto` is `pretty` on a terminal and `json` elsewhere\n"
+        ) + "#shutdown_delay = \"5s\"               # Time after SIGTERM, SIGINT or SIGQUIT in \
+               which Weir serves as before but is no longer ready, so that a load balancer can notice\n"
+    );
 }
 
 fn collect(path: &str, table: &DeTable<'_>, shown: &mut BTreeSet<String>) {

@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use super::super::schema::{DefaultValue, KeySpec, ValueShape, keys, secret, toml as written};
-use super::super::upstream_defaults::{DEFAULT_CONCURRENCY, DEFAULT_HTTP_CONCURRENCY};
+use super::super::keys::{DefaultValue, KeySpec, ValueShape};
+use super::super::schema::{keys, toml as written};
+use super::super::secrets::SecretSource;
+use super::super::upstreams::defaults::{DEFAULT_CONCURRENCY, DEFAULT_HTTP_CONCURRENCY};
 use super::example::{EXAMPLE, example_in_full, known_keys};
 use super::*;
 
@@ -51,14 +53,14 @@ fn described(table: &[KeySpec], path: &str, paths: &mut BTreeSet<String>) {
             if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
         paths.insert(path.clone());
         match &key.shape {
-            ValueShape::Table { keys, .. } => described(keys, &path, paths),
+            ValueShape::Table(keys) => described(keys, &path, paths),
             ValueShape::List { of, .. } => {
-                if let ValueShape::Table { keys, .. } = &**of {
+                if let ValueShape::Table(keys) = &**of {
                     described(keys, &path, paths);
                 }
             }
             ValueShape::Map { of, .. } => match &**of {
-                ValueShape::Table { keys, .. } => described(keys, &format!("{path}.<name>"), paths),
+                ValueShape::Table(keys) => described(keys, &format!("{path}.<name>"), paths),
                 ValueShape::Secret(_) => {
                     paths.insert(format!("{path}.<name>"));
                 }
@@ -73,7 +75,7 @@ fn described(table: &[KeySpec], path: &str, paths: &mut BTreeSet<String>) {
 fn every_key_that_the_reader_asks_for_is_described_and_no_other() {
     let mut paths = BTreeSet::new();
     described(&keys(), "", &mut paths);
-    described(&secret(), "<secret>", &mut paths);
+    described(&SecretSource::keys(), "<secret>", &mut paths);
     let known_keys = known_keys();
     assert_eq!(
         known_keys.difference(&paths).collect::<Vec<_>>(),
@@ -95,7 +97,7 @@ fn defaults(table: &[KeySpec], path: &str, without: &[&str]) -> String {
         let path = format!("{path}{}", key.name);
         match (&key.default, &key.shape) {
             (DefaultValue::Value(default), _) => format!("{path} = {}\n", written(default)),
-            (_, ValueShape::Table { keys, .. }) => defaults(keys, &format!("{path}."), &[]),
+            (_, ValueShape::Table(keys)) => defaults(keys, &format!("{path}."), &[]),
             _ => String::new(),
         }
     };
@@ -103,12 +105,12 @@ fn defaults(table: &[KeySpec], path: &str, without: &[&str]) -> String {
 }
 
 /// Returns the keys of a top-level table.
-fn keys_of(name: &str) -> Vec<KeySpec> {
+pub(super) fn keys_of(name: &str) -> Vec<KeySpec> {
     let key = keys().into_iter().find(|key| key.name == name).unwrap();
     match key.shape {
-        ValueShape::Table { keys, .. } => keys,
+        ValueShape::Table(keys) => keys,
         ValueShape::Map { of, .. } => match *of {
-            ValueShape::Table { keys, .. } => keys,
+            ValueShape::Table(keys) => keys,
             _ => panic!("{name} holds tables"),
         },
         _ => panic!("{name} is a table"),

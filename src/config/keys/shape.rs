@@ -7,11 +7,12 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::KeySpec;
 
 /// Shape of a value.
+#[derive(Clone)]
 pub(in crate::config) enum ValueShape {
     Boolean,
     Count(RangeInclusive<usize>),
@@ -37,37 +38,30 @@ pub(in crate::config) enum ValueShape {
         names: String,
         of: Box<ValueShape>,
     },
-    Table {
-        keys: Vec<KeySpec>,
-        /// Constraints between the keys: members of the table's JSON schema.
-        rules: Value,
-    },
+    /// Table with these keys.
+    Table(Vec<KeySpec>),
 }
 
 impl ValueShape {
-    pub(super) fn choice<T>(choices: &[(&'static str, T)]) -> Self {
+    pub(in crate::config) fn choice<T>(choices: &[(&'static str, T)]) -> Self {
         Self::Choice(choices.iter().map(|(word, _)| *word).collect())
     }
 
-    pub(super) fn text() -> Self {
+    pub(in crate::config) fn text() -> Self {
         Self::Text("string", NOT_EMPTY)
     }
 
-    pub(super) fn list(of: Self) -> Self {
+    pub(in crate::config) fn list(of: Self) -> Self {
         Self::List { of: Box::new(of), count: (0, None) }
     }
 
-    pub(super) fn table(keys: Vec<KeySpec>) -> Self {
-        Self::Table { keys, rules: Value::Null }
-    }
-
-    pub(super) fn map(names: impl Into<String>, of: Self) -> Self {
+    pub(in crate::config) fn map(names: impl Into<String>, of: Self) -> Self {
         Self::Map { names: names.into(), of: Box::new(of) }
     }
 }
 
 /// Formats a duration.
-pub(super) fn duration(duration: Duration) -> String {
+pub(in crate::config) fn duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     // "60s" is easier to read than "1m".
@@ -78,7 +72,7 @@ pub(super) fn duration(duration: Duration) -> String {
 }
 
 /// Formats a number of bytes.
-pub(super) fn size(bytes: usize) -> Value {
+pub(in crate::config) fn size(bytes: usize) -> Value {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.into_iter().find(|(_, shift)| bytes.is_multiple_of(1 << shift)) {
         Some((name, shift)) => format!("{}{name}", bytes >> shift).into(),
@@ -88,52 +82,54 @@ pub(super) fn size(bytes: usize) -> Value {
 
 // === Patterns ===
 
-pub(super) const DURATION: &str = "^0*[1-9][0-9]*(?:ms|s|m|h)$";
-pub(super) const SIZE: &str = "^0*[1-9][0-9]*(?:KiB|MiB|GiB)$";
-pub(super) const DATE_TIME: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}\
+pub(in crate::config) const DURATION: &str = "^0*[1-9][0-9]*(?:ms|s|m|h)$";
+pub(in crate::config) const SIZE: &str = "^0*[1-9][0-9]*(?:KiB|MiB|GiB)$";
+pub(in crate::config) const DATE_TIME: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}\
      (?::[0-9]{2}(?:\\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})$";
 /// Strings with variables match every pattern, because variables are replaced before parsing.
-pub(super) const VARIABLE: &str = "\\$[{$]";
+pub(in crate::config) const VARIABLE: &str = "\\$[{$]";
 
-pub(super) const NOT_EMPTY: &str = "^[^\\u0000]+$";
+pub(in crate::config) const NOT_EMPTY: &str = "^[^\\u0000]+$";
 /// Path with `*` in its last part only.
-pub(super) const FILES: &str = "^(?![\\s\\S]*\\*[\\s\\S]*/)[^\\u0000]+$";
-pub(super) const ANYTHING: &str = "^[^\\u0000]*$";
-pub(super) const UPSTREAM_NAME: &str = "^[a-z][a-z0-9-]{0,31}$";
-pub(super) const PLAIN_NAME: &str = "^[A-Za-z0-9_.-]{1,64}$";
-pub(super) const SEPARATOR: &str = "^_[A-Za-z0-9_-]{0,7}$";
-pub(super) const SOCKET: &str =
+pub(in crate::config) const FILES: &str = "^(?![\\s\\S]*\\*[\\s\\S]*/)[^\\u0000]+$";
+pub(in crate::config) const ANYTHING: &str = "^[^\\u0000]*$";
+pub(in crate::config) const UPSTREAM_NAME: &str = "^[a-z][a-z0-9-]{0,31}$";
+pub(in crate::config) const PLAIN_NAME: &str = "^[A-Za-z0-9_.-]{1,64}$";
+pub(in crate::config) const SEPARATOR: &str = "^_[A-Za-z0-9_-]{0,7}$";
+pub(in crate::config) const SOCKET: &str =
     "^(?:[0-9]{1,3}(?:\\.[0-9]{1,3}){3}|\\[[0-9A-Fa-f:.]+(?:%[0-9]+)?\\]):[0-9]{1,5}$";
-pub(super) const PATH: &str = "^/[^?#\\s]*$";
-pub(super) const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:[/?][^#\\s]*)?$";
-pub(super) const URL_WITHOUT_QUERY: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$";
+pub(in crate::config) const PATH: &str = "^/[^?#\\s]*$";
+pub(in crate::config) const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:[/?][^#\\s]*)?$";
+pub(in crate::config) const URL_WITHOUT_QUERY: &str =
+    "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$";
 /// URL of an issuer, without the placeholders of providers' documentation.
-pub(super) const ISSUER: &str =
+pub(in crate::config) const ISSUER: &str =
     "^(?:[Hh][Tt][Tt][Pp][Ss]://|[Hh][Tt][Tt][Pp]://(?:localhost|127\\.|\\[))[^?#@\\s{}<>]*$";
 /// Scope (RFC 6749, 3.3).
-pub(super) const SCOPE: &str = "^(?!offline_access$)[!#-\\[\\]-~]+$";
-pub(super) const HOST: &str = "^[^@*/?#\\s]+$";
-pub(super) const ORIGIN: &str = "^[A-Za-z0-9+.-]+://[^@*/?#\\s]+$";
-pub(super) const CERTIFICATE: &str = "^(?:dns:[\\s\\S]+|uri:[\\s\\S]*:|sha256:[0-9A-Fa-f]{64}$)";
-pub(super) const HASH: &str = "^[0-9A-Fa-f]{64}$";
+pub(in crate::config) const SCOPE: &str = "^(?!offline_access$)[!#-\\[\\]-~]+$";
+pub(in crate::config) const HOST: &str = "^[^@*/?#\\s]+$";
+pub(in crate::config) const ORIGIN: &str = "^[A-Za-z0-9+.-]+://[^@*/?#\\s]+$";
+pub(in crate::config) const CERTIFICATE: &str =
+    "^(?:dns:[\\s\\S]+|uri:[\\s\\S]*:|sha256:[0-9A-Fa-f]{64}$)";
+pub(in crate::config) const HASH: &str = "^[0-9A-Fa-f]{64}$";
 /// Pattern over the items of one upstream.
-pub(super) const ITEM_PATTERN: &str = "^[\\s\\S]+$";
+pub(in crate::config) const ITEM_PATTERN: &str = "^[\\s\\S]+$";
 /// Pattern over the items of all upstreams.
-pub(super) const POLICY_PATTERN: &str = "^(?:\\*$|[^/]+/)";
-pub(super) const RATE: &str = "^ *0*[1-9][0-9]* */ *(?:s|min|h) *$";
-pub(super) const RENAMED: &str = "^(?:prompts|tools)/[\\s\\S]+$";
-pub(super) const VARIABLE_NAME: &str = "^[^=\\u0000]+$";
-pub(super) const HEADER_VALUE: &str = "^[\\t -~]*$";
+pub(in crate::config) const POLICY_PATTERN: &str = "^(?:\\*$|[^/]+/)";
+pub(in crate::config) const RATE: &str = "^ *0*[1-9][0-9]* */ *(?:s|min|h) *$";
+pub(in crate::config) const RENAMED: &str = "^(?:prompts|tools)/[\\s\\S]+$";
+pub(in crate::config) const VARIABLE_NAME: &str = "^[^=\\u0000]+$";
+pub(in crate::config) const HEADER_VALUE: &str = "^[\\t -~]*$";
 /// User name, which contains no colon (RFC 7617, 2).
-pub(super) const USER: &str = "^[^:\\u0000-\\u001f\\u007f-\\u009f]*$";
+pub(in crate::config) const USER: &str = "^[^:\\u0000-\\u001f\\u007f-\\u009f]*$";
 /// Bearer token, which is one word (RFC 6750, 2.1).
-pub(super) const TOKEN: &str = "^[!-~]+$";
-pub(super) const ADMIN_TOKEN: &str = "^[!-~]{16,}$";
-pub(super) const PASSWORD: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
+pub(in crate::config) const TOKEN: &str = "^[!-~]+$";
+pub(in crate::config) const ADMIN_TOKEN: &str = "^[!-~]{16,}$";
+pub(in crate::config) const PASSWORD: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 
 /// Returns the pattern of a header name that is none of `taken`, in any case, and none of MCP's
 /// own.
-pub(super) fn header_name(taken: &[&str]) -> String {
+pub(in crate::config) fn header_name(taken: &[&str]) -> String {
     let any_case = |name: &&str| {
         let either = |c: char| match c.is_ascii_alphabetic() {
             true => format!("[{}{c}]", c.to_ascii_uppercase()),
@@ -146,6 +142,11 @@ pub(super) fn header_name(taken: &[&str]) -> String {
 }
 
 /// Returns the word of a choice.
-pub(super) fn word<T: PartialEq>(choices: &[(&'static str, T)], choice: &T) -> Value {
+pub(in crate::config) fn word<T: PartialEq>(choices: &[(&'static str, T)], choice: &T) -> Value {
     choices.iter().find(|(_, it)| it == choice).map_or(Value::Null, |(word, _)| (*word).into())
+}
+
+/// Returns the default of a table with free names.
+pub(in crate::config) fn empty_table() -> Value {
+    Value::Object(Map::new())
 }

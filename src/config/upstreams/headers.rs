@@ -7,13 +7,16 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
-use super::secrets::{self, SecretResolver};
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, by_hand, choice, settings, string};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedName, SpannedValue, TableReader};
 use crate::config::reader::value;
+use crate::config::secrets::{self, SecretResolver};
+use crate::secret::Secret;
 
 /// Reads all headers to add to every request.
-pub(super) fn read_headers(
+pub(in crate::config) fn read_headers(
     t: &TableReader<'_>,
     resolver: &SecretResolver<'_>,
     used: bool,
@@ -85,17 +88,31 @@ fn sensitive(t: &TableReader<'_>, key: &str, text: &str) -> Option<HeaderValue> 
 
 // === Authorization ===
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scheme {
+settings! {
+    /// Keys of `auth`.
+    pub(in crate::config) struct CredentialKeys {
+        /// `bearer` sends `token`, `basic` sends `user` and `password`, `none` sends nothing.
+        scheme ("type"): Option<Scheme> = None, choice(&SCHEMES).required();
+        /// The token alone, without the word Bearer; a secret. Required for `type = "bearer"`, and
+        /// only allowed there.
+        token: Option<Secret> = None, by_hand(ValueShape::Secret(shape::TOKEN));
+        /// The user name, without a colon. Required for `type = "basic"`, and only allowed there.
+        user: Option<String> = None, string("string", shape::USER, user).optional();
+        /// The password; a secret. Required for `type = "basic"`, and only allowed there.
+        password: Option<Secret> = None, by_hand(ValueShape::Secret(shape::PASSWORD));
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) enum Scheme {
     None,
     Bearer,
     Basic,
 }
 
 fn auth(t: &TableReader<'_>, resolver: &SecretResolver<'_>, used: bool) -> Option<HeaderValue> {
-    let scheme = t.read("type", value::choice(&SCHEMES));
+    let CredentialKeys { scheme, user, .. } = CredentialKeys::read(t);
     let token = secrets::read_secret(t, "token", resolver, used);
-    let user = t.read("user", user);
     let password = secrets::read_secret(t, "password", resolver, used);
     if !t.has("type") {
         let remedy = "add type = \"bearer\", \"basic\" or \"none\"";
@@ -161,11 +178,11 @@ fn user(v: &SpannedValue<'_>) -> Parsed<String> {
     }
 }
 
-pub(super) const SCHEMES: [(&str, Scheme); 3] =
+const SCHEMES: [(&str, Scheme); 3] =
     [("none", Scheme::None), ("bearer", Scheme::Bearer), ("basic", Scheme::Basic)];
 
 /// Headers of the protocol or the connection, in addition to those that begin with `mcp-`.
-pub(super) const OWN_HEADERS: [&str; 11] = [
+pub(in crate::config) const OWN_HEADERS: [&str; 11] = [
     "accept",
     "connection",
     "content-length",

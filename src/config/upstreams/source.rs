@@ -1,0 +1,329 @@
+//! Source of an upstream: the server or the folder that it names, and the keys that belong to it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use hyper::Uri;
+use hyper::header::{HeaderName, HeaderValue};
+
+use super::headers::{self, CredentialKeys};
+use crate::config::LoadContext;
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{
+    Described, Key, boolean, by_hand, choice, custom, settings, strings, text,
+};
+use crate::config::reader::report::{Span, ValueError};
+use crate::config::reader::table_reader::{Parsed, SpannedName, TableReader};
+use crate::config::reader::value;
+use crate::config::secrets::{self, SecretResolver};
+use crate::secret::Secret;
+use crate::upstream::HttpTransport;
+
+/// Source of an upstream.
+#[derive(Clone, PartialEq)]
+pub enum SourceConfig {
+    /// Built-in prompt library.
+    Library {
+        /// Folder of Markdown files.
+        dir: PathBuf,
+    },
+    /// Child process with MCP over stdio.
+    Process {
+        /// Program, looked up in `PATH` if it has no slash.
+        command: String,
+        /// Program as it is in the file, for messages: the value of a variable may be a secret.
+        shown: String,
+        /// Arguments.
+        args: Vec<String>,
+        /// Environment variables to set.
+        env: Vec<(String, Secret)>,
+        /// Variables to pass on from Weir's environment, besides the few that every child gets.
+        pass_env: Vec<String>,
+        /// Working directory; `None` means that of Weir.
+        cwd: Option<PathBuf>,
+    },
+    /// Server on the network.
+    Http {
+        /// Endpoint: `http` or `https`, with a host, without credentials.
+        url: Uri,
+        /// Headers to add to every request; the values are marked sensitive.
+        headers: Vec<(HeaderName, HeaderValue)>,
+        /// Transport; `None` means that it is detected.
+        transport: Option<HttpTransport>,
+    },
+}
+
+/// Leaves out values that often are secrets although they are not marked as such: arguments, and
+/// the query of a URL.
+impl fmt::Debug for SourceConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
+            Self::Process { shown, args, env, pass_env, .. } => f
+                .debug_struct("Process")
+                .field("command", shown)
+                .field("args", &format_args!("{} of them", args.len()))
+                .field("env", env)
+                .field("pass_env", pass_env)
+                .finish_non_exhaustive(),
+            Self::Http { url, headers, transport } => f
+                .debug_struct("Http")
+                .field("host", &url.host())
+                .field("path", &url.path())
+                .field("headers", headers)
+                .field("transport", transport)
+                .finish(),
+        }
+    }
+}
+
+settings! {
+    /// One upstream MCP server. The name of the table is a lower-case letter, then at most 31 of
+    /// a-z, 0-9 and `-`. Exactly one of `prompts_dir`, `command` and `url` says where the server
+    /// is.
+    ///
+    /// `args`, `env`, `pass_env` and `cwd` go with `command`; `headers`, `auth` and `transport` go
+    /// with `url`. [The prompt library](prompt-library.md) describes the contents of a
+    /// `prompts_dir`.
+    ///
+    /// ```toml
+    /// [upstreams.library]
+    /// prompts_dir = "./prompts"
+    ///
+    /// [upstreams.fetch]
+    /// command = "uvx"
+    /// args = ["mcp-server-fetch"]
+    ///
+    /// [upstreams.github]
+    /// url = "https://api.githubcopilot.com/mcp/"
+    /// auth = { type = "bearer", token = "${GITHUB_TOKEN}" }
+    /// ```
+    pub(in crate::config) struct UpstreamKeys {
+        /// A folder of Markdown files that Weir itself serves as prompts. A relative path starts
+        /// from the folder of the file that contains it.
+        ///
+        /// ```toml
+        /// prompts_dir = "./prompts"
+        /// ```
+        prompts_dir: Option<PathBuf> = None, by_hand(FOLDER);
+        /// A program that speaks MCP over standard input and output. Weir starts it without a
+        /// shell, and restarts it when it ends. A name without a slash is looked up in `PATH`.
+        ///
+        /// ```toml
+        /// command = "npx"
+        /// ```
+        command: Option<String> = None, text().optional();
+        /// The endpoint of a server on the network. Credentials belong in `auth` or `headers`, not
+        /// here.
+        ///
+        /// ```toml
+        /// url = "https://api.githubcopilot.com/mcp/"
+        /// ```
+        url: Option<Uri> = None, url().optional();
+        /// With `false` the upstream is not started and not served. Its table is still checked, but
+        /// its variables and secrets need not exist.
+        enabled: bool = true, boolean().by_hand();
+        /// With `true` Weir is not ready (`/readyz` of `[admin]`) while the upstream is not
+        /// connected, so that a load balancer sends it no clients. All other upstreams are served
+        /// either way.
+        required: bool = false, boolean().by_hand();
+        /// Prefix of the names of its items towards clients; formed like the name of the table, and
+        /// unique. Rules use the name of the table, whatever the prefix.
+        prefix: Option<String> = None,
+            by_hand(ValueShape::Text("string", shape::UPSTREAM_NAME))
+                .default_text("the name of the table");
+        /// The arguments of `command`, one string each.
+        ///
+        /// ```toml
+        /// args = ["-y", "@modelcontextprotocol/server-everything"]
+        /// ```
+        args: Vec<String> = Vec::new(),
+            strings(ValueShape::Text("string", shape::ANYTHING), value::text_or_empty);
+        /// Environment variables to set for `command`. Each value is a secret: a string, or one of
+        /// `{ env = "VAR" }`, `{ file = "path" }`, `{ command = ["…"] }`.
+        ///
+        /// ```toml
+        /// env = { LOG_LEVEL = "info", API_KEY = { env = "EVERYTHING_KEY" } }
+        /// ```
+        env: Vec<(String, Secret)> = Vec::new(),
+            by_hand(ValueShape::map(shape::VARIABLE_NAME, ValueShape::Secret(shape::ANYTHING)))
+                .written(|_| shape::empty_table());
+        /// Variables of Weir's own environment to pass on to `command`. Without this key a program
+        /// gets `PATH`, `HOME`, `LANG`, `TMPDIR`, `USER`, `SHELL` and `TERM`, and no others.
+        ///
+        /// ```toml
+        /// pass_env = ["HTTPS_PROXY"]
+        /// ```
+        pass_env: Vec<String> = Vec::new(),
+            strings(ValueShape::Text("name of a variable", shape::VARIABLE_NAME), |v| {
+                variable(value::string(v)?, v.span())
+            });
+        /// The working directory of `command`. A relative path starts from the folder of the file
+        /// that contains it.
+        cwd: Option<PathBuf> = None,
+            by_hand(FOLDER).default_text("the working directory of Weir");
+        /// Headers to send with every request to `url`. Each value is a secret, as in `env`.
+        /// Headers of the protocol itself, such as `Host`, `Content-Type` and all those that begin
+        /// with `Mcp-`, cannot be set.
+        ///
+        /// ```toml
+        /// headers = { X-Team = { file = "secrets/team" } }
+        /// ```
+        headers: Vec<(HeaderName, HeaderValue)> = Vec::new(),
+            by_hand(ValueShape::map(
+                shape::header_name(&headers::OWN_HEADERS),
+                ValueShape::Secret(shape::HEADER_VALUE),
+            ))
+            .written(|_| shape::empty_table());
+        /// Credentials of Weir for the server at `url`: an `Authorization` header, made from the
+        /// following keys. Not allowed together with an `Authorization` in `headers`.
+        ///
+        /// ```toml
+        /// auth = { type = "bearer", token = { command = ["gh", "auth", "token"] } }
+        /// ```
+        auth: Option<HeaderValue> = None, by_hand(ValueShape::Table(CredentialKeys::keys()));
+        /// Transport to the server at `url`: `http` is Streamable HTTP, `sse` the older HTTP+SSE
+        /// transport of 2024-11-05, which works with `era` `auto` or `legacy` only. `auto` tries
+        /// the first, then the second.
+        transport: Option<HttpTransport> = None, choice(&TRANSPORTS);
+    }
+}
+
+fn url() -> Key<Uri> {
+    custom(ValueShape::Text("http or https URL", shape::URL), |t, name, _| {
+        t.read(name, |v| value::url(v).inspect_err(|_| t.redact(name)))
+    })
+}
+
+/// Reads the one of three keys that names the source, and the keys that belong to it.
+pub(super) fn source(
+    t: &TableReader<'_>,
+    context: &LoadContext<'_>,
+    used: bool,
+) -> Option<SourceConfig> {
+    let kind = source_key(t);
+    let UpstreamKeys { command, args, pass_env, url, transport, .. } = UpstreamKeys::read(t);
+    let dir = folder(t, "prompts_dir", context.on_disk && used);
+    let env = env(t, &context.resolver, used);
+    let cwd = folder(t, "cwd", context.on_disk && used);
+    let headers = headers::read_headers(t, &context.resolver, used);
+    for key in ["env", "headers", "auth"] {
+        t.redact_unless_table(key);
+    }
+    match kind? {
+        "prompts_dir" => dir.map(|dir| SourceConfig::Library { dir }),
+        "command" => {
+            let shown = t.source_text("command");
+            command.map(|command| SourceConfig::Process {
+                command,
+                shown,
+                args,
+                env,
+                pass_env,
+                cwd,
+            })
+        }
+        _ => url.map(|url| SourceConfig::Http { url, headers, transport }),
+    }
+}
+
+/// Returns the one key that names the source; `None` if there are none or several. These are
+/// reported, and so are keys that belong to another source.
+fn source_key(t: &TableReader<'_>) -> Option<&'static str> {
+    let mut written = Vec::new();
+    let mut belonging = Vec::new();
+    for (source, keys) in SOURCES {
+        written.extend(t.has(source).then_some(source));
+        belonging.extend(keys.iter().filter(|key| t.has(key)).map(|key| (source, *key)));
+    }
+    match written[..] {
+        [kind] => {
+            for (owner, key) in belonging.into_iter().filter(|(owner, _)| *owner != kind) {
+                let what = format!("goes with {owner}, not with {kind}");
+                t.error(key, ValueError::new(what, "remove it"));
+            }
+            Some(kind)
+        }
+        [first, second, ..] => {
+            let what = format!("{first} says already where this upstream is");
+            let remedy = "keep one of the two: each is a different upstream";
+            t.error(second, ValueError::new(what, remedy));
+            None
+        }
+        [] => {
+            let remedy = "write exactly one of prompts_dir, command, url";
+            t.table_error(ValueError::new("nothing says where this upstream is", remedy));
+            None
+        }
+    }
+}
+
+/// Reads the path of a folder; a relative one starts from the folder of its file. A missing folder
+/// is a warning, because it may be mounted or made later, and the other upstreams are served until
+/// then.
+fn folder<'a>(t: &TableReader<'a>, key: &'a str, must_be: bool) -> Option<PathBuf> {
+    let text = t.read(key, value::text)?;
+    let folder = t.base_folder(key).join(&text);
+    // The path with the dot exists only if the folder may be entered.
+    match std::fs::metadata(folder.join(".")) {
+        Ok(_) => {}
+        Err(error) if must_be && error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let what = format!("the folder {} may not be entered", t.source_text(key));
+            t.warning(key, ValueError::new(what, "check its permissions"));
+        }
+        Err(_) if must_be => {
+            let what = format!("there is no folder {}", t.source_text(key));
+            // Only shells expand `~`.
+            let remedy = match text.starts_with("~/") {
+                true => "write ${HOME}/ for ~/, which means nothing here",
+                false => "make it, or correct the path: it starts from the folder of this file",
+            };
+            t.warning(key, ValueError::new(what, remedy));
+        }
+        Err(_) => {}
+    }
+    Some(folder)
+}
+
+/// Reads the environment variables to set.
+fn env<'a>(
+    t: &TableReader<'a>,
+    resolver: &SecretResolver<'_>,
+    used: bool,
+) -> Vec<(String, Secret)> {
+    t.table("env", |t| {
+        let read = |name: SpannedName<'a>| {
+            let value = secrets::read_secret(t, name.get_ref(), resolver, used);
+            match variable(name.get_ref(), name.span()) {
+                Ok(name) => Some((name, value?)),
+                Err(error) => {
+                    t.error(name.get_ref(), error);
+                    None
+                }
+            }
+        };
+        t.keys().into_iter().filter_map(read).collect()
+    })
+}
+
+fn variable(name: &str, place: Span) -> Parsed<String> {
+    match name.is_empty() || name.contains(['=', '\0']) {
+        true => {
+            Err(ValueError::new("this cannot name a variable", "write a name like HTTPS_PROXY")
+                .at(place))
+        }
+        false => Ok(name.to_owned()),
+    }
+}
+
+/// Keys that name the source of an upstream, each with the keys that belong to it.
+pub(in crate::config) const SOURCES: [(&str, &[&str]); 3] = [
+    ("prompts_dir", &[]),
+    ("command", &["args", "env", "pass_env", "cwd"]),
+    ("url", &["headers", "auth", "transport"]),
+];
+
+const FOLDER: ValueShape = ValueShape::Text("path", shape::NOT_EMPTY);
+
+const TRANSPORTS: [(&str, Option<HttpTransport>); 3] =
+    [("auto", None), ("http", Some(HttpTransport::Http)), ("sse", Some(HttpTransport::Sse))];
