@@ -34,7 +34,7 @@ use reload::ReloadTask;
 pub use reload::{ReloadOutcome, Reloader};
 pub use watch::ConfigFiles;
 
-pub(crate) use settings::{export_rules, naming};
+pub(crate) use settings::naming;
 
 /// Running gateway.
 pub struct App {

@@ -27,20 +27,10 @@ impl Changes {
         }
         for upstream in &next.upstreams {
             let was = before.upstreams.iter().find(|was| was.name == upstream.name);
-            let is_shown = |was: &UpstreamConfig| {
-                (&was.prefix, &was.prompts, &was.tools, &was.resources, &was.rename)
-                    == (
-                        &upstream.prefix,
-                        &upstream.prompts,
-                        &upstream.tools,
-                        &upstream.resources,
-                        &upstream.rename,
-                    )
-            };
             let is_guarded = |was: &UpstreamConfig| {
                 (&was.guard, was.pinning) == (&upstream.guard, upstream.pinning)
             };
-            if was.is_some_and(|was| !is_shown(was)) {
+            if was.is_some_and(|was| was.exports != upstream.exports) {
                 changes
                     .lines
                     .push(format!("upstream {}: prefix, rules or renames changed", upstream.name));

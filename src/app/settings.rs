@@ -52,21 +52,10 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
     }
 }
 
-pub(crate) fn export_rules(upstream: &config::UpstreamConfig) -> catalog::ExportRules {
-    catalog::ExportRules {
-        name: name(&upstream.name),
-        prefix: name(&upstream.prefix),
-        prompts: upstream.prompts.clone(),
-        tools: upstream.tools.clone(),
-        resources: upstream.resources.clone(),
-        rename: upstream.rename.clone(),
-    }
-}
-
 pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
     catalog::Settings {
         naming: naming(&config.naming),
-        exports: config.upstreams.iter().map(export_rules).collect(),
+        exports: config.upstreams.iter().map(|upstream| upstream.exports.clone()).collect(),
         page_items: config.protocol.page_size,
         page_bytes: PAGE_BYTES,
         instructions: config.protocol.instructions,

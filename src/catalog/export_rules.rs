@@ -6,7 +6,7 @@ use crate::mcp::pattern::AllowDeny;
 use crate::mcp::uri::CanonicalUri;
 
 /// Export rules of one upstream.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ExportRules {
     /// The upstream's name in the configuration file.
     pub name: UpstreamName,

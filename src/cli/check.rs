@@ -226,7 +226,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
 
 /// Describes names of an upstream that clients see in another form, one per line.
 fn altered(config: &Config, configured: &config::UpstreamConfig, view: &RoleView) -> Vec<String> {
-    let (naming, outlet) = (app::naming(&config.naming), app::export_rules(configured));
+    let (naming, outlet) = (app::naming(&config.naming), &configured.exports);
     let listed = Kind::ALL.into_iter().flat_map(|kind| view.items(kind));
     let lines = listed.filter(|target| target.upstream.as_str() == configured.name);
     let mut lines = lines.filter_map(|target| {

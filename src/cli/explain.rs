@@ -166,8 +166,7 @@ fn explain_item(
     let mut statements = vec![state.clone(), StatementTopic::Listed.good(listed), exports];
     if is_out {
         let naming = app::naming(&config.naming);
-        let altered =
-            app::export_rules(upstream).altered(&naming, *kind, &item.key).map(|(_, it)| it);
+        let altered = upstream.exports.altered(&naming, *kind, &item.key).map(|(_, it)| it);
         statements.extend(altered.map(|reason| {
             StatementTopic::List.good(format!("its name is altered for clients: {reason}"))
         }));

@@ -259,7 +259,7 @@ fn a_secret_is_not_in_the_debug_output() {
         ["hunter2", "${Y}"]
     );
     let rename = |kind, from: &str| (kind, from.to_owned(), "c".to_owned());
-    assert_eq!(b.rename, [rename(Kind::Prompt, "a/b"), rename(Kind::Tool, "x")]);
+    assert_eq!(b.exports.rename, [rename(Kind::Prompt, "a/b"), rename(Kind::Tool, "x")]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::access::patterns;
 use super::{LoadContext, guard};
+use crate::catalog::ExportRules;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{Described, Key, boolean, custom, settings};
 use crate::config::reader::report::ValueError;
@@ -30,8 +31,8 @@ use source::{SourceConfig, UpstreamKeys, source};
 pub struct UpstreamConfig {
     /// Name of its table, which policy, logs and lists use. Unique.
     pub name: String,
-    /// Prefix of its items' public names. Unique.
-    pub prefix: String,
+    /// Exported items, and their public names.
+    pub exports: ExportRules,
     /// Location of the server, or of the prompts.
     pub source: SourceConfig,
     /// Era of MCP that it speaks; `None` means that it is detected.
@@ -56,14 +57,6 @@ pub struct UpstreamConfig {
     pub guard: GuardRules,
     /// Handling of changed definitions.
     pub pinning: Mode,
-    /// Exported prompts, by original name.
-    pub prompts: AllowDeny,
-    /// Exported tools, by original name.
-    pub tools: AllowDeny,
-    /// Exported resources and templates, by URI.
-    pub resources: AllowDeny,
-    /// Renamed items: kind, original name and new name.
-    pub rename: Vec<(Kind, String, String)>,
 }
 
 /// Summary of an upstream, used or not; enough to decide whether a command needs it.
@@ -214,6 +207,14 @@ fn upstream(
     );
     let lazy = defaults.lazy && !is_library;
     let ExportKeys { prompts, tools, resources, rename } = ExportKeys::read(t);
+    let exported_resources = resources.clone();
+    // An illegal name has been reported already.
+    let exports = match (name.parse(), prefix.parse()) {
+        (Ok(name), Ok(prefix)) => {
+            Some(ExportRules { name, prefix, prompts, tools, resources, rename })
+        }
+        _ => None,
+    };
     let required = boolean().read(t, "required", &UpstreamKeys::default().required);
     if required && lazy {
         let what =
@@ -231,9 +232,9 @@ fn upstream(
         let what = "era is \"modern\", and modern servers have no HTTP+SSE";
         t.error("transport", ValueError::new(what, "remove it, or set era = \"legacy\""));
     }
-    let upstream = source.map(|source| UpstreamConfig {
+    let upstream = source.zip(exports).map(|(source, exports)| UpstreamConfig {
         name: name.to_owned(),
-        prefix: prefix.to_owned(),
+        exports,
         era: defaults.era,
         sharing: defaults.sharing.clone(),
         timeouts: Timeouts { idle: defaults.timeouts.idle.filter(|_| lazy), ..defaults.timeouts },
@@ -246,12 +247,8 @@ fn upstream(
         pinning: guard.pinning,
         limits: defaults.limits(matches!(source, SourceConfig::Http { .. })),
         source,
-        prompts,
-        tools,
-        resources: resources.clone(),
-        rename,
     });
-    (resources, upstream)
+    (exported_resources, upstream)
 }
 
 /// Parses a pattern over the names of one upstream.

@@ -27,12 +27,19 @@ impl<'a> RuleSubject<'a> {
         }
     }
 
-    /// Returns the rules for its kind, with their configuration key.
-    fn choose<T>(self, prompts: T, tools: T, resources: T) -> (&'static str, T) {
+    fn kind(self) -> Kind {
         match self {
-            Self::Listed(Kind::Prompt, _) => ("prompts", prompts),
-            Self::Listed(Kind::Tool, _) => ("tools", tools),
-            Self::Listed(..) | Self::UnlistedUri(_) => ("resources", resources),
+            Self::Listed(kind, _) => kind,
+            Self::UnlistedUri(_) => Kind::Resource,
+        }
+    }
+
+    /// Returns the configuration key of the rules for its kind.
+    fn key(self) -> &'static str {
+        match self.kind() {
+            Kind::Prompt => "prompts",
+            Kind::Tool => "tools",
+            Kind::Resource | Kind::Template => "resources",
         }
     }
 }
@@ -43,8 +50,8 @@ pub(super) fn export_rule(
     upstream: &UpstreamConfig,
     subject: RuleSubject<'_>,
 ) -> Statement {
-    let UpstreamConfig { name, prompts, tools, resources, .. } = upstream;
-    let (key, patterns) = subject.choose(prompts, tools, resources);
+    let (name, key) = (&upstream.name, subject.key());
+    let patterns = upstream.exports.rules(subject.kind());
     let place = |list: &str, at: usize| {
         config.rule_locations.of_entry(&["upstreams", name, key, list], at).map(str::to_owned)
     };
@@ -68,8 +75,8 @@ pub(super) fn role_rules(
     subject: RuleSubject<'_>,
 ) -> Vec<Statement> {
     let empty = Role::default();
-    let Role { prompts, tools, resources, .. } = config.roles.get(role).unwrap_or(&empty);
-    let (key, patterns) = subject.choose(prompts, tools, resources);
+    let role_rules = config.roles.get(role).unwrap_or(&empty);
+    let (key, patterns) = (subject.key(), role_rules.rules(subject.kind()));
     let place = |list: &str, at: usize| {
         config.rule_locations.of_rule(role, key, list, at).map(str::to_owned)
     };

@@ -68,7 +68,7 @@ pub(super) async fn search<'c>(
             found.unread.push(state);
             continue;
         };
-        let exports = app::export_rules(upstream);
+        let exports = &upstream.exports;
         for kind in Kind::ALL.into_iter().filter(|kind| only.is_none_or(|only| only == *kind)) {
             let listing = match connected.list(kind).await {
                 Ok(listing) => listing,
