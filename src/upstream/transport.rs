@@ -12,7 +12,7 @@ pub(crate) mod json_body;
 pub(crate) mod junk_limits;
 pub(crate) mod lifetime;
 pub(crate) mod min_rate;
-pub(crate) mod open_request;
+pub(crate) mod request_in_flight;
 pub(crate) mod sse_body;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;

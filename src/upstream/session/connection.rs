@@ -287,7 +287,8 @@ impl McpSession {
         {
             // The client gets the error unchanged; the log tells the operator that credentials are
             // missing.
-            tracing::warn!(upstream = %self.dispatcher().name, %status, "upstream refused a request");
+            let upstream = &self.dispatcher().name;
+            tracing::warn!(%upstream, %status, "upstream refused a request");
         }
         let interpreted = match &self.dialect {
             Dialect::Legacy(dialect) => dialect.interpret(result),

@@ -21,7 +21,7 @@ use crate::upstream::quote::quote;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::junk_limits::JunkLimitExceeded;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
-use crate::upstream::transport::open_request::OpenRequest;
+use crate::upstream::transport::request_in_flight::RequestInFlight;
 use crate::upstream::transport::sse_body::{OversizePolicy, SseBody};
 
 /// Timeout of the first event: a server sends it before it does anything else.
@@ -92,7 +92,7 @@ impl HttpSseTransport {
         mut request: OutboundRequest,
     ) -> Result<TransportResponse, TransportError> {
         let cancel = self.http_client.canceller(&request);
-        let mut open = OpenRequest::register(self.http_client.dispatcher(), &request, cancel)
+        let mut open = RequestInFlight::register(self.http_client.dispatcher(), &request, cancel)
             .ok_or_else(|| self.lifetime.not_sent())?;
         let (id, message) = (open.id(), request.write(open.id()));
         let http_client = self.http_client.clone();

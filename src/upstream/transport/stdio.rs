@@ -28,7 +28,7 @@ use crate::upstream::transport::child::ChildMonitor;
 use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::junk_limits::JunkLimits;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
-use crate::upstream::transport::open_request::OpenRequest;
+use crate::upstream::transport::request_in_flight::RequestInFlight;
 use crate::upstream::{Settings, UpstreamLimits};
 
 /// Capacity of the write queue beyond the calls: lists, the subscription, responses to pings.
@@ -169,7 +169,7 @@ impl StdioTransport {
             timeout(WRITE_WAIT, write_permit).await.map_err(|_| TransportError::StdinBlocked)?;
         let slot = self.outbox.reserve().await.map_err(|_| unsent())?;
         let mut open =
-            OpenRequest::register(&self.dispatcher, &request, cancel).ok_or_else(unsent)?;
+            RequestInFlight::register(&self.dispatcher, &request, cancel).ok_or_else(unsent)?;
         request.sent.mark_sent();
         slot.send(OutboundLine { line: request.write(open.id()), permit: write_permit.ok() });
         let answer = open.shared_response().await;

@@ -16,7 +16,7 @@ use crate::upstream::message::{OutboundRequest, TransportError, TransportRespons
 use crate::upstream::transport::dispatcher::Dispatched;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::json_body::{self, JsonBody};
-use crate::upstream::transport::open_request::OpenRequest;
+use crate::upstream::transport::request_in_flight::RequestInFlight;
 use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 
 /// Pause before a broken stream is resumed if the server sets none, and shortest pause after a
@@ -41,7 +41,7 @@ impl StreamableHttpTransport {
     ) -> Result<TransportResponse, TransportError> {
         let closed = || TransportError::NotSent("the connection is closing".into());
         let cancel = self.http_client.canceller(&request);
-        let mut open = OpenRequest::register(self.http_client.dispatcher(), &request, cancel)
+        let mut open = RequestInFlight::register(self.http_client.dispatcher(), &request, cancel)
             .ok_or_else(closed)?;
         let message = request.write(open.id());
         let answer = self.send_request(open.id(), &request, message).await;
@@ -184,7 +184,8 @@ impl StreamableHttpTransport {
     /// Logs that a stream is closed because of its content.
     fn log_violation(&self, failure: &TransportError) {
         if let TransportError::Protocol(reason) = failure {
-            tracing::warn!(upstream = %self.http_client.dispatcher().name, reason, "event stream closed");
+            let upstream = &self.http_client.dispatcher().name;
+            tracing::warn!(%upstream, reason, "event stream closed");
         }
     }
 

@@ -10,14 +10,14 @@ use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse
 
 /// Request in flight. Dropping it before its response sends the cancellation, if it has one and
 /// the request has begun to be written: one that never was needs none.
-pub(crate) struct OpenRequest<Cancel: FnOnce(Bytes)> {
+pub(crate) struct RequestInFlight<Cancel: FnOnce(Bytes)> {
     response: PendingUpstreamResponse,
     sent: SentFlag,
     /// Sends the cancellation without waiting; `None` where none is to be sent (any more).
     cancel: Option<Cancel>,
 }
 
-impl<Cancel: FnOnce(Bytes)> OpenRequest<Cancel> {
+impl<Cancel: FnOnce(Bytes)> RequestInFlight<Cancel> {
     /// Registers a request; `None` if the connection is closed.
     pub(crate) fn register(
         dispatcher: &Dispatcher,
@@ -48,7 +48,7 @@ impl<Cancel: FnOnce(Bytes)> OpenRequest<Cancel> {
     }
 }
 
-impl<Cancel: FnOnce(Bytes)> Drop for OpenRequest<Cancel> {
+impl<Cancel: FnOnce(Bytes)> Drop for RequestInFlight<Cancel> {
     fn drop(&mut self) {
         let Some(cancel) = self.cancel.take() else { return };
         if self.sent.is_sent() && self.response.is_open() {
