@@ -117,11 +117,11 @@ impl EncodeMetric for &Histogram {
 }
 
 /// Pairs each cell of a table with the labels of its row and its column.
-pub fn labeled<'c, R: Copy, C: Copy, T, const COLUMNS: usize>(
+pub fn labeled<R: Copy, C: Copy, T, const COLUMNS: usize>(
     rows: impl IntoIterator<Item = R>,
     columns: [C; COLUMNS],
-    cells: &'c [[T; COLUMNS]],
-) -> impl Iterator<Item = (R, C, &'c T)> {
+    cells: &[[T; COLUMNS]],
+) -> impl Iterator<Item = (R, C, &T)> {
     rows.into_iter().zip(cells).flat_map(move |(label, row)| {
         columns.into_iter().zip(row).map(move |(column, cell)| (label, column, cell))
     })

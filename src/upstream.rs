@@ -11,6 +11,7 @@
 //! server that is down, slow, endless or noisy does not affect other upstreams.
 
 pub mod call;
+pub mod call_metrics;
 pub mod connect;
 mod handle;
 pub mod health;
@@ -52,7 +53,7 @@ use crate::timestamp;
 use connect::ChildCommand;
 
 pub use crate::upstream::call::active_call::SuspendedCall;
-pub use crate::upstream::call::call_metrics::CallMetrics;
+pub use crate::upstream::call_metrics::CallMetrics;
 pub use crate::upstream::health::status_report::UpstreamReport;
 pub use call::KeepAliveGuard;
 pub use handle::Upstream;

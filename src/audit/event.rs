@@ -1,9 +1,9 @@
 //! Audit event of one request, filled in along its way and written once.
 //!
 //! An event has several owners: the HTTP handler that has read the request, the client context, the
-//! task that waits for the response. Each adds what it knows. [`RequestProgress`] says how far the request
-//! came, [`EndedBy`] which owner ends the event with the outcome. If none has done so when the last
-//! copy is dropped, the request was cancelled.
+//! task that waits for the response. Each adds what it knows. [`RequestProgress`] says how far the
+//! request came, [`EndedBy`] which owner ends the event with the outcome. If none has done so when
+//! the last copy is dropped, the request was cancelled.
 //!
 //! Invariants: one final entry per event, and none in a log that is off; a second end is ignored,
 //! unless the event was deferred ([`AuditEvent::defer_end`]).

@@ -230,11 +230,11 @@ impl ModernRequest {
             }
             Err(fault) => Err(refuse(&fault)),
         };
-        let response = match (response, mode) {
-            (Ok(response), ResponseMode::SharedStream | ResponseMode::Batched) => {
+        let response = match response {
+            Ok(response) if mode != ResponseMode::OwnStream => {
                 Ok(response.collect(&self.parts.id, &self.parts.allowed).await)
             }
-            (response, _) => response,
+            response => response,
         };
         Some(self.parts.finish(response))
     }
@@ -293,9 +293,8 @@ impl ModernRequest {
         let mut context = self.context.clone();
         let item = client.resolve(admission, &request, context.revision).await;
         let item = item.map_err(|fault| refuse(&fault))?;
-        if let (Some(headers), Some(mirror)) = (&mut context.param_headers, &item.param_headers)
-            && method == Method::CallTool
-        {
+        let declared = item.param_headers.as_ref().filter(|_| method == Method::CallTool);
+        if let (Some(headers), Some(mirror)) = (&mut context.param_headers, declared) {
             headers::check_params(headers, mirror, &request.params)?;
         }
         let key = request.key.clone();

@@ -17,7 +17,7 @@ use crate::jsonrpc::code;
 use crate::mcp;
 use crate::mcp::method_label::MethodLabel;
 use crate::metrics::{Counter, Gauge, Histogram, labeled};
-use crate::upstream::call::call_metrics::CallDurations;
+use crate::upstream::call_metrics::CallDurations;
 
 /// Metrics of one gateway.
 #[derive(Debug, Default)]

@@ -7,7 +7,6 @@
 
 pub(crate) mod active_call;
 pub(crate) mod body_stream;
-pub mod call_metrics;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use crate::mcp::call::{CallContext, CallOutcome, UpstreamRequest};
 use crate::metrics::Gauge;
 use crate::upstream::SuspendedCall;
 use crate::upstream::call::active_call::{ActiveCall, SentResponse};
-use crate::upstream::call::call_metrics::CallDurations;
+use crate::upstream::call_metrics::CallDurations;
 use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
 use crate::upstream::health::on_demand::UsageGuard;
 use crate::upstream::session::connection::UpstreamConnection;

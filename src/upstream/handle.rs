@@ -23,7 +23,7 @@ use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::metrics::Gauge;
-use crate::upstream::call::call_metrics::CallMetrics;
+use crate::upstream::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::health::on_demand::OnDemand;
 use crate::upstream::input_requests::MAX_SUSPENDED;

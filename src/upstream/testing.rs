@@ -38,7 +38,7 @@ use crate::mcp::capabilities;
 use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::{BufferLimit, MemoryBudget};
-use crate::upstream::call::call_metrics::CallDurations;
+use crate::upstream::call_metrics::CallDurations;
 
 /// One upstream and its environment.
 pub(super) struct World {

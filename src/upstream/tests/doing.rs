@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::calls::RunningCall;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::call::call_metrics::CallEnd;
+use crate::upstream::call_metrics::CallEnd;
 use crate::upstream::health::status_report::State;
 use crate::upstream::testing::{Peer, TestTransport, World, call, settings};
 use crate::upstream::{Error, Settings, UpstreamReport, UpstreamSource};

@@ -115,8 +115,8 @@ pub async fn accept_loop(
     let reserve = ReserveFd::new();
     let mut backoff = ACCEPT_BACKOFF;
     // Without a permit, a connection waits in the kernel.
-    let room = || acquire_permit(&permits, evict_at_once, &state_cell);
-    while let Some(accepted) = accept(&socket.0.listener, &stop, room()).await {
+    let permit = || acquire_permit(&permits, evict_at_once, &state_cell);
+    while let Some(accepted) = accept(&socket.0.listener, &stop, permit()).await {
         match accepted {
             Ok((stream, _, permit)) => {
                 backoff.reset();
@@ -145,15 +145,15 @@ pub async fn accept_loop(
     }
 }
 
-/// Waits for room, and then accepts the next connection of a listener; `None` once `stop` fires.
+/// Waits for a permit, and then accepts the next connection; `None` once `stop` fires.
 pub(crate) async fn accept<R>(
     listener: &TcpListener,
     stop: &CancellationToken,
-    room: impl Future<Output = R>,
+    permit: impl Future<Output = R>,
 ) -> Option<io::Result<(TcpStream, SocketAddr, R)>> {
     let accepting = async {
-        let room = room.await;
-        listener.accept().await.map(|(stream, peer)| (stream, peer, room))
+        let permit = permit.await;
+        listener.accept().await.map(|(stream, peer)| (stream, peer, permit))
     };
     tokio::select! {
         biased;

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::mcp::call::{CallOutcome, Method, ResponseOutcome, UpstreamResponse};
 use crate::metrics::{Counter, Histogram, labeled};
-use crate::upstream::{Error, SuspendedCall};
+use crate::upstream::Error;
 
 /// Durations and outcomes of one upstream's calls since Weir started.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(crate) struct CallRecorder<'c> {
 
 impl CallRecorder<'_> {
     /// Records the outcome: a response, an error or an input request.
-    pub(crate) fn end(mut self, outcome: &Result<CallOutcome<SuspendedCall>, Error>) {
+    pub(crate) fn end<S>(mut self, outcome: &Result<CallOutcome<S>, Error>) {
         self.end = CallEnd::of(outcome);
     }
 }
@@ -105,7 +105,7 @@ impl CallEnd {
         *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// Classifies the outcome of a call.
-    fn of(outcome: &Result<CallOutcome<SuspendedCall>, Error>) -> Self {
+    fn of<S>(outcome: &Result<CallOutcome<S>, Error>) -> Self {
         match outcome {
             Ok(CallOutcome::Response(UpstreamResponse {
                 outcome: ResponseOutcome::Error(_),
@@ -135,7 +135,7 @@ impl CallEnd {
 
 #[cfg(test)]
 mod tests {
-    use crate::upstream::call::call_metrics::*;
+    use super::*;
 
     #[test]
     fn each_method_and_each_end_has_its_own_place() {
@@ -149,7 +149,7 @@ mod tests {
         for _ in 0..2 {
             let recorder = meter.begin(&all, Method::CallTool);
             tokio::time::advance(std::time::Duration::from_millis(3)).await;
-            recorder.end(&Err(Error::Busy { retry_after: std::time::Duration::ZERO }));
+            recorder.end::<()>(&Err(Error::Busy { retry_after: std::time::Duration::ZERO }));
         }
         assert_eq!(meter.ends().collect::<Vec<_>>(), [(Method::CallTool, CallEnd::Busy, 2)]);
         assert_eq!((meter.durations().count(), meter.durations().sum_micros()), (2, 6_000));
