@@ -77,20 +77,14 @@ impl Drop for ProgressLine {
 fn show(text: String) {
     let mut shown = SHOWN.lock();
     let bar = shown.get_or_insert_with(|| {
-        let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+        // The cursor returns with the line: at the terminal's edge, where indicatif leaves it, the
+        // `^C` that the terminal echoes would wrap the line.
+        let style = ProgressStyle::with_template("{spinner} {wide_msg}\r");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
         ProgressBar::new_spinner().with_style(style.tick_chars("|/-\\ "))
     });
     bar.set_message(text);
     bar.tick();
-    return_cursor();
-}
-
-/// Moves the cursor from the terminal's edge, where indicatif leaves it, to the beginning of the
-/// line: at the edge, the `^C` that the terminal echoes would wrap the line.
-fn return_cursor() {
-    // If the terminal is closed, the line is lost.
-    let _ = std::io::stderr().write_all(b"\r");
 }
 
 /// Standard error for the log: clears the line before a write and restores it afterwards.
@@ -102,7 +96,6 @@ impl Write for LogWriter {
         let Some(bar) = &*shown else { return std::io::stderr().write(text) };
         // The log writes whole lines, with their line break.
         bar.suspend(|| std::io::stderr().write_all(text))?;
-        return_cursor();
         Ok(text.len())
     }
 
