@@ -9,7 +9,6 @@ mod reload;
 mod settings;
 mod watch;
 
-use crate::sync::Mutex;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -23,10 +22,11 @@ use crate::audit::{self, Audit, AuditTarget};
 use crate::catalog::Catalog;
 use crate::config::{Config, ConfigReport};
 use crate::downstream::ServerStateCell;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, SnapshotParts};
 use crate::mcp::call::CallContext;
 use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
+use crate::sync::Mutex;
 use crate::upstream::Upstream;
 use crate::upstream::connect::Connect;
 
@@ -109,20 +109,17 @@ impl App {
             let (connector, stop) = (Arc::clone(&connector), stop_upstreams.clone());
             Upstream::start(settings, connector, &budget, &upstream_tasks, stop)
         };
-        let gateway = Gateway::open(
-            Policy::new(settings::policy(config)),
-            Catalog::new(settings::catalog(config)),
-            config
-                .upstreams
-                .iter()
-                .map(|it| {
-                    start(settings::upstream(it, single_client, config.state.catalog_folder()))
-                })
-                .collect(),
-            settings::inspectors_for(config),
-            &upstream_tasks,
-            &stop_upstreams,
-        );
+        let upstreams = config
+            .upstreams
+            .iter()
+            .map(|it| start(settings::upstream(it, single_client, config.state.catalog_folder())));
+        let parts = SnapshotParts {
+            policy: Policy::new(settings::policy(config)),
+            catalog: Catalog::new(settings::catalog(config)),
+            inspectors: settings::inspectors_for(config),
+            upstreams: upstreams.collect(),
+        };
+        let gateway = Gateway::open(parts, &upstream_tasks, &stop_upstreams);
         let (audit_tasks, stop_audit) = (TaskTracker::new(), CancellationToken::new());
         if let Some((audit, writer)) = audit_log {
             settings.audit = audit;

@@ -24,7 +24,6 @@ mod params;
 pub mod verify;
 mod writer;
 
-use crate::sync::Mutex;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -43,6 +42,7 @@ pub use file::{CannotOpen, log_files};
 pub use writer::Writer;
 
 use crate::rate_limit::RateLimiter;
+use crate::sync::Mutex;
 use entry::Actor;
 use writer::{QueuePermit, QueuedEntry};
 

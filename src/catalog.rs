@@ -36,10 +36,9 @@ pub use completion::Completion;
 pub use cursor::{Cursor, InvalidCursor};
 pub use export_rules::ExportRules;
 pub use exports::{ExclusionReason, ExportProblem, ExportProblems};
-pub use item::AuthorizedItem;
+pub use item::ExportedItem;
 pub use view::{CatalogPage, RoleView, UriRoute};
 
-use crate::sync::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -53,6 +52,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::AllowDeny;
 use crate::mcp::uri::CanonicalUri;
+use crate::sync::{Mutex, MutexGuard, RwLock};
 use exports::ExportedItems;
 use instructions::Instructions;
 use table::{Table, Tables};
@@ -135,7 +135,7 @@ struct CatalogSource {
     exported: [Option<ExportedItems>; 4],
     /// Per kind: the items of the previous catalog, until the kind is listed here. Unchanged items
     /// are shared by both, so that a client that saw them there sees no change.
-    previous: [Vec<Arc<AuthorizedItem>>; 4],
+    previous: [Vec<Arc<ExportedItem>>; 4],
     info: UpstreamInfo,
     /// Whether the upstream is hidden from all views.
     is_hidden: bool,
@@ -347,7 +347,7 @@ struct RoleViewBuilder {
     /// Per upstream: whether the role may use anything of it.
     reaches: Vec<bool>,
     /// Per kind, per upstream: the items that the filter allows.
-    visible_items: [Vec<Vec<Arc<AuthorizedItem>>>; 4],
+    visible_items: [Vec<Vec<Arc<ExportedItem>>>; 4],
     sender: ViewSender,
 }
 
@@ -414,13 +414,13 @@ impl RoleViewBuilder {
         sources: &[CatalogSource],
         upstream_index: usize,
         kind: Kind,
-    ) -> Vec<Arc<AuthorizedItem>> {
+    ) -> Vec<Arc<ExportedItem>> {
         let Some(exported) = sources[upstream_index].exported(kind) else { return Vec::new() };
         if !self.reaches[upstream_index] {
             return Vec::new();
         }
         let allowed =
-            |target: &&Arc<AuthorizedItem>| self.filter.allows(kind, &target.upstream, &target.own);
+            |target: &&Arc<ExportedItem>| self.filter.allows(kind, &target.upstream, &target.own);
         exported.items.iter().filter(allowed).cloned().collect()
     }
 

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditEvent;
-use crate::catalog::{self, Catalog, Cursor, RoleView};
+use crate::catalog::{self, Cursor, RoleView};
 use crate::gateway::suspended::table::SuspendedRequests;
 use crate::guard::{self, Guard};
 use crate::mcp::call::{ClientHandle, QuotaOwner};
@@ -44,9 +44,9 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::pins::{Change, Pins};
+use crate::policy::Principal;
 use crate::policy::limits::{LimitRequest, RemainingQuota};
 use crate::policy::tokens::Fetch;
-use crate::policy::{Policy, Principal};
 use crate::upstream::Upstream;
 pub(crate) use authentication::ClientIdentity;
 use authentication::{AuthMethod, ConnectionOrigin};
@@ -125,15 +125,7 @@ pub struct ListPage {
 
 impl Gateway {
     /// Creates the gateway and starts a task per upstream that keeps its lists fresh, until `stop`.
-    pub fn open(
-        policy: Policy,
-        catalog: Catalog,
-        upstreams: Vec<Upstream>,
-        inspectors: Inspectors,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) -> Arc<Self> {
-        let parts = SnapshotParts { policy, catalog, upstreams, inspectors };
+    pub fn open(parts: SnapshotParts, tasks: &TaskTracker, stop: &CancellationToken) -> Arc<Self> {
         let gateway = Arc::new(Self {
             current: watch::Sender::new(Arc::new(ConfigSnapshot::new(parts, None))),
             startup: StartupBarrier::new(),

@@ -22,7 +22,6 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::RandomState;
 use std::path::{Path, PathBuf};
@@ -36,6 +35,7 @@ use crate::cpu_bound;
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::sync::{Mutex, MutexGuard};
 use difference_log::{fingerprint, log_differences};
 pub use digest::{BadDigest, Digest};
 pub use lock::{BadLock, PINNED, PinFile, Pinned};

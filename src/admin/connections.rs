@@ -5,11 +5,12 @@
 //! Among equals the oldest connection of the address with the most connections is evicted, so that
 //! a client that opens many closes its own.
 
-use crate::sync::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::sync::Mutex;
 
 /// Table of connections. All clones share it.
 #[derive(Clone, Default)]

@@ -1,6 +1,5 @@
 //! Reload of the configuration by an operator, and its outcome as a document.
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -8,6 +7,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::status::RefusedReload;
+use crate::sync::Mutex;
 use crate::timestamp;
 
 /// Function that reloads the configuration and returns the outcome.

@@ -8,7 +8,6 @@
 //! Invariants: one final entry per event, and none in a log that is off; a second end is ignored,
 //! unless the event was deferred ([`AuditEvent::defer_end`]).
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,6 +28,7 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::mcp::trace_context::{TRACEPARENT, trace_id};
 use crate::request_scope;
+use crate::sync::Mutex;
 
 /// Audit event of one request. Cheap to clone; all clones are the same event.
 #[derive(Clone, Default)]

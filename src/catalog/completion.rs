@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::expansion::{Expansion, VariableValue, expand};
-use super::{AuthorizedItem, RoleView};
+use super::{ExportedItem, RoleView};
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::AllowDeny;
@@ -24,7 +24,7 @@ const ANY: &str = "~~any~~";
 #[derive(Clone)]
 pub struct Completion {
     view: Arc<RoleView>,
-    target: Arc<AuthorizedItem>,
+    target: Arc<ExportedItem>,
     variable: Box<str>,
     /// The values of other variables that the client has given.
     known: HashMap<Box<str>, Box<str>>,
@@ -35,7 +35,7 @@ impl Completion {
     /// the role. `known` has the values of other variables.
     pub fn new(
         view: &Arc<RoleView>,
-        target: &Arc<AuthorizedItem>,
+        target: &Arc<ExportedItem>,
         variable: &str,
         known: &Object,
     ) -> Option<Self> {

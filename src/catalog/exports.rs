@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::item::AuthorizedItem;
+use super::item::ExportedItem;
 use super::{ExportRules, ListSnapshot, Settings};
 use crate::json::{self, Object};
 use crate::mcp::definition::arguments::PromptArguments;
@@ -23,7 +23,7 @@ use crate::mcp::name::Naming;
 /// Exported items of one upstream and kind.
 pub(super) struct ExportedItems {
     /// Sorted by public key, bytewise; each key once.
-    pub(super) items: Vec<Arc<AuthorizedItem>>,
+    pub(super) items: Vec<Arc<ExportedItem>>,
     pub(super) fresh_until: Option<Instant>,
     pub(super) is_private: bool,
     pub(super) problems: ExportProblems,
@@ -37,7 +37,7 @@ impl ExportedItems {
         at: usize,
         kind: Kind,
         snapshot: ListSnapshot,
-        old: &[Arc<AuthorizedItem>],
+        old: &[Arc<ExportedItem>],
     ) -> Self {
         let export = &settings.exports[at];
         let mut problems = ExportProblems::default();
@@ -88,9 +88,9 @@ fn render(
     kind: Kind,
     key: &str,
     item: Item,
-    before: Option<&Arc<AuthorizedItem>>,
+    before: Option<&Arc<ExportedItem>>,
     scratch: &mut Vec<u8>,
-) -> Arc<AuthorizedItem> {
+) -> Arc<ExportedItem> {
     let mut definition = item.definition;
     if kind.has_name() && *key != *item.key {
         definition.set(kind.key_member(), json::quote(key));
@@ -103,7 +103,7 @@ fn render(
     scratch.clear();
     definition.write_to(scratch);
     let same = |json: &[u8]| {
-        let is_same = |before: &&Arc<AuthorizedItem>| {
+        let is_same = |before: &&Arc<ExportedItem>| {
             before.own == item.key && before.json == json && before.needs_task == item.needs_task
         };
         before.filter(is_same)
@@ -129,7 +129,7 @@ fn render(
         (kind == Kind::Prompt).then(|| PromptArguments::read(&definition)).flatten();
     let (upstream, needs_task) = (export.name.clone(), item.needs_task);
     let (own, key) = (item.key, key.into());
-    Arc::new(AuthorizedItem {
+    Arc::new(ExportedItem {
         kind,
         upstream,
         own,

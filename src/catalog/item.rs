@@ -1,7 +1,7 @@
 //! One item of the merged lists, as a view hands it out.
 //!
 //! Invariant: only a [`RoleView`](super::RoleView) hands one out, so the owner of an
-//! [`AuthorizedItem`] may use the item.
+//! [`ExportedItem`] may use the item.
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ use crate::mcp::name::UpstreamName;
 
 /// An exported item. A client gets it only through a view of its role, which authorizes it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct AuthorizedItem {
+pub struct ExportedItem {
     /// The item's kind.
     pub kind: Kind,
     /// The upstream that owns the item.
@@ -35,7 +35,7 @@ pub struct AuthorizedItem {
     pub prompt_arguments: Option<PromptArguments>,
 }
 
-impl AuthorizedItem {
+impl ExportedItem {
     /// Whether the upstream lists the item; a resource that is not listed can be read as well.
     pub fn is_listed(&self) -> bool {
         !self.json.is_empty()

@@ -7,7 +7,6 @@
 //!
 //! Decision: docs/decisions/0004-list-refresh.md
 
-use crate::sync::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +15,7 @@ use bytes::Bytes;
 
 use super::cursor::Cursor;
 use crate::mcp::definition::downgrade::DefinitionForm;
+use crate::sync::RwLock;
 
 /// Maximum size of all cached pages of the process, in bytes.
 const MAX_BYTES: usize = 16 << 20;

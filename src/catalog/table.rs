@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use super::ExportRules;
-use super::item::AuthorizedItem;
+use super::item::ExportedItem;
 use super::pages::Pages;
 use crate::cpu_bound;
 use crate::mcp::name::UpstreamName;
@@ -19,7 +19,7 @@ use crate::mcp::name::UpstreamName;
 /// Sorted rows with an index by key.
 #[derive(Default)]
 pub(super) struct Table {
-    rows: Vec<Arc<AuthorizedItem>>,
+    rows: Vec<Arc<ExportedItem>>,
     /// The range of rows of each upstream, in order; upstreams without a row are omitted.
     sections: Vec<(UpstreamName, Range<usize>)>,
     index: HashSet<ByKey>,
@@ -28,10 +28,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Merges the visible items of all upstreams, in the order of the file, each sorted by key.
-    pub(super) fn merge(
-        exports: &[ExportRules],
-        visible_items: &[Vec<Arc<AuthorizedItem>>],
-    ) -> Self {
+    pub(super) fn merge(exports: &[ExportRules], visible_items: &[Vec<Arc<ExportedItem>>]) -> Self {
         let count = visible_items.iter().map(Vec::len).sum();
         let mut index = HashSet::with_capacity(count);
         for target in visible_items.iter().flatten() {
@@ -39,7 +36,7 @@ impl Table {
             index.insert(ByKey(Arc::clone(target)));
         }
         let unique = index.len() == count;
-        let keeps = |target: &Arc<AuthorizedItem>| {
+        let keeps = |target: &Arc<ExportedItem>| {
             let keeper = index.get(&*target.key);
             unique || keeper.is_some_and(|keeper| Arc::ptr_eq(&keeper.0, target))
         };
@@ -60,12 +57,12 @@ impl Table {
     }
 
     /// The row with this key.
-    pub(super) fn find(&self, key: &str) -> Option<&Arc<AuthorizedItem>> {
+    pub(super) fn find(&self, key: &str) -> Option<&Arc<ExportedItem>> {
         self.index.get(key).map(|found| &found.0)
     }
 
     /// All rows.
-    pub(super) fn rows(&self) -> &[Arc<AuthorizedItem>] {
+    pub(super) fn rows(&self) -> &[Arc<ExportedItem>] {
         &self.rows
     }
 
@@ -80,7 +77,7 @@ impl Table {
     }
 
     /// The rows of one upstream.
-    pub(super) fn of(&self, upstream: &UpstreamName) -> &[Arc<AuthorizedItem>] {
+    pub(super) fn of(&self, upstream: &UpstreamName) -> &[Arc<ExportedItem>] {
         match self.sections.binary_search_by(|(name, _)| name.cmp(upstream)) {
             Ok(at) => &self.rows[self.sections[at].1.clone()],
             Err(_) => &[],
@@ -141,7 +138,7 @@ impl Tables {
 }
 
 /// An item that is hashed by its public key.
-struct ByKey(Arc<AuthorizedItem>);
+struct ByKey(Arc<ExportedItem>);
 
 impl Borrow<str> for ByKey {
     fn borrow(&self) -> &str {

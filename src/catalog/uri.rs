@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::item::AuthorizedItem;
+use super::item::ExportedItem;
 
 /// Scheme and authority of a URI (RFC 3986, section 3).
 pub(super) struct UriOrigin<'a> {
@@ -34,7 +34,7 @@ impl<'a> UriOrigin<'a> {
 
     /// Whether one of these rows, which are sorted by key, has the same origin. Uses a few binary
     /// searches.
-    pub(super) fn has_origin_in(&self, rows: &[Arc<AuthorizedItem>]) -> bool {
+    pub(super) fn has_origin_in(&self, rows: &[Arc<ExportedItem>]) -> bool {
         let text = self.text;
         if self.has_authority {
             // These characters may follow an authority, in a URI and in a template.
@@ -50,11 +50,11 @@ impl<'a> UriOrigin<'a> {
     }
 }
 
-fn first_from<'r>(rows: &'r [Arc<AuthorizedItem>], key: &str) -> Option<&'r Arc<AuthorizedItem>> {
+fn first_from<'r>(rows: &'r [Arc<ExportedItem>], key: &str) -> Option<&'r Arc<ExportedItem>> {
     rows.get(rows.partition_point(|row| *row.key < *key))
 }
 
-fn begins_with(row: Option<&Arc<AuthorizedItem>>, head: &str) -> bool {
+fn begins_with(row: Option<&Arc<ExportedItem>>, head: &str) -> bool {
     row.is_some_and(|row| row.key.starts_with(head))
 }
 
@@ -65,10 +65,10 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    fn rows(keys: &[String]) -> Vec<Arc<AuthorizedItem>> {
+    fn rows(keys: &[String]) -> Vec<Arc<ExportedItem>> {
         let mut keys = keys.to_vec();
         keys.sort();
-        let target = |key: &String| AuthorizedItem {
+        let target = |key: &String| ExportedItem {
             kind: Kind::Resource,
             upstream: "a".parse().expect("a name"),
             own: key.as_str().into(),

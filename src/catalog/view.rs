@@ -3,7 +3,7 @@
 //! Invariants: it answers from memory and never waits; no name, URI or cursor yields an item that
 //! the role may not use; for prompts, tools and listed resources "listed" and "callable" are the
 //! same set. Items that a client of a revision cannot use are omitted from its pages (see
-//! [`AuthorizedItem::is_for`]).
+//! [`ExportedItem::is_for`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use super::cursor::Cursor;
-use super::item::AuthorizedItem;
+use super::item::ExportedItem;
 use super::pages::{PageKey, RenderedPage};
 use super::table::Table;
 use super::{ExportRules, Filter, Settings, template, uri};
@@ -83,12 +83,12 @@ impl RoleView {
     }
 
     /// All listed items of a kind, in the order of the list.
-    pub fn items(&self, kind: Kind) -> &[Arc<AuthorizedItem>] {
+    pub fn items(&self, kind: Kind) -> &[Arc<ExportedItem>] {
         self.tables[kind.index()].rows()
     }
 
     /// The item with this public key, for get, call and completion.
-    pub fn resolve(&self, kind: Kind, key: &str) -> Option<Arc<AuthorizedItem>> {
+    pub fn resolve(&self, kind: Kind, key: &str) -> Option<Arc<ExportedItem>> {
         self.tables[kind.index()].find(key).cloned()
     }
 
@@ -99,14 +99,14 @@ impl RoleView {
     /// A URI that is not listed must pass the rules of its upstream and of the role in each of its
     /// readings. Upstreams where it does not are excluded before routing, so that hidden items have
     /// no influence and cannot be probed.
-    pub fn resolve_uri(&self, uri: &str) -> Option<Arc<AuthorizedItem>> {
+    pub fn resolve_uri(&self, uri: &str) -> Option<Arc<ExportedItem>> {
         let upstream = match self.route(uri) {
             UriRoute::Listed(target) => return Some(target),
             UriRoute::Template(template) => template.upstream.clone(),
             UriRoute::Origin(upstream) => upstream,
             UriRoute::NotCanonical(_) | UriRoute::Several(_) | UriRoute::None => return None,
         };
-        Some(Arc::new(AuthorizedItem {
+        Some(Arc::new(ExportedItem {
             kind: Kind::Resource,
             upstream,
             own: uri.into(),
@@ -215,7 +215,7 @@ impl RoleView {
             && self.filter.allows_uri(&export.name, uri)
     }
 
-    fn template_for(&self, export: &ExportRules, uri: &str) -> Option<&Arc<AuthorizedItem>> {
+    fn template_for(&self, export: &ExportRules, uri: &str) -> Option<&Arc<ExportedItem>> {
         // A budget per upstream: expensive templates of one must not use up that of the others.
         let mut steps = template::MAX_STEPS;
         let templates = self.tables[Kind::Template.index()].of(&export.name);
@@ -234,7 +234,7 @@ fn same_table(a: &Arc<Table>, b: &Arc<Table>) -> bool {
 }
 
 /// Renders a page from these rows.
-fn render(rows: &[Arc<AuthorizedItem>], key: PageKey) -> RenderedPage {
+fn render(rows: &[Arc<ExportedItem>], key: PageKey) -> RenderedPage {
     let all = rows.iter().enumerate().skip(key.start);
     let mut behind = all.filter(|(_, row)| row.is_for(key.form)).peekable();
     // One comma is counted per item; the surplus byte avoids a special case.
@@ -270,9 +270,9 @@ fn render(rows: &[Arc<AuthorizedItem>], key: PageKey) -> RenderedPage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UriRoute {
     /// To the listed resource.
-    Listed(Arc<AuthorizedItem>),
+    Listed(Arc<ExportedItem>),
     /// To the upstream of this template, which matches it; no upstream lists the URI.
-    Template(Arc<AuthorizedItem>),
+    Template(Arc<ExportedItem>),
     /// To the only upstream that lists something with its scheme and authority; no upstream lists
     /// the URI and no template matches it.
     Origin(UpstreamName),

@@ -6,7 +6,6 @@
 //! Invariant: the future of a request is dropped, which is how cancellation works, as soon as its
 //! client cancels it or the session ends, unless the response is ready first.
 
-use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::json::Object;
 use crate::jsonrpc::{Id, Notification};
+use crate::sync::Mutex;
 
 /// Table of the requests in progress.
 #[derive(Debug)]

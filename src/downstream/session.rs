@@ -9,7 +9,6 @@
 
 pub(crate) mod event_store;
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,6 +26,7 @@ use crate::metrics::{Gauge, GaugeGuard, Histogram};
 use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
 use crate::secret;
+use crate::sync::Mutex;
 
 /// Header with the session id.
 pub(super) const HEADER: &str = "mcp-session-id";

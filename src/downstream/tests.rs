@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::http::serve_connection;
 use super::{ServerStateCell, Settings};
 use crate::catalog::{self, Catalog, ExportRules};
-use crate::gateway::{Gateway, Inspectors};
+use crate::gateway::{Gateway, Inspectors, SnapshotParts};
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::AllowDeny;
 use crate::policy::role::Role;
@@ -73,14 +73,9 @@ impl TestGateway {
             let (dial, budget) = (Arc::clone(&script) as _, &shared);
             Upstream::start(settings, dial, budget, &tasks, behind.clone())
         });
-        let gateway = Gateway::open(
-            policy(),
-            catalog,
-            upstreams.to_vec(),
-            Inspectors::default(),
-            &tasks,
-            &behind,
-        );
+        let (policy, upstreams) = (policy(), upstreams.to_vec());
+        let parts = SnapshotParts { policy, catalog, upstreams, inspectors: Inspectors::default() };
+        let gateway = Gateway::open(parts, &tasks, &behind);
         gateway.wait_until_listed().await;
         Self {
             state_cell: ServerStateCell::new(gateway, settings, tasks, stop.clone()),

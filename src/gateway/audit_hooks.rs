@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{ClientContext, Error, RefusalReason};
 use crate::audit::{AuditDecision, AuditEvent};
-use crate::catalog::AuthorizedItem;
+use crate::catalog::ExportedItem;
 use crate::json::Object;
 use crate::mcp::call::ItemRequest;
 use crate::mcp::kind::Kind;
@@ -59,7 +59,7 @@ impl ClientContext {
     }
 
     /// Records a rejection by a limit, given by its index in the configuration.
-    pub(super) fn record_limited(&self, target: Option<&AuthorizedItem>, limit: usize) {
+    pub(super) fn record_limited(&self, target: Option<&ExportedItem>, limit: usize) {
         if self.audit_event.is_on() {
             target.into_iter().for_each(|target| self.record_found(target));
             self.audit_event.set_refused_by(&format!("limits[{limit}]"));
@@ -67,7 +67,7 @@ impl ClientContext {
     }
 
     /// Records that an item was found.
-    pub(super) fn record_found(&self, target: &AuthorizedItem) {
+    pub(super) fn record_found(&self, target: &ExportedItem) {
         request_scope::record(|known| known.upstream = Some(target.upstream.shared()));
         if self.audit_event.is_on() {
             self.record_decision((target.kind, &target.key), AuditDecision::Allowed, target);
@@ -96,12 +96,7 @@ impl ClientContext {
     }
 
     /// Records the decision about an item that exists, with the rule of the client's role.
-    fn record_decision(
-        &self,
-        item: (Kind, &str),
-        decision: AuditDecision,
-        target: &AuthorizedItem,
-    ) {
+    fn record_decision(&self, item: (Kind, &str), decision: AuditDecision, target: &ExportedItem) {
         let (upstream, own) = (&target.upstream, &*target.own);
         let role = self.config.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own, target.is_listed());

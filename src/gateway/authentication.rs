@@ -56,14 +56,6 @@ pub(super) struct ConnectionOrigin {
 }
 
 impl Gateway {
-    /// Authenticates a client, before its request body is read.
-    pub async fn authenticate(
-        self: &Arc<Self>,
-        attempt: AuthAttempt<'_>,
-    ) -> Result<ClientContext, AuthError> {
-        self.authenticate_under(&self.config(), attempt).await
-    }
-
     /// Authenticates a client under a given configuration.
     pub async fn authenticate_under(
         self: &Arc<Self>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::error::{rejected_response, upstream_error};
 use super::{ClientContext, Error};
-use crate::catalog::{AuthorizedItem, Completion};
+use crate::catalog::{Completion, ExportedItem};
 use crate::cpu_bound;
 use crate::guard::InspectionError;
 use crate::json::{self, Object};
@@ -21,7 +21,7 @@ impl ClientContext {
     /// client. A beginning of no readable URI has the same error as an unknown template.
     pub(super) fn completion(
         &self,
-        target: &Arc<AuthorizedItem>,
+        target: &Arc<ExportedItem>,
         request: &ItemRequest,
     ) -> Result<Option<Completion>, Error> {
         if request.method != Method::Complete || request.kind != Kind::Template {
@@ -46,7 +46,7 @@ impl ClientContext {
     pub(super) async fn filter_completion(
         &self,
         completion: &Completion,
-        target: &AuthorizedItem,
+        target: &ExportedItem,
         response: UpstreamResponse,
     ) -> Result<UpstreamResponse, Error> {
         let UpstreamResponse { era, scope, outcome: ResponseOutcome::Result(body) } = response

@@ -4,7 +4,6 @@
 //! the number of time series is bounded by methods and codes. Only a rejection by a limit takes a
 //! lock, for one map label.
 
-use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,6 +16,7 @@ use crate::jsonrpc::code;
 use crate::mcp;
 use crate::mcp::method_label::MethodLabel;
 use crate::metrics::{Counter, Gauge, Histogram, labeled};
+use crate::sync::Mutex;
 use crate::upstream::call_metrics::CallDurations;
 
 /// Metrics of one gateway.

@@ -14,7 +14,7 @@ use super::error::GUARD;
 use super::suspended::{Inspection, ResponseChecks};
 use super::task_handles::{TaskIdRewriter, TaskRef};
 use super::{ClientContext, Error, RefusalReason, SuspendedRequest};
-use crate::catalog::AuthorizedItem;
+use crate::catalog::{Completion, ExportedItem};
 use crate::gateway::suspended::table::RequestKey;
 use crate::json::Object;
 use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method, UpstreamRequest};
@@ -37,7 +37,7 @@ pub struct Admission {
 
 /// Item of a client's view that a request is about; the proof needed for a call.
 pub struct ResolvedItem {
-    target: Arc<AuthorizedItem>,
+    target: Arc<ExportedItem>,
     /// The task, if the request is about one of the client's tasks; the item is its tool.
     task: Option<TaskRef>,
 }
@@ -60,9 +60,9 @@ impl Admission {
 }
 
 impl std::ops::Deref for ResolvedItem {
-    type Target = AuthorizedItem;
+    type Target = ExportedItem;
 
-    fn deref(&self) -> &AuthorizedItem {
+    fn deref(&self) -> &ExportedItem {
         &self.target
     }
 }
@@ -139,7 +139,7 @@ impl ClientContext {
     pub(super) fn limit_request<'a>(
         &'a self,
         method: &'a str,
-        item: Option<&'a AuthorizedItem>,
+        item: Option<&'a ExportedItem>,
     ) -> LimitRequest<'a> {
         let item = item.map(|item| (&item.upstream, &*item.own));
         LimitRequest {
@@ -156,7 +156,7 @@ impl ClientContext {
         &self,
         refused: &RateLimited,
         method: &str,
-        item: Option<&AuthorizedItem>,
+        item: Option<&ExportedItem>,
     ) -> Error {
         let RateLimited { retry_after, limit } = *refused;
         tracing::debug!(client = %self.principal.name, method, limit, "rate limit reached");
@@ -246,7 +246,7 @@ impl ClientContext {
         kind: Kind,
         key: &str,
         revision: Revision,
-    ) -> Option<Arc<AuthorizedItem>> {
+    ) -> Option<Arc<ExportedItem>> {
         let view = self.view.borrow();
         let target = match method {
             Method::ReadResource => view.resolve_uri(key),
@@ -267,8 +267,18 @@ impl ClientContext {
         request: ItemRequest,
         context: CallContext,
     ) -> Result<CallOutcome<SuspendedRequest>, Error> {
-        let completion = self.completion(&item.target, &request)?;
-        self.inspect_request(&item, &request)?;
+        let completion = self.inspect_request(&item, &request)?;
+        self.send(item, request, completion, context).await
+    }
+
+    /// Sends an inspected request, and inspects the response.
+    pub(super) async fn send(
+        &self,
+        item: ResolvedItem,
+        request: ItemRequest,
+        completion: Option<Completion>,
+        context: CallContext,
+    ) -> Result<CallOutcome<SuspendedRequest>, Error> {
         self.record_sending().await?;
         let (call, checks) = self.prepare_call(&item, request, context);
         let (upstream, metrics) = (self.config.upstream(&item.upstream), &self.gateway.metrics);
@@ -285,8 +295,14 @@ impl ClientContext {
         }
     }
 
-    /// Checks the arguments of a prompt.
-    fn inspect_request(&self, item: &ResolvedItem, request: &ItemRequest) -> Result<(), Error> {
+    /// Checks the arguments of a prompt, and whether a completion may be requested. Returns the
+    /// filter for the values of a completion, if it needs one.
+    pub(super) fn inspect_request(
+        &self,
+        item: &ResolvedItem,
+        request: &ItemRequest,
+    ) -> Result<Option<Completion>, Error> {
+        let completion = self.completion(&item.target, request)?;
         let checked = self.config.inspectors.guard.check_request(
             &item.upstream,
             request.method,
@@ -297,7 +313,8 @@ impl ClientContext {
             self.audit_event.set_refused_by(GUARD);
             self.gateway.metrics.refused(RefusalReason::Guard);
             Error::Request(bad.to_string())
-        })
+        })?;
+        Ok(completion)
     }
 
     /// The request under the upstream's own names, and the checks of its response.

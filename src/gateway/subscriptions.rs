@@ -5,7 +5,6 @@
 //! the notification. Dropping or ending the set releases the subscriptions at the upstreams;
 //! pending updates are a bounded set, however long the client does not read.
 
-use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +21,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::resource_updates::{PendingResourceUpdates, ResourceUpdate, with_parents};
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{FollowedTask, TaskOwner, TaskStatusQueue};
+use crate::sync::Mutex;
 use crate::upstream::{self, Subscription};
 
 /// Maximum number of resources that one client, or one listen request of it, may subscribe to.

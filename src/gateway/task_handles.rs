@@ -23,7 +23,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{ClientContext, ClientIdentity, Error};
-use crate::catalog::AuthorizedItem;
+use crate::catalog::ExportedItem;
 use crate::json::{self, Object};
 use crate::jsonrpc;
 use crate::mcp::call::{Method, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse};
@@ -173,7 +173,7 @@ impl TaskIdRewriter {
     /// Creates the rewriter of a call. `about` is the handle of the task that the call is about.
     pub(super) fn new(
         client: &ClientContext,
-        target: &AuthorizedItem,
+        target: &ExportedItem,
         call: &UpstreamRequest,
         about: Option<&str>,
     ) -> Self {
@@ -351,11 +351,7 @@ impl ClientContext {
 
     /// Opens one of the client's handles, in this era. A client that may not (or no longer) call
     /// the tool has no such task.
-    pub(super) fn open_task(
-        &self,
-        handle: &str,
-        era: Era,
-    ) -> Option<(TaskRef, Arc<AuthorizedItem>)> {
+    pub(super) fn open_task(&self, handle: &str, era: Era) -> Option<(TaskRef, Arc<ExportedItem>)> {
         let task = self.gateway.task_handles.open(&self.principal, handle)?;
         let target = self.view().resolve(Kind::Tool, &task.tool)?;
         // Another upstream may have taken over the name since.

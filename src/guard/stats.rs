@@ -1,6 +1,5 @@
 //! Statistics of the findings at one upstream, and the rate limit of their log lines.
 
-use crate::sync::Mutex;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use super::Findings;
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::sync::Mutex;
 
 /// Interval of log lines about one upstream's responses; findings in between are counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);

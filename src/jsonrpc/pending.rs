@@ -1,14 +1,13 @@
 //! Table of the pending requests of one connection.
 //!
-//! Each request has a [`PendingReply`]; dropping it cancels the request. A request is completed at
-//! most once: the code that removes its entry from the table owns the outcome, so a late, duplicate
-//! or unexpected response finds no entry and is dropped. Ids are issued here, count up, and are
-//! never reused.
+//! Each request has a [`PendingResponse`]; dropping it cancels the request. A request is completed
+//! at most once: the code that removes its entry from the table owns the outcome, so a late,
+//! duplicate or unexpected response finds no entry and is dropped. Ids are issued here, count up,
+//! and are never reused.
 //!
-//! The owner of a [`PendingReply`] handles time limits, and notifies the peer when it is dropped
-//! (see [`PendingReply::is_open`]).
+//! The owner of a [`PendingResponse`] handles time limits, and notifies the peer when it is dropped
+//! (see [`PendingResponse::is_open`]).
 
-use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -16,6 +15,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
+
+use crate::sync::Mutex;
 
 /// Pending requests of one connection, each with a context value.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! Rules of a role: patterns over `<upstream>/<original name>`, per kind.
 
-use crate::sync::RwLock;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +8,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::{AllowDeny, Pattern, RuleMatch};
 use crate::mcp::uri::CanonicalUri;
+use crate::sync::RwLock;
 
 /// Rules per kind. The default allows nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

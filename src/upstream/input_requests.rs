@@ -10,7 +10,6 @@
 //! An input request that the client did not declare is never accepted. Each receives one response;
 //! a response to an unknown or withdrawn request is dropped.
 
-use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -24,6 +23,7 @@ use crate::mcp::input_request::{ClientFeatures, InputKind, InputRequest, InputRe
 use crate::mcp::meta;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::trace_context;
+use crate::sync::Mutex;
 
 /// Maximum calls of one upstream that wait for client input.
 pub(crate) const MAX_SUSPENDED: usize = 256;

@@ -20,7 +20,6 @@ mod prompt;
 mod template;
 mod watch;
 
-use crate::sync::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -31,6 +30,8 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use loaded::LoadedPrompts;
+
+use crate::sync::RwLock;
 
 /// Handle of a folder of prompts. Cheap to clone; all clones share the state.
 #[derive(Clone, Debug)]

@@ -11,7 +11,6 @@
 //! are dropped; the number of URIs and their bytes are bounded, and no client can use up the whole
 //! table.
 
-use crate::sync::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +27,7 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::resource_updates::{PendingResourceUpdates, with_parents};
 use crate::mcp::task::{FollowedTask, TASK_ID, TaskScope};
 use crate::quota::{PerPrincipal, QuotaPermit};
+use crate::sync::Mutex;
 use crate::upstream::health::on_demand::UsageGuard;
 
 /// Time limit for the server's acceptance of a subscription, and for a client that waits for it.

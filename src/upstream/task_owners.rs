@@ -9,11 +9,11 @@
 //! most [`MAX_OWN`] of one client. Beyond either bound the oldest is forgotten, and its owner has
 //! to poll.
 
-use crate::sync::Mutex;
 use std::collections::VecDeque;
 
 use crate::json::Object;
 use crate::mcp::task::{MAX_TASK_ID_BYTES, TASK_ID, TaskOwner, TaskScope};
+use crate::sync::Mutex;
 
 /// Maximum known tasks of a connection, and of one client.
 const MAX_TASKS: usize = 4_096;

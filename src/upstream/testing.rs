@@ -2,9 +2,6 @@
 //!
 //! There are no scripts: a test reads what Weir sent, checks it, and responds as it likes.
 
-use crate::mcp::call::CallOutcome;
-use crate::sync::Mutex;
-use crate::upstream::SuspendedCall;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,6 +28,7 @@ use super::{
     UpstreamLimits, UpstreamSource,
 };
 use crate::json::Object;
+use crate::mcp::call::CallOutcome;
 use crate::mcp::call::{
     CallContext, Method as CallMethod, ResponseOutcome, UpstreamRequest, UpstreamResponse,
 };
@@ -38,6 +36,8 @@ use crate::mcp::capabilities;
 use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::sync::Mutex;
+use crate::upstream::SuspendedCall;
 use crate::upstream::call_metrics::CallDurations;
 
 /// One upstream and its environment.

@@ -9,7 +9,6 @@
 //! unknown id is ignored. At most [`MAX_PENDING`] elicitations are remembered; beyond that the
 //! oldest is forgotten.
 
-use crate::sync::Mutex;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -18,6 +17,7 @@ use crate::json::Object;
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::code;
 use crate::mcp::input_request::ELICITATION_ID;
+use crate::sync::Mutex;
 use crate::upstream::message::error_code;
 
 /// Maximum remembered elicitations of one connection, and maximum length of their ids.

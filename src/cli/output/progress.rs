@@ -78,8 +78,8 @@ fn show(text: String) {
     let mut shown = SHOWN.lock();
     let bar = shown.get_or_insert_with(|| {
         // The cursor returns with the line: at the terminal's edge, where indicatif leaves it, the
-        // `^C` that the terminal echoes would wrap the line. indicatif pads a line to the terminal's
-        // width without counting the return: the first space takes that.
+        // `^C` that the terminal echoes would wrap the line. indicatif pads a line to the width of
+        // the terminal without counting the return: the first space takes that.
         let style = ProgressStyle::with_template(" {spinner} {wide_msg}\r");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
         ProgressBar::new_spinner().with_style(style.tick_chars("|/-\\ "))

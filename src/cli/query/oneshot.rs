@@ -9,7 +9,7 @@ use clap::builder::PossibleValue;
 
 use crate::admin::status::CUT;
 use crate::app::App;
-use crate::catalog::{AuthorizedItem, RoleView};
+use crate::catalog::{ExportedItem, RoleView};
 use crate::cli::exit::Failure;
 use crate::cli::loading::demo::Demo;
 use crate::cli::loading::{
@@ -145,7 +145,7 @@ impl OneShotGateway {
 
     /// Finds the item of a public name or URI; the failure tells the owner of the configuration why
     /// there is none.
-    pub(crate) fn find_item(&self, kind: Kind, key: &str) -> Result<Arc<AuthorizedItem>, Failure> {
+    pub(crate) fn find_item(&self, kind: Kind, key: &str) -> Result<Arc<ExportedItem>, Failure> {
         let resolve = |view: &RoleView| match kind {
             Kind::Resource => view.resolve_uri(key),
             _ => view.resolve(kind, key),

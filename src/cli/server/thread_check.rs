@@ -3,12 +3,12 @@
 //! The runtime panics if it cannot start a thread. Therefore all of them are started once before,
 //! at the same time, and a limit of processes or of memory is reported as a failure.
 
-use crate::sync::RwLock;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 
 use crate::cli::exit::Failure;
+use crate::sync::RwLock;
 
 /// Threads beside the workers: for blocking I/O, child processes and signals.
 const EXTRA_THREADS: usize = 10;

@@ -3,7 +3,6 @@
 //! Invariants: a client that has reached its limit waits for a bounded time, in a queue of bounded
 //! length, and is refused then; requests of one client take no permit of another.
 
-use crate::sync::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use tokio::time::timeout;
 use crate::downstream::limits::client_limits::ClientQuota;
 use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
+use crate::sync::RwLock;
 
 /// Limiter for the concurrent requests of all clients.
 pub(crate) struct ConcurrencyLimiter {

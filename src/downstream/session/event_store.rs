@@ -10,7 +10,6 @@
 //! read, and a writer never waits to store: the oldest events are dropped, and the stream cannot be
 //! resumed before them.
 
-use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::downstream::session::new_id;
+use crate::sync::Mutex;
 
 /// Largest number of events stored per session.
 pub(crate) const MAX_EVENTS: usize = 1_024;

@@ -1,6 +1,5 @@
 //! Last lists of one upstream in memory, and their publication in a catalog.
 
-use crate::sync::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 use tracing::debug;
@@ -12,6 +11,7 @@ use crate::mcp::definition::item::Item;
 use crate::mcp::definition::shape;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Last lists of one upstream: all items of each kind that were read. When approvals or the
 /// configuration change, they are published again without a request to the upstream.

@@ -10,7 +10,6 @@
 //! process. The number of entries is bounded. An entry that expires is dropped, which cancels the
 //! call.
 
-use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
 use crate::secret;
 use crate::sha256::sha256;
+use crate::sync::Mutex;
 
 /// Suspended calls by their states.
 pub(crate) struct SuspendedRequests<T> {

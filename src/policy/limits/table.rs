@@ -8,7 +8,6 @@
 //!
 //! Decision: docs/decisions/0017-limits.md
 
-use crate::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use dashmap::DashMap;
 
 use crate::rate_limit::Gcra;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Subject that a bucket counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -6,7 +6,6 @@ mod mint;
 mod refused;
 mod roles;
 
-use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::{Algorithm, Fetch, Preset, Settings};
 use crate::policy::role::Role;
 use crate::policy::{AuthAttempt, AuthError, Credentials, Policy, Principal};
+use crate::sync::Mutex;
 
 pub(super) const ISSUER: &str = "https://id.test/a";
 pub(super) const AUDIENCE: &str = "https://weir.test/mcp";

@@ -2,12 +2,12 @@
 //!
 //! Invariant: at most `2 × capacity` tokens are cached, by their SHA-256 and not as text.
 
-use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
 use crate::policy::Principal;
 use crate::sha256::sha256;
+use crate::sync::Mutex;
 
 /// Cached result of a verification.
 #[derive(Clone)]

@@ -5,7 +5,6 @@
 //! concurrency permit while it arrives. If the reader has kept it waiting for [`MAX_WAITED`] in
 //! total, the permit is released, and the reader continues without one.
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::mcp::call::PayloadBroken;
+use crate::sync::Mutex;
 use crate::upstream::handle::Upstream;
 use crate::upstream::health::on_demand::UsageGuard;
 use crate::upstream::session::session_pool::SessionChoice;

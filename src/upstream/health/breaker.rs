@@ -9,13 +9,13 @@
 //! time; the open period doubles with each failed probe and starts anew after a successful one. A
 //! closed breaker without recent failures costs a call one relaxed load before and one after it.
 
-use crate::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::sync::Mutex;
 use crate::upstream::Error;
 use crate::upstream::message::TransportError;
 

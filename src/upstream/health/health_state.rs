@@ -3,7 +3,6 @@
 //! Invariants: per-message events are counted without a lock; the rest changes rarely and is behind
 //! one lock. Nothing here waits.
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use tokio::time::Instant;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::metrics::Counter;
+use crate::sync::Mutex;
 use crate::upstream::connect::ProcessId;
 use crate::upstream::health::breaker::{
     self, Breaker, BreakerFailure, BreakerPermit, BreakerState, CallResult,

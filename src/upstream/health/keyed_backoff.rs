@@ -7,7 +7,6 @@
 //! a period without attempts. At most [`MAX_KEYS`] keys are remembered; beyond that the one whose
 //! pause ends first is forgotten.
 
-use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::sync::Mutex;
 use crate::upstream::RetrySettings;
 
 /// Maximum remembered keys.

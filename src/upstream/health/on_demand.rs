@@ -8,7 +8,6 @@
 //! keeps its connection, and a later one finds none and waits for the next. For an upstream that is
 //! never stopped, a use takes no lock.
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::fairness::promptly;
+use crate::sync::Mutex;
 use crate::upstream::Settings;
 
 /// Users of an on-demand upstream.

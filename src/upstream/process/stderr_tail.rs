@@ -1,9 +1,9 @@
 //! Last lines of a child's standard error.
 
-use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::sync::Mutex;
 use crate::upstream::quote::quote;
 
 /// Bytes of standard error that are stored.

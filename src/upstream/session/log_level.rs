@@ -5,13 +5,13 @@
 //! caller wants any more stays set for a while, so that short calls do not switch it up and down.
 //! Each call's notification sink filters the messages by its own caller's level.
 
-use crate::sync::Mutex;
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
 use crate::mcp::log_level::{LogLevel, LogLevelSetting};
+use crate::sync::Mutex;
 
 /// Time for which a level counts as wanted after the last call that wanted it.
 const LINGER: Duration = Duration::from_secs(60);

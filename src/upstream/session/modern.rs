@@ -5,7 +5,6 @@
 
 mod subscriptions;
 
-use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -24,6 +23,7 @@ use crate::mcp::kind::{Kind, ListTopic};
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TASK_ID;
 use crate::mcp::{capabilities, code, meta};
+use crate::sync::Mutex;
 use crate::upstream::message::{
     CancelMode, OutboundRequest, TransportError, TransportResponse, error_code, error_text,
 };

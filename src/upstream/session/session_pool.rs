@@ -11,7 +11,6 @@
 //! attempt. A session that cannot be opened, or does not last, is tried again after growing pauses,
 //! in which calls fail at once.
 
-use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::fairness::promptly;
 use crate::mcp::call::{CallContext, QuotaOwner};
 use crate::mcp::revision::Era;
+use crate::sync::Mutex;
 use crate::upstream::health::keyed_backoff::KeyedBackoff;
 use crate::upstream::session::connection::{McpSession, UpstreamConnection};
 use crate::upstream::session::connector::{ConnectRequest, Connector, DetectedProtocol};

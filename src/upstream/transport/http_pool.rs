@@ -6,7 +6,6 @@
 //! wake no other thread. A request is sent a second time only if hyper returns it unsent, or if it
 //! is a GET that failed on a pooled connection. No redirect is followed.
 
-use crate::sync::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
+use crate::sync::Mutex;
 use crate::upstream::connect::Connect;
 use crate::upstream::message::{SentFlag, TransportError};
 use crate::upstream::transport::http_connection::HttpConnection;

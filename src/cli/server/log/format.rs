@@ -4,7 +4,6 @@
 //! suppressed ones; in a JSON log, a line that belongs to a request contains the request id, the
 //! client, the upstream and the trace id.
 
-use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
@@ -18,6 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::json;
 use crate::rate_limit::RateLimiter;
 use crate::request_scope::{self, LogContext};
+use crate::sync::Mutex;
 
 /// Event formatter that adds the context of the request.
 pub(super) struct LogFormatter<F> {

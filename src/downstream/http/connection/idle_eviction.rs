@@ -4,13 +4,13 @@
 //! has been idle, or without a complete head, for a second. A connection with a request in progress
 //! is never closed here.
 
-use crate::sync::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::downstream::http::connection::timed_io::ConnectionPhases;
+use crate::sync::Mutex;
 
 /// All open connections.
 #[derive(Default)]

@@ -8,7 +8,6 @@
 //! All methods are called by the one task that serves the connection, so the lock is never
 //! contended.
 
-use crate::sync::Mutex;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -24,6 +23,7 @@ use tokio::time::{Instant, Sleep};
 use crate::downstream::ConnectionTimeouts;
 use crate::downstream::http::connection::framing::Framing;
 use crate::memory_budget::{MemoryBudget, MemoryPressure};
+use crate::sync::Mutex;
 
 /// Stream with timeouts. Cheap to clone: all clones are the same stream.
 pub(crate) struct TimedIo<S> {

@@ -7,7 +7,6 @@
 
 mod clients;
 
-use crate::sync::RwLock;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +28,7 @@ use crate::policy::Certificate;
 use crate::regular_file;
 use crate::secret::Secret;
 use crate::sha256::sha256;
+use crate::sync::RwLock;
 use clients::{ClientCertificates, Verifier, is_signed};
 
 /// TLS files.

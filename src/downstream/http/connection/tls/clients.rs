@@ -8,7 +8,6 @@
 //! Invariant: a certificate that has expired, or that no current CA has signed, is ended at the
 //! next check; the caller determines the interval.
 
-use crate::sync::Mutex;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -20,6 +19,7 @@ use webpki::{EndEntityCert, KeyUsage};
 use crate::hex::hex;
 use crate::policy::{Certificate, Validity};
 use crate::sha256::sha256;
+use crate::sync::Mutex;
 
 /// Verifier of client certificates.
 pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
