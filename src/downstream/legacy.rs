@@ -279,18 +279,15 @@ impl LegacyRequest {
         admission: &Admission,
         kind: Kind,
     ) -> Result<ClientResponse, ErrorResponse> {
-        let RequestParts { client, id, params, .. } = &self.parts;
-        let cursor = results::cursor(params)?;
         let form = DefinitionForm::of(self.context.revision);
-        let page = client.list(admission, kind, cursor.as_deref(), form).await;
-        let page = page.map_err(|fault| refuse(&fault))?;
+        let page = self.parts.page(admission, kind, form, refuse).await?;
         let mut result = results::page(kind, &page);
         let mut meta = Object::new();
         results::set_partial(&mut meta, &page.partial);
         if !meta.is_empty() {
             result.set("_meta", meta.to_bytes());
         }
-        Ok(ClientResponse::list(id, &result))
+        Ok(ClientResponse::list(&self.parts.id, &result))
     }
 
     async fn call(

@@ -118,7 +118,6 @@ fn read_context(
 /// One request while it is handled.
 struct ModernRequest {
     parts: RequestParts,
-    context: CallContext,
     capabilities: Object,
 }
 
@@ -181,8 +180,9 @@ pub(super) fn serve(
         notifications: notes,
         param_headers,
     };
-    let request = ModernRequest { parts, context, capabilities };
-    ResponseKind::Unary(ResponseFuture { response: request.respond(mode).boxed(), messages })
+    let request = ModernRequest { parts, capabilities };
+    let response = request.respond(context, mode).boxed();
+    ResponseKind::Unary(ResponseFuture { response, messages })
 }
 
 /// Handles `server/discover`.
@@ -221,11 +221,11 @@ fn discovery(view: &RoleView, versions: String) -> Object {
 }
 
 impl ModernRequest {
-    async fn respond(mut self, mode: ResponseMode) -> Option<ClientResponse> {
+    async fn respond(mut self, context: CallContext, mode: ResponseMode) -> Option<ClientResponse> {
         let RequestParts { client, method, params, .. } = &self.parts;
-        let response = match client.admit(self.context.revision, method, params).await {
+        let response = match client.admit(context.revision, method, params).await {
             Ok(mut admission) => {
-                let response = self.handle(&mut admission).await;
+                let response = self.handle(&mut admission, context).await;
                 response.map(|response| response.with_permit(admission.into_permit()))
             }
             Err(fault) => Err(refuse(&fault)),
@@ -239,7 +239,11 @@ impl ModernRequest {
         Some(self.parts.finish(response))
     }
 
-    async fn handle(&mut self, admission: &mut Admission) -> Result<ClientResponse, ErrorResponse> {
+    async fn handle(
+        &mut self,
+        admission: &mut Admission,
+        context: CallContext,
+    ) -> Result<ClientResponse, ErrorResponse> {
         let RequestParts { client, method, .. } = &self.parts;
         if let Some(kind) = Kind::of_list_method(method) {
             return self.list(admission, kind).await;
@@ -257,7 +261,7 @@ impl ModernRequest {
             {
                 return Err(input::undeclared_tasks());
             }
-            Some(method) => return self.call(admission, method).await,
+            Some(method) => return self.call(admission, context, method).await,
             None => {}
         }
         Err(results::unknown_method(StatusCode::NOT_FOUND, method))
@@ -268,10 +272,7 @@ impl ModernRequest {
         admission: &Admission,
         kind: Kind,
     ) -> Result<ClientResponse, ErrorResponse> {
-        let RequestParts { client, id, params, .. } = &self.parts;
-        let cursor = results::cursor(params)?;
-        let page = client.list(admission, kind, cursor.as_deref(), DefinitionForm::Newest).await;
-        let page = page.map_err(|fault| refuse(&fault))?;
+        let page = self.parts.page(admission, kind, DefinitionForm::Newest, refuse).await?;
         let mut result = results::page(kind, &page);
         result.set("resultType", COMPLETE);
         result.set("ttlMs", page.ttl.as_millis().to_string());
@@ -279,18 +280,18 @@ impl ModernRequest {
         let mut meta = own_meta();
         results::set_partial(&mut meta, &page.partial);
         result.set("_meta", meta.to_bytes());
-        Ok(ClientResponse::list(id, &result))
+        Ok(ClientResponse::list(&self.parts.id, &result))
     }
 
     async fn call(
         &mut self,
         admission: &mut Admission,
+        mut context: CallContext,
         method: Method,
     ) -> Result<ClientResponse, ErrorResponse> {
         let params = std::mem::take(&mut self.parts.params);
         let RequestParts { client, id, allowed, .. } = &self.parts;
         let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
-        let mut context = self.context.clone();
         let item = client.resolve(admission, &request, context.revision).await;
         let item = item.map_err(|fault| refuse(&fault))?;
         let declared = item.param_headers.as_ref().filter(|_| method == Method::CallTool);
@@ -310,8 +311,7 @@ impl ModernRequest {
         }
         // Spec, caching: a client-dependent result is private, whatever the upstream declares.
         let is_private = method == Method::ReadResource && !client.is_public();
-        let capabilities = &self.capabilities;
-        from_upstream(id, method, capabilities, upstream_response, allowed, is_private).await
+        from_upstream(id, method, &self.capabilities, upstream_response, allowed, is_private).await
     }
 }
 

@@ -1,10 +1,12 @@
 //! Parts of one request, from its arrival to its response, that both eras have.
 
 use crate::downstream::response::audit_events::finish_request;
-use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseFuture};
-use crate::gateway::{ClientContext, RequestStatus, RequestTimer};
+use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseFuture, results};
+use crate::gateway::{Admission, ClientContext, Error, ListPage, RequestStatus, RequestTimer};
 use crate::json::Object;
 use crate::jsonrpc::{Id, Request};
+use crate::mcp::definition::downgrade::DefinitionForm;
+use crate::mcp::kind::Kind;
 use crate::mcp::revision::Revision;
 use crate::memory_budget::BufferLimit;
 
@@ -49,5 +51,18 @@ impl RequestParts {
     /// Ends the metrics: the response is a stream, which ends the audit event.
     pub(super) fn finish_as_stream(self) {
         self.timing.end(RequestStatus::Success);
+    }
+
+    /// Cuts the requested page of a list; `refuse` gives an error the form of its era.
+    pub(super) async fn page(
+        &self,
+        admission: &Admission,
+        kind: Kind,
+        form: DefinitionForm,
+        refuse: fn(&Error) -> ErrorResponse,
+    ) -> Result<ListPage, ErrorResponse> {
+        let cursor = results::cursor(&self.params)?;
+        let page = self.client.list(admission, kind, cursor.as_deref(), form).await;
+        page.map_err(|fault| refuse(&fault))
     }
 }

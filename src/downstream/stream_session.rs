@@ -32,7 +32,7 @@ use crate::mcp::call::ClientHandle;
 use crate::mcp::revision::Era;
 use outbound::OutboundQueue;
 
-/// Differences between the transports that share this session.
+/// Differences between stdio and HTTP+SSE, which are both served by [`StreamSession`].
 pub(super) struct StreamRules {
     /// Hint for a client that sends a request before it has initialized the session.
     pub(super) hint: &'static str,

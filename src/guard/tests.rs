@@ -313,9 +313,9 @@ fn read_along(rules: &GuardRules, window: usize, pieces: &[&[u8]]) -> (Findings,
 
 #[tokio::test]
 async fn a_result_of_which_is_only_told_passes_as_it_arrives_and_is_told_of_at_its_end() {
-    let told = Arc::new(crate::sync::Mutex::new(None));
+    let reported = Arc::new(crate::sync::Mutex::new(None));
     let look = async |pieces: Vec<Result<Bytes, PayloadBroken>>, room| {
-        *told.lock() = None;
+        *reported.lock() = None;
         let watch = watch(GuardRules::default(), Method::GetPrompt, Kind::Prompt);
         let arriving = Payload::Streaming(stream::iter(pieces).boxed());
         let reply = UpstreamResponse {
@@ -324,15 +324,15 @@ async fn a_result_of_which_is_only_told_passes_as_it_arrives_and_is_told_of_at_i
             outcome: ResponseOutcome::Result(arriving),
         };
         let allowed = BufferLimit { limit: 8, budget: MemoryBudget::new(room) };
-        let tell = Arc::clone(&told);
-        let tell = move |found| *tell.lock() = Some(found);
-        let looked = watch.expect("an inspector").inspect(reply, &allowed, tell).await;
+        let report = Arc::clone(&reported);
+        let report = move |found| *report.lock() = Some(found);
+        let looked = watch.expect("an inspector").inspect(reply, &allowed, report).await;
         match looked.expect("nothing is refused").outcome {
             ResponseOutcome::Result(Payload::Streaming(pieces)) => pieces,
             other => panic!("{other:?}"),
         }
     };
-    let found = || *told.lock();
+    let found = || *reported.lock();
     let result = ["{\"messages\":[\"\u{202e}", &"x".repeat(100_000), "\"]}"];
     let pieces = result.map(|piece| Ok(Bytes::from(piece.to_owned())));
 

@@ -253,13 +253,13 @@ mod tests {
 
     #[test]
     fn what_is_no_lock_is_told_with_its_place() {
-        let told = |text: &str| PinFile::parse(text).map(|_| ()).unwrap_err().to_string();
-        assert_eq!(told(""), "unsupported `version`, expected 1");
-        assert_eq!(told("version = 2"), "unsupported `version`, expected 1");
-        assert_eq!(told("version = 1\nx = 7"), "no such key: \"x\"");
-        let odd = told("version = 1\n[upstreams.hub.tools]\nx = \"v2:00\"");
+        let error_of = |text: &str| PinFile::parse(text).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(error_of(""), "unsupported `version`, expected 1");
+        assert_eq!(error_of("version = 2"), "unsupported `version`, expected 1");
+        assert_eq!(error_of("version = 1\nx = 7"), "no such key: \"x\"");
+        let odd = error_of("version = 1\n[upstreams.hub.tools]\nx = \"v2:00\"");
         assert_eq!(odd, "`upstreams.hub` is malformed");
-        let broken = told("version = 1\n\n[upstreams\n");
+        let broken = error_of("version = 1\n\n[upstreams\n");
         assert!(broken.starts_with("line 3: "), "{broken}");
     }
 
@@ -311,11 +311,11 @@ mod tests {
     #[test]
     fn a_lock_file_is_a_regular_file_of_bounded_size() {
         let folder = tempfile::tempdir().expect("a folder");
-        let told = |path: &Path| PinFile::load(path).expect_err("refused").to_string();
-        assert_eq!(told(folder.path()), "it is a folder, not a regular file");
+        let error_of = |path: &Path| PinFile::load(path).expect_err("refused").to_string();
+        assert_eq!(error_of(folder.path()), "it is a folder, not a regular file");
         let path = folder.path().join("weir.lock");
         let file = std::fs::File::create(&path).expect("made");
         file.set_len(MAX_BYTES + 1).expect("it has no blocks");
-        assert_eq!(told(&path), "it is larger than 67108864 bytes");
+        assert_eq!(error_of(&path), "it is larger than 67108864 bytes");
     }
 }

@@ -103,6 +103,7 @@ pub(super) enum StatementTopic {
     #[strum(serialize = "seen")]
     VisibleItems,
     /// Whether clients receive the upstream's instructions.
+    // The word is part of the JSON output.
     #[strum(serialize = "told")]
     Instructions,
 }
