@@ -14,7 +14,7 @@ use super::error::GUARD;
 use super::suspended::{Inspection, ResponseChecks};
 use super::task_handles::{TaskIdRewriter, TaskRef};
 use super::{ClientContext, Error, RefusalReason, SuspendedRequest};
-use crate::catalog::{Completion, ExportedItem};
+use crate::catalog::ExportedItem;
 use crate::gateway::suspended::table::RequestKey;
 use crate::json::Object;
 use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method, UpstreamRequest};
@@ -267,8 +267,8 @@ impl ClientContext {
         request: ItemRequest,
         context: CallContext,
     ) -> Result<CallOutcome<SuspendedRequest>, Error> {
-        let completion = self.inspect_request(&item, &request)?;
-        self.send(item, request, completion, context).await
+        self.inspect_request(&item, &request)?;
+        self.send(item, request, context).await
     }
 
     /// Sends an inspected request, and inspects the response.
@@ -276,9 +276,9 @@ impl ClientContext {
         &self,
         item: ResolvedItem,
         request: ItemRequest,
-        completion: Option<Completion>,
         context: CallContext,
     ) -> Result<CallOutcome<SuspendedRequest>, Error> {
+        let completion = self.completion(&item.target, &request)?;
         self.record_sending().await?;
         let (call, checks) = self.prepare_call(&item, request, context);
         let (upstream, metrics) = (self.config.upstream(&item.upstream), &self.gateway.metrics);
@@ -295,14 +295,12 @@ impl ClientContext {
         }
     }
 
-    /// Checks the arguments of a prompt, and whether a completion may be requested. Returns the
-    /// filter for the values of a completion, if it needs one.
+    /// Checks the arguments of a prompt.
     pub(super) fn inspect_request(
         &self,
         item: &ResolvedItem,
         request: &ItemRequest,
-    ) -> Result<Option<Completion>, Error> {
-        let completion = self.completion(&item.target, request)?;
+    ) -> Result<(), Error> {
         let checked = self.config.inspectors.guard.check_request(
             &item.upstream,
             request.method,
@@ -313,8 +311,7 @@ impl ClientContext {
             self.audit_event.set_refused_by(GUARD);
             self.gateway.metrics.refused(RefusalReason::Guard);
             Error::Request(bad.to_string())
-        })?;
-        Ok(completion)
+        })
     }
 
     /// The request under the upstream's own names, and the checks of its response.

@@ -53,10 +53,10 @@ impl ClientContext {
         }
         // A stopped server is not started for a bad request. An error about the state of a retry
         // comes first, and only the server's era says whose state it is.
-        let inspected = match request.params.has(REQUEST_STATE) {
-            true => None,
-            false => Some(self.inspect_request(&item, &request)?),
-        };
+        let is_retry = request.params.has(REQUEST_STATE);
+        if !is_retry {
+            self.inspect_request(&item, &request)?;
+        }
         let upstream = self.config.upstream(&item.upstream);
         // The upstream's era is known once it is connected.
         let _awake = upstream.start_and_keep_alive().await;
@@ -68,17 +68,16 @@ impl ClientContext {
             if state_of(&request.params).is_some_and(|state| suspended.issued_here(&state)) {
                 return Err(bad_state());
             }
-            let completion = match inspected {
-                Some(completion) => completion,
-                None => self.inspect_request(&item, &request)?,
-            };
-            return final_response(self.send(item, request, completion, context).await?);
+            if is_retry {
+                self.inspect_request(&item, &request)?;
+            }
+            return final_response(self.send(item, request, context).await?);
         }
         let retry = Retry::take(&mut request.params)?;
         let request_key = RequestKey::of(&request);
         suspended.remove_if(&self.principal, SuspendedRequest::is_given_up);
         let outcome = match retry {
-            None => self.send(item, request, inspected.flatten(), context).await?,
+            None => self.send(item, request, context).await?,
             Some(retry) => self.resume(&item, &request_key, retry, era, context).await?,
         };
         match outcome {
