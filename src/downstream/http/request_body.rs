@@ -22,11 +22,8 @@ pub(super) type UnreadBody = Option<Incoming>;
 pub(super) async fn read(state: &ServerState, body: &mut UnreadBody) -> Result<Bytes, HttpRefusal> {
     let Some(incoming) = body.take() else { return Ok(Bytes::new()) };
     let reading = tokio::time::timeout(state.settings.timeouts.body, read_all(state, incoming));
-    let read = reading.await.unwrap_or(Err((
-        StatusCode::REQUEST_TIMEOUT,
-        "timeout while reading the body",
-    )
-        .into()));
+    let late = (StatusCode::REQUEST_TIMEOUT, "timeout while reading the body");
+    let read = reading.await.unwrap_or_else(|_| Err(late.into()));
     read.map_err(HttpRefusal::with_connection_close)
 }
 
