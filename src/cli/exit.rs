@@ -1,6 +1,5 @@
 //! Failures of commands: message and exit code.
 
-use std::fmt;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -8,31 +7,43 @@ use serde::Serialize;
 use crate::config::{ConfigProblem, ConfigReport, Severity};
 
 /// A command's failure, sorted by who has to act.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// A check found a difference or a problem. Exit code 1.
+    #[error("{0}")]
     CheckFailed(String),
     /// Invalid arguments, as formatted by clap. Exit code 2.
+    #[error("{0}")]
     Arguments(String),
     /// The arguments name something that does not exist. Exit code 2.
+    #[error("{0}")]
     Usage(String),
     /// Credentials are missing or wrong. Exit code 3.
+    #[error("{0}")]
     Unauthenticated(String),
     /// An upstream, or the address to listen on, cannot be reached. Exit code 4.
+    #[error("{0}")]
     Unreachable(String),
     /// No Weir of the configuration runs. Exit code 4.
+    #[error("{0}")]
     NotRunning(String),
     /// The response was an error, or the audit log is not intact. Exit code 5.
+    #[error("{0}")]
     ErrorResponse(String),
     /// The policy does not allow it. Exit code 6.
+    #[error("{0}")]
     Denied(String),
     /// The output could not be written. Exit code 74 (`EX_IOERR` of sysexits).
+    #[error("standard output cannot be written to: {0}")]
     Output(std::io::Error),
     /// The configuration is invalid. Exit code 78 (`EX_CONFIG` of sysexits).
+    #[error("{}", summarize(.0))]
     Config(ConfigReport),
     /// There is no configuration, or the command cannot use it. Exit code 78.
+    #[error("{0}")]
     NoConfig(String),
     /// Stopped by the signal of this number. Exit code 128 plus the number, as in shells.
+    #[error("stopped by signal {0}")]
     Stopped(u8),
 }
 
@@ -107,34 +118,25 @@ pub(super) fn problems(problems: &[ConfigProblem]) -> Vec<ProblemReport> {
     problems.iter().map(report).collect()
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CheckFailed(text)
-            | Self::Arguments(text)
-            | Self::Usage(text)
-            | Self::Unauthenticated(text)
-            | Self::Unreachable(text)
-            | Self::NotRunning(text)
-            | Self::ErrorResponse(text)
-            | Self::Denied(text)
-            | Self::NoConfig(text) => f.write_str(text),
-            Self::Output(error) => write!(f, "standard output cannot be written to: {error}"),
-            Self::Config(report) => {
-                let mut errors =
-                    report.problems().iter().filter(|it| it.severity == Severity::Error);
-                // A report contains at least one error.
-                if let Some(first) = errors.next() {
-                    let key = if first.key.is_empty() { "" } else { ": " };
-                    let (place, what) = (first.location(), &first.what);
-                    write!(f, "{place}: {}{key}{what}; {}", first.key, first.remedy)?;
-                }
-                match errors.count() {
-                    0 => Ok(()),
-                    more => write!(f, " (and {more} more)"),
-                }
-            }
-            Self::Stopped(signal) => write!(f, "stopped by signal {signal}"),
-        }
+/// Returns the errors of a report; there is at least one.
+pub(super) fn errors(report: &ConfigReport) -> impl Iterator<Item = &ConfigProblem> + Clone {
+    report.problems().iter().filter(|problem| problem.severity == Severity::Error)
+}
+
+/// Describes the mistake and its place on one line.
+pub(super) fn describe_problem(problem: &ConfigProblem) -> String {
+    match (problem.location(), &*problem.key) {
+        (place, "") => format!("{place}: {}", problem.what),
+        (place, key) => format!("{place}: {key}: {}", problem.what),
+    }
+}
+
+/// Describes the first error and its remedy, and counts the others.
+fn summarize(report: &ConfigReport) -> String {
+    let mut errors = errors(report);
+    let first = errors.next().map(|it| format!("{}; {}", describe_problem(it), it.remedy));
+    match (first.unwrap_or_default(), errors.count()) {
+        (first, 0) => first,
+        (first, more) => format!("{first} (and {more} more)"),
     }
 }

@@ -205,7 +205,7 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     if let Some(obstacle) = obstacle {
         return Err(Failure::Usage(obstacle));
     }
-    let file = editor.find_file_with(name, "key_sha256")?;
+    let file = editor.find_file_with_keys(name)?;
     let key = (!args.finish).then(text::new_key);
     let sha256 = key.as_ref().map(hash_of);
     let change = match &sha256 {
@@ -437,15 +437,15 @@ impl ConfigEditor {
         })
     }
 
-    /// Finds the file that contains this key of a client.
-    fn find_file_with(&self, name: &str, key: &str) -> Result<PathBuf, Failure> {
+    /// Finds the file that contains the hashes of a client's keys.
+    fn find_file_with_keys(&self, name: &str) -> Result<PathBuf, Failure> {
         for file in &self.files {
-            if edit::contains(&read(file)?.text, name, Some(key)) {
+            if edit::contains(&read(file)?.text, name, Some("key_sha256")) {
                 return Ok(file.clone());
             }
         }
         // The file was changed after it was read.
-        Err(Failure::Usage(format!("no file contains {key} of client `{name}` any more")))
+        Err(Failure::Usage(format!("no file contains key_sha256 of client `{name}` any more")))
     }
 
     /// Changes the table of a client in a file.

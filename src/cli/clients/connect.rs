@@ -22,7 +22,6 @@ use crate::cli::loading;
 use crate::cli::{files, output};
 use crate::config::{self, Config, EndpointInfo};
 use entry::ConnectMethod;
-use insert::Insertion;
 
 /// Arguments of `weir connect`.
 #[derive(Debug, clap::Args)]
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.write {
         return write(&place, &entry, &connect_method, &endpoints, args.force);
     }
-    let Insertion::Text(text) = insert::insert("", &place, &entry, &|_| true)? else {
+    let Some(text) = insert::insert("", &place, &entry, &|_| true)? else {
         return Err(Failure::NoConfig("the entry is empty".to_owned()));
     };
     output::print(|out| out.write_all(text.as_bytes()))?;
@@ -219,14 +218,14 @@ fn write(
         server.is_ok_and(|server| is_weir(&server, endpoints))
     };
     match insert::insert(text, place, entry, &|old| force || is_own_entry(old))? {
-        Insertion::Same => {
+        None => {
             output::print_stderr(&format!(
                 "{} points at Weir already: {}",
                 client.title,
                 path.display()
             ));
         }
-        Insertion::Text(text) => {
+        Some(text) => {
             if old.is_some() {
                 let backup = files::back_up_file(path)?;
                 output::print_stderr(&format!("copied {} to {}", path.display(), backup.display()));

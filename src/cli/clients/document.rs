@@ -7,7 +7,7 @@ use std::path::Path;
 
 use jsonc_parser::ast;
 use jsonc_parser::{CollectOptions, ParseOptions};
-use toml_edit::{DocumentMut, Item, TableLike};
+use toml_edit::{DocumentMut, Table};
 
 use crate::cli::exit::Failure;
 use crate::cli::files;
@@ -138,7 +138,8 @@ pub(in crate::cli) fn parse(
         Format::Toml => {
             let document: DocumentMut =
                 text.parse().map_err(|error| not_toml(path, text, &error))?;
-            Ok(from_table(document.as_table()))
+            let table = document.as_table().clone();
+            Ok(from_toml(&table.into_inline_table().into()))
         }
     }
 }
@@ -192,22 +193,6 @@ fn from_json(value: ast::Value<'_>) -> DocumentValue {
     }
 }
 
-fn from_table(table: &dyn TableLike) -> DocumentValue {
-    let members = table.iter().map(|(key, item)| (key.to_owned(), from_item(item)));
-    DocumentValue::Table(members.collect())
-}
-
-fn from_item(item: &Item) -> DocumentValue {
-    match item {
-        Item::None => DocumentValue::Null,
-        Item::Value(value) => from_toml(value),
-        Item::Table(table) => from_table(table),
-        Item::ArrayOfTables(tables) => {
-            DocumentValue::List(tables.iter().map(|table| from_table(table)).collect())
-        }
-    }
-}
-
 fn from_toml(value: &toml_edit::Value) -> DocumentValue {
     use toml_edit::Value as Toml;
     match value {
@@ -217,8 +202,18 @@ fn from_toml(value: &toml_edit::Value) -> DocumentValue {
         Toml::Boolean(yes) => DocumentValue::Bool(*yes.value()),
         Toml::Datetime(moment) => DocumentValue::Text(moment.value().to_string()),
         Toml::Array(array) => DocumentValue::List(array.iter().map(from_toml).collect()),
-        Toml::InlineTable(table) => from_table(table),
+        Toml::InlineTable(table) => {
+            let members = table.iter().map(|(key, value)| (key.to_owned(), from_toml(value)));
+            DocumentValue::Table(members.collect())
+        }
     }
+}
+
+/// Creates a table that is written only as the beginning of its members' headers.
+pub(in crate::cli) fn implicit_table() -> Table {
+    let mut table = Table::new();
+    table.set_implicit(true);
+    table
 }
 
 /// Failure for a file that is not JSON.

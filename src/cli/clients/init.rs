@@ -18,12 +18,11 @@ use crate::cli::clients::connect::is_weir_entry;
 use crate::cli::clients::document::{self, DocumentValue};
 use crate::cli::clients::places::{self, Scope};
 use crate::cli::clients::server::{self, ClientServer, ServerSection};
-use crate::cli::clients::variables::{self, ClientInput};
-use crate::cli::exit::Failure;
+use crate::cli::clients::variables::{self, TranslateContext};
+use crate::cli::exit::{self, Failure};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
-use crate::config::{Config, Severity, nearest};
-use mapping::ImportSource;
+use crate::config::{Config, nearest};
 use secrets::SecretStore;
 
 /// Arguments of `weir init`.
@@ -128,7 +127,6 @@ struct ImportFile {
     /// Folder of the project that it belongs to.
     project: Option<PathBuf>,
     document: DocumentValue,
-    inputs: Vec<ClientInput>,
 }
 
 /// Server, with the file and the client that it is of.
@@ -162,8 +160,8 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
         false => SecretStore::Files(Vec::new()),
     };
     let found = collect(&sources, known, &folder, &mut messages);
-    let text = convert(&found, &mut store, &mut messages);
-    if text.count == 0 {
+    let upstreams = convert(&found, &mut store, &mut messages);
+    if upstreams.is_empty() {
         let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
         messages.retain(|line| line.starts_with(' '));
         print_messages(&messages);
@@ -173,9 +171,11 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
             places.join(", ")
         )));
     }
+    let count = counted(upstreams.len() as u64, "upstream");
+    let text = format_config(found.first().map_or("", |first| first.client.title), upstreams);
     if args.print {
         print_messages(&messages);
-        output::print(|out| out.write_all(text.to_string().as_bytes()))?;
+        output::print(|out| out.write_all(text.as_bytes()))?;
         output::print_stderr("nothing was written; secrets are variables to set");
         return Ok(());
     }
@@ -188,10 +188,9 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
     }
     check_overwrite(&output, args.force, true)?;
     store.write(&beside)?;
-    files::write(&output, &text.to_string())?;
+    files::write(&output, &text)?;
     print_messages(&messages);
-    let upstreams = counted(text.count as u64, "upstream");
-    output::print_stderr(&format!("wrote {}: {upstreams}", output.display()));
+    output::print_stderr(&format!("wrote {}: {count}", output.display()));
     report_missing(&output);
     let at = config_flag(&output);
     let client = known.map_or("CLIENT", |client| client.name);
@@ -203,22 +202,23 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Converts the servers to a configuration.
+/// Converts the servers to the tables of their upstreams.
 fn convert(
     found: &[FoundServer<'_>],
     store: &mut SecretStore,
     messages: &mut Vec<String>,
-) -> ConfigDocument {
-    let mut document = ConfigDocument::new(found.first().map_or("", |first| first.client.title));
+) -> Table {
+    let mut upstreams = document::implicit_table();
     let written: Vec<_> = found.iter().map(|found| found.server.name.clone()).collect();
     for (FoundServer { server, file, client }, name) in found.iter().zip(names::legal(&written)) {
-        let source = ImportSource {
+        let context = TranslateContext {
             variables: client.variables,
-            inputs: &file.inputs,
             project: file.project.as_deref(),
+            inputs: &variables::inputs(&file.document),
+            own: &server.own_variables(),
         };
         let old = &server.name;
-        let mapped = match mapping::map_server(server, &name, &source, store) {
+        let mut mapped = match mapping::map_server(server, &name, context, store) {
             Ok(mapped) => mapped,
             Err(why) => {
                 messages.push(format!("  {old}: left out: {why}"));
@@ -230,9 +230,11 @@ fn convert(
         }
         let about = mapped.moved.iter().chain(&mapped.notes);
         messages.extend(about.map(|text| format!("  {name}: {text}")));
-        document.push(&name, mapped.table, &mapped.notes);
+        let notes = mapped.notes.iter().map(|note| format!("# {}\n", sanitize_line(note)));
+        mapped.table.decor_mut().set_prefix(format!("\n{}", notes.collect::<String>()));
+        upstreams.insert(&name, Item::Table(mapped.table));
     }
-    document
+    upstreams
 }
 
 /// Prints messages, which may contain names from a client's file.
@@ -245,12 +247,11 @@ fn report_missing(output: &Path) {
     let Err(report) = Config::check(output, &crate::cli::loading::options(true)) else {
         return;
     };
-    let mistakes: Vec<_> =
-        report.problems().iter().filter(|problem| problem.severity == Severity::Error).collect();
-    for problem in mistakes.iter().take(MAX_SHOWN_ERRORS) {
+    let mistakes = exit::errors(&report);
+    for problem in mistakes.clone().take(MAX_SHOWN_ERRORS) {
         output::print_stderr(&format!("  still to do: {}: {}", problem.key, problem.what));
     }
-    if let Some(more) = mistakes.len().checked_sub(MAX_SHOWN_ERRORS).filter(|more| *more > 0) {
+    if let more @ 1.. = mistakes.count().saturating_sub(MAX_SHOWN_ERRORS) {
         output::print_stderr(&format!("  and {more} more, which `weir check` shows"));
     }
 }
@@ -266,15 +267,15 @@ fn read_client_files(
         .filter_map(|scope| Some((scope, places::file(client, scope, folder)?)))
         .collect();
     let mut sources: Vec<ImportFile> = Vec::new();
-    for (scope, path) in &places {
+    for (scope, path) in places.iter().cloned() {
         // In the home folder both scopes have the same file.
-        if sources.iter().any(|source| source.path == *path) {
+        if sources.iter().any(|source| source.path == path) {
             continue;
         }
-        if let Some(written) = document::read(path)? {
-            let document = document::parse(&written.text, client.format, path)?;
-            let project = (*scope == Scope::Project).then(|| folder.to_owned());
-            sources.push(import_file(path.clone(), Some(*scope), project, document));
+        if let Some(written) = document::read(&path)? {
+            let document = document::parse(&written.text, client.format, &path)?;
+            let project = (scope == Scope::Project).then(|| folder.to_owned());
+            sources.push(ImportFile { path, scope: Some(scope), project, document });
         }
     }
     if sources.is_empty() {
@@ -304,16 +305,8 @@ fn read_named_file(path: &Path) -> Result<ImportFile, Failure> {
     };
     let format = document::detect_format(path, &written.text);
     let document = document::parse(&written.text, format, path)?;
-    Ok(import_file(path.to_owned(), None, places::project_of(path), document))
-}
-
-fn import_file(
-    path: PathBuf,
-    scope: Option<Scope>,
-    project: Option<PathBuf>,
-    document: DocumentValue,
-) -> ImportFile {
-    ImportFile { inputs: variables::inputs(&document), path, scope, project, document }
+    let project = places::project_of(path);
+    Ok(ImportFile { path: path.to_owned(), scope: None, project, document })
 }
 
 /// Collects the servers of all files; of two with one name, that of the first file is used.
@@ -352,43 +345,14 @@ fn collect<'a>(
     all
 }
 
-// === Output ===
-
-/// Builder of the configuration.
-struct ConfigDocument {
-    document: DocumentMut,
-    count: usize,
-}
-
-impl ConfigDocument {
-    fn new(title: &str) -> Self {
-        let mut document = DocumentMut::new();
-        let mut upstreams = Table::new();
-        upstreams.set_implicit(true);
-        document.insert("upstreams", Item::Table(upstreams));
-        let head = format!(
-            "# Weir's configuration, imported from {title} by `weir init`.\n\
-             # It contains no secrets: {{ file = \"…\" }} and {{ env = \"…\" }} refer to them.\n\
-             # `weir check` tries it.\n"
-        );
-        document.decor_mut().set_prefix(head);
-        Self { document, count: 0 }
-    }
-
-    /// Adds an upstream with its notes above it.
-    fn push(&mut self, name: &str, mut table: Table, notes: &[String]) {
-        let notes: String =
-            notes.iter().map(|note| format!("# {}\n", sanitize_line(note))).collect();
-        table.decor_mut().set_prefix(format!("\n{notes}"));
-        if let Some(upstreams) = self.document.get_mut("upstreams").and_then(Item::as_table_mut) {
-            upstreams.insert(name, Item::Table(table));
-        }
-        self.count += 1;
-    }
-}
-
-impl std::fmt::Display for ConfigDocument {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.document)
-    }
+/// Formats the configuration with these upstreams.
+fn format_config(title: &str, upstreams: Table) -> String {
+    let mut document = DocumentMut::new();
+    document.insert("upstreams", Item::Table(upstreams));
+    document.decor_mut().set_prefix(format!(
+        "# Weir's configuration, imported from {title} by `weir init`.\n\
+         # It contains no secrets: {{ file = \"…\" }} and {{ env = \"…\" }} refer to them.\n\
+         # `weir check` tries it.\n"
+    ));
+    document.to_string()
 }

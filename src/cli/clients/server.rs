@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::document::{DocumentValue, Format};
 use super::{ANY, CLIENTS, McpClient, TimeoutUnit};
+use KeyUse::{Any, Http, Process, Unsupported};
 
 /// Server in a client's file.
 #[derive(Debug)]
@@ -28,6 +29,16 @@ pub(in crate::cli) struct ClientServer {
     pub(in crate::cli) deny: Vec<String>,
     /// Messages about keys that are not imported.
     pub(in crate::cli) not_imported: Vec<String>,
+}
+
+impl ClientServer {
+    /// Returns the names of the variables that its entry sets.
+    pub(in crate::cli) fn own_variables(&self) -> Vec<&str> {
+        match &self.transport {
+            ServerTransport::Process { env, .. } => env.iter().map(|(name, _)| &**name).collect(),
+            ServerTransport::Http { .. } => Vec::new(),
+        }
+    }
 }
 
 /// Transport of a server. Texts are as the client wrote them.
@@ -86,28 +97,23 @@ pub(in crate::cli) fn find(
     path: &Path,
     folder: &Path,
 ) -> Option<ServerSection> {
-    let keys: [&[&str]; 5] = [
-        &["mcpServers"],
-        &["servers"],
-        &["context_servers"],
-        &["mcp_servers"],
-        &["mcp", "servers"],
-    ];
     let at = |keys: &[&str]| {
         let found = keys.iter().try_fold(document, |value, key| value.get(key))?;
         found.is_table().then_some(found)
     };
-    let (key, section) = match known {
-        Some(client) => (client.key, at(&[client.key])),
-        None => keys
-            .iter()
-            .find_map(|keys| Some((*keys.last()?, Some(at(keys)?))))
-            .unwrap_or(("mcpServers", None)),
+    let known_key = known.map(|client| [client.key]);
+    let candidates = match &known_key {
+        Some(key) => &[&key[..]][..],
+        None => &SECTION_KEYS[..],
     };
-    let used_key = keys.iter().find(|keys| known.is_none() && at(keys).is_some());
-    let used_key = used_key.map_or(String::new(), |keys| keys.join("."));
+    let mut sections = candidates.iter().filter_map(|keys| Some((*keys, at(keys)?)));
+    let (keys, section) = sections.next().unzip();
+    let unread = sections.filter(|(_, section)| !section.members().is_empty());
+    let unread = unread.map(|(keys, _)| keys.join(".")).collect();
+    let key = known_key.map(|[key]| key).or(keys.and_then(|keys| keys.last().copied()));
+    let key = key.unwrap_or(ANY.key);
     let here = document.get("projects").and_then(|all| all.get(&folder.display().to_string()));
-    let here = here.and_then(|project| project.get("mcpServers")).filter(|_| key == "mcpServers");
+    let here = here.and_then(|project| project.get(ANY.key)).filter(|_| key == ANY.key);
     if section.is_none() && here.is_none() {
         return None;
     }
@@ -123,12 +129,6 @@ pub(in crate::cli) fn find(
             servers.push((name.clone(), server));
         }
     }
-    let holds_servers = |keys: &&[&str]| at(keys).is_some_and(|it| !it.members().is_empty());
-    let unread = match known {
-        Some(_) => Vec::new(),
-        None => keys.iter().copied().filter(holds_servers).map(|keys| keys.join(".")).collect(),
-    };
-    let unread = unread.into_iter().filter(|it| *it != used_key).collect();
     Some(ServerSection { servers, client, unread })
 }
 
@@ -151,12 +151,8 @@ fn guess_client<'v>(
     path: &Path,
     entries: impl Iterator<Item = &'v DocumentValue> + Clone,
 ) -> &'static McpClient {
-    let named = |name| McpClient::named(name).unwrap_or(&ANY);
-    match key {
-        "servers" => return named("vscode"),
-        "context_servers" => return named("zed"),
-        "mcp_servers" => return named("codex"),
-        _ => {}
+    if key != ANY.key {
+        return CLIENTS.iter().find(|client| client.key == key).unwrap_or(&ANY);
     }
     let files = CLIENTS.iter().filter(|client| client.format == Format::Json);
     let is_at = |file: &str| !file.is_empty() && path.ends_with(file);
@@ -172,11 +168,13 @@ fn guess_client<'v>(
     let has = |keys: &[&str]| {
         entries.clone().any(|entry| keys.iter().any(|key| entry.get(key).is_some()))
     };
-    match () {
-        () if has(&["httpUrl", "includeTools", "excludeTools", "trust"]) => named("gemini"),
-        () if has(&["serverUrl"]) => named("windsurf"),
-        () => &ANY,
-    }
+    let name =
+        match (has(&["httpUrl", "includeTools", "excludeTools", "trust"]), has(&["serverUrl"])) {
+            (true, _) => "gemini",
+            (false, true) => "windsurf",
+            (false, false) => return &ANY,
+        };
+    McpClient::named(name).unwrap_or(&ANY)
 }
 
 /// Reads one entry. The error says why Weir cannot use it.
@@ -192,28 +190,24 @@ pub(in crate::cli) fn read(
     if ["ws", "websocket", "sdk"].contains(&kind.as_str()) {
         return Err(format!("Weir does not speak the transport `{kind}`"));
     }
-    let url = ["httpUrl", "serverUrl", "url"].iter().find_map(|key| text(entry, key));
+    let url = URL_KEYS.iter().find_map(|key| text(entry, key));
     // Old versions of Zed have the program, its arguments and variables in a nested table.
     let program = entry.get("command").filter(|command| command.is_table()).unwrap_or(entry);
     let command = text(entry, "command").or_else(|| text(program, "path"));
     let wants_url = matches!(kind.as_str(), "http" | "sse" | "streamable-http" | "streamableHttp");
     let mut not_imported = Vec::new();
-    let (transport, foreign) = match (command, url) {
-        (Some(command), None) => {
-            (process(command, entry, program, &mut not_imported), &HTTP_KEYS[..])
+    let (transport, is_process) = match (command, url) {
+        (Some(command), url) if url.is_none() || !wants_url && client.name != "gemini" => {
+            (process(command, entry, program, &mut not_imported), true)
         }
-        (Some(command), Some(_)) if !wants_url && client.name != "gemini" => {
-            (process(command, entry, program, &mut not_imported), &HTTP_KEYS[..])
-        }
-        (_, Some(url)) => (http(url, kind == "sse", entry, &mut not_imported), &PROCESS_KEYS[..]),
-        (None, None) => {
+        (_, Some(url)) => (http(url, kind == "sse", entry, &mut not_imported), false),
+        (_, None) => {
             return Err(match entry.get("settings").is_some() || kind == "extension" {
                 true => "it is started by an extension of the client".to_owned(),
                 false => "it has neither a command nor a URL".to_owned(),
             });
         }
     };
-    let given = |key: &&str| entry.get(key).is_some();
     let lists = |keys: [&str; 3]| {
         let list = keys.iter().find_map(|key| entry.get(key));
         list.map(|list| list.elements().iter().filter_map(DocumentValue::text).collect::<Vec<_>>())
@@ -221,16 +215,15 @@ pub(in crate::cli) fn read(
     let enabled = entry.get("enabled") != Some(&DocumentValue::Bool(false))
         && entry.get("disabled") != Some(&DocumentValue::Bool(true));
     for (key, _) in entry.members().iter().filter(|(_, value)| is_significant(value)) {
-        if let Some((_, why)) = NOT_SUPPORTED.iter().find(|(known, _)| known == key) {
-            not_imported.push(format!("`{key}` is not imported: {why}"));
-        } else if foreign.iter().filter(|key| given(key)).any(|foreign| foreign == key) {
-            not_imported.push(format!("`{key}` is not imported: it belongs to another transport"));
-        } else if !KNOWN.contains(&key.as_str())
-            && !PROCESS_KEYS.contains(&key.as_str())
-            && !HTTP_KEYS.contains(&key.as_str())
-        {
-            not_imported.push(format!("`{key}` is not imported: Weir does not know it"));
-        }
+        let known = KEYS.iter().find(|(_, keys)| keys.contains(&key.as_str()));
+        let why = match known.map(|(owner, _)| owner) {
+            None => "Weir does not know it",
+            Some(Unsupported(advice)) => advice,
+            Some(Process) if !is_process => "it belongs to another transport",
+            Some(Http) if is_process => "it belongs to another transport",
+            Some(Any | Process | Http) => continue,
+        };
+        not_imported.push(format!("`{key}` is not imported: {why}"));
     }
     Ok(ClientServer {
         name: name.to_owned(),
@@ -240,8 +233,8 @@ pub(in crate::cli) fn read(
         call: duration(entry, "tool_timeout_sec", TimeoutUnit::Seconds)
             .or_else(|| duration(entry, "timeout", client.timeout)),
         enabled,
-        allow: lists(["includeTools", "enabled_tools", "enabledTools"]),
-        deny: lists(["excludeTools", "disabled_tools", "disabledTools"]).unwrap_or_default(),
+        allow: lists(ALLOW_KEYS),
+        deny: lists(DENY_KEYS).unwrap_or_default(),
         not_imported,
     })
 }
@@ -335,64 +328,51 @@ fn duration(entry: &DocumentValue, key: &str, unit: TimeoutUnit) -> Option<Durat
 /// Longest timeout: a day. More means no limit.
 const LONGEST_SECONDS: f64 = 86_400.0;
 
-/// Keys of child processes.
-const PROCESS_KEYS: [&str; 5] = ["command", "args", "env", "env_vars", "cwd"];
+/// Paths of the key that contains the servers; in the file of an unknown client, the first counts.
+const SECTION_KEYS: [&[&str]; 5] =
+    [&["mcpServers"], &["servers"], &["context_servers"], &["mcp_servers"], &["mcp", "servers"]];
 
-/// Keys of servers on the network.
-const HTTP_KEYS: [&str; 7] = [
-    "url",
-    "serverUrl",
-    "httpUrl",
-    "headers",
-    "http_headers",
-    "env_http_headers",
-    "bearer_token_env_var",
-];
+const URL_KEYS: [&str; 3] = ["httpUrl", "serverUrl", "url"];
+const ALLOW_KEYS: [&str; 3] = ["includeTools", "enabled_tools", "enabledTools"];
+const DENY_KEYS: [&str; 3] = ["excludeTools", "disabled_tools", "disabledTools"];
 
-/// Keys of both kinds of servers.
-const KNOWN: [&str; 16] = [
-    "type",
-    "transport",
-    "source",
-    "name",
-    "enabled",
-    "disabled",
-    "timeout",
-    "startup_timeout_sec",
-    "startup_timeout_ms",
-    "tool_timeout_sec",
-    "includeTools",
-    "enabled_tools",
-    "enabledTools",
-    "excludeTools",
-    "disabled_tools",
-    "disabledTools",
+/// Use of a key in an entry.
+enum KeyUse {
+    /// Read for both kinds of servers.
+    Any,
+    /// Read for child processes.
+    Process,
+    /// Read for servers on the network.
+    Http,
+    /// Not supported, with advice.
+    Unsupported(&'static str),
+}
+
+/// Known keys of an entry, of all clients.
+const KEYS: [(KeyUse, &[&str]); 17] = [
+    (Any, &["type", "transport", "source", "name", "enabled", "disabled"]),
+    (Any, &["timeout", "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec"]),
+    (Any, &ALLOW_KEYS),
+    (Any, &DENY_KEYS),
+    (Process, &["command", "args", "env", "env_vars", "cwd"]),
+    (Http, &URL_KEYS),
+    (Http, &["headers", "http_headers", "env_http_headers", "bearer_token_env_var"]),
+    (Unsupported("write its variables under env, or pass them on with pass_env"), &["envFile"]),
+    (
+        Unsupported("the client decides which tools need no confirmation"),
+        &["alwaysAllow", "autoApprove", "trust", "default_tools_approval_mode", "tools"],
+    ),
+    (
+        Unsupported("set it for Weir in the client"),
+        &["supports_parallel_tool_calls", "required", "alwaysLoad"],
+    ),
+    (Unsupported("Weir describes its items, not its upstreams"), &["description"]),
+    (Unsupported("it is for the development of the server"), &["dev"]),
+    (Unsupported(NO_SIGN_IN), &["oauth", "oauth_resource", "scopes", "auth"]),
+    (Unsupported(NO_SIGN_IN), &["authProviderType", "targetAudience", "targetServiceAccount"]),
+    (Unsupported("Weir runs no program for headers; put a token into headers"), &["headersHelper"]),
+    (Unsupported("Codex refuses it, too; put the token into headers"), &["bearer_token"]),
+    (Unsupported("Weir starts its servers where it runs itself"), &["remote"]),
 ];
 
 const NO_SIGN_IN: &str = "Weir does not sign in to a server; put a token into headers";
-const CLIENT_CONFIRMS: &str = "the client decides which tools need no confirmation";
-
-/// Keys that Weir does not support, with the advice for each.
-const NOT_SUPPORTED: [(&str, &str); 21] = [
-    ("envFile", "write its variables under env, or pass them on with pass_env"),
-    ("alwaysAllow", CLIENT_CONFIRMS),
-    ("autoApprove", CLIENT_CONFIRMS),
-    ("trust", CLIENT_CONFIRMS),
-    ("default_tools_approval_mode", CLIENT_CONFIRMS),
-    ("tools", CLIENT_CONFIRMS),
-    ("supports_parallel_tool_calls", "set it for Weir in the client"),
-    ("required", "set it for Weir in the client"),
-    ("alwaysLoad", "set it for Weir in the client"),
-    ("description", "Weir describes its items, not its upstreams"),
-    ("dev", "it is for the development of the server"),
-    ("oauth", NO_SIGN_IN),
-    ("oauth_resource", NO_SIGN_IN),
-    ("scopes", NO_SIGN_IN),
-    ("auth", NO_SIGN_IN),
-    ("authProviderType", NO_SIGN_IN),
-    ("targetAudience", NO_SIGN_IN),
-    ("targetServiceAccount", NO_SIGN_IN),
-    ("headersHelper", "Weir runs no program for headers; put a token into headers"),
-    ("bearer_token", "Codex refuses it, too; put the token into headers"),
-    ("remote", "Weir starts its servers where it runs itself"),
-];

@@ -6,6 +6,9 @@
 //! literal, with its dollar signs doubled.
 
 use std::path::Path;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 use super::document::DocumentValue;
 
@@ -110,36 +113,35 @@ impl Translated {
 /// Translates a text of an entry to Weir's syntax.
 pub(in crate::cli) fn translate(text: &str, context: &TranslateContext<'_>) -> Translated {
     let mut result = Translated::default();
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        let (before, from) = rest.split_at(at);
-        result.write_literal(before);
-        rest = match split_expression(from) {
-            Some((inner, after)) => {
-                if !replace(inner, context, &mut result) {
-                    result.write_literal(from.strip_suffix(after).unwrap_or(from));
-                }
-                after
-            }
-            None => {
-                let name = bare_name(from.get(1..).unwrap_or_default());
-                if context.variables.bare && !name.is_empty() && !context.own.contains(&name) {
-                    result.write_variable(name, None);
-                    from.get(1 + name.len()..).unwrap_or_default()
-                } else {
-                    result.write_literal("$");
-                    from.get(1..).unwrap_or_default()
-                }
-            }
+    let mut end = 0;
+    for found in REFERENCE.captures_iter(text) {
+        let Some(whole) = found.get(0) else { continue };
+        result.write_literal(text.get(end..whole.start()).unwrap_or_default());
+        end = whole.end();
+        let is_expanded = match (found.get(1), found.get(2)) {
+            (Some(inner), _) => replace(inner.as_str(), context, &mut result),
+            (None, Some(name)) => replace_bare(name.as_str(), context, &mut result),
+            (None, None) => false,
         };
+        if !is_expanded {
+            result.write_literal(whole.as_str());
+        }
     }
-    result.write_literal(rest);
+    result.write_literal(text.get(end..).unwrap_or_default());
     result
 }
 
-/// Splits a leading `${…}` into its content and the rest of the text.
-fn split_expression(from: &str) -> Option<(&str, &str)> {
-    from.strip_prefix("${")?.split_once('}')
+/// `${…}`, `$VAR`, or another dollar sign.
+static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"\$\{([^}]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)|\$").expect("the pattern is valid")
+});
+
+fn replace_bare(name: &str, context: &TranslateContext<'_>, result: &mut Translated) -> bool {
+    let is_expanded = context.variables.bare && !context.own.contains(&name);
+    if is_expanded {
+        result.write_variable(name, None);
+    }
+    is_expanded
 }
 
 /// Writes the translation of an expression. Returns false if the client would not expand it.
@@ -225,12 +227,6 @@ pub(in crate::cli) fn variable_name(from: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     let name: String = from.chars().map(legal).collect();
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
-}
-
-fn bare_name(text: &str) -> &str {
-    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
-    let name = text.get(..end).unwrap_or_default();
-    if is_name(name) { name } else { "" }
 }
 
 fn is_name(name: &str) -> bool {

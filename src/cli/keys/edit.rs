@@ -6,6 +6,8 @@
 use toml::Table as Meaning;
 use toml_edit::{Array, Datetime, DocumentMut, Item, Table, TableLike, value};
 
+use crate::cli::clients::document::implicit_table;
+
 /// Change of a client.
 pub(super) enum ClientChange<'a> {
     /// Adds the client.
@@ -32,9 +34,12 @@ pub(super) fn edit(text: &str, name: &str, change: &ClientChange<'_>) -> Option<
     let edited = match change {
         ClientChange::Revoke => remove(&plain, name)?,
         ClientChange::Add { role, sha256, expires } => add(&plain, name, role, sha256, *expires)?,
-        ClientChange::Rotate { .. } | ClientChange::Finish => replace_keys(&plain, name, change)?,
+        ClientChange::Rotate { sha256, expires } => {
+            change_keys(&plain, name, *expires, |keys| keys.push(*sha256))?
+        }
+        ClientChange::Finish => change_keys(&plain, name, None, remove_first)?,
     };
-    if !changes_only_client(&plain, &edited.text, name, change) {
+    if !changes_only_client(&plain, &edited, name, change) {
         return None;
     }
     let text = match text.contains("\r\n") {
@@ -81,11 +86,7 @@ fn add(
         client.insert("expires", value(expires));
     }
     let lines = table_text(name, client.clone());
-    let clients = document.entry("clients").or_insert_with(|| {
-        let mut table = Table::new();
-        table.set_implicit(true);
-        Item::Table(table)
-    });
+    let clients = document.entry("clients").or_insert_with(|| Item::Table(implicit_table()));
     if !is_first {
         client.decor_mut().set_prefix("\n");
     }
@@ -94,31 +95,34 @@ fn add(
     Some(EditedFile { text: document.to_string(), lines })
 }
 
-fn replace_keys(text: &str, name: &str, change: &ClientChange<'_>) -> Option<EditedFile> {
+fn change_keys(
+    text: &str,
+    name: &str,
+    expires: Option<Datetime>,
+    change: impl FnOnce(&mut Array),
+) -> Option<EditedFile> {
     let mut document: DocumentMut = text.parse().ok()?;
     let client = document.get_mut("clients")?.get_mut(name)?.as_table_like_mut()?;
-    let mut shown = Table::new();
     let keys = client.get_mut("key_sha256")?.as_array_mut()?;
-    match change {
-        ClientChange::Rotate { sha256, .. } => {
-            keys.push(*sha256);
-        }
-        _ => {
-            keys.remove(0);
-            // The element followed a comma and now follows the bracket, so its space goes.
-            if let Some(first) = keys.get_mut(0)
-                && first.decor().prefix().and_then(|prefix| prefix.as_str()) == Some(" ")
-            {
-                first.decor_mut().set_prefix("");
-            }
-        }
-    }
+    change(keys);
+    let mut shown = Table::new();
     shown.insert("key_sha256", value(keys.clone()));
-    if let ClientChange::Rotate { expires: Some(expires), .. } = change {
-        set(client, "expires", *expires);
-        shown.insert("expires", value(*expires));
+    if let Some(expires) = expires {
+        set(client, "expires", expires);
+        shown.insert("expires", value(expires));
     }
     Some(EditedFile { text: document.to_string(), lines: table_text(name, shown) })
+}
+
+/// Removes the first of several keys.
+fn remove_first(keys: &mut Array) {
+    keys.remove(0);
+    // The element followed a comma and now follows the bracket, so its space goes.
+    if let Some(first) = keys.get_mut(0)
+        && first.decor().prefix().and_then(|prefix| prefix.as_str()) == Some(" ")
+    {
+        first.decor_mut().set_prefix("");
+    }
 }
 
 /// Sets a member and preserves the text around it.
@@ -137,8 +141,7 @@ fn set(table: &mut dyn TableLike, key: &str, moment: Datetime) {
 
 /// Formats the table of a client alone.
 fn table_text(name: &str, client: Table) -> String {
-    let mut clients = Table::new();
-    clients.set_implicit(true);
+    let mut clients = implicit_table();
     clients.insert(name, Item::Table(client));
     let mut document = DocumentMut::new();
     document.insert("clients", Item::Table(clients));
@@ -193,55 +196,36 @@ fn is_header_of(line: &str, name: &str) -> bool {
 
 // === Making sure ===
 
-fn changes_only_client(old: &str, new: &str, name: &str, change: &ClientChange<'_>) -> bool {
-    let (Ok(mut old), Ok(mut new)) = (old.parse::<Meaning>(), new.parse::<Meaning>()) else {
-        return false;
+/// Returns whether nothing but the client has changed, and the client as the shown lines say.
+fn changes_only_client(
+    old: &str,
+    edited: &EditedFile,
+    name: &str,
+    change: &ClientChange<'_>,
+) -> bool {
+    let parsed = [old, &edited.text, &edited.lines].map(|text| text.parse::<Meaning>());
+    let [Ok(mut old), Ok(mut new), Ok(mut lines)] = parsed else { return false };
+    let (was, is) = (take_client(&mut old, name), take_client(&mut new, name));
+    let expected = match (change, was) {
+        (ClientChange::Revoke, _) => None,
+        (ClientChange::Add { .. }, Some(_)) => return false,
+        (_, was) => {
+            let mut client = was.unwrap_or_default();
+            client.extend(take_client(&mut lines, name).unwrap_or_default());
+            Some(client)
+        }
     };
-    let (mut was, is) = (take_client(&mut old, name), take_client(&mut new, name));
-    match change {
-        ClientChange::Add { role, sha256, expires } => {
-            if was.is_some() {
-                return false;
-            }
-            let mut client = Meaning::new();
-            client.insert("key_sha256".to_owned(), vec![(*sha256).to_owned()].into());
-            client.insert("role".to_owned(), (*role).into());
-            insert_moment(&mut client, *expires);
-            was = Some(client.into());
-        }
-        ClientChange::Rotate { .. } | ClientChange::Finish => {
-            let Some(client) = was.as_mut().and_then(toml::Value::as_table_mut) else {
-                return false;
-            };
-            let keys = client.get_mut("key_sha256").and_then(toml::Value::as_array_mut);
-            let Some(keys) = keys else { return false };
-            match change {
-                ClientChange::Rotate { sha256, expires } => {
-                    keys.push((*sha256).into());
-                    insert_moment(client, *expires);
-                }
-                _ => drop(keys.remove(0)),
-            }
-        }
-        ClientChange::Revoke => was = None,
-    }
-    old == new && was == is
-}
-
-fn insert_moment(client: &mut Meaning, expires: Option<Datetime>) {
-    if let Some(expires) = expires {
-        client.insert("expires".to_owned(), expires.into());
-    }
+    old == new && is == expected
 }
 
 /// Removes a client, and the table of clients if it was the only one.
-fn take_client(meaning: &mut Meaning, name: &str) -> Option<toml::Value> {
+fn take_client(meaning: &mut Meaning, name: &str) -> Option<Meaning> {
     let clients = meaning.get_mut("clients")?.as_table_mut()?;
     let client = clients.remove(name);
     if clients.is_empty() {
         meaning.remove("clients");
     }
-    client
+    client?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ use tracing::{error, warn};
 
 use crate::admin::reload::{LastReload, ReloadFn, ReloadProblem, ReloadReport};
 use crate::app::{App, ConfigFiles, ReloadOutcome, Reloader};
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, describe_problem, errors};
 use crate::cli::loading::options;
 use crate::cli::server::signals::listen_for;
 use crate::cli::server::systemd;
-use crate::config::{Config, ConfigReport, Options, Severity};
+use crate::config::{Config, ConfigReport, Options};
 
 /// Stream of SIGHUP signals. Without a handler, SIGHUP would end the process.
 pub(crate) struct SighupStream {
@@ -71,7 +71,10 @@ pub(crate) fn start(
                     reloads.record_success()
                 }
                 ReloadOutcome::Failed(why) => reloads.record_refusal(why.clone()),
-                ReloadOutcome::Refused(report) => reloads.record_refusal(first_error(report)),
+                ReloadOutcome::Refused(report) => {
+                    let first = errors(report).next().map(describe_problem);
+                    reloads.record_refusal(first.unwrap_or_default());
+                }
             }
         });
         app.watch_files(files, &reloader);
@@ -102,16 +105,6 @@ pub(crate) fn reload_handler(reloader: Option<Reloader>) -> ReloadFn {
         }
         .boxed()
     })
-}
-
-/// First error of a report, on one line.
-fn first_error(report: &ConfigReport) -> String {
-    let mistakes = report.problems().iter().filter(|it| it.severity == Severity::Error);
-    let lines = mistakes.map(|it| match (it.location(), &*it.key) {
-        (place, "") => format!("{place}: {}", it.what),
-        (place, key) => format!("{place}: {key}: {}", it.what),
-    });
-    lines.take(1).collect()
 }
 
 /// Reason why a configuration without a file cannot be reloaded.

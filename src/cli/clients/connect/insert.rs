@@ -11,23 +11,14 @@ use crate::cli::clients::connect::entry::PLACEHOLDER;
 use crate::cli::clients::document::{self, DocumentValue, Format};
 use crate::cli::exit::Failure;
 
-/// Result of an insertion.
-#[derive(Debug)]
-pub(super) enum Insertion {
-    /// The file contains the entry already.
-    Same,
-    /// New text of the file.
-    Text(String),
-}
-
-/// Inserts an entry into a text. Another entry of the same name is replaced only if `may_replace`
-/// returns true.
+/// Returns the text with an entry inserted; `None` if it contains the entry already. Another entry
+/// of the same name is replaced only if `may_replace` returns true.
 pub(super) fn insert(
     text: &str,
     place: &EntryLocation<'_>,
     entry: &DocumentValue,
     may_replace: &dyn Fn(&DocumentValue) -> bool,
-) -> Result<Insertion, Failure> {
+) -> Result<Option<String>, Failure> {
     let whole = document::parse(text, place.client.format, place.path)?;
     for (table, key) in
         [(Some(&whole), place.client.key), (whole.get(place.client.key), place.name)]
@@ -44,14 +35,10 @@ pub(super) fn insert(
     let section = whole.get(place.client.key);
     let is_table_or_empty = whole.is_table() || whole == DocumentValue::Null;
     if !is_table_or_empty || section.is_some_and(|section| !section.is_table()) {
-        return Err(Failure::NoConfig(format!(
-            "{}: `{}` is not a table of servers, so nothing was written; correct it by hand",
-            place.path.display(),
-            place.client.key
-        )));
+        return Err(not_a_table(place));
     }
     match section.and_then(|section| section.get(place.name)) {
-        Some(old) if contains_entry(old, entry) => return Ok(Insertion::Same),
+        Some(old) if contains_entry(old, entry) => return Ok(None),
         Some(old) if !may_replace(old) => {
             return Err(Failure::Usage(format!(
                 "{} has a server `{}` already that is not Weir: choose another with --name, or \
@@ -62,11 +49,18 @@ pub(super) fn insert(
         }
         _ => {}
     }
-    let text = match place.client.format {
-        Format::Json => into_json(text, place, entry)?,
-        Format::Toml => into_toml(text, place, entry)?,
-    };
-    Ok(Insertion::Text(text))
+    match place.client.format {
+        Format::Json => into_json(text, place, entry).map(Some),
+        Format::Toml => into_toml(text, place, entry).map(Some),
+    }
+}
+
+fn not_a_table(place: &EntryLocation<'_>) -> Failure {
+    Failure::NoConfig(format!(
+        "{}: `{}` is not a table of servers, so nothing was written; correct it by hand",
+        place.path.display(),
+        place.client.key
+    ))
 }
 
 /// Returns whether `old` contains everything of `entry`: it may have more members, and a real key
@@ -132,22 +126,13 @@ fn into_toml(
     let mut document: DocumentMut =
         text.parse().map_err(|error| document::not_toml(place.path, text, &error))?;
     let is_first = document.is_empty();
-    let section = document.entry(place.client.key).or_insert_with(|| {
-        let mut table = Table::new();
-        table.set_implicit(true);
-        Item::Table(table)
-    });
+    let section = document.entry(place.client.key);
+    let section = section.or_insert_with(|| Item::Table(document::implicit_table()));
     let mut table = Table::new();
     for (key, value) in entry.members() {
         table.insert(key, Item::Value(to_toml(value)));
     }
-    let Some(section) = section.as_table_like_mut() else {
-        return Err(Failure::NoConfig(format!(
-            "{}: `{}` is no table",
-            place.path.display(),
-            place.client.key
-        )));
-    };
+    let section = section.as_table_like_mut().ok_or_else(|| not_a_table(place))?;
     match section.get_mut(place.name).and_then(Item::as_table_mut) {
         // Comments above the old entry are preserved.
         Some(old) => {

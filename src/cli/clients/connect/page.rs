@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::EntryLocation;
 use super::entry::{ConnectMethod, entry};
-use super::insert::{Insertion, insert};
+use super::insert::insert;
 use crate::cli::clients::document::Format;
 use crate::cli::clients::places::BaseFolder;
 use crate::cli::clients::{CLIENTS, HttpEntry, KeyPlacement, McpClient};
@@ -58,7 +58,7 @@ fn write_entries(page: &mut String, client: &'static McpClient) {
     ] {
         let place = EntryLocation { client, name: "weir", path: Path::new("") };
         let inserted = insert("", &place, &entry(client, &way), &|_| true);
-        let Ok(Insertion::Text(text)) = inserted else { panic!("no entry for {}", client.name) };
+        let Ok(Some(text)) = inserted else { panic!("no entry for {}", client.name) };
         write!(page, "\n{heading}\n\n```{language}\n{text}```\n").expect("a string");
     }
 }

@@ -3,7 +3,6 @@
 //! Invariants: secrets are in the [`SecretStore`], not in the table; settings that have no
 //! equivalent are in the notes.
 
-use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine;
@@ -11,22 +10,13 @@ use base64::engine::general_purpose::STANDARD;
 use toml_edit::{Array, InlineTable, Item, Table, Value, value};
 
 use crate::cli::clients::init::secrets::SecretStore;
-use crate::cli::clients::init::texts::{SecretSubstitution, reference_to};
+use crate::cli::clients::init::texts::reference_to;
 use crate::cli::clients::server::{ClientServer, HeaderSource, ServerTransport};
-use crate::cli::clients::variables::{ClientInput, TranslateContext, Variables};
+use crate::cli::clients::variables::TranslateContext;
 use crate::config::is_own_header;
 
-/// Properties of the file that a server comes from.
-pub(super) struct ImportSource<'a> {
-    /// Variables that its client expands.
-    pub(super) variables: Variables,
-    /// Values that its client asks the user for.
-    pub(super) inputs: &'a [ClientInput],
-    /// Folder of its project, if the file belongs to one.
-    pub(super) project: Option<&'a Path>,
-}
-
 /// Table of an upstream, with messages about it.
+#[derive(Default)]
 pub(super) struct MappedServer {
     /// Content of `[upstreams.<name>]`.
     pub(super) table: Table,
@@ -40,21 +30,10 @@ pub(super) struct MappedServer {
 pub(super) fn map_server(
     server: &ClientServer,
     name: &str,
-    source: &ImportSource<'_>,
+    context: TranslateContext<'_>,
     store: &mut SecretStore,
 ) -> Result<MappedServer, String> {
-    let own = match &server.transport {
-        ServerTransport::Process { env, .. } => env.iter().map(|(name, _)| name.as_str()).collect(),
-        ServerTransport::Http { .. } => Vec::new(),
-    };
-    let context = TranslateContext {
-        variables: source.variables,
-        project: source.project,
-        inputs: source.inputs,
-        own: &own,
-    };
-    let mut writer =
-        TableWriter { texts: SecretSubstitution::new(name, context, store), table: Table::new() };
+    let mut writer = UpstreamWriter { name, context, store, mapped: MappedServer::default() };
     match &server.transport {
         ServerTransport::Process { command, args, env, pass_env, cwd } => {
             writer.process(command, args, env, pass_env, cwd.as_deref());
@@ -62,22 +41,28 @@ pub(super) fn map_server(
         ServerTransport::Http { url, is_sse, headers } => writer.http(url, *is_sse, headers)?,
     }
     if !server.enabled {
-        writer.table.insert("enabled", value(false));
+        writer.insert("enabled", false);
     }
     writer.write_timeouts(server);
     writer.write_tools(server);
-    let SecretSubstitution { mut notes, moved, .. } = writer.texts;
-    notes.extend(server.not_imported.iter().cloned());
-    Ok(MappedServer { table: writer.table, notes, moved })
+    let mut mapped = writer.mapped;
+    mapped.notes.extend(server.not_imported.iter().cloned());
+    Ok(mapped)
 }
 
-/// Builder of one table.
-struct TableWriter<'a> {
-    texts: SecretSubstitution<'a>,
-    table: Table,
+/// Writer of the table of one upstream. Its texts are translated in [`super::texts`].
+pub(super) struct UpstreamWriter<'a> {
+    pub(super) name: &'a str,
+    pub(super) context: TranslateContext<'a>,
+    pub(super) store: &'a mut SecretStore,
+    pub(super) mapped: MappedServer,
 }
 
-impl TableWriter<'_> {
+impl UpstreamWriter<'_> {
+    fn insert(&mut self, key: &str, text: impl Into<Value>) {
+        self.mapped.table.insert(key, value(text));
+    }
+
     fn process(
         &mut self,
         command: &str,
@@ -86,50 +71,50 @@ impl TableWriter<'_> {
         pass_env: &[String],
         cwd: Option<&str>,
     ) {
-        let program = self.texts.translate_text("command", command);
-        self.table.insert("command", value(program));
+        let program = self.translate_text("command", command);
+        self.insert("command", program);
         if !args.is_empty() {
-            let written = self.texts.substitute_args(args);
-            self.table.insert("args", value(list(written)));
+            let written = self.substitute_args(args);
+            self.insert("args", list(written));
         }
-        let folder = cwd.map(|cwd| self.texts.translate_text("cwd", cwd));
+        let folder = cwd.map(|cwd| self.translate_text("cwd", cwd));
         let is_relative = |text: &str| text.starts_with("./") || text.starts_with("../");
         let starts_here = is_relative(command) || args.iter().any(|arg| is_relative(arg));
-        match (folder, self.texts.project()) {
+        match (folder, self.context.project) {
             (Some(folder), Some(project)) if !folder.starts_with(['/', '$']) => {
                 let folder = project.join(folder).display().to_string();
-                self.table.insert("cwd", value(folder));
+                self.insert("cwd", folder);
             }
             (Some(folder), _) => {
                 if !folder.starts_with(['/', '$']) {
                     let note = "cwd: the client started it in its own folder, Weir starts it in \
                                 that of this file";
-                    self.texts.note(note.to_owned());
+                    self.note(note.to_owned());
                 }
-                self.table.insert("cwd", value(folder));
+                self.insert("cwd", folder);
             }
             // The client starts it in the project's folder, but Weir in its own.
             (None, Some(project)) if starts_here => {
                 let folder = project.display().to_string().replace('$', "$$");
-                self.table.insert("cwd", value(folder));
+                self.insert("cwd", folder);
             }
             (None, None) if starts_here => {
-                self.texts.note("it has a relative path: set its folder with cwd".to_owned())
+                self.note("it has a relative path: set its folder with cwd".to_owned())
             }
             (None, _) => {}
         }
         let mut pairs = Vec::new();
         for (name, text) in env {
             if name.is_empty() || name.contains('=') {
-                self.texts.note(format!("`env.{name}` is not imported: it is not a variable name"));
+                self.note(format!("`env.{name}` is not imported: it is not a variable name"));
                 continue;
             }
-            let text = self.texts.substitute("env", name, text);
+            let text = self.substitute("env", name, text);
             pairs.push((name.clone(), text));
         }
         self.pairs("env", pairs);
         if !pass_env.is_empty() {
-            self.table.insert("pass_env", value(list(pass_env.to_vec())));
+            self.insert("pass_env", list(pass_env.to_vec()));
         }
     }
 
@@ -139,7 +124,7 @@ impl TableWriter<'_> {
         is_sse: bool,
         headers: &[(String, HeaderSource)],
     ) -> Result<(), String> {
-        let translated = self.texts.translate_text("url", url);
+        let translated = self.translate_text("url", url);
         let (address, user) = split_user(&translated);
         let scheme = address.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
         if !address.starts_with("${") && !matches!(scheme.as_deref(), Some("http" | "https")) {
@@ -149,22 +134,22 @@ impl TableWriter<'_> {
             Some((address, _)) => address.to_owned(),
             None => address,
         };
-        let address = self.texts.clean_url(&address, "url");
-        self.table.insert("url", value(address));
+        let address = self.clean_url(&address, "url");
+        self.insert("url", address);
         if is_sse {
-            self.table.insert("transport", value("sse"));
+            self.insert("transport", "sse");
         }
         let mut pairs = Vec::new();
         for (name, header) in headers {
             if is_own_header(name) {
-                self.texts.note(format!(
+                self.note(format!(
                     "the header `{name}` is not imported: it belongs to the protocol, and Weir \
                      sets it"
                 ));
                 continue;
             }
             let written = match header {
-                HeaderSource::Text(text) => self.texts.substitute("headers", name, text),
+                HeaderSource::Text(text) => self.substitute("headers", name, text),
                 HeaderSource::Variable(variable) => reference_to("env", variable),
                 HeaderSource::Bearer(variable) => format!("Bearer ${{{variable}}}").into(),
             };
@@ -172,7 +157,7 @@ impl TableWriter<'_> {
         }
         if let Some(user) = user {
             let basic = format!("Basic {}", STANDARD.encode(user.replace("$$", "$")));
-            let kept = self.texts.move_secret("headers", "Authorization", &basic);
+            let kept = self.move_secret("headers", "Authorization", &basic);
             pairs.push(("Authorization".to_owned(), kept));
         }
         self.pairs("headers", pairs);
@@ -191,9 +176,7 @@ impl TableWriter<'_> {
                 times.insert("call_max", format_duration(call).into());
             }
         }
-        if !times.is_empty() {
-            self.table.insert("timeouts", value(times));
-        }
+        self.write_inline("timeouts", times);
     }
 
     fn write_tools(&mut self, server: &ClientServer) {
@@ -204,8 +187,12 @@ impl TableWriter<'_> {
         if !server.deny.is_empty() {
             tools.insert("deny", list(server.deny.clone()).into());
         }
-        if !tools.is_empty() {
-            self.table.insert("tools", value(tools));
+        self.write_inline("tools", tools);
+    }
+
+    fn write_inline(&mut self, key: &str, table: InlineTable) {
+        if !table.is_empty() {
+            self.insert(key, table);
         }
     }
 
@@ -218,14 +205,14 @@ impl TableWriter<'_> {
         line.extend(pairs.clone());
         line.fmt();
         if line.to_string().len() <= LONGEST_LINE {
-            self.table.insert(key, value(line));
+            self.insert(key, line);
             return;
         }
         let mut table = Table::new();
         for (name, text) in pairs {
             table.insert(&name, Item::Value(text));
         }
-        self.table.insert(key, Item::Table(table));
+        self.mapped.table.insert(key, Item::Table(table));
     }
 }
 

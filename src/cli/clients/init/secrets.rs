@@ -7,7 +7,7 @@
 //! value is in a file of its own.
 
 use std::fs::DirBuilder;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -72,11 +72,7 @@ impl SecretStore {
         let Self::Files(kept) = self else { return None };
         kept.iter().find_map(|(name, value)| {
             let path = folder.join(SECRETS_FOLDER).join(name);
-            let is_in_the_way = match regular_file::read(&path, value.len() as u64) {
-                Ok(there) => there != value.as_bytes(),
-                Err(error) => error.kind() != ErrorKind::NotFound,
-            };
-            is_in_the_way.then_some(path)
+            has_other_content(&path, value).unwrap_or(true).then_some(path)
         })
     }
 
@@ -94,20 +90,24 @@ impl SecretStore {
         }
         for (name, value) in kept {
             let path = secrets.join(name);
-            match regular_file::read(&path, value.len() as u64) {
-                // Written again even if it is equal: the old file may be readable by others.
-                Ok(there) if there == value.as_bytes() => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) if error.kind() != ErrorKind::FileTooLarge => {
-                    return Err(files::write_failure(&path, &error));
-                }
-                Ok(_) | Err(_) => {
-                    files::back_up_file(&path)?;
-                }
+            let differs = has_other_content(&path, value);
+            if differs.map_err(|error| files::write_failure(&path, &error))? {
+                files::back_up_file(&path)?;
             }
+            // Written again even if it is equal: the old file may be readable by others.
             files::write_private(&path, value)?;
         }
         Ok(())
+    }
+}
+
+/// Returns whether a file exists with other content than this.
+fn has_other_content(path: &Path, value: &str) -> io::Result<bool> {
+    match regular_file::read(path, value.len() as u64) {
+        Ok(there) => Ok(there != value.as_bytes()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(true),
+        Err(error) => Err(error),
     }
 }
 

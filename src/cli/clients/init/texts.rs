@@ -3,42 +3,17 @@
 //! A secret value of a variable or header becomes a reference to a file or variable. Arguments and
 //! URLs support only variables, so a secret there becomes a variable and a note says how to set it.
 
-use std::path::Path;
-
 use toml_edit::{InlineTable, Value};
 
-use crate::cli::clients::init::secrets::{self, SecretLocation, SecretStore, secret_name};
+use crate::cli::clients::init::mapping::UpstreamWriter;
+use crate::cli::clients::init::secrets::{self, SecretLocation, secret_name};
 use crate::cli::clients::variables::{TranslateContext, Translated, translate, variable_name};
 
-/// Converter of one upstream's texts; collects messages about them.
-pub(super) struct SecretSubstitution<'a> {
-    name: &'a str,
-    context: TranslateContext<'a>,
-    store: &'a mut SecretStore,
-    /// Notes for the user.
-    pub(super) notes: Vec<String>,
-    /// Messages about moved secrets.
-    pub(super) moved: Vec<String>,
-}
-
-impl<'a> SecretSubstitution<'a> {
-    pub(super) fn new(
-        name: &'a str,
-        context: TranslateContext<'a>,
-        store: &'a mut SecretStore,
-    ) -> Self {
-        Self { name, context, store, notes: Vec::new(), moved: Vec::new() }
-    }
-
-    /// Folder of the project that the client's file belongs to.
-    pub(super) fn project(&self) -> Option<&'a Path> {
-        self.context.project
-    }
-
+impl UpstreamWriter<'_> {
     /// Adds a note, unless it exists already.
     pub(super) fn note(&mut self, note: String) {
-        if !self.notes.contains(&note) {
-            self.notes.push(note);
+        if !self.mapped.notes.contains(&note) {
+            self.mapped.notes.push(note);
         }
     }
 
@@ -110,7 +85,7 @@ impl<'a> SecretSubstitution<'a> {
         };
         match self.store.add(self.name, name, &wanted, text) {
             SecretLocation::File(path) => {
-                self.moved.push(format!("{key}.{name} is now in {path}"));
+                self.mapped.moved.push(format!("{key}.{name} is now in {path}"));
                 reference_to("file", &path)
             }
             SecretLocation::Variable(variable) => {
