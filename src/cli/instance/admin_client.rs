@@ -98,23 +98,19 @@ impl AdminClient {
     }
 
     async fn connect_at(&self, address: SocketAddr) -> Result<RunningInstance, Failure> {
-        let mut refused = None;
         for token in &self.tokens {
             let (status, body) =
                 request(address, token, Route::Status, "", RESPONSE_TIMEOUT).await?;
             if status == StatusCode::UNAUTHORIZED {
-                refused = Some(status);
                 continue;
             }
             if status != StatusCode::OK {
-                return Err(Failure::Unreachable(format!(
-                    "the server at {address} responds with {status}"
-                )));
+                let text = format!("the server at {address} responds with {status}");
+                return Err(Failure::Unreachable(text));
             }
-            let parsed = Status::parse(&body);
-            let status = parsed.map_err(|_| {
-                Failure::Unreachable(format!("the server at {address} is not Weir"))
-            })?;
+            let Ok(status) = Status::parse(&body) else {
+                return Err(Failure::Unreachable(format!("the server at {address} is not Weir")));
+            };
             return match &status.configuration {
                 Some(its) if *its != self.file => Err(Failure::NotRunning(format!(
                     "the Weir at {address} runs with {its}; start one with this configuration, \
@@ -123,7 +119,7 @@ impl AdminClient {
                 _ => Ok(RunningInstance { address, token: token.clone(), status }),
             };
         }
-        if refused.is_none() {
+        if self.tokens.is_empty() {
             // Without a token, only a connection shows whether a process listens at all.
             let connecting = timeout(RESPONSE_TIMEOUT, TcpStream::connect(address)).await;
             let text = match connecting {

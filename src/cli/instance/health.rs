@@ -41,14 +41,11 @@ pub(crate) struct Args {
     config: ConfigArgs,
 }
 
-/// Result of a probe.
-#[derive(Debug, PartialEq, Eq)]
+/// Result of a probe with a valid response.
 enum ProbeResult {
     Ready,
-    /// Alive but not ready, with the reason if the instance reports one.
+    /// Alive but not ready, with the reasons if the instance reports them.
     Unready(String),
-    /// No valid response, with the reason.
-    Unknown(String),
 }
 
 /// Probes the instance and prints one line.
@@ -56,40 +53,38 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (listeners, file, problems) = args.config.listeners().await?;
     let time_limit = Duration::from_secs(args.timeout);
     let announced = announced_endpoint(&listeners.state, &file);
-    let mut health = ProbeResult::Unknown("no listener of [admin]".to_owned());
+    let mut health = Err("no listener of [admin]".to_owned());
     for address in addresses(&listeners.admin, announced.as_ref()) {
         health = probe_admin(address, args.live, time_limit).await;
-        if !matches!(health, ProbeResult::Unknown(_)) {
+        if health.is_ok() {
             break;
         }
     }
-    if let (ProbeResult::Unknown(_), Some(report)) = (&health, problems) {
+    let health = match (health, problems) {
         // An unreadable configuration does not name the MCP endpoint either.
-        return Err(Failure::Config(report));
-    }
-    health = match health {
-        ProbeResult::Unknown(admin_reason) => {
-            match probe_endpoint(&listeners, args.live, time_limit).await {
-                ProbeResult::Unknown(reason) => {
-                    ProbeResult::Unknown(format!("{admin_reason}; {reason}"))
-                }
-                health => health,
-            }
+        (Err(_), Some(report)) => return Err(Failure::Config(report)),
+        (Err(admin_reason), None) => {
+            let health = probe_endpoint(&listeners, args.live, time_limit).await;
+            health.map_err(|reason| format!("{admin_reason}; {reason}"))
         }
         // The server at the configured address may belong to another configuration.
-        health if announced.is_none() => match connect(&listeners, time_limit).await {
-            Ok(_) => health,
-            Err(why) => ProbeResult::Unknown(why),
-        },
-        health => health,
+        (Ok(health), _) if announced.is_none() => {
+            connect(&listeners, time_limit).await.map(|_| health)
+        }
+        (health, _) => health,
     };
     match health {
-        ProbeResult::Ready => {
+        Ok(ProbeResult::Ready) => {
             let word = if args.live { "alive" } else { "ready" };
             output::print(|out| writeln!(out, "{word}"))
         }
-        ProbeResult::Unready(why) => Err(Failure::CheckFailed(format!("alive, not ready{why}"))),
-        ProbeResult::Unknown(why) => {
+        Ok(ProbeResult::Unready(why)) if why.is_empty() => {
+            Err(Failure::CheckFailed("alive, not ready".to_owned()))
+        }
+        Ok(ProbeResult::Unready(why)) => {
+            Err(Failure::CheckFailed(format!("alive, not ready: {why}")))
+        }
+        Err(why) => {
             let text = format!("no Weir of this configuration responds: {why}");
             Err(Failure::Unreachable(text))
         }
@@ -97,7 +92,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Probes the admin listener at an address.
-async fn probe_admin(address: SocketAddr, live: bool, time_limit: Duration) -> ProbeResult {
+async fn probe_admin(
+    address: SocketAddr,
+    live: bool,
+    time_limit: Duration,
+) -> Result<ProbeResult, String> {
     let route = if live { Route::Healthz } else { Route::Readyz };
     // On a loopback address the listener shows the reasons without a token.
     let is_verbose = !live && address.ip().is_loopback();
@@ -108,10 +107,7 @@ async fn probe_admin(address: SocketAddr, live: bool, time_limit: Duration) -> P
         // A listener on all addresses shows the reasons only with a token.
         answer = get(address, route.path(), time_limit).await;
     }
-    let (status, body) = match answer {
-        Ok(answer) => answer,
-        Err(why) => return ProbeResult::Unknown(why),
-    };
+    let (status, body) = answer?;
     let text = String::from_utf8_lossy(&body);
     let reasons: Vec<_> = text
         .lines()
@@ -119,38 +115,32 @@ async fn probe_admin(address: SocketAddr, live: bool, time_limit: Duration) -> P
         .map(|(check, why)| format!("{check}: {why}"))
         .collect();
     match (status, text.lines().last()) {
-        (StatusCode::OK, Some("ok" | "ready")) => ProbeResult::Ready,
-        (StatusCode::SERVICE_UNAVAILABLE, Some("not ready")) if reasons.is_empty() => {
-            ProbeResult::Unready(String::new())
-        }
+        (StatusCode::OK, Some("ok" | "ready")) => Ok(ProbeResult::Ready),
         (StatusCode::SERVICE_UNAVAILABLE, Some("not ready")) => {
-            ProbeResult::Unready(format!(": {}", reasons.join("; ")))
+            Ok(ProbeResult::Unready(reasons.join("; ")))
         }
-        _ => ProbeResult::Unknown(format!(
-            "the server at {address} does not respond as Weir does ({status})"
-        )),
+        _ => Err(format!("the server at {address} does not respond as Weir does ({status})")),
     }
 }
 
 /// Probes the MCP endpoint. It responds while it accepts requests, but reports no reasons.
-async fn probe_endpoint(listeners: &Listeners, live: bool, time_limit: Duration) -> ProbeResult {
+async fn probe_endpoint(
+    listeners: &Listeners,
+    live: bool,
+    time_limit: Duration,
+) -> Result<ProbeResult, String> {
     if listeners.server.tls.is_some() {
-        return match connect(listeners, time_limit).await {
-            Ok(stream) => match timeout(time_limit, completes_tls_handshake(stream)).await {
-                Ok(true) => ProbeResult::Ready,
-                _ => ProbeResult::Unknown(
-                    "the endpoint does not complete a TLS handshake".to_owned(),
-                ),
-            },
-            Err(why) => ProbeResult::Unknown(why),
+        let stream = connect(listeners, time_limit).await?;
+        return match timeout(time_limit, completes_tls_handshake(stream)).await {
+            Ok(true) => Ok(ProbeResult::Ready),
+            _ => Err("the endpoint does not complete a TLS handshake".to_owned()),
         };
     }
     let address = reachable(listeners.server.listen);
-    match get(address, &listeners.server.path, time_limit).await {
-        Ok((StatusCode::SERVICE_UNAVAILABLE, _)) if !live => ProbeResult::Unready(String::new()),
+    match get(address, &listeners.server.path, time_limit).await? {
+        (StatusCode::SERVICE_UNAVAILABLE, _) if !live => Ok(ProbeResult::Unready(String::new())),
         // A rejection without credentials or a session also proves that it serves.
-        Ok(_) => ProbeResult::Ready,
-        Err(why) => ProbeResult::Unknown(why),
+        _ => Ok(ProbeResult::Ready),
     }
 }
 
