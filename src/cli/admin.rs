@@ -58,18 +58,16 @@ pub(super) fn settings(
 ) -> admin::Settings {
     let token = match (&config.admin.token, &config.state.dir) {
         (Some(token), _) => Some(token.clone()),
-        (None, Some(dir)) => token::load_or_create(dir).map_or_else(
-            |error| {
-                let path = token::path(dir);
+        (None, Some(dir)) => {
+            let stored = token::load_or_create(dir).inspect_err(|error| {
                 warn!(
-                    path = %path.display(), %error,
+                    path = %token::path(dir).display(), %error,
                     "admin token cannot be stored, routes that need it are unavailable: \
                      set `token` under [admin]"
                 );
-                None
-            },
-            Some,
-        ),
+            });
+            stored.ok()
+        }
         (None, None) => {
             warn!(
                 "no folder for an admin token, routes that need one are unavailable: \

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::audit::verify::{self, VerifyError, VerifyReport};
 use crate::audit::{Audit, Writer, log_files};
 use crate::cli::loading::{ConfigArgs, options};
-use crate::cli::output::render::sanitize_line;
+use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
 use crate::config::Config;
 use crate::json::Object;
@@ -134,13 +134,8 @@ struct VerifiedLog {
 
 impl VerifiedLog {
     fn describe(&self) -> String {
-        let count = |count: u64, one: &str, many: &str| match count {
-            1 => format!("1 {one}"),
-            _ => format!("{count} {many}"),
-        };
         let Self { file, files, report } = self;
-        let files = count(*files, "file", "files");
-        let lines = count(report.lines, "line", "lines");
+        let (files, lines) = (counted(*files, "file"), counted(report.lines, "line"));
         let mut text = format!("{file}: intact; {files}, {lines}");
         if report.lines > 0 {
             text += &format!(" ({} to {})", report.first, report.last);
@@ -148,13 +143,13 @@ impl VerifiedLog {
         if report.first > 1 {
             text += "; older lines are missing";
         }
-        for (number, one, many) in [
+        for (count, one, many) in [
             (report.torn, "line was torn by a crash", "lines were torn by a crash"),
             (report.lost, "record could not be written", "records could not be written"),
             (report.unchained, "line carries no hash", "lines carry no hash"),
         ] {
-            if number > 0 {
-                text += &format!("; {}", count(number, one, many));
+            if count > 0 {
+                text += &format!("; {count} {}", if count == 1 { one } else { many });
             }
         }
         text + "\nits last hash: " + &report.last_hash
@@ -200,7 +195,7 @@ async fn tail(args: TailArgs) -> Result<(), Failure> {
     if !path.exists() && !args.follow {
         return Err(Failure::Usage(format!("there is no audit log at {}", path.display())));
     }
-    let mut reader = LogTail::new(&path);
+    let mut reader = LogTail { path: &path, file: None, rest: String::new() };
     let mut last = VecDeque::new();
     reader.read(|line| {
         if shows(line) {
@@ -229,11 +224,7 @@ struct LogTail<'a> {
     rest: String,
 }
 
-impl<'a> LogTail<'a> {
-    fn new(path: &'a Path) -> Self {
-        Self { path, file: None, rest: String::new() }
-    }
-
+impl LogTail<'_> {
     /// Passes each new complete line to `take`.
     fn read(&mut self, mut take: impl FnMut(&str) -> Result<(), Failure>) -> Result<(), Failure> {
         loop {

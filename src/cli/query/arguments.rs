@@ -102,34 +102,20 @@ impl AcceptedArguments {
         Self { parameters, open }
     }
 
-    /// Fails if a required argument is missing or an argument is unknown.
+    /// Fails if an argument is unknown, or if a required one is missing although all are given.
     pub(crate) fn check<'a>(
         &self,
         item: &str,
-        given: impl Iterator<Item = &'a str>,
+        given: impl IntoIterator<Item = &'a str>,
+        all_are_given: bool,
     ) -> Result<(), Failure> {
-        let given: Vec<&str> = given.collect();
-        let missing = self
-            .parameters
-            .iter()
-            .filter(|parameter| parameter.required && !given.contains(&parameter.name.as_str()));
-        let missing = names(missing.map(|parameter| parameter.name.as_str()));
-        self.check_names(item, &missing, &given)
-    }
-
-    /// Fails if an argument is unknown.
-    pub(crate) fn check_known_names<'a>(
-        &self,
-        item: &str,
-        given: impl Iterator<Item = &'a str>,
-    ) -> Result<(), Failure> {
-        self.check_names(item, "", &given.collect::<Vec<_>>())
-    }
-
-    fn check_names(&self, item: &str, missing: &str, given: &[&str]) -> Result<(), Failure> {
+        let given: Vec<&str> = given.into_iter().collect();
+        let required = self.parameters.iter().filter(|it| all_are_given && it.required);
+        let required = required.map(|parameter| parameter.name.as_str());
+        let missing = names(required.filter(|name| !given.contains(name)));
         let known = |name: &str| self.parameters.iter().any(|parameter| parameter.name == name);
         let unknown = given.iter().copied().filter(|name| !self.open && !known(name));
-        let wrong = match (names(unknown).as_str(), missing) {
+        let wrong = match (names(unknown).as_str(), missing.as_str()) {
             ("", "") => return Ok(()),
             (unknown, "") => format!("does not take {unknown}"),
             ("", missing) => format!("needs {missing}"),
@@ -324,7 +310,7 @@ mod tests {
     }
 
     fn checked(schema: &str, given: &[&str]) -> String {
-        let checked = tool(schema).check("t", given.iter().copied());
+        let checked = tool(schema).check("t", given.iter().copied(), true);
         checked.map_or_else(|failure| failure.to_string(), |()| "good".into())
     }
 
@@ -353,7 +339,7 @@ mod tests {
         ");
         let prompt = r#"{"arguments":[{"name":"who","required":true},{"name":"how"}]}"#;
         let takes = AcceptedArguments::of_prompt(&Object::parse(prompt).expect("an object"));
-        let failure = takes.check("p", ["whom"].into_iter()).expect_err("unknown").to_string();
+        let failure = takes.check("p", ["whom"], true).expect_err("unknown").to_string();
         assert_eq!(
             failure,
             "`p` needs `who` and does not take `whom`; it takes `who` (required), `how`"

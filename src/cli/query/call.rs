@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 async fn call(oneshot: &OneShotGateway, args: &Args, given: Option<Object>) -> Result<(), Failure> {
     let takes = AcceptedArguments::of_tool(&oneshot.find_definition(Kind::Tool, &args.name)?);
     if given.is_none() {
-        takes.check(&args.name, args.arguments.iter().map(|given| given.name.as_str()))?;
+        takes.check(&args.name, args.arguments.iter().map(|given| &*given.name), true)?;
     }
     let mut arguments = given.unwrap_or_default();
     for given in &args.arguments {

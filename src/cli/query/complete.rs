@@ -57,8 +57,8 @@ async fn complete(oneshot: &OneShotGateway, args: &Args, kind: Kind) -> Result<(
     let (name, value) = &args.argument;
     if kind == Kind::Prompt {
         let takes = AcceptedArguments::of_prompt(&definition);
-        let given = args.given.iter().map(|(name, _)| name);
-        takes.check_known_names(&args.name, given.chain([name]).map(String::as_str))?;
+        let given = args.given.iter().map(|(name, _)| name).chain([name]);
+        takes.check(&args.name, given.map(String::as_str), false)?;
     }
     let answer = send_request(oneshot, Method::Complete, params(args, name, value)).await?;
     answer.print(render::write_values)?;

@@ -30,7 +30,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     OneShotGateway::run(&args.query, selection, async |oneshot| {
         let prompt = oneshot.find_definition(Kind::Prompt, &args.name)?;
         let takes = AcceptedArguments::of_prompt(&prompt);
-        takes.check(&args.name, args.arguments.iter().map(|(name, _)| name.as_str()))?;
+        takes.check(&args.name, args.arguments.iter().map(|(name, _)| &**name), true)?;
         let arguments = texts(&args.arguments).to_bytes();
         let params = object([("name", json::quote(&args.name)), ("arguments", arguments)]);
         send_request(oneshot, Method::GetPrompt, params).await?.print(render::write_messages)
