@@ -30,25 +30,21 @@ pub(crate) struct ConfigArgs {
 /// Configuration together with everything that must live as long as it is in use.
 pub(crate) struct LoadedConfig {
     pub(crate) config: Config,
-    /// Path of its file; `None` for the demonstration.
-    pub(crate) file: Option<PathBuf>,
-    /// HTTP server of the demonstration, stopped on drop.
-    pub(crate) demo: Option<Demo>,
-    /// Path of the main file and the state of all files just before they were read; `None` where
-    /// no file can be reloaded.
-    pub(crate) files: Option<(PathBuf, ConfigFiles)>,
+    pub(crate) source: ConfigSource,
+    /// State of all files just before they were read; `None` where no file can be reloaded.
+    pub(crate) files: Option<ConfigFiles>,
 }
 
 impl ConfigArgs {
     /// Reads and checks the configuration; the caller prints its warnings.
     pub(crate) async fn load(&self, options: &Options) -> Result<LoadedConfig, Failure> {
-        let found = self.find().await?;
-        let files = match &found {
+        let source = self.find().await?;
+        let files = match &source {
             ConfigSource::File(path) => snapshot_files(path.clone(), options.clone()).await,
             ConfigSource::Demo(_) => None,
         };
-        let config = found.read(options).await?;
-        Ok(LoadedConfig { files, ..found.into_loaded(config) })
+        let config = source.read(options).await?;
+        Ok(LoadedConfig { config, source, files })
     }
 
     /// Reads the configuration of a running Weir without its upstreams, whose secrets are not
@@ -95,9 +91,11 @@ impl ConfigArgs {
     }
 }
 
-/// Configuration that has not been read yet.
-pub(super) enum ConfigSource {
+/// Source of a configuration.
+pub(crate) enum ConfigSource {
+    /// Path of the main file.
     File(PathBuf),
+    /// Demonstration, whose HTTP server is stopped on drop.
     Demo(Demo),
 }
 
@@ -112,18 +110,18 @@ impl ConfigSource {
         }
     }
 
-    pub(super) fn into_loaded(self, config: Config) -> LoadedConfig {
-        let (file, demo) = match self {
-            Self::File(path) => (Some(path), None),
-            Self::Demo(demo) => (None, Some(demo)),
-        };
-        LoadedConfig { config, file, demo, files: None }
+    /// Returns the path of the main file; `None` for the demonstration.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Demo(_) => None,
+        }
     }
 }
 
 /// Records the state of a configuration's files, on a blocking thread.
-async fn snapshot_files(path: PathBuf, options: Options) -> Option<(PathBuf, ConfigFiles)> {
-    let look = move || ConfigFiles::snapshot(&path, &options).map(|files| (path, files));
+async fn snapshot_files(path: PathBuf, options: Options) -> Option<ConfigFiles> {
+    let look = move || ConfigFiles::snapshot(&path, &options);
     tokio::task::spawn_blocking(look).await.ok().flatten()
 }
 

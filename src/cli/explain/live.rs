@@ -16,7 +16,7 @@ pub(super) struct LiveState(Result<RunningInstance, String>);
 
 impl LiveState {
     pub(super) async fn find(oneshot: &OneShotGateway) -> Self {
-        let instance = match oneshot.file.as_deref() {
+        let instance = match oneshot.source.file() {
             // A demonstration has no configuration file.
             None => Err(Failure::NotRunning(String::new())),
             Some(file) => match AdminClient::new(&oneshot.config, file) {

@@ -1,7 +1,6 @@
 //! In-process gateway of one command: opened with the upstreams that the command needs, queried,
 //! and closed.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +10,8 @@ use crate::admin::status::CUT;
 use crate::app::App;
 use crate::catalog::{ExportedItem, RoleView};
 use crate::cli::exit::Failure;
-use crate::cli::loading::demo::Demo;
 use crate::cli::loading::{
-    ConfigArgs, LoadedConfig, check_client, options, print_warnings, unknown_client,
+    ConfigArgs, ConfigSource, check_client, options, print_warnings, unknown_client,
 };
 use crate::cli::output::progress;
 use crate::cli::query::required_upstreams::{self, UpstreamSelection};
@@ -43,9 +41,7 @@ pub(crate) struct QueryArgs {
 pub(crate) struct OneShotGateway {
     /// Configuration, with only the selected upstreams.
     pub(crate) config: Config,
-    /// File of the configuration; `None` for the demonstration.
-    pub(crate) file: Option<PathBuf>,
-    _demo: Option<Demo>,
+    pub(crate) source: ConfigSource,
     pub(crate) app: App,
     /// Context of the client that the command acts as.
     pub(crate) client_context: ClientContext,
@@ -83,23 +79,22 @@ impl OneShotGateway {
         options: Options,
         change: impl FnOnce(&mut Config),
     ) -> Result<Self, Failure> {
-        let found = args.find().await?;
+        let source = args.find().await?;
         // First without upstreams: the file decides which ones are needed, and only their secrets
         // are fetched in a second read.
         let only = (!selection.is_all()).then(Vec::new);
         let mut options = Options { only, ..options };
-        let mut config = found.read(&options).await?;
+        let mut config = source.read(&options).await?;
         if let Some(client) = client {
             check_client(&config, client)?;
         }
         if !selection.is_all() {
             options.only = Some(required_upstreams::resolve(&config, selection)?);
-            config = found.read(&options).await?;
+            config = source.read(&options).await?;
         }
         change(&mut config);
         // A command reports the current state, not a cached catalog.
         config.state.catalog = false;
-        let LoadedConfig { config, file, demo, .. } = found.into_loaded(config);
         if !json {
             print_warnings(&config.warnings);
         }
@@ -111,20 +106,14 @@ impl OneShotGateway {
                 app.gateway().named_client(name).ok_or_else(|| unknown_client(&config, name))?
             }
         };
-        let seen = async {
-            match selection {
-                UpstreamSelection::OwnersOf(kind, key) => {
-                    client_context.wait_until_visible(kind, key).await
-                }
-                UpstreamSelection::Named(_) | UpstreamSelection::Matching(..) => {
-                    std::future::pending().await
-                }
-            }
-        };
         let ready = async {
-            tokio::select! {
-                () = app.gateway().wait_until_listed() => {}
-                () = seen => {}
+            let listed = app.gateway().wait_until_listed();
+            match selection {
+                UpstreamSelection::OwnersOf(kind, key) => tokio::select! {
+                    () = listed => {}
+                    () = client_context.wait_until_visible(kind, key) => {}
+                },
+                UpstreamSelection::Named(_) | UpstreamSelection::Matching(..) => listed.await,
             }
         };
         let patience = match selection {
@@ -134,7 +123,7 @@ impl OneShotGateway {
         // After the timeout the command reports the upstreams that are missing.
         let _ = progress::show_startup(json, app.gateway(), tokio::time::timeout(patience, ready))
             .await;
-        Ok(Self { config, file, _demo: demo, app, client_context, operator_context, json })
+        Ok(Self { config, source, app, client_context, operator_context, json })
     }
 
     /// Finds the upstream of a name in the configuration.
@@ -160,9 +149,8 @@ impl OneShotGateway {
         }
         // The reader owns the configuration, so upstreams that the client cannot use count as well.
         if let Some(describe_unlisted) = self.describe_unlisted(&self.operator_context, kind) {
-            return Err(Failure::Unreachable(format!(
-                "no {kind} `{key}`, but {describe_unlisted}"
-            )));
+            let text = format!("no {kind} `{key}`, but {describe_unlisted}");
+            return Err(Failure::Unreachable(text));
         }
         if kind == Kind::Resource
             && let Err(why) = CanonicalUri::parse(key)
@@ -176,9 +164,7 @@ impl OneShotGateway {
         let listed = view.items(kind).iter().map(|target| &*target.key);
         let hint = match nearest(key, listed) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => {
-                format!("`weir list {}` shows what there is", kind_argument(kind))
-            }
+            None => format!("`weir list {}` shows what there is", kind_argument(kind)),
         };
         Err(Failure::Usage(format!("no {kind} `{key}`; {hint}")))
     }

@@ -1,6 +1,7 @@
 //! `weir serve`: serves clients over HTTP.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,8 +42,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
     let mut upgrades = signals::listen_for(SignalKind::user_defined2())?;
-    let LoadedConfig { config, file, demo, files } =
+    let LoadedConfig { config, source, files } =
         signals.run_until_signal(args.config.load(&options)).await?;
+    let file = source.file();
+    let is_demo = file.is_none();
     crate::cli::server::log::start(&config.log, &config.warnings);
     let max_connections = fd_limit::limit_connections(config.server.max_connections);
     if max_connections < config.server.max_connections {
@@ -57,7 +60,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let is_successor = inherited.is_some();
     let (socket, admin_listener) = match inherited {
         Some(inherited) => (inherited.socket, inherited.operators),
-        None => (listen(&config, demo.is_some()).await?, None),
+        None => (listen(&config, is_demo).await?, None),
     };
     let address = socket.address().unwrap_or(config.server.listen);
     let scheme = config.server.scheme();
@@ -77,10 +80,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let settings = admin::Settings {
             reloads: Arc::clone(&reloads),
             workers: Arc::clone(&workers),
-            ..crate::cli::admin::settings(&config, &listener, file.as_deref(), &endpoint, audit)
+            ..crate::cli::admin::settings(&config, &listener, file, &endpoint, audit)
         };
-        let endpoint_file =
-            crate::cli::admin::publish_endpoint(&config, &listener, file.as_deref());
+        let endpoint_file = crate::cli::admin::publish_endpoint(&config, &listener, file);
         (listener, settings, endpoint_file)
     });
     let settings = Arc::clone(&config);
@@ -90,6 +92,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let (tls, app) = signals.run_blocking(open).await?;
     app.spawn_jwks_refreshers();
+    let files = file.map(Path::to_owned).zip(files);
     let reloader =
         reload_triggers::start(&app, files, args.allow_anonymous_network, sighups, reloads);
     // The guard removes the file when this function returns.
@@ -119,13 +122,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let listing = async move {
         progress::show_startup(false, &gateway, gateway.wait_until_listed()).await;
     };
-    match demo {
-        None => app.spawn_background(listing),
-        Some(_) => {
-            // Printed below the log lines about the upstreams.
-            listing.await;
-            print_welcome(&endpoint);
-        }
+    if is_demo {
+        // Printed below the log lines about the upstreams.
+        listing.await;
+        print_welcome(&endpoint);
+    } else {
+        app.spawn_background(listing);
     }
 
     let is_upgraded = loop {

@@ -2,6 +2,7 @@
 //!
 //! Invariants: it opens no listener, and only protocol messages go to standard output.
 
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // No client on the network can connect to this process.
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
     let options = options(true);
-    let LoadedConfig { config, demo: _demo, files, .. } =
+    let LoadedConfig { config, source, files } =
         signals.run_until_signal(args.config.load(&options)).await?;
     if let Some(client) = &args.client {
         check_client(&config, client)?;
@@ -57,6 +58,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             app.gateway().named_client(name).ok_or_else(|| unknown_client(&config, name))?
         }
     };
+    let files = source.file().map(Path::to_owned).zip(files);
     reload_triggers::start(&app, files, true, sighups, Arc::default());
     let server_state = Arc::clone(app.server_state());
     let mut serving = pin!(stdio::serve(server_state, client, input, tokio::io::stdout()));
