@@ -68,6 +68,11 @@ pub(super) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
+/// Returns whether the terminal can move its cursor, according to `TERM`.
+pub(super) fn can_move_cursor() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
 /// Width of standard output: of its terminal, else `COLUMNS`, else 80.
 pub(super) fn columns() -> usize {
     let terminal =

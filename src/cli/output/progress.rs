@@ -11,6 +11,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, interval_at};
 
+use crate::cli::output::can_move_cursor;
 use crate::gateway::Gateway;
 use crate::sync::Mutex;
 
@@ -24,8 +25,7 @@ static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Returns whether a wait is shown at all.
 pub(crate) fn is_shown(json: bool) -> bool {
-    let can_clear = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
-    !json && can_clear && std::io::stderr().is_terminal()
+    !json && can_move_cursor() && std::io::stderr().is_terminal()
 }
 
 /// Runs `work`. If it takes long, shows the elapsed time and the current text of `about`.

@@ -5,6 +5,7 @@
 
 use crate::admin::status::{Status, UpstreamStatus};
 use crate::cli::output::render::{counted, sanitize_line};
+use crate::mcp::kind::Kind;
 
 /// Builder of the text.
 pub(in crate::cli) struct StatusPage {
@@ -65,9 +66,7 @@ impl StatusPage {
             None => self.row("audit", "off"),
             Some(audit) => {
                 let state = match audit.failing {
-                    true => {
-                        "cannot be written: see the log, and free disk space or correct the path"
-                    }
+                    true => FAILING_AUDIT,
                     false => "on",
                 };
                 let lost = match audit.lost {
@@ -106,29 +105,20 @@ impl StatusPage {
 
     /// Adds an upstream; the widths are those of the states and of the names.
     fn upstream(&mut self, it: &UpstreamStatus, (states, names): (usize, usize)) {
-        let mark = match (&*it.state, it.required) {
-            ("up", _) => self.colorize("up", 32),
-            ("asleep", _) => "asleep".to_owned(),
-            ("starting", _) => self.colorize("starting", 33),
-            (other, _) => self.colorize(other, 31),
+        let mark = match &*it.state {
+            "asleep" => "asleep".to_owned(),
+            "up" => self.colorize("up", 32),
+            "starting" => self.colorize("starting", 33),
+            other => self.colorize(other, 31),
         };
-        let head = format!(
-            "{mark:pad$}  {:names$}  ",
-            it.name,
-            pad = states + mark.len() - it.state.len()
-        );
+        let invisible = mark.len() - it.state.len();
+        let head = format!("{mark:pad$}  {:names$}  ", it.name, pad = states + invisible);
         let indent = if self.columns >= 60 { 4 + states + names } else { 4 };
         let how = [it.wire.as_deref(), it.revision.as_deref()].into_iter().flatten();
-        let items = [
-            ("prompts", "prompt"),
-            ("tools", "tool"),
-            ("resources", "resource"),
-            ("resourceTemplates", "template"),
-        ]
-        .into_iter()
-        .filter_map(|(member, word)| Some((*it.items.get(member)? as u64, word)))
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| counted(count, word));
+        let items = Kind::ALL.into_iter().filter_map(|kind| {
+            let count = *it.items.get(kind.list_member())? as u64;
+            (count > 0).then(|| counted(count, kind.json_name()))
+        });
         let about = [
             it.reason.as_deref().map(sanitize_line).unwrap_or_default(),
             how.collect::<Vec<_>>().join(" "),
@@ -136,8 +126,7 @@ impl StatusPage {
             if it.required { "required".to_owned() } else { String::new() },
         ];
         let about: Vec<_> = about.into_iter().filter(|part| !part.is_empty()).collect();
-        let visible = head.len() - (mark.len() - it.state.len());
-        self.wrap(&head, visible, &about.join("; "), indent);
+        self.wrap(&head, head.len() - invisible, &about.join("; "), indent);
         if !it.is_connected() && !matches!(&*it.state, "starting" | "asleep") {
             self.line(indent, &describe_action(it));
         }
@@ -169,12 +158,8 @@ impl StatusPage {
 
     fn row(&mut self, name: &str, text: &str) {
         let head = format!("{name:9} ");
-        self.wrap(
-            &head,
-            head.len(),
-            &sanitize_line(text),
-            if self.columns >= 60 { head.len() } else { 2 },
-        );
+        let indent = if self.columns >= 60 { head.len() } else { 2 };
+        self.wrap(&head, head.len(), &sanitize_line(text), indent);
     }
 
     /// Adds a line that begins with `head`, which is `width` columns wide, and wraps it if needed.
@@ -214,6 +199,9 @@ impl StatusPage {
         }
     }
 }
+
+const FAILING_AUDIT: &str =
+    "cannot be written: see the log, and free disk space or correct the path";
 
 /// Most left-out items that are listed for one upstream.
 const MAX_LEFT_OUT: usize = 5;

@@ -6,7 +6,6 @@
 //! counters of a restarted process count from zero; colors change no word.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use crate::admin::status::{Latency, Status};
 use crate::cli::instance::status::{format_duration, is_well};
@@ -61,27 +60,24 @@ impl Sample {
             before.upstreams.iter().map(|it| (&*it.name, it)).collect();
         let old_methods: BTreeMap<_, _> = before.methods.iter().map(|it| (&*it.name, it)).collect();
         let (no_upstream, no_method) = (Default::default(), Default::default());
+        let row = |name: &str, old: (u64, u64, &Latency), new: (u64, u64, &Latency)| SampleRow {
+            name: name.to_owned(),
+            per_second: rate(old.0, new.0),
+            errors: rate(old.1, new.1),
+            took: latency_increase(old.2, new.2),
+            in_flight: None,
+            state: String::new(),
+        };
         let upstreams = after.upstreams.iter().map(|it| {
             let old = old_upstreams.get(&*it.name).copied().unwrap_or(&no_upstream);
-            SampleRow {
-                name: it.name.clone(),
-                per_second: rate(old.calls, it.calls),
-                errors: rate(old.errors, it.errors),
-                took: latency_increase(&old.took, &it.took),
-                in_flight: Some((it.in_flight, it.waiting)),
-                state: it.state.clone(),
-            }
+            let old = (old.calls, old.errors, &old.took);
+            let (in_flight, state) = (Some((it.in_flight, it.waiting)), it.state.clone());
+            SampleRow { in_flight, state, ..row(&it.name, old, (it.calls, it.errors, &it.took)) }
         });
         let methods = after.methods.iter().map(|it| {
             let old = old_methods.get(&*it.name).copied().unwrap_or(&no_method);
-            SampleRow {
-                name: it.name.clone(),
-                per_second: rate(old.count, it.count),
-                errors: rate(old.errors, it.errors),
-                took: latency_increase(&old.took, &it.took),
-                in_flight: None,
-                state: String::new(),
-            }
+            let old = (old.count, old.errors, &old.took);
+            row(&it.name, old, (it.count, it.errors, &it.took))
         });
         let (upstreams, methods) = (Vec::from_iter(upstreams), Vec::from_iter(methods));
         // `sum()` of nothing would be -0.
@@ -94,14 +90,15 @@ impl Sample {
             (false, false) => ("not ready", RED),
         };
         let mut head = vec![
-            SampleLine::from(format!("weir {}  ", after.version)).with_word(state, color),
+            SampleLine::from(format!("weir {}  ", after.version))
+                .with_word(state, color)
+                .with_text(&format!("  {}  q ends", format_duration(after.uptime_seconds))),
             SampleLine::from(format!(
                 "{} connections  {} sessions  {} streams  {request_rate:.1} requests/s  \
                  {refused:.1} refused/s",
                 after.connections, after.sessions, after.streams
             )),
         ];
-        let _ = write!(head[0].text, "  {}  q ends", format_duration(after.uptime_seconds));
         if let Some(new) = &after.usage {
             let old = before.usage.as_ref().map_or(0.0, |old| old.cpu_seconds);
             let cpu = (new.cpu_seconds - old).max(0.0) / seconds * 100.0;
@@ -116,9 +113,9 @@ impl Sample {
         if let Some(why) = why {
             // A configuration report has many lines.
             let why = why.lines().next().unwrap_or_default();
-            let mut line = SampleLine::default().with_word("no response", RED);
-            let _ = write!(line.text, ", showing the last known state: {}", sanitize_line(why));
-            self.problems = vec![line];
+            let text = format!(", showing the last known state: {}", sanitize_line(why));
+            self.problems =
+                vec![SampleLine::default().with_word("no response", RED).with_text(&text)];
         }
         self
     }
@@ -156,22 +153,21 @@ fn problems(status: &Status) -> Vec<SampleLine> {
         problems.push(SampleLine::default().with_word("the audit log cannot be written", RED));
     }
     if let Some(refused) = &status.refused {
-        let mut line = SampleLine::default().with_word("the configuration was rejected", RED);
-        let _ =
-            write!(line.text, ", the previous one stays active: {}", sanitize_line(&refused.why));
-        problems.push(line);
+        let line = SampleLine::default().with_word("the configuration was rejected", RED);
+        let text = format!(", the previous one stays active: {}", sanitize_line(&refused.why));
+        problems.push(line.with_text(&text));
     }
     for it in status.upstreams.iter().filter(|it| !is_well(&it.state)) {
         let color = if it.state == "starting" { YELLOW } else { RED };
-        let mut line = SampleLine::from(format!("{}  ", it.name)).with_word(&it.state, color);
-        let _ = write!(line.text, " for {}", format_duration(it.since_seconds as f64));
+        let line = SampleLine::from(format!("{}  ", it.name)).with_word(&it.state, color);
+        let mut text = format!(" for {}", format_duration(it.since_seconds as f64));
         if let Some(reason) = &it.reason {
-            let _ = write!(line.text, ": {}", sanitize_line(reason));
+            text += &format!(": {}", sanitize_line(reason));
         }
         if let Some(seconds) = it.next_try_seconds {
-            let _ = write!(line.text, "; again in {}", format_duration(seconds as f64));
+            text += &format!("; again in {}", format_duration(seconds as f64));
         }
-        problems.push(line);
+        problems.push(line.with_text(&text));
     }
     problems
 }
@@ -238,6 +234,12 @@ impl SampleLine {
         let at = self.text.chars().count();
         self.word = Some((at, at + word.chars().count(), color));
         self.text.push_str(word);
+        self
+    }
+
+    /// Appends text without a color.
+    fn with_text(mut self, text: &str) -> Self {
+        self.text.push_str(text);
         self
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants: drop restores the terminal; drawn text neither wraps nor moves the lines below it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use rustix::process::{Signal as Number, getpid, kill_process};
 use rustix::termios::{
@@ -11,6 +11,7 @@ use rustix::termios::{
 use tokio::signal::unix::{Signal, SignalKind};
 
 use crate::cli::exit::Failure;
+use crate::cli::output;
 use crate::cli::server::signals::listen_for;
 
 /// Terminal in drawing mode. Drop restores it.
@@ -31,8 +32,7 @@ pub(super) enum TerminalEvent {
 
 /// Returns whether standard output is a terminal with cursor control.
 pub(super) fn supports_drawing() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    io::stdout().is_terminal() && !is_dumb
+    output::is_terminal() && output::can_move_cursor()
 }
 
 impl Terminal {
