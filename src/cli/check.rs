@@ -14,7 +14,7 @@ use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
-use crate::config::{self, Config, Options};
+use crate::config::{self, Config, Options, owner_of};
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::Pattern;
 use crate::upstream::{ConnectionStatus, Upstream};
@@ -125,25 +125,20 @@ fn with_key_warnings(options: Options) -> Options {
 /// Finds patterns that match no item in the lists of their upstreams. Not all resources are
 /// listed, so a pattern for resources is reported only if its upstreams list none.
 fn find_idle_patterns(config: &Config, everything: &RoleView) -> Vec<ProblemReport> {
-    let kinds: [(&str, &[Kind]); 3] = [
-        ("prompts", &[Kind::Prompt]),
-        ("tools", &[Kind::Tool]),
-        ("resources", &[Kind::Resource, Kind::Template]),
-    ];
     let mut idle = Vec::new();
     for (role, rules) in &config.roles {
-        let table = match role.strip_prefix("client:") {
+        let table = match owner_of(role) {
             Some(client) => format!("clients.{client}"),
             None => format!("roles.{role}"),
         };
-        let rules = [&rules.prompts, &rules.tools, &rules.resources];
-        for ((name, kinds), rules) in kinds.into_iter().zip(rules) {
+        for kind in [Kind::Prompt, Kind::Tool, Kind::Resource] {
+            let (name, rules) = (kind.topic().capability(), rules.rules(kind));
             for (list, patterns) in [("allow", &rules.allow), ("deny", &rules.deny)] {
                 // A pattern for everything also covers future items.
                 let patterns = patterns.iter().map(Pattern::as_str).filter(|pattern| {
                     *pattern != "*" && pattern.split_once('/').is_none_or(|(_, own)| own != "*")
                 });
-                let unmatched = patterns.filter(|text| is_idle(text, kinds, config, everything));
+                let unmatched = patterns.filter(|text| is_idle(text, kind, config, everything));
                 idle.extend(unmatched.map(|text| ProblemReport {
                     severity: "warning",
                     key: format!("{table}.{name}.{list}"),
@@ -160,24 +155,24 @@ fn find_idle_patterns(config: &Config, everything: &RoleView) -> Vec<ProblemRepo
     idle
 }
 
-fn is_idle(text: &str, kinds: &[Kind], config: &Config, everything: &RoleView) -> bool {
+fn is_idle(text: &str, kind: Kind, config: &Config, everything: &RoleView) -> bool {
     let pattern = Pattern::new(text);
+    let kinds = Kind::ALL.into_iter().filter(|it| it.topic() == kind.topic());
     // An upstream whose lists were not read may have a matching item.
     let upstreams = config.summaries.iter().map(|summary| summary.name.as_str());
     let mut candidates = upstreams.filter(|name| may_match_upstream(text, name)).peekable();
     let is_read = |name: &str| {
-        let missing = |kind: &Kind| everything.missing(*kind).iter().any(|it| it.as_str() == name);
-        config.upstreams.iter().any(|it| it.name == name) && !kinds.iter().any(missing)
+        let missing = |kind| everything.missing(kind).iter().any(|it| it.as_str() == name);
+        config.upstreams.iter().any(|it| it.name == name) && !kinds.clone().any(missing)
     };
     // A pattern for an unknown upstream has a warning of its own.
     if candidates.peek().is_none() || !candidates.all(is_read) {
         return false;
     }
-    let mut listed = kinds.iter().flat_map(|kind| everything.items(*kind));
-    let is_about_resources = kinds.contains(&Kind::Resource);
-    !listed.any(|target| match is_about_resources {
-        true => may_match_upstream(text, target.upstream.as_str()),
-        false => pattern.matches(&format!("{}/{}", target.upstream, target.own)),
+    let mut listed = kinds.clone().flat_map(|kind| everything.items(kind));
+    !listed.any(|target| match kind.has_name() {
+        true => pattern.matches(&format!("{}/{}", target.upstream, target.own)),
+        false => may_match_upstream(text, target.upstream.as_str()),
     })
 }
 
@@ -279,11 +274,10 @@ fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
             }
             false => writeln!(out, "down  {name:width$}  {}", sanitize_line(state))?,
         }
-        for problem in &row.problems {
-            writeln!(out, "      {:width$}  left out: {}", "", sanitize_line(problem))?;
-        }
-        for altered in &row.altered {
-            writeln!(out, "      {:width$}  altered: {}", "", sanitize_line(altered))?;
+        for (what, lines) in [("left out", &row.problems), ("altered", &row.altered)] {
+            for line in lines {
+                writeln!(out, "      {:width$}  {what}: {}", "", sanitize_line(line))?;
+            }
         }
     }
     Ok(())

@@ -136,12 +136,7 @@ async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure>
         .map_err(|bad| Failure::NoConfig(format!("{}: {bad}", path.display())))?;
     let mut rows = Vec::new();
     for (name, pinned) in lock.unwrap_or_default().upstreams {
-        let is_selected = |key: &str| {
-            selected.is_empty()
-                || selected
-                    .iter()
-                    .any(|(it, item)| *it == name && item.is_none_or(|item| item == key))
-        };
+        let is_selected = |key: &str| selects(selected, &name, |item| item == key);
         let row =
             |kind, key: &str, digest| PinRow::new(&name, kind, key, PinState::Approved { digest });
         if let Some(digest) = pinned.instructions.filter(|_| is_selected("")) {
@@ -224,16 +219,23 @@ impl fmt::Display for PinRow {
 }
 
 fn is_selected(difference: &Difference, selected: &[PinSelection<'_>]) -> bool {
-    let is = |(name, item): &PinSelection<'_>| {
-        let was = match &difference.change {
-            Change::Renamed(was) => Some(was.as_str()),
-            _ => None,
-        };
-        let is_item =
-            |item: &str| difference.kind.is_some() && (difference.key == item || was == Some(item));
-        difference.upstream.as_str() == *name && item.is_none_or(is_item)
+    let was = match &difference.change {
+        Change::Renamed(was) => Some(was.as_str()),
+        _ => None,
     };
-    selected.is_empty() || selected.iter().any(is)
+    selects(selected, difference.upstream.as_str(), |item| {
+        difference.kind.is_some() && (difference.key == item || was == Some(item))
+    })
+}
+
+/// Returns whether a whole upstream is selected, or an item of it that `is_item` accepts.
+fn selects(
+    selected: &[PinSelection<'_>],
+    upstream: &str,
+    is_item: impl Fn(&str) -> bool + Copy,
+) -> bool {
+    selected.is_empty()
+        || selected.iter().any(|(name, item)| *name == upstream && item.is_none_or(is_item))
 }
 
 fn split_item(item: &str) -> PinSelection<'_> {

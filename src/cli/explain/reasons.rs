@@ -36,11 +36,7 @@ impl<'a> RuleSubject<'a> {
 
     /// Returns the configuration key of the rules for its kind.
     fn key(self) -> &'static str {
-        match self.kind() {
-            Kind::Prompt => "prompts",
-            Kind::Tool => "tools",
-            Kind::Resource | Kind::Template => "resources",
-        }
+        self.kind().topic().capability()
     }
 }
 
