@@ -39,6 +39,7 @@ pub use crate::config::reader::report::{ConfigProblem, ConfigReport, Severity, W
 pub use crate::config::reader::rule_locations::RuleLocations;
 pub(crate) use crate::config::reader::value::{date_time_of, is_plain_name};
 pub use crate::config::reader::variables::Environment;
+pub(crate) use crate::config::reader::variables::is_variable_name;
 pub use crate::guard::GuardRules;
 pub use crate::pins::Mode;
 use crate::policy::limits::Limit;

@@ -24,6 +24,7 @@ use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
 use crate::config::{Config, nearest};
 use secrets::SecretStore;
+use texts::UpstreamWriter;
 
 /// Arguments of `weir init`.
 #[derive(Debug, clap::Args)]
@@ -218,21 +219,20 @@ fn convert(
             own: &server.own_variables(),
         };
         let old = &server.name;
-        let mut mapped = match mapping::map_server(server, &name, context, store) {
-            Ok(mapped) => mapped,
-            Err(why) => {
-                messages.push(format!("  {old}: left out: {why}"));
-                continue;
-            }
-        };
+        let mut writer = UpstreamWriter::new(&name, context, store);
+        if let Err(why) = writer.write(server) {
+            messages.push(format!("  {old}: left out: {why}"));
+            continue;
+        }
+        let UpstreamWriter { mut table, notes, moved, .. } = writer;
         if *old != name {
             messages.push(format!("  {old}: is [upstreams.{name}] now"));
         }
-        let about = mapped.moved.iter().chain(&mapped.notes);
+        let about = moved.iter().chain(&notes);
         messages.extend(about.map(|text| format!("  {name}: {text}")));
-        let notes = mapped.notes.iter().map(|note| format!("# {}\n", sanitize_line(note)));
-        mapped.table.decor_mut().set_prefix(format!("\n{}", notes.collect::<String>()));
-        upstreams.insert(&name, Item::Table(mapped.table));
+        let notes = notes.iter().map(|note| format!("# {}\n", sanitize_line(note)));
+        table.decor_mut().set_prefix(format!("\n{}", notes.collect::<String>()));
+        upstreams.insert(&name, Item::Table(table));
     }
     upstreams
 }

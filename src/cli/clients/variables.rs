@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::document::DocumentValue;
+use crate::config::is_variable_name;
 
 /// Variable syntaxes that a client expands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +86,7 @@ impl Translated {
     /// Returns the variable, if the text consists of exactly one.
     pub(in crate::cli) fn as_single_variable(&self) -> Option<&str> {
         let name = self.text.strip_prefix("${")?.strip_suffix('}')?;
-        is_name(name).then_some(name)
+        is_variable_name(name).then_some(name)
     }
 
     /// Removes a default that must not be written.
@@ -156,7 +157,8 @@ fn replace(inner: &str, context: &TranslateContext<'_>, result: &mut Translated)
         Some((name, default)) => (name, Some(default)),
         None => (inner, None),
     };
-    let usable = is_name(name) && !context.own.contains(&name) && default.is_none_or(is_plain);
+    let usable =
+        is_variable_name(name) && !context.own.contains(&name) && default.is_none_or(is_plain);
     if usable && name == "CLAUDE_PROJECT_DIR" {
         write_folder(context, result, |folder| folder.display().to_string());
     } else if usable {
@@ -167,7 +169,7 @@ fn replace(inner: &str, context: &TranslateContext<'_>, result: &mut Translated)
 
 fn replace_prefixed(inner: &str, context: &TranslateContext<'_>, result: &mut Translated) -> bool {
     match inner.split_once(':') {
-        Some(("env", name)) if is_name(name) => result.write_variable(name, None),
+        Some(("env", name)) if is_variable_name(name) => result.write_variable(name, None),
         Some(("input", id)) => input(id, context, result),
         Some(("file", path)) if result.text.is_empty() => result.file = Some(path.to_owned()),
         Some(("file" | "config" | "command", _)) => {
@@ -227,11 +229,6 @@ pub(in crate::cli) fn variable_name(from: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     let name: String = from.chars().map(legal).collect();
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
-}
-
-fn is_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// Returns whether a text can be a default within braces.

@@ -9,58 +9,30 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use toml_edit::{Array, InlineTable, Item, Table, Value, value};
 
-use crate::cli::clients::init::secrets::SecretStore;
-use crate::cli::clients::init::texts::reference_to;
+use crate::cli::clients::init::texts::{UpstreamWriter, reference_to};
 use crate::cli::clients::server::{ClientServer, HeaderSource, ServerTransport};
-use crate::cli::clients::variables::TranslateContext;
-use crate::config::is_own_header;
-
-/// Table of an upstream, with messages about it.
-#[derive(Default)]
-pub(super) struct MappedServer {
-    /// Content of `[upstreams.<name>]`.
-    pub(super) table: Table,
-    /// Notes for the user; they are also comments above the table.
-    pub(super) notes: Vec<String>,
-    /// Messages about moved secrets.
-    pub(super) moved: Vec<String>,
-}
-
-/// Converts a server. The error says why Weir cannot use it.
-pub(super) fn map_server(
-    server: &ClientServer,
-    name: &str,
-    context: TranslateContext<'_>,
-    store: &mut SecretStore,
-) -> Result<MappedServer, String> {
-    let mut writer = UpstreamWriter { name, context, store, mapped: MappedServer::default() };
-    match &server.transport {
-        ServerTransport::Process { command, args, env, pass_env, cwd } => {
-            writer.process(command, args, env, pass_env, cwd.as_deref());
-        }
-        ServerTransport::Http { url, is_sse, headers } => writer.http(url, *is_sse, headers)?,
-    }
-    if !server.enabled {
-        writer.insert("enabled", false);
-    }
-    writer.write_timeouts(server);
-    writer.write_tools(server);
-    let mut mapped = writer.mapped;
-    mapped.notes.extend(server.not_imported.iter().cloned());
-    Ok(mapped)
-}
-
-/// Writer of the table of one upstream. Its texts are translated in [`super::texts`].
-pub(super) struct UpstreamWriter<'a> {
-    pub(super) name: &'a str,
-    pub(super) context: TranslateContext<'a>,
-    pub(super) store: &'a mut SecretStore,
-    pub(super) mapped: MappedServer,
-}
+use crate::config::{Timeouts, is_own_header};
 
 impl UpstreamWriter<'_> {
+    /// Writes a server. The error says why Weir cannot use it.
+    pub(super) fn write(&mut self, server: &ClientServer) -> Result<(), String> {
+        match &server.transport {
+            ServerTransport::Process { command, args, env, pass_env, cwd } => {
+                self.process(command, args, env, pass_env, cwd.as_deref());
+            }
+            ServerTransport::Http { url, is_sse, headers } => self.http(url, *is_sse, headers)?,
+        }
+        if !server.enabled {
+            self.insert("enabled", false);
+        }
+        self.write_timeouts(server);
+        self.write_tools(server);
+        self.notes.extend(server.not_imported.iter().cloned());
+        Ok(())
+    }
+
     fn insert(&mut self, key: &str, text: impl Into<Value>) {
-        self.mapped.table.insert(key, value(text));
+        self.table.insert(key, value(text));
     }
 
     fn process(
@@ -172,7 +144,7 @@ impl UpstreamWriter<'_> {
         if let Some(call) = server.call {
             times.insert("call", format_duration(call).into());
             // `call_max` limits every call and must not be shorter.
-            if call > LONGEST_CALL {
+            if call > Timeouts::default().call_max {
                 times.insert("call_max", format_duration(call).into());
             }
         }
@@ -212,7 +184,7 @@ impl UpstreamWriter<'_> {
         for (name, text) in pairs {
             table.insert(&name, Item::Value(text));
         }
-        self.mapped.table.insert(key, Item::Table(table));
+        self.table.insert(key, Item::Table(table));
     }
 }
 
@@ -248,9 +220,6 @@ fn format_duration(duration: Duration) -> String {
         _ => format!("{}ms", duration.as_millis()),
     }
 }
-
-/// Default of `call_max`.
-const LONGEST_CALL: Duration = Duration::from_mins(10);
 
 /// Longest line of a table or list.
 const LONGEST_LINE: usize = 90;

@@ -3,6 +3,8 @@
 //! Clients allow almost any name; an upstream's name is a lower-case letter, then at most 31 of
 //! a-z, 0-9 and -.
 
+use crate::mcp::name::UpstreamName;
+
 /// Gives each server a unique legal name, in the order of the list. Legal names are kept.
 pub(super) fn legal(names: &[String]) -> Vec<String> {
     let mut taken: Vec<String> = names.iter().filter(|name| is_legal(name)).cloned().collect();
@@ -25,9 +27,7 @@ pub(super) fn legal(names: &[String]) -> Vec<String> {
 }
 
 fn is_legal(name: &str) -> bool {
-    name.len() <= MAX
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    name.parse::<UpstreamName>().is_ok()
 }
 
 fn reduce_to_legal(name: &str) -> String {

@@ -3,17 +3,38 @@
 //! A secret value of a variable or header becomes a reference to a file or variable. Arguments and
 //! URLs support only variables, so a secret there becomes a variable and a note says how to set it.
 
-use toml_edit::{InlineTable, Value};
+use toml_edit::{InlineTable, Table, Value};
 
-use crate::cli::clients::init::mapping::UpstreamWriter;
-use crate::cli::clients::init::secrets::{self, SecretLocation, secret_name};
+use crate::cli::clients::init::secrets::{self, SecretLocation, SecretStore, secret_name};
 use crate::cli::clients::variables::{TranslateContext, Translated, translate, variable_name};
 
-impl UpstreamWriter<'_> {
+/// Writer of the table of one upstream. [`super::mapping`] writes its keys.
+pub(super) struct UpstreamWriter<'a> {
+    pub(super) name: &'a str,
+    pub(super) context: TranslateContext<'a>,
+    pub(super) store: &'a mut SecretStore,
+    /// Content of `[upstreams.<name>]`.
+    pub(super) table: Table,
+    /// Notes for the user; they are also comments above the table.
+    pub(super) notes: Vec<String>,
+    /// Messages about moved secrets.
+    pub(super) moved: Vec<String>,
+}
+
+impl<'a> UpstreamWriter<'a> {
+    pub(super) fn new(
+        name: &'a str,
+        context: TranslateContext<'a>,
+        store: &'a mut SecretStore,
+    ) -> Self {
+        let (table, notes, moved) = Default::default();
+        Self { name, context, store, table, notes, moved }
+    }
+
     /// Adds a note, unless it exists already.
     pub(super) fn note(&mut self, note: String) {
-        if !self.mapped.notes.contains(&note) {
-            self.mapped.notes.push(note);
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
         }
     }
 
@@ -85,7 +106,7 @@ impl UpstreamWriter<'_> {
         };
         match self.store.add(self.name, name, &wanted, text) {
             SecretLocation::File(path) => {
-                self.mapped.moved.push(format!("{key}.{name} is now in {path}"));
+                self.moved.push(format!("{key}.{name} is now in {path}"));
                 reference_to("file", &path)
             }
             SecretLocation::Variable(variable) => {
