@@ -297,7 +297,7 @@ impl UpstreamStatus {
     /// use: a state that is a reason, and problems of lists.
     pub fn problems_for_clients(&self) -> Vec<String> {
         let mut why = Vec::new();
-        if !matches!(&*self.state, "up" | "half-open" | "asleep") {
+        if !self.is_well() {
             why.push(match &self.reason {
                 Some(reason) => format!("{}: {reason}", self.state),
                 None => self.state.clone(),
@@ -309,6 +309,11 @@ impl UpstreamStatus {
         }
         why.extend(self.cut.iter().map(|(list, by)| format!("{CUT}: {by} of {list}")));
         why
+    }
+
+    /// Returns whether calls to the upstream succeed, if necessary after a start.
+    pub fn is_well(&self) -> bool {
+        matches!(&*self.state, "up" | "half-open" | "asleep")
     }
 
     /// Returns whether the upstream is connected, and takes calls now or soon.

@@ -39,18 +39,13 @@ pub(crate) async fn find_instance(config: &ConfigArgs) -> Result<AdminClient, Fa
     AdminClient::new(&config, &path)
 }
 
-/// Returns whether calls to an upstream in this state succeed, if necessary after a start.
-pub(crate) fn is_well(state: &str) -> bool {
-    matches!(state, "up" | "half-open" | "asleep")
-}
-
 /// Fails with the problems of a status, if there are any.
 fn check_status(status: &Status) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     if status.draining {
         wrong.push("it is stopping".to_owned());
     }
-    let down = status.upstreams.iter().filter(|it| !is_well(&it.state));
+    let down = status.upstreams.iter().filter(|it| !it.is_well());
     let down: Vec<_> = down.map(|it| it.name.as_str()).collect();
     if !down.is_empty() {
         let (some, all) = (down.len(), status.upstreams.len());

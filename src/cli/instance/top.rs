@@ -24,7 +24,7 @@ use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
 use crate::cli::server::signals::Signals;
 use sample::{RenderOptions, Sample};
-use terminal::{Terminal, TerminalEvent, supports_drawing};
+use terminal::{Terminal, supports_drawing};
 
 /// Arguments of `weir top`.
 #[derive(Debug, clap::Args)]
@@ -71,12 +71,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 Ok(1) => {}
                 Ok(_) | Err(_) => reads_keys = false,
             },
-            event = terminal.next_event() => {
-                if event == TerminalEvent::Suspend {
-                    terminal.suspend();
-                }
-                screen.draw(&terminal);
-            }
+            () = terminal.redraw_needed() => screen.draw(&terminal),
             (found, result) = &mut pending_poll => {
                 running = found;
                 screen.update(result);

@@ -48,17 +48,12 @@ impl StatusPage {
             counted(status.streams, "stream"),
         ];
         self.row("clients", &clients.join(", "));
-        let (count, errors) = status
-            .methods
-            .iter()
-            .fold((0, 0), |(count, errors), it| (count + it.count, errors + it.errors));
+        let count: u64 = status.methods.iter().map(|it| it.count).sum();
+        let errors: u64 = status.methods.iter().map(|it| it.errors).sum();
         self.row("requests", &format!("{count}, {errors} of them failed"));
-        let refusals: Vec<_> = status
-            .refusals
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(reason, count)| format!("{count} {reason}"))
-            .collect();
+        let refusals = status.refusals.iter().filter(|(_, count)| **count > 0);
+        let refusals: Vec<_> =
+            refusals.map(|(reason, count)| format!("{count} {reason}")).collect();
         if !refusals.is_empty() {
             self.row("refused", &refusals.join(", "));
         }
@@ -172,10 +167,7 @@ impl StatusPage {
             if !is_first && at + 1 + length > self.columns
                 || is_first && at + length > self.columns && at > indent
             {
-                while self.text.ends_with(' ') {
-                    self.text.pop();
-                }
-                self.text.push('\n');
+                self.end_line();
                 self.text.push_str(&" ".repeat(indent));
                 at = indent;
             } else if !is_first {
@@ -186,9 +178,11 @@ impl StatusPage {
             at += length;
             is_first = false;
         }
-        while self.text.ends_with(' ') {
-            self.text.pop();
-        }
+        self.end_line();
+    }
+
+    fn end_line(&mut self) {
+        self.text.truncate(self.text.trim_end_matches(' ').len());
         self.text.push('\n');
     }
 

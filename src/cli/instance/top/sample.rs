@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::admin::status::{Latency, Status};
-use crate::cli::instance::status::{format_duration, is_well};
+use crate::cli::instance::status::format_duration;
 use crate::cli::output::render::sanitize_line;
 use crate::metrics::BOUNDS;
 
@@ -157,7 +157,7 @@ fn problems(status: &Status) -> Vec<SampleLine> {
         let text = format!(", the previous one stays active: {}", sanitize_line(&refused.why));
         problems.push(line.with_text(&text));
     }
-    for it in status.upstreams.iter().filter(|it| !is_well(&it.state)) {
+    for it in status.upstreams.iter().filter(|it| !it.is_well()) {
         let color = if it.state == "starting" { YELLOW } else { RED };
         let line = SampleLine::from(format!("{}  ", it.name)).with_word(&it.state, color);
         let mut text = format!(" for {}", format_duration(it.since_seconds as f64));

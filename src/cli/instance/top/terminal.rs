@@ -21,15 +21,6 @@ pub(super) struct Terminal {
     suspended: Signal,
 }
 
-/// Event that the drawing code has to handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TerminalEvent {
-    /// The terminal was resized, so it must be drawn again.
-    Redraw,
-    /// Ctrl-Z: the process must restore the terminal and stop until it is continued.
-    Suspend,
-}
-
 /// Returns whether standard output is a terminal with cursor control.
 pub(super) fn supports_drawing() -> bool {
     output::is_terminal() && output::can_move_cursor()
@@ -43,16 +34,16 @@ impl Terminal {
         Ok(Self { keys: enter_drawing_mode(), resized, suspended })
     }
 
-    /// Waits for the next event.
-    pub(super) async fn next_event(&mut self) -> TerminalEvent {
+    /// Waits until it must be drawn again: it was resized, or Ctrl-Z stopped the process until now.
+    pub(super) async fn redraw_needed(&mut self) {
         tokio::select! {
-            _ = self.resized.recv() => TerminalEvent::Redraw,
-            _ = self.suspended.recv() => TerminalEvent::Suspend,
+            _ = self.resized.recv() => {}
+            _ = self.suspended.recv() => self.suspend(),
         }
     }
 
     /// Restores the terminal and stops the process until it is in the foreground again.
-    pub(super) fn suspend(&mut self) {
+    fn suspend(&mut self) {
         restore_terminal(self.keys.take().as_ref());
         // The process stops here until the shell continues it.
         let _ = kill_process(getpid(), Number::STOP);
