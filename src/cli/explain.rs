@@ -121,6 +121,14 @@ struct ExplainAs {
     client: Option<Statement>,
 }
 
+impl ExplainAs {
+    /// Adds the statement about the client to the others about the visibility.
+    fn visibility(&self, visible: bool, statements: Vec<Statement>) -> Visibility {
+        let statements = self.client.iter().cloned().chain(statements).collect();
+        Visibility { role: self.role.clone(), visible, statements }
+    }
+}
+
 /// Returns the client of `--as`, else each role.
 fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
     let Some(client) = &args.query.client else {
@@ -228,7 +236,7 @@ fn visibility(
     mut is_open: bool,
 ) -> Visibility {
     let SearchHit { upstream, kind, item, key, .. } = hit;
-    let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
+    let mut statements = Vec::new();
     let name: Option<UpstreamName> = upstream.name.parse().ok();
     if let Some(name) = &name {
         let subject = RuleSubject::Listed(*kind, &item.key);
@@ -246,5 +254,5 @@ fn visibility(
         let text = format!("the visible one is of {}, which comes first", other.upstream);
         statements.push(StatementTopic::List.bad(text));
     }
-    Visibility { role: viewer.role.clone(), visible, statements }
+    viewer.visibility(visible, statements)
 }

@@ -94,20 +94,14 @@ fn visibility(
 ) -> Visibility {
     let config = &oneshot.config;
     let route = viewer.context.view().route(uri);
-    let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
+    let mut statements = Vec::new();
     // If this role has no route, the operator's route shows which rule blocks it.
     if let Some(upstream) = owner(&route).or(owner(everything)) {
+        let subject = RuleSubject::UnlistedUri(uri);
         let exports = config.upstreams.iter().find(|it| it.name == upstream.as_str());
         let exports = exports.filter(|_| viewer.client.is_some());
-        statements.extend(
-            exports.map(|it| reasons::export_rule(config, it, RuleSubject::UnlistedUri(uri))),
-        );
-        statements.extend(reasons::role_rules(
-            config,
-            &viewer.role,
-            upstream,
-            RuleSubject::UnlistedUri(uri),
-        ));
+        statements.extend(exports.map(|it| reasons::export_rule(config, it, subject)));
+        statements.extend(reasons::role_rules(config, &viewer.role, upstream, subject));
     }
     match &route {
         UriRoute::None if statements.iter().all(|statement| statement.good) => {
@@ -129,7 +123,7 @@ fn visibility(
             StatementTopic::Route.bad(format!("so the request goes to {other}, not to {only}")),
         );
     }
-    Visibility { role: viewer.role.clone(), visible, statements }
+    viewer.visibility(visible, statements)
 }
 
 /// Upstream that the route leads to.

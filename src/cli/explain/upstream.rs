@@ -36,7 +36,7 @@ pub(super) fn finding(
 
 fn visibility(oneshot: &OneShotGateway, name: &str, viewer: &ExplainAs) -> Visibility {
     let (view, everything) = (viewer.context.view(), oneshot.operator_context.view());
-    let mut statements: Vec<Statement> = viewer.client.iter().cloned().collect();
+    let mut statements = Vec::new();
     let counts =
         Kind::ALL.map(|kind| (kind, count(&view, kind, name), count(&everything, kind, name)));
     let visible = counts.iter().any(|(_, seen, _)| *seen > 0);
@@ -49,7 +49,7 @@ fn visibility(oneshot: &OneShotGateway, name: &str, viewer: &ExplainAs) -> Visib
         false => StatementTopic::Listed.bad(format!("{name} lists nothing, or exports nothing")),
     });
     statements.push(StatementTopic::Instructions.good(instructions(oneshot, name, &view, visible)));
-    Visibility { role: viewer.role.clone(), visible, statements }
+    viewer.visibility(visible, statements)
 }
 
 fn count(view: &RoleView, kind: Kind, name: &str) -> usize {
