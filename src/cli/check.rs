@@ -9,7 +9,7 @@ use super::exit::{Failure, ProblemReport, problems};
 use super::output;
 use crate::app;
 use crate::catalog::{ExportProblems, RoleView};
-use crate::cli::loading::{ConfigArgs, options};
+use crate::cli::loading::{ConfigArgs, options, print_warnings};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
@@ -112,7 +112,7 @@ async fn offline(args: &Args) -> Result<(), Failure> {
         let report = CheckReport { upstreams: None, warnings: problems(&warnings) };
         return output::print(|out| writeln!(out, "{}", output::to_json(&report)));
     }
-    warnings.iter().for_each(|warning| output::print_stderr(&warning.render(true)));
+    print_warnings(&warnings);
     output::print_stderr("the configuration is valid");
     Ok(())
 }

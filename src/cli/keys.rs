@@ -6,6 +6,7 @@
 mod edit;
 mod expiry;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -268,13 +269,7 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// JSON form of `weir keys list`.
-#[derive(Serialize)]
-struct ClientList {
-    clients: Vec<ClientRow>,
-}
-
-/// Client with its keys.
+/// Client with its keys, in the output of `weir keys list`.
 #[derive(Serialize)]
 struct ClientRow {
     name: String,
@@ -292,37 +287,36 @@ struct ClientRow {
 fn list(args: &ListArgs) -> Result<(), Failure> {
     let editor = ConfigEditor::open(&args.location)?;
     let now = SystemTime::now();
-    let clients = editor.config.clients.iter().map(|client| ClientRow {
+    let row = |client: &ClientConfig| ClientRow {
         name: client.name.clone(),
         role: Some(client.role.clone()).filter(|role| config::owner_of(role).is_none()),
         keys: client.key_sha256.len(),
         expires: client.expires.map(format_rfc3339),
         expired: client.expires.map(|expires| expires <= now),
-    });
-    let list = ClientList { clients: clients.collect() };
-    output::print_report(args.json, &list, |out| list.write_text(out))
+    };
+    let rows: Vec<_> = editor.config.clients.iter().map(row).collect();
+    let report = BTreeMap::from([("clients", &rows)]);
+    output::print_report(args.json, &report, |out| write_rows(out, &rows))
 }
 
-impl ClientList {
-    fn write_text(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let role = |row: &ClientRow| row.role.clone().unwrap_or("(rules of its own)".to_owned());
-        let names = self.clients.iter().map(|row| row.name.len()).max().unwrap_or(0);
-        let roles = self.clients.iter().map(|row| role(row).len()).max().unwrap_or(0);
-        for row in &self.clients {
-            let keys = match row.keys {
-                0 => "no key",
-                1 => "1 key",
-                _ => "2 keys",
-            };
-            let end = match (&row.expires, row.expired) {
-                (None, _) => "never expires".to_owned(),
-                (Some(end), Some(true)) => format!("expired at {end}"),
-                (Some(end), _) => format!("expires at {end}"),
-            };
-            writeln!(out, "{:names$}  {:roles$}  {keys:6}  {end}", row.name, role(row))?;
-        }
-        Ok(())
+fn write_rows(out: &mut dyn Write, rows: &[ClientRow]) -> std::io::Result<()> {
+    let role = |row: &ClientRow| row.role.clone().unwrap_or("(rules of its own)".to_owned());
+    let names = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let roles = rows.iter().map(|row| role(row).len()).max().unwrap_or(0);
+    for row in rows {
+        let keys = match row.keys {
+            0 => "no key",
+            1 => "1 key",
+            _ => "2 keys",
+        };
+        let end = match (&row.expires, row.expired) {
+            (None, _) => "never expires".to_owned(),
+            (Some(end), Some(true)) => format!("expired at {end}"),
+            (Some(end), _) => format!("expires at {end}"),
+        };
+        writeln!(out, "{:names$}  {:roles$}  {keys:6}  {end}", row.name, role(row))?;
     }
+    Ok(())
 }
 
 /// JSON form of a change.

@@ -11,6 +11,7 @@ use crate::app::ConfigFiles;
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::config::{Config, ConfigReport, Listeners, Options, Warning};
+use crate::policy;
 use crate::timestamp::format_rfc3339;
 use demo::Demo;
 
@@ -190,15 +191,12 @@ pub(crate) fn check_client(config: &Config, name: &str) -> Result<(), Failure> {
              [clients.{name}]",
             format_rfc3339(expires)
         ))),
-        _ if client.is_none() && !(name == ANONYMOUS && config.auth.anonymous) => {
+        _ if client.is_none() && !(name == policy::ANONYMOUS && config.auth.anonymous) => {
             Err(unknown_client(config, name))
         }
         _ => Ok(()),
     }
 }
-
-/// Name of clients without credentials in the policy.
-const ANONYMOUS: &str = "anonymous";
 
 /// Failure for a client that is not in the configuration.
 pub(crate) fn unknown_client(config: &Config, name: &str) -> Failure {

@@ -106,9 +106,17 @@ pub(super) fn print_report(
     report: &impl Serialize,
     write_text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
+    print_as(json.then(|| to_json(report)).as_deref(), write_text)
+}
+
+/// Writes to standard output: JSON on one line, or without it as `write_text` writes it.
+pub(super) fn print_as(
+    json: Option<&str>,
+    write_text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<(), Failure> {
     print(|out| match json {
-        true => writeln!(out, "{}", render::sanitize_json(&to_json(report), is_terminal())),
-        false => write_text(out),
+        Some(json) => writeln!(out, "{}", render::sanitize_json(json, is_terminal())),
+        None => write_text(out),
     })
 }
 

@@ -78,9 +78,10 @@ fn compare(
     let pins = &inspectors.pins;
     let names = oneshot.config.upstreams.iter();
     let names: Vec<UpstreamName> = names.filter_map(|it| it.name.parse().ok()).collect();
-    let unlisted: Vec<_> = names.iter().filter(|name| !pins.is_listed(name)).collect();
-    let unlisted = unlisted.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let unlisted = names.iter().filter(|name| !pins.is_listed(name));
+    let unlisted: Vec<_> = unlisted.map(|name| format!("`{name}`")).collect();
     let unlisted = (!unlisted.is_empty()).then(|| {
+        let unlisted = unlisted.join(", ");
         Failure::Unreachable(format!("could not be listed, and was not compared: {unlisted}"))
     });
     let all = pins.differences();

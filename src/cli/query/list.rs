@@ -4,7 +4,7 @@ use std::io::Write;
 
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::cli::output::render::{sanitize_json, sanitize_line};
+use crate::cli::output::render::sanitize_line;
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::gateway::Admission;
@@ -30,10 +30,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (kind, selection) = (args.kind, UpstreamSelection::Named(&args.upstream));
     OneShotGateway::run(&args.query, selection, async |oneshot| {
         let items = list(oneshot, kind).await?;
-        output::print(|out| match args.query.json {
-            true => write_json(out, kind, &items),
-            false => write_table(out, kind, &items),
-        })?;
+        let json = args.query.json.then(|| to_json(kind, &items));
+        output::print_as(json.as_deref(), |out| write_table(out, kind, &items))?;
         match oneshot.describe_unlisted(&oneshot.client_context, kind) {
             None => Ok(()),
             Some(unlisted) => {
@@ -62,12 +60,10 @@ async fn list(oneshot: &OneShotGateway, kind: Kind) -> Result<Vec<Object>, Failu
     }
 }
 
-fn write_json(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
+fn to_json(kind: Kind, items: &[Object]) -> String {
     let items: Vec<_> = items.iter().map(Object::to_bytes).collect();
     let items = items.join(&b","[..]);
-    let items = String::from_utf8_lossy(&items);
-    let items = sanitize_json(&items, output::is_terminal());
-    writeln!(out, "{{\"{}\":[{items}]}}", kind.list_member())
+    format!("{{\"{}\":[{}]}}", kind.list_member(), String::from_utf8_lossy(&items))
 }
 
 fn write_table(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::output::progress;
-use crate::cli::output::render::{sanitize_json, sanitize_line};
+use crate::cli::output::render::sanitize_line;
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::gateway::{Admission, Error};
 use crate::json::{self, Object};
@@ -41,13 +41,8 @@ impl QueryResponse {
         &self,
         write: fn(&mut dyn Write, &Object, bool) -> io::Result<()>,
     ) -> Result<(), Failure> {
-        output::print(|out| match self.json {
-            true => {
-                let text = String::from_utf8_lossy(&self.text);
-                writeln!(out, "{}", sanitize_json(&text, output::is_terminal()))
-            }
-            false => write(out, &self.result, output::is_terminal()),
-        })
+        let json = self.json.then(|| String::from_utf8_lossy(&self.text));
+        output::print_as(json.as_deref(), |out| write(out, &self.result, output::is_terminal()))
     }
 }
 
@@ -74,16 +69,12 @@ pub(crate) async fn send_request(
     let request =
         ItemRequest::parse(method, params).map_err(|bad| Failure::Usage(bad.to_string()))?;
     let key = request.key.clone();
-    let (notes, notifications) = match progress::is_shown(oneshot.json) {
-        true => {
-            let (notes, notifications) = NotificationSink::channel();
-            (notes, Some(notifications))
-        }
-        false => (NotificationSink::disabled(), None),
-    };
+    let (sink, stream) = progress::is_shown(oneshot.json).then(NotificationSink::channel).unzip();
     let progress = RefCell::new(String::new());
-    let caller =
-        CallContext { notifications: notes, ..CallContext::without_features(Revision::NEWEST) };
+    let caller = CallContext {
+        notifications: sink.unwrap_or_else(NotificationSink::disabled),
+        ..CallContext::without_features(Revision::NEWEST)
+    };
     let collect = async {
         let (client, mut admission) = (&oneshot.client_context, Admission::unlimited());
         let called = async {
@@ -107,7 +98,7 @@ pub(crate) async fn send_request(
     let work = async {
         tokio::select! {
             text = collect => text,
-            never = follow_progress(notifications, &progress) => match never {},
+            never = follow_progress(stream, &progress) => match never {},
         }
     };
     let about = || format!("{}{}", sanitize_line(&key), progress.borrow());

@@ -84,10 +84,8 @@ pub(crate) fn start_errors_only() {
 
 /// Starts logging for a command that reports on upstreams: also items left out of their lists.
 pub(crate) fn start_for_report(json: bool) {
-    let mut filter = "weir=error".to_owned();
-    for module in REPORTED_MODULES {
-        filter += &format!(",weir::{module}=warn");
-    }
+    let modules = REPORTED_MODULES.map(|module| format!(",weir::{module}=warn"));
+    let filter = format!("weir=error{}", modules.concat());
     let format = if json { LogFormat::Json } else { LogFormat::Pretty };
     start_filtered(&filter, format, LogStyle::Report);
 }

@@ -49,16 +49,9 @@ impl Signals {
     /// killed when the process exits. Otherwise the service manager might kill the process and
     /// leave them behind.
     pub(crate) async fn close_app(&mut self, app: App) {
-        let is_urgent = self.is_urgent;
-        let patience = async {
-            match is_urgent {
-                true => tokio::time::sleep(URGENT_CLOSE_TIMEOUT).await,
-                false => std::future::pending().await,
-            }
-        };
+        let patience = if self.is_urgent { URGENT_CLOSE_TIMEOUT } else { Duration::MAX };
         tokio::select! {
-            () = app.close() => {}
-            () = patience => {}
+            _ = tokio::time::timeout(patience, app.close()) => {}
             _ = self.next() => warn!("stopped without waiting for the upstreams: second signal"),
         }
     }

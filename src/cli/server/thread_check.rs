@@ -33,20 +33,14 @@ pub(crate) fn check_available() -> Result<(), Failure> {
         let gate = Arc::clone(&gate);
         thread::Builder::new().spawn(move || drop(gate.read()))
     };
-    let (mut begun, mut failed) = (Vec::new(), None);
-    for thread in (0..wanted).map(begin) {
-        match thread {
-            Ok(thread) => begun.push(thread),
-            Err(error) => failed = failed.or(Some(error)),
-        }
-    }
+    let (begun, failed): (Vec<_>, Vec<_>) = (0..wanted).map(begin).partition(Result::is_ok);
     drop(closed);
     let count = begun.len();
-    for thread in begun {
+    for thread in begun.into_iter().flatten() {
         // The thread cannot panic.
         let _ = thread.join();
     }
-    match failed {
+    match failed.into_iter().find_map(Result::err) {
         None => Ok(()),
         Some(error) => Err(Failure::Unreachable(format!(
             "the threads could not be started, {count} of {wanted} only: {error}; allow more \
