@@ -7,7 +7,7 @@
 mod entry;
 mod insert;
 #[cfg(test)]
-mod page;
+mod tests;
 
 use std::path::{Path, PathBuf};
 
