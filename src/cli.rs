@@ -94,13 +94,13 @@ enum Command {
     Init(clients::init::Args),
     /// Prints the status of the running Weir of a configuration.
     #[command(after_help = reference::help::STATUS)]
-    Status(instance::status::Args),
+    Status(loading::ReportArgs),
     /// Checks whether the running Weir of a configuration is alive and ready, for container probes.
     #[command(after_help = reference::help::HEALTH)]
     Health(instance::health::Args),
     /// Makes the running Weir of a configuration reload it.
     #[command(after_help = reference::help::RELOAD)]
-    Reload(instance::reload::Args),
+    Reload(loading::ReportArgs),
     /// Shows the load of the running Weir of a configuration, once a second.
     #[command(after_help = reference::help::TOP)]
     Top(instance::top::Args),

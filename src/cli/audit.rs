@@ -14,7 +14,7 @@ use super::output;
 use crate::app::App;
 use crate::audit::verify::{self, VerifyError, VerifyReport};
 use crate::audit::{Audit, Writer, log_files};
-use crate::cli::loading::{ConfigArgs, options};
+use crate::cli::loading::{ConfigArgs, ReportArgs, options};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
 use crate::config::Config;
@@ -38,11 +38,8 @@ pub(super) struct VerifyArgs {
     /// Files that follow each other, in any order; default: those of the configuration.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Prints JSON; a failure is one line of JSON on standard error.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    config: ConfigArgs,
+    report: ReportArgs,
 }
 
 /// Arguments of `weir audit tail`.
@@ -100,14 +97,14 @@ pub(super) async fn run(command: AuditCommand) -> Result<(), Failure> {
 
 async fn check(args: VerifyArgs) -> Result<(), Failure> {
     let chains = match args.files.is_empty() {
-        true => logs(&args.config).await?,
+        true => logs(&args.report.config).await?,
         false => vec![verify::in_order(&args.files).map_err(verify_failure)?],
     };
     for files in chains {
         let report = verify::verify(&files).map_err(verify_failure)?;
         let file = files.last().map(|newest| newest.display().to_string()).unwrap_or_default();
         let log = VerifiedLog { file, files: files.len() as u64, report };
-        output::print_report(args.json, &log, |out| writeln!(out, "{}", log.describe()))?;
+        output::print_report(args.report.json, &log, |out| writeln!(out, "{}", log.describe()))?;
     }
     Ok(())
 }

@@ -56,7 +56,9 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
                 }
             }
             let explanation = Explanation::new(&args.name, args.query.client.as_ref(), findings);
-            output::print_report(args.query.json, &explanation, |out| explanation.write_text(out))?;
+            output::print_report(args.query.report.json, &explanation, |out| {
+                explanation.write_text(out)
+            })?;
             explanation.end()
         },
     )

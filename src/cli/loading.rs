@@ -28,6 +28,16 @@ pub(crate) struct ConfigArgs {
     demo: bool,
 }
 
+/// Options of a command that prints what it found with a configuration.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReportArgs {
+    /// Prints JSON; a failure is one line of JSON on standard error.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+}
+
 /// Configuration together with everything that must live as long as it is in use.
 pub(crate) struct LoadedConfig {
     pub(crate) config: Config,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::exit::Failure;
 use super::output;
-use crate::cli::loading::{ConfigArgs, options};
+use crate::cli::loading::{ReportArgs, options};
 use crate::cli::output::render::sanitize_line;
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::cli::query::required_upstreams::UpstreamSelection;
@@ -28,11 +28,8 @@ pub(super) struct Args {
     /// All items of an upstream, or one item by the upstream's own name; default: everything.
     #[arg(value_name = "UPSTREAM[/ITEM]", value_hint = clap::ValueHint::Other)]
     items: Vec<String>,
-    /// Prints JSON; a failure is one line of JSON on standard error.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    config: ConfigArgs,
+    report: ReportArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,9 +58,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         config.upstreams.iter_mut().for_each(|upstream| upstream.pinning = Mode::Review);
     };
     // This process opens no listener, so anonymous access from the network does not matter.
-    let options = options(true);
-    let oneshot =
-        OneShotGateway::open(&args.config, args.json, None, selection, options, review).await?;
+    let (options, ReportArgs { json, config }) = (options(true), &args.report);
+    let oneshot = OneShotGateway::open(config, *json, None, selection, options, review).await?;
     let done = compare(&args, &selected, &oneshot);
     oneshot.close().await;
     done
@@ -131,7 +127,7 @@ fn compare(
 /// Shows the items in the lock file; starts nothing.
 async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure> {
     let only = Some(Vec::new());
-    let loaded = args.config.load(&crate::config::Options { only, ..options(true) }).await?;
+    let loaded = args.report.config.load(&crate::config::Options { only, ..options(true) }).await?;
     let path = &loaded.config.lock_file;
     let lock = PinFile::load(path)
         .map_err(|bad| Failure::NoConfig(format!("{}: {bad}", path.display())))?;
@@ -165,7 +161,7 @@ fn show(args: &Args, found: &[Difference]) -> Result<(), Failure> {
 }
 
 fn print(args: &Args, member: &str, rows: &[PinRow]) -> Result<(), Failure> {
-    output::print_report(args.json, &BTreeMap::from([(member, rows)]), |out| {
+    output::print_report(args.report.json, &BTreeMap::from([(member, rows)]), |out| {
         rows.iter().try_for_each(|row| writeln!(out, "{row}"))
     })
 }

@@ -16,15 +16,12 @@ pub(super) struct LiveState(Result<RunningInstance, String>);
 
 impl LiveState {
     pub(super) async fn find(oneshot: &OneShotGateway) -> Self {
-        let instance = match oneshot.source.file() {
+        let connect = async {
             // A demonstration has no configuration file.
-            None => Err(Failure::NotRunning(String::new())),
-            Some(file) => match AdminClient::new(&oneshot.config, file) {
-                Ok(client) => client.connect().await,
-                Err(failure) => Err(failure),
-            },
+            let file = oneshot.source.file().ok_or(Failure::NotRunning(String::new()))?;
+            AdminClient::new(&oneshot.config, file)?.connect().await
         };
-        Self(instance.map_err(describe_unreachable))
+        Self(connect.await.map_err(describe_unreachable))
     }
 
     /// Adds the client's remaining quota to the statements about limits, or why it is unknown.

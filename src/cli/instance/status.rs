@@ -8,23 +8,13 @@ mod page;
 use crate::admin::status::Status;
 use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::AdminClient;
-use crate::cli::loading::ConfigArgs;
+use crate::cli::loading::{ConfigArgs, ReportArgs};
 use crate::cli::output;
 use page::StatusPage;
 pub(crate) use page::format_duration;
 
-/// Arguments of `weir status` and `weir reload`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Prints JSON; a failure is one line of JSON on standard error.
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) config: ConfigArgs,
-}
-
 /// Requests the status and prints it.
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(args: ReportArgs) -> Result<(), Failure> {
     let status = find_instance(&args.config).await?.status().await?;
     output::print_report(args.json, &status, |out| {
         let page = StatusPage::new(output::columns(), output::Color::on_stdout());

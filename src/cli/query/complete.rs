@@ -1,6 +1,6 @@
 //! `weir complete`: completes an argument of a prompt or of a resource template.
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::cli::exit::Failure;
 use crate::cli::output;
@@ -17,8 +17,8 @@ use crate::mcp::kind::Kind;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Kind of the item that the argument belongs to.
-    #[arg(value_enum)]
-    kind: CompletedKind,
+    #[arg(value_parser = kind_parser())]
+    kind: Kind,
     /// The prompt's name, or the URI template, as `weir list` shows it.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
@@ -33,29 +33,24 @@ pub(crate) struct Args {
     query: QueryArgs,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum CompletedKind {
-    Prompt,
-    Template,
+/// Parser of the kinds whose arguments can be completed.
+fn kind_parser() -> impl TypedValueParser<Value = Kind> {
+    let kinds = [Kind::Prompt, Kind::Template];
+    PossibleValuesParser::new(kinds.map(Kind::json_name))
+        .map(|name| if name == "prompt" { Kind::Prompt } else { Kind::Template })
 }
 
 /// Requests completions and prints them, one per line.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let kind = match args.kind {
-        CompletedKind::Prompt => Kind::Prompt,
-        CompletedKind::Template => Kind::Template,
-    };
-    let selection = UpstreamSelection::OwnersOf(kind, &args.name);
-    OneShotGateway::run(&args.query, selection, async |oneshot| {
-        complete(oneshot, &args, kind).await
-    })
-    .await
+    let selection = UpstreamSelection::OwnersOf(args.kind, &args.name);
+    OneShotGateway::run(&args.query, selection, async |oneshot| complete(oneshot, &args).await)
+        .await
 }
 
-async fn complete(oneshot: &OneShotGateway, args: &Args, kind: Kind) -> Result<(), Failure> {
-    let definition = oneshot.find_definition(kind, &args.name)?;
+async fn complete(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
+    let definition = oneshot.find_definition(args.kind, &args.name)?;
     let (name, value) = &args.argument;
-    if kind == Kind::Prompt {
+    if args.kind == Kind::Prompt {
         let takes = AcceptedArguments::of_prompt(&definition);
         let given = args.given.iter().map(|(name, _)| name).chain([name]);
         takes.check(&args.name, given.map(String::as_str), false)?;
@@ -72,9 +67,9 @@ async fn complete(oneshot: &OneShotGateway, args: &Args, kind: Kind) -> Result<(
 }
 
 fn params(args: &Args, name: &str, value: &str) -> Object {
-    let (kind, member) = match args.kind {
-        CompletedKind::Prompt => ("ref/prompt", "name"),
-        CompletedKind::Template => ("ref/resource", "uri"),
+    let (kind, member) = match args.kind.has_name() {
+        true => ("ref/prompt", "name"),
+        false => ("ref/resource", "uri"),
     };
     let reference = object([("type", json::quote(kind)), (member, json::quote(&args.name))]);
     let argument = object([("name", json::quote(name)), ("value", json::quote(value))]);

@@ -30,7 +30,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (kind, selection) = (args.kind, UpstreamSelection::Named(&args.upstream));
     OneShotGateway::run(&args.query, selection, async |oneshot| {
         let items = list(oneshot, kind).await?;
-        let json = args.query.json.then(|| to_json(kind, &items));
+        let json = oneshot.json.then(|| to_json(kind, &items));
         output::print_as(json.as_deref(), |out| write_table(out, kind, &items))?;
         match oneshot.describe_unlisted(&oneshot.client_context, kind) {
             None => Ok(()),

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::catalog::{ExportedItem, RoleView};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{
-    ConfigArgs, ConfigSource, check_client, options, print_warnings, unknown_client,
+    ConfigArgs, ConfigSource, ReportArgs, check_client, options, print_warnings, unknown_client,
 };
 use crate::cli::output::progress;
 use crate::cli::query::required_upstreams::{self, UpstreamSelection};
@@ -30,11 +30,8 @@ pub(crate) struct QueryArgs {
     /// Acts as this client, under its policy, instead of as the operator, who sees everything.
     #[arg(long = "as", value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
     pub(crate) client: Option<String>,
-    /// Prints JSON; a failure is one line of JSON on standard error.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    config: ConfigArgs,
+    pub(crate) report: ReportArgs,
 }
 
 /// Gateway that lives as long as one command.
@@ -60,9 +57,9 @@ impl OneShotGateway {
         work: impl AsyncFnOnce(&Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         crate::cli::server::log::start_errors_only();
-        let (client, options) = (args.client.as_deref(), options(true));
-        let oneshot =
-            Self::open(&args.config, args.json, client, selection, options, |_| {}).await?;
+        let QueryArgs { client, report: ReportArgs { json, config } } = args;
+        let (client, options) = (client.as_deref(), options(true));
+        let oneshot = Self::open(config, *json, client, selection, options, |_| {}).await?;
         let done = work(&oneshot).await;
         oneshot.close().await;
         done
