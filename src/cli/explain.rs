@@ -42,38 +42,28 @@ pub(super) struct Args {
 
 /// Explains the visibility for one client or for each role.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let kind = args.kind;
-    OneShotGateway::run(
-        &args.query,
-        UpstreamSelection::Matching(kind, &args.name),
-        async |oneshot| {
-            let mut findings = explained_items(oneshot, &args, kind).await;
-            let live_state = live::LiveState::find(oneshot).await;
-            for finding in &mut findings {
-                live_state.add_running_state(finding);
-                if let Some(client) = &args.query.client {
-                    live_state.add_remaining_quota(client, finding).await;
-                }
+    let selection = UpstreamSelection::Matching(args.kind, &args.name);
+    OneShotGateway::run(&args.query, selection, async |oneshot| {
+        let mut findings = explained_items(oneshot, &args).await;
+        let live_state = live::LiveState::find(oneshot).await;
+        for finding in &mut findings {
+            live_state.add_running_state(finding);
+            if let Some(client) = &args.query.client {
+                live_state.add_remaining_quota(client, finding).await;
             }
-            let explanation = Explanation::new(&args.name, args.query.client.as_ref(), findings);
-            output::print_report(args.query.report.json, &explanation, |out| {
-                explanation.write_text(out)
-            })?;
-            explanation.end()
-        },
-    )
+        }
+        let explanation = Explanation::new(&args.name, args.query.client.as_ref(), findings);
+        output::print_report(oneshot.json, &explanation, |out| explanation.write_text(out))?;
+        explanation.end()
+    })
     .await
 }
 
-async fn explained_items(
-    oneshot: &OneShotGateway,
-    args: &Args,
-    kind: Option<Kind>,
-) -> Vec<ExplainedItem> {
-    let config = &oneshot.config;
+async fn explained_items(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainedItem> {
+    let (config, kind) = (&oneshot.config, args.kind);
     let viewers = viewers(oneshot, args);
     let meant = NameMeaning::classify(config, kind, &args.name);
-    let (upstream, own) = meant.parts();
+    let NameMeaning { upstream, own, is_uri } = meant;
     let name = upstream.map(|it| it.name.clone());
     let unknown_item = |statements| ExplainedItem {
         kind,
@@ -85,17 +75,13 @@ async fn explained_items(
     if let Some(off) = upstream.filter(|upstream| !upstream.enabled) {
         return vec![unknown_item(vec![search::disabled_statement(config, off)])];
     }
-    if let NameMeaning::Upstream(it) = meant {
+    if let (Some(it), None) = (upstream, own) {
         return vec![upstream::finding(oneshot, &it.name, &viewers)];
     }
     let about = || "waiting for what the upstreams list".to_owned();
     let found = search(oneshot, &meant, &args.name, kind);
     let found = progress::show_while(oneshot.json, about, found).await;
-    let uri = match &meant {
-        NameMeaning::Uri => Some(args.name.as_str()),
-        NameMeaning::OwnUri(_, own) => Some(*own),
-        NameMeaning::Upstream(_) | NameMeaning::OwnName(..) | NameMeaning::PublicName => None,
-    };
+    let uri = is_uri.then_some(own.unwrap_or(&args.name));
     let uri = uri.filter(|_| kind.is_none_or(|kind| kind == Kind::Resource));
     let mut findings: Vec<_> =
         found.items.iter().map(|hit| explain_item(oneshot, hit, &viewers)).collect();
@@ -170,7 +156,7 @@ fn explain_item(
 ) -> ExplainedItem {
     let SearchHit { upstream, kind, item, key, state } = hit;
     let config = &oneshot.config;
-    let exports = reasons::export_rule(config, upstream, RuleSubject::Listed(*kind, &item.key));
+    let exports = reasons::export_rule(config, upstream, listed_subject(hit));
     let is_out = exports.good;
     let listed = format!("{} lists it as `{}/{}`", upstream.name, upstream.name, item.key);
     let mut statements = vec![state.clone(), StatementTopic::Listed.good(listed), exports];
@@ -192,6 +178,10 @@ fn explain_item(
     finding.visibilities =
         viewers.map(|viewer| visibility(oneshot, hit, viewer, is_open)).collect();
     finding
+}
+
+fn listed_subject<'a>(hit: &'a SearchHit<'_>) -> RuleSubject<'a> {
+    RuleSubject { kind: hit.kind, own: &hit.item.key, is_listed: true }
 }
 
 /// Statement about an exported item that is missing from some or all lists nevertheless.
@@ -241,7 +231,7 @@ fn visibility(
     let mut statements = Vec::new();
     let name: Option<UpstreamName> = upstream.name.parse().ok();
     if let Some(name) = &name {
-        let subject = RuleSubject::Listed(*kind, &item.key);
+        let subject = listed_subject(hit);
         statements.extend(reasons::role_rules(&oneshot.config, &viewer.role, name, subject));
     }
     is_open &= statements.iter().all(|statement| statement.good);

@@ -13,30 +13,18 @@ use crate::policy::role::Role;
 
 /// Item whose rules are explained.
 #[derive(Clone, Copy)]
-pub(super) enum RuleSubject<'a> {
-    /// Item that its upstream lists, with its name or URI there.
-    Listed(Kind, &'a str),
-    /// URI that no upstream lists.
-    UnlistedUri(&'a str),
+pub(super) struct RuleSubject<'a> {
+    pub(super) kind: Kind,
+    /// Name or URI at its upstream.
+    pub(super) own: &'a str,
+    /// False for a URI that no upstream lists.
+    pub(super) is_listed: bool,
 }
 
-impl<'a> RuleSubject<'a> {
-    fn own(self) -> &'a str {
-        match self {
-            Self::Listed(_, own) | Self::UnlistedUri(own) => own,
-        }
-    }
-
-    fn kind(self) -> Kind {
-        match self {
-            Self::Listed(kind, _) => kind,
-            Self::UnlistedUri(_) => Kind::Resource,
-        }
-    }
-
+impl RuleSubject<'_> {
     /// Returns the configuration key of the rules for its kind.
     fn key(self) -> &'static str {
-        self.kind().topic().capability()
+        self.kind.topic().capability()
     }
 }
 
@@ -47,7 +35,7 @@ pub(super) fn export_rule(
     subject: RuleSubject<'_>,
 ) -> Statement {
     let (name, key) = (&upstream.name, subject.key());
-    let patterns = upstream.exports.rules(subject.kind());
+    let patterns = upstream.exports.rules(subject.kind);
     let place = |list: &str, at: usize| {
         config.rule_locations.of_entry(&["upstreams", name, key, list], at).map(str::to_owned)
     };
@@ -72,7 +60,7 @@ pub(super) fn role_rules(
 ) -> Vec<Statement> {
     let empty = Role::default();
     let role_rules = config.roles.get(role).unwrap_or(&empty);
-    let (key, patterns) = (subject.key(), role_rules.rules(subject.kind()));
+    let (key, patterns) = (subject.key(), role_rules.rules(subject.kind));
     let place = |list: &str, at: usize| {
         config.rule_locations.of_rule(role, key, list, at).map(str::to_owned)
     };
@@ -114,11 +102,9 @@ impl RuleLists<'_> {
     /// Statements about a subject; `prefix` precedes its own name in the patterns.
     fn statements(&self, prefix: &str, subject: RuleSubject<'_>) -> Vec<Statement> {
         let rules = self.patterns;
-        let text = [prefix, subject.own()].concat();
-        let uri = match subject {
-            RuleSubject::Listed(..) => None,
-            RuleSubject::UnlistedUri(uri) => CanonicalUri::parse(uri).ok(),
-        };
+        let text = [prefix, subject.own].concat();
+        let unlisted = (!subject.is_listed).then_some(subject.own);
+        let uri = unlisted.and_then(|uri| CanonicalUri::parse(uri).ok());
         let (decision, text) = match &uri {
             None => (rules.decide(&text), text),
             // Each reading of the URI must be allowed; the first one that is not is shown.

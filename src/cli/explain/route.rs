@@ -29,8 +29,7 @@ pub(super) fn finding(
     finding.statements = match &everything {
         UriRoute::None => {
             let kept = config.upstreams.iter().filter(|it| only.is_none_or(|only| it.name == only));
-            let kept =
-                kept.map(|it| reasons::export_rule(config, it, RuleSubject::UnlistedUri(uri)));
+            let kept = kept.map(|it| reasons::export_rule(config, it, unlisted_subject(uri)));
             nothing.into_iter().chain(kept.filter(|statement| !statement.good)).collect()
         }
         UriRoute::Listed(target) => {
@@ -81,6 +80,10 @@ pub(super) fn alternative_route(
     })
 }
 
+fn unlisted_subject(uri: &str) -> RuleSubject<'_> {
+    RuleSubject { kind: Kind::Resource, own: uri, is_listed: false }
+}
+
 fn unlisted_statement() -> Statement {
     StatementTopic::Listed.good("no upstream lists it")
 }
@@ -97,7 +100,7 @@ fn visibility(
     let mut statements = Vec::new();
     // If this role has no route, the operator's route shows which rule blocks it.
     if let Some(upstream) = owner(&route).or(owner(everything)) {
-        let subject = RuleSubject::UnlistedUri(uri);
+        let subject = unlisted_subject(uri);
         let exports = config.upstreams.iter().find(|it| it.name == upstream.as_str());
         let exports = exports.filter(|_| viewer.client.is_some());
         statements.extend(exports.map(|it| reasons::export_rule(config, it, subject)));

@@ -59,7 +59,7 @@ pub(super) async fn search<'c>(
     let config = &oneshot.config;
     let naming = app::naming(&config.naming);
     let mut found = SearchResult::default();
-    let (named, own) = meant.parts();
+    let NameMeaning { upstream: named, own, .. } = *meant;
     let is_selected =
         |upstream: &&UpstreamConfig| named.is_none_or(|named| upstream.name == named.name);
     for upstream in config.upstreams.iter().filter(is_selected) {

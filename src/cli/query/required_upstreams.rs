@@ -45,42 +45,32 @@ pub(crate) fn resolve(
         UpstreamSelection::OwnersOf(kind, uri) => exporters(config, kind, uri),
         UpstreamSelection::Matching(kind, name) => {
             let meant = NameMeaning::classify(config, kind, name);
-            if meant.parts().0.is_some_and(|upstream| !upstream.enabled) {
+            match (meant.upstream, meant.is_uri) {
                 // The report is that the upstream is disabled.
-                return Ok(Vec::new());
-            }
-            match meant {
-                NameMeaning::Upstream(it) | NameMeaning::OwnName(it, _) => {
-                    Ok(vec![it.name.clone()])
-                }
+                (Some(off), _) if !off.enabled => Ok(Vec::new()),
                 // An upstream whose rules do not export a URI may still list it, and so may
                 // another.
-                NameMeaning::OwnUri(..) | NameMeaning::Uri => Ok(all_enabled()),
-                NameMeaning::PublicName => {
-                    match (owners(config, &"item", name), name.split_once('/')) {
-                        (Err(Failure::Usage(_)), Some((upstream, _))) => {
-                            check_names(config, &[upstream.to_owned()])
-                        }
-                        (owners, _) => owners,
+                (_, true) => Ok(all_enabled()),
+                (Some(it), false) => Ok(vec![it.name.clone()]),
+                (None, false) => match (owners(config, &"item", name), name.split_once('/')) {
+                    (Err(Failure::Usage(_)), Some((upstream, _))) => {
+                        check_names(config, &[upstream.to_owned()])
                     }
-                }
+                    (owners, _) => owners,
+                },
             }
         }
     }
 }
 
 /// Meaning of a name, according to the file.
-pub(crate) enum NameMeaning<'c, 'n> {
-    /// Name of an upstream.
-    Upstream(&'c UpstreamSummary),
-    /// Own name of an item at this upstream.
-    OwnName(&'c UpstreamSummary, &'n str),
-    /// URI, or URI template, at this upstream.
-    OwnUri(&'c UpstreamSummary, &'n str),
-    /// URI, or URI template.
-    Uri,
-    /// Public name of a prompt or tool.
-    PublicName,
+pub(crate) struct NameMeaning<'c, 'n> {
+    /// Upstream that the name begins with, or is.
+    pub(crate) upstream: Option<&'c UpstreamSummary>,
+    /// Own name or URI of an item at that upstream.
+    pub(crate) own: Option<&'n str>,
+    /// It is a URI or a URI template, not a name.
+    pub(crate) is_uri: bool,
 }
 
 impl<'c, 'n> NameMeaning<'c, 'n> {
@@ -89,7 +79,7 @@ impl<'c, 'n> NameMeaning<'c, 'n> {
     pub(crate) fn classify(config: &'c Config, kind: Option<Kind>, name: &'n str) -> Self {
         let table = |name: &str| config.summaries.iter().find(|upstream| upstream.name == name);
         if let Some(upstream) = table(name).filter(|_| kind.is_none()) {
-            return Self::Upstream(upstream);
+            return Self { upstream: Some(upstream), own: None, is_uri: false };
         }
         let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
         let has_scheme = |text: &str| {
@@ -97,21 +87,8 @@ impl<'c, 'n> NameMeaning<'c, 'n> {
         };
         let is_uri = |text: &str| kind.map_or(has_scheme(text), |kind| !kind.has_name());
         let own = name.split_once('/').and_then(|(upstream, own)| Some((table(upstream)?, own)));
-        match own {
-            Some((upstream, own)) if is_uri(own) => Self::OwnUri(upstream, own),
-            Some((upstream, own)) => Self::OwnName(upstream, own),
-            None if is_uri(name) => Self::Uri,
-            None => Self::PublicName,
-        }
-    }
-
-    /// Returns the upstream in the name, and the own name or URI of an item there.
-    pub(crate) fn parts(&self) -> (Option<&'c UpstreamSummary>, Option<&'n str>) {
-        match self {
-            Self::Upstream(it) => (Some(it), None),
-            Self::OwnName(it, own) | Self::OwnUri(it, own) => (Some(it), Some(own)),
-            Self::Uri | Self::PublicName => (None, None),
-        }
+        let (upstream, own) = own.unzip();
+        Self { upstream, own, is_uri: is_uri(own.unwrap_or(name)) }
     }
 }
 
