@@ -16,7 +16,7 @@ use crate::cli::server::log;
 use crate::config::Mode;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::pins::{BadLock, Change, Difference, PINNED, PinFile};
+use crate::pins::{BadLock, Difference, PINNED, PinFile};
 
 /// Arguments of `weir pins`.
 #[derive(Debug, clap::Args)]
@@ -134,8 +134,10 @@ async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure>
     let mut rows = Vec::new();
     for (name, pinned) in lock.unwrap_or_default().upstreams {
         let is_selected = |key: &str| selects(selected, &name, |item| item == key);
-        let row =
-            |kind, key: &str, digest| PinRow::new(&name, kind, key, PinState::Approved { digest });
+        let row = |kind, key: &str, digest| PinRow {
+            digest: Some(digest),
+            ..PinRow::new(&name, kind, key)
+        };
         if let Some(digest) = pinned.instructions.filter(|_| is_selected("")) {
             let digest = digest.map_or_else(|| "none".to_owned(), |digest| digest.to_string());
             rows.push(row(None, "", digest));
@@ -149,13 +151,10 @@ async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure>
 }
 
 fn show(args: &Args, found: &[Difference]) -> Result<(), Failure> {
-    let row = |it: &Difference| {
-        let change = it.change.to_string();
-        let state = match &it.change {
-            Change::Renamed(was) => PinState::Renamed { change, was: was.clone() },
-            _ => PinState::Differs { change },
-        };
-        PinRow::new(it.upstream.as_str(), it.kind, &it.key, state)
+    let row = |it: &Difference| PinRow {
+        change: Some(it.change.to_string()),
+        was: it.change.former_name().map(str::to_owned),
+        ..PinRow::new(it.upstream.as_str(), it.kind, &it.key)
     };
     print(args, "differences", &found.iter().map(row).collect::<Vec<_>>())
 }
@@ -167,59 +166,51 @@ fn print(args: &Args, member: &str, rows: &[PinRow]) -> Result<(), Failure> {
 }
 
 /// Approved definition, or difference from the approved ones.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct PinRow {
     upstream: String,
     /// Kind of the item, or `instructions`.
     kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<String>,
-    #[serde(flatten)]
-    state: PinState,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum PinState {
-    Approved { digest: String },
-    Renamed { change: String, was: String },
-    Differs { change: String },
+    /// Hash of the approved definition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<String>,
+    /// Former name of a renamed item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    was: Option<String>,
 }
 
 impl PinRow {
-    fn new(upstream: &str, kind: Option<Kind>, key: &str, state: PinState) -> Self {
+    fn new(upstream: &str, kind: Option<Kind>, key: &str) -> Self {
         let upstream = upstream.to_owned();
         let item = (!key.is_empty()).then(|| key.to_owned());
         let kind = kind.map_or_else(|| "instructions".to_owned(), |kind| kind.to_string());
-        Self { upstream, kind, item, state }
+        Self { upstream, kind, item, ..Self::default() }
     }
 }
 
 impl fmt::Display for PinRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { upstream, kind, item, state } = self;
-        match state {
-            PinState::Approved { digest } => write!(f, "{digest:67}  ")?,
-            PinState::Renamed { change, .. } | PinState::Differs { change } => {
-                write!(f, "{change:7}  ")?;
-            }
+        let Self { upstream, kind, item, digest, change, was } = self;
+        if let Some(digest) = digest {
+            write!(f, "{digest:67}  ")?;
+        }
+        if let Some(change) = change {
+            write!(f, "{change:7}  ")?;
         }
         match item {
             None => write!(f, "{upstream}: {kind}")?,
             Some(item) => write!(f, "{upstream}/{} ({kind})", sanitize_line(item))?,
         }
-        match state {
-            PinState::Renamed { was, .. } => write!(f, ", was {}", sanitize_line(was)),
-            PinState::Approved { .. } | PinState::Differs { .. } => Ok(()),
-        }
+        was.iter().try_for_each(|was| write!(f, ", was {}", sanitize_line(was)))
     }
 }
 
 fn is_selected(difference: &Difference, selected: &[PinSelection<'_>]) -> bool {
-    let was = match &difference.change {
-        Change::Renamed(was) => Some(was.as_str()),
-        _ => None,
-    };
+    let was = difference.change.former_name();
     selects(selected, difference.upstream.as_str(), |item| {
         difference.kind.is_some() && (difference.key == item || was == Some(item))
     })

@@ -39,7 +39,7 @@ pub enum Change {
 
 impl Change {
     /// Returns the former name of a renamed item.
-    pub(super) fn former_name(&self) -> Option<&str> {
+    pub fn former_name(&self) -> Option<&str> {
         match self {
             Self::Renamed(was) => Some(was),
             _ => None,
