@@ -60,15 +60,17 @@ struct KeyLocation {
     config: Option<PathBuf>,
 }
 
-/// Form of the output.
+/// Options of a command that changes the configuration.
 #[derive(Debug, clap::Args)]
-struct OutputMode {
+struct ChangeArgs {
     /// Writes nothing; prints the lines that would be written or removed.
     #[arg(long)]
     dry_run: bool,
     /// Prints JSON; a failure is one line of JSON on standard error.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    location: KeyLocation,
 }
 
 #[derive(Debug, clap::Args)]
@@ -86,9 +88,7 @@ struct AddArgs {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    mode: OutputMode,
-    #[command(flatten)]
-    location: KeyLocation,
+    change: ChangeArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -111,9 +111,7 @@ struct RotateArgs {
     #[arg(long)]
     finish: bool,
     #[command(flatten)]
-    mode: OutputMode,
-    #[command(flatten)]
-    location: KeyLocation,
+    change: ChangeArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -121,9 +119,7 @@ struct RevokeArgs {
     /// The client.
     name: String,
     #[command(flatten)]
-    mode: OutputMode,
-    #[command(flatten)]
-    location: KeyLocation,
+    change: ChangeArgs,
 }
 
 /// Runs the subcommand.
@@ -142,7 +138,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     let AddArgs { name, role, .. } = args;
     let now = SystemTime::now();
     let expires = parse_expiry(args.expires.as_deref(), now)?;
-    let editor = ConfigEditor::open(&args.location)?;
+    let editor = ConfigEditor::open(&args.change.location)?;
     if !config::is_plain_name(name) {
         let text = "a client's name is 1 to 64 of A-Z, a-z, 0-9, _, . and -";
         return Err(Failure::Usage(text.to_owned()));
@@ -159,9 +155,9 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     };
     let key = text::new_key();
     let change = ClientChange::Add { role, sha256: &hash_of(&key), expires };
-    let edited = editor.edit(&file, name, &change, &args.mode)?;
-    print_result(&args.mode, name, Some(&key), &file, &edited)?;
-    if args.mode.dry_run {
+    let edited = editor.edit(&file, name, &change, &args.change)?;
+    print_result(&args.change, name, Some(&key), &file, &edited)?;
+    if args.change.dry_run {
         return Ok(());
     }
     output::print_stderr(&format!("wrote the client `{name}` into {}", file.display()));
@@ -182,7 +178,7 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let name = &args.name;
     let now = SystemTime::now();
     let expires = parse_expiry(args.expires.as_deref(), now)?;
-    let editor = ConfigEditor::open(&args.location)?;
+    let editor = ConfigEditor::open(&args.change.location)?;
     let client = editor.client(name)?;
     let has_ended = client.expires.is_some_and(|end| end <= now);
     let obstacle = match (client.key_sha256.len(), args.finish) {
@@ -213,9 +209,9 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
         None => ClientChange::Finish,
         Some(sha256) => ClientChange::Rotate { sha256, expires },
     };
-    let edited = editor.edit(&file, name, &change, &args.mode)?;
-    print_result(&args.mode, name, key.as_ref(), &file, &edited)?;
-    if args.mode.dry_run {
+    let edited = editor.edit(&file, name, &change, &args.change)?;
+    print_result(&args.change, name, key.as_ref(), &file, &edited)?;
+    if args.change.dry_run {
         return Ok(());
     }
     let (next, place) = (editor.reload_hint(), file.display());
@@ -235,23 +231,23 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
 
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let name = &args.name;
-    let editor = ConfigEditor::open(&args.location)?;
+    let editor = ConfigEditor::open(&args.change.location)?;
     editor.client(name)?;
     let mut is_printed = false;
     for file in &editor.files {
         if !edit::contains(&read(file)?.text, name, None) {
             continue;
         }
-        let edited = editor.edit(file, name, &ClientChange::Revoke, &args.mode)?;
-        if args.mode.dry_run || args.mode.json && !is_printed {
-            print_result(&args.mode, name, None, file, &edited)?;
+        let edited = editor.edit(file, name, &ClientChange::Revoke, &args.change)?;
+        if args.change.dry_run || args.change.json && !is_printed {
+            print_result(&args.change, name, None, file, &edited)?;
         }
         is_printed = true;
-        if !args.mode.dry_run {
+        if !args.change.dry_run {
             output::print_stderr(&format!("removed the client `{name}` from {}", file.display()));
         }
     }
-    if args.mode.dry_run {
+    if args.change.dry_run {
         return Ok(());
     }
     output::print_stderr(&format!(
@@ -335,7 +331,7 @@ struct ChangeReport<'a> {
 
 /// Prints the key, or with `--dry-run` the lines; with `--json` everything.
 fn print_result(
-    mode: &OutputMode,
+    options: &ChangeArgs,
     name: &str,
     key: Option<&Secret>,
     file: &Path,
@@ -346,15 +342,15 @@ fn print_result(
         key: key.map(Secret::expose),
         sha256: key.map(hash_of),
         file: file.display().to_string(),
-        written: !mode.dry_run,
-        lines: mode.dry_run.then_some(&edited.lines),
+        written: !options.dry_run,
+        lines: options.dry_run.then_some(&edited.lines),
     };
-    output::print_report(mode.json, &report, |out| match (report.lines, report.key) {
+    output::print_report(options.json, &report, |out| match (report.lines, report.key) {
         (Some(lines), _) => out.write_all(lines.as_bytes()),
         (None, Some(key)) => writeln!(out, "{key}"),
         (None, None) => Ok(()),
     })?;
-    if let (Some(_), Some(key), false) = (report.lines, report.key, mode.json) {
+    if let (Some(_), Some(key), false) = (report.lines, report.key, options.json) {
         output::print_stderr(&format!("the key, if you write these lines: {key}"));
     }
     Ok(())
@@ -448,7 +444,7 @@ impl ConfigEditor {
         file: &Path,
         name: &str,
         change: &ClientChange<'_>,
-        mode: &OutputMode,
+        options: &ChangeArgs,
     ) -> Result<EditedFile, Failure> {
         let old = read(file)?;
         let edited = edit::edit(&old.text, name, change).ok_or_else(|| {
@@ -459,7 +455,7 @@ impl ConfigEditor {
                 edit::manual_steps(name, change),
             ))
         })?;
-        if !mode.dry_run {
+        if !options.dry_run {
             document::replace(file, Some(&old), &edited.text)?;
         }
         Ok(edited)
