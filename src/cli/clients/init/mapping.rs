@@ -102,11 +102,8 @@ impl UpstreamWriter<'_> {
         if !address.starts_with("${") && !matches!(scheme.as_deref(), Some("http" | "https")) {
             return Err("its address is not an http or https URL".to_owned());
         }
-        let address = match address.split_once('#') {
-            Some((address, _)) => address.to_owned(),
-            None => address,
-        };
-        let address = self.clean_url(&address, "url");
+        let address = address.split_once('#').map_or(&*address, |(address, _)| address);
+        let address = self.clean_url(address, "url");
         self.insert("url", address);
         if is_sse {
             self.insert("transport", "sse");

@@ -189,7 +189,7 @@ const MAX_FILE_NAME_CHARS: usize = 100;
 const SECRETS_FOLDER: &str = "secrets";
 
 /// Ends of name parts that indicate a secret.
-const SECRET_SUFFIXES: [&str; 17] = [
+const SECRET_SUFFIXES: [&str; 16] = [
     "token",
     "key",
     "secret",
@@ -206,7 +206,6 @@ const SECRET_SUFFIXES: [&str; 17] = [
     "auth",
     "pat",
     "cookie",
-    "apikey",
 ];
 
 /// Ends of names that contain the location of a secret instead.

@@ -164,13 +164,12 @@ impl<'a> UpstreamWriter<'a> {
             if plain == "header" && !is_header {
                 return format!("{name}={}", self.substitute_arg("--header", rest.to_owned()));
             }
-            let held = if !held.contains("://") && !held.contains("${") {
-                match secrets::is_secret(&plain, held) {
-                    true => self.move_embedded_secret(&format!("args: `{name}`"), &plain, held),
-                    false => held.to_owned(),
+            let held = match held.contains("://") || held.contains("${") {
+                true => self.clean_url(held, "args"),
+                false if secrets::is_secret(&plain, held) => {
+                    self.move_embedded_secret(&format!("args: `{name}`"), &plain, held)
                 }
-            } else {
-                self.clean_url(held, "args")
+                false => held.to_owned(),
             };
             return format!("{name}{separator}{space}{held}");
         }
@@ -191,25 +190,21 @@ impl<'a> UpstreamWriter<'a> {
 
     /// Replaces the secrets in a URL: a password, and parts of its path and query.
     pub(super) fn clean_url(&mut self, url: &str, key: &str) -> String {
-        let (path, query) = match url.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (url, None),
-        };
+        let Some((path, query)) = url.split_once('?') else { return self.clean_path(url, key) };
+        let path = self.clean_path(path, key);
+        let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+            Some((name, text)) if !text.contains("${") && secrets::is_secret(name, text) => {
+                let variable = self.move_embedded_secret(&format!("{key}: `{name}`"), name, text);
+                format!("{name}={variable}")
+            }
+            _ => pair.to_owned(),
+        });
+        format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
+    }
+
+    fn clean_path(&mut self, path: &str, key: &str) -> String {
         let parts: Vec<_> = path.split('/').map(|part| self.clean_url_part(part, key)).collect();
-        let mut result = parts.join("/");
-        if let Some(query) = query {
-            let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-                Some((name, text)) if !text.contains("${") && secrets::is_secret(name, text) => {
-                    let variable =
-                        self.move_embedded_secret(&format!("{key}: `{name}`"), name, text);
-                    format!("{name}={variable}")
-                }
-                _ => pair.to_owned(),
-            });
-            let pairs: Vec<_> = pairs.collect();
-            result = format!("{result}?{}", pairs.join("&"));
-        }
-        result
+        parts.join("/")
     }
 
     /// Replaces the secret in one part of a URL between slashes: the authority or a path segment.
