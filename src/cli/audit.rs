@@ -178,12 +178,11 @@ async fn find_log_path(args: &ConfigArgs) -> Result<PathBuf, Failure> {
 
 async fn tail(args: TailArgs) -> Result<(), Failure> {
     let path = find_log_path(&args.config).await?;
-    let shows = |line: &str| match &args.client {
-        None => true,
-        Some(client) => {
+    let shows = |line: &str| {
+        args.client.as_ref().is_none_or(|client| {
             let object = Object::parse(line.to_owned()).unwrap_or_default();
             object.get_string("client").is_some_and(|it| *it == **client)
-        }
+        })
     };
     let print = |line: &str| {
         let text = if args.json { line.to_owned() } else { format_entry(line) };

@@ -80,15 +80,15 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     )
     .await?;
     let rows = rows(&oneshot);
-    let idle = find_idle_patterns(&oneshot.config, &oneshot.operator_context.view());
     let mut warnings = problems(&oneshot.config.warnings);
-    let lines = idle.iter().map(|it| format!("warning: {}: {}", it.key, it.what));
-    let lines: Vec<_> = lines.collect();
-    warnings.extend(idle);
+    let printed_before = warnings.len();
+    warnings.extend(find_idle_patterns(&oneshot.config, &oneshot.operator_context.view()));
     let report = CheckReport { upstreams: Some(&rows), warnings };
     let printed = output::print_report(args.json, &report, |out| write_table(out, &rows));
     if !args.json {
-        lines.iter().for_each(|line| output::print_stderr(line));
+        for it in report.warnings.iter().skip(printed_before) {
+            output::print_stderr(&format!("warning: {}: {}", it.key, it.what));
+        }
     }
     oneshot.close().await;
     printed?;

@@ -247,13 +247,12 @@ impl SampleLine {
     fn render(&self, options: RenderOptions) -> String {
         let text = truncate(self.text.trim_end(), options.columns);
         let (Some((from, to, color)), true) = (self.word, options.colored) else { return text };
-        let part = |from: usize, to: usize| text.chars().skip(from).take(to - from);
-        if color == PLAIN || part(from, to).next().is_none() {
+        let byte_of = |at| text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
+        let (before, rest) = text.split_at(byte_of(from));
+        let (word, behind) = rest.split_at(byte_of(to) - before.len());
+        if color == PLAIN || word.is_empty() {
             return text;
         }
-        let (before, word) =
-            (part(0, from).collect::<String>(), part(from, to).collect::<String>());
-        let behind: String = text.chars().skip(to).collect();
         format!("{before}\u{1b}[{color}m{word}\u{1b}[0m{behind}")
     }
 }
