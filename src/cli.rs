@@ -111,7 +111,8 @@ enum Command {
     #[command(after_help = reference::help::CONNECT)]
     Connect(clients::connect::Args),
     /// Adds clients with keys, rotates keys, and removes clients.
-    Keys(keys::Args),
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
 }
 
 /// Runs the command that the arguments name.
@@ -181,7 +182,7 @@ fn run_command(command: Command) -> Result<(), Failure> {
             Command::Top(args) => instance::top::run(args).await,
             Command::Init(args) => clients::init::run(&args),
             Command::Connect(args) => clients::connect::run(&args),
-            Command::Keys(args) => keys::run(&args),
+            Command::Keys(command) => keys::run(&command),
             Command::Audit(command) => run_until_signal(audit::run(command)).await,
             Command::Completions(args) => reference::completions::run(args).await,
             Command::Version(args) => reference::version::run(args).await,

@@ -28,15 +28,9 @@ use crate::sha256::sha256;
 use edit::{ClientChange, EditedFile};
 use expiry::parse_expiry;
 
-/// Arguments of `weir keys`.
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    #[command(subcommand)]
-    command: KeysCommand,
-}
-
+/// Subcommands of `weir keys`.
 #[derive(Debug, Subcommand)]
-enum KeysCommand {
+pub(super) enum KeysCommand {
     /// Adds a client with a new key, and prints the key.
     #[command(after_help = help::KEYS_ADD)]
     Add(AddArgs),
@@ -74,7 +68,7 @@ struct ChangeArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct AddArgs {
+pub(super) struct AddArgs {
     /// Name of the client: 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`.
     name: String,
     /// Name of its role.
@@ -92,7 +86,7 @@ struct AddArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct ListArgs {
+pub(super) struct ListArgs {
     /// Prints JSON; a failure is one line of JSON on standard error.
     #[arg(long)]
     json: bool,
@@ -101,7 +95,7 @@ struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct RotateArgs {
+pub(super) struct RotateArgs {
     /// The client.
     name: String,
     /// Expiry of its keys, including the older one; as for `add`.
@@ -115,7 +109,7 @@ struct RotateArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct RevokeArgs {
+pub(super) struct RevokeArgs {
     /// The client.
     name: String,
     #[command(flatten)]
@@ -123,8 +117,8 @@ struct RevokeArgs {
 }
 
 /// Runs the subcommand.
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    match &args.command {
+pub(super) fn run(command: &KeysCommand) -> Result<(), Failure> {
+    match command {
         KeysCommand::Add(args) => add(args),
         KeysCommand::List(args) => list(args),
         KeysCommand::Rotate(args) => rotate(args),
