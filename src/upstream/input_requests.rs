@@ -24,6 +24,7 @@ use crate::mcp::meta;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::trace_context;
 use crate::sync::Mutex;
+use crate::upstream::Error;
 
 /// Maximum calls of one upstream that wait for client input.
 pub(crate) const MAX_SUSPENDED: usize = 256;
@@ -50,15 +51,6 @@ impl InputBudget {
         let size = u32::try_from(request.params.to_bytes().len()).ok()?;
         Arc::clone(&self.0).try_acquire_many_owned(size).ok()
     }
-}
-
-/// Reason why the input requests of a response are rejected.
-#[derive(Debug)]
-pub(crate) enum InputRejected {
-    /// The client did not declare these features.
-    Undeclared(ClientFeatures),
-    /// The byte budget is used up.
-    BudgetExceeded,
 }
 
 /// Open input requests of one call. Cheap to clone.
@@ -195,16 +187,16 @@ impl InputRequests {
 
     /// Adds the input requests of a modern response, whose keys are the server's own: all of them,
     /// or none.
-    pub(crate) fn add_all(&self, requests: Vec<InputRequest>) -> Result<(), InputRejected> {
+    pub(crate) fn add_all(&self, requests: Vec<InputRequest>) -> Result<(), Error> {
         let mut state = self.shared.state.lock();
         if let Some(missing) = requests.iter().find_map(|it| state.features.missing_for(it)) {
-            return Err(InputRejected::Undeclared(missing));
+            return Err(Error::UndeclaredFeature(missing));
         }
         let open = requests.into_iter().map(|request| {
-            let budget = state.budget.take(&request).ok_or(InputRejected::BudgetExceeded)?;
+            let budget = state.budget.take(&request).ok_or(Error::TooManyInputRequests)?;
             Ok(OpenRequest { id: None, request, is_sent: false, _reserved: budget })
         });
-        let open: Vec<_> = open.collect::<Result<_, _>>()?;
+        let open: Vec<_> = open.collect::<Result<_, Error>>()?;
         state.open.extend(open);
         self.shared.new_request.notify_one();
         Ok(())
@@ -486,7 +478,7 @@ mod tests {
         let request =
             |mib| InputRequest { key: "q".into(), kind: InputKind::Sampling, params: large(mib) };
         let rejected = calls[4].add_all(vec![request(1)]);
-        assert!(matches!(rejected, Err(InputRejected::BudgetExceeded)), "{rejected:?}");
+        assert!(matches!(rejected, Err(Error::TooManyInputRequests)), "{rejected:?}");
         // A response frees budget, and so does the end of a call.
         let key = calls[0].take_new().expect("declared").remove(0).key;
         let outcome = ResponsePayload::Result("{}".into());

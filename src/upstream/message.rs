@@ -19,9 +19,7 @@ use super::quote::quote;
 use super::task_owners::TaskClaim;
 use crate::json::{Object, WatchedMember};
 use crate::jsonrpc;
-use crate::mcp::call::ResponseOutcome;
 use crate::mcp::call_notifications::NotificationSink;
-use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::meta;
 use crate::memory_budget::BufferError;
 
@@ -32,10 +30,7 @@ pub(crate) struct OutboundRequest {
     pub(crate) params: Object,
     /// HTTP headers that repeat parts of the request; unused by other transports.
     pub(crate) headers: HeaderMap,
-    /// Sink of progress and log notifications; `None` if no client receives them.
-    pub(crate) notifications: Option<NotificationSink>,
-    /// Receiver of the server's input requests; `None` rejects them.
-    pub(crate) input_requests: Option<InputRequests>,
+    pub(crate) context: PendingContext,
     pub(crate) cancel: CancelMode,
     /// Whether a lost event stream is resumed.
     pub(crate) resume: bool,
@@ -43,16 +38,25 @@ pub(crate) struct OutboundRequest {
     pub(crate) stream: bool,
     /// Members of a result that prevent streaming: a result with one of them is read whole.
     pub(crate) buffer_if_member: &'static [WatchedMember],
-    /// Whether this request stays open as a notification stream; the server may end it by
+    /// Set once the request is being written.
+    pub(crate) sent: SentFlag,
+}
+
+/// Context of a request in flight: receivers of the server's messages about it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PendingContext {
+    /// Sink of progress and log notifications; `None` if no client receives them.
+    pub(crate) notifications: Option<NotificationSink>,
+    /// Receiver of the server's input requests; `None` rejects them.
+    pub(crate) input_requests: Option<InputRequests>,
+    /// Whether the request stays open as a notification stream; the server may end it by
     /// cancelling.
     pub(crate) listen: bool,
-    /// Channel to which the accepted names are sent.
+    /// Channel to which the names are sent that the server accepts for a subscription.
     pub(crate) accepted_tx: Option<mpsc::Sender<AcceptedSubscriptions>>,
     /// Owner of the tasks that the response names, if the server sends status notifications without
     /// a subscription.
     pub(crate) task_claim: Option<TaskClaim>,
-    /// Set once the request is being written.
-    pub(crate) sent: SentFlag,
 }
 
 /// Resources or tasks whose subscription the server accepted.
@@ -79,7 +83,7 @@ impl OutboundRequest {
     /// Encodes the request under this id. The id is also the progress token: it is unique among the
     /// requests of the connection, as the specification requires of a token.
     pub(crate) fn write(&mut self, id: u64) -> Bytes {
-        if self.notifications.as_ref().is_some_and(NotificationSink::wants_progress) {
+        if self.context.notifications.as_ref().is_some_and(NotificationSink::wants_progress) {
             let mut meta = self.params.get_object("_meta").unwrap_or_default();
             meta.set(meta::PROGRESS_TOKEN, id.to_string());
             self.params.set("_meta", meta.to_bytes());
@@ -136,14 +140,6 @@ pub(crate) fn cancel_notification(id: u64) -> Bytes {
     jsonrpc::write_notification("notifications/cancelled", params.as_bytes())
 }
 
-/// Response to a request.
-#[derive(Debug)]
-pub(crate) struct TransportResponse {
-    pub(crate) outcome: ResponseOutcome,
-    /// HTTP response headers; empty for other transports.
-    pub(crate) headers: HeaderMap,
-}
-
 /// Reason why a request has no response.
 #[derive(Debug)]
 pub(crate) enum TransportError {
@@ -161,25 +157,12 @@ pub(crate) enum TransportError {
         names_request: bool,
         retry_after: Option<Duration>,
     },
-    /// The request was never written: the server does not read its standard input, and too many
-    /// requests wait for that.
-    StdinBlocked,
     /// The connection was lost before the response.
     ConnectionLost(String),
-    /// No response within this time.
-    TimedOut(Duration),
-    /// The response is larger than this many bytes.
-    TooLarge(usize),
-    /// The memory budget is exhausted.
-    MemoryExhausted,
-    /// The server requested client features that the client did not declare.
-    UndeclaredFeature(ClientFeatures),
-    /// Too many input requests of this upstream are open.
-    TooManyInputRequests,
-    /// The request names a task of another connection. Nothing was sent.
-    NoSuchTask,
     /// The response is not a valid JSON-RPC response.
     Protocol(String),
+    /// Any other error, with which the call ends.
+    Other(Error),
 }
 
 impl TransportError {
@@ -196,10 +179,10 @@ impl TransportError {
 
 impl From<BufferError> for TransportError {
     fn from(buffer_error: BufferError) -> Self {
-        match buffer_error {
-            BufferError::TooLarge(limit) => Self::TooLarge(limit),
-            BufferError::BudgetExhausted => Self::MemoryExhausted,
-        }
+        Self::Other(match buffer_error {
+            BufferError::TooLarge(limit) => Error::TooLarge(limit),
+            BufferError::BudgetExhausted => Error::MemoryExhausted,
+        })
     }
 }
 
@@ -209,17 +192,9 @@ impl From<TransportError> for Error {
             TransportError::NotSent(reason) | TransportError::SessionLost(reason) => {
                 Self::Unavailable(reason)
             }
-            TransportError::StdinBlocked => {
-                Self::Unavailable("the server does not read its standard input".into())
-            }
             TransportError::ConnectionLost(reason) => Self::ConnectionLost(reason),
-            TransportError::TimedOut(time) => Self::TimedOut(time),
-            TransportError::TooLarge(limit) => Self::TooLarge(limit),
-            TransportError::MemoryExhausted => Self::MemoryExhausted,
-            TransportError::UndeclaredFeature(features) => Self::UndeclaredFeature(features),
-            TransportError::TooManyInputRequests => Self::TooManyInputRequests,
-            TransportError::NoSuchTask => Self::NoSuchTask,
             TransportError::Protocol(reason) => Self::Protocol(reason),
+            TransportError::Other(error) => error,
             TransportError::HttpStatus { status, retry_after, .. } => match status.as_u16() {
                 401 | 403 | 429 | 500.. => Self::HttpStatus { status, retry_after },
                 _ => Self::Protocol(format!("the server responded with HTTP {status}")),

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::HeaderMap;
 
-use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::mcp::call::ResponseOutcome;
+use crate::upstream::message::{OutboundRequest, TransportError};
 use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_sse::HttpSseTransport;
@@ -60,7 +61,7 @@ impl Transport {
     /// Dispatcher of the server's messages.
     pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
         match self.by_http() {
-            Ok(http_client) => http_client.dispatcher(),
+            Ok(http_client) => &http_client.dispatcher,
             Err(stdio) => &stdio.dispatcher,
         }
     }
@@ -70,11 +71,23 @@ impl Transport {
     pub(crate) async fn exchange(
         &self,
         request: OutboundRequest,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<ResponseOutcome, TransportError> {
         match self {
             Self::Stdio(transport) => transport.exchange(request).await,
-            Self::Http(transport) => transport.exchange(request).await,
+            Self::Http(transport) => Ok(transport.exchange(request).await?.0),
             Self::Sse(transport) => transport.exchange(request).await,
+        }
+    }
+
+    /// Sends a request as [`Transport::exchange`] does. Returns the headers of the HTTP response
+    /// with its outcome; other transports have none.
+    pub(crate) async fn exchange_with_headers(
+        &self,
+        request: OutboundRequest,
+    ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
+        match self {
+            Self::Http(transport) => transport.exchange(request).await,
+            Self::Stdio(_) | Self::Sse(_) => Ok((self.exchange(request).await?, HeaderMap::new())),
         }
     }
 
@@ -125,7 +138,7 @@ impl Transport {
     }
 
     /// Client that carries each message in an HTTP request of its own; `Err` over stdio.
-    fn by_http(&self) -> Result<&HttpClient, &StdioTransport> {
+    fn by_http(&self) -> Result<&Arc<HttpClient>, &StdioTransport> {
         match self {
             Self::Stdio(transport) => Err(transport),
             Self::Http(transport) => Ok(&transport.http_client),

@@ -471,7 +471,7 @@ mod tests {
         });
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let url = Uri::from_static("http://upstream.test:1/");
-        let pool = HttpPool::new(Arc::new(host), url, 1, CONNECT, tasks, stop.clone());
+        let pool = HttpPool::new(Arc::new(host), url, 1, CONNECT, tasks, &stop);
         let send = async || {
             let request = hyper::Request::get("/").header("host", "upstream.test");
             let request = request.body(http_body_util::Full::default()).expect("a request");

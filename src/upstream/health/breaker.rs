@@ -289,7 +289,7 @@ impl TransportError {
                 format!("the server responded with HTTP {status}")
             }
             Self::ConnectionLost(reason) if transport == "http" => reason.clone(),
-            Self::TimedOut(time) => Error::TimedOut(*time).to_string(),
+            Self::Other(error @ Error::TimedOut(_)) => error.to_string(),
             _ => return None,
         };
         Some(BreakerFailure { reason })

@@ -19,9 +19,7 @@ use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::Era;
 use crate::mcp::task::TaskScope;
 use crate::upstream::input_requests::InputRequests;
-use crate::upstream::message::{
-    OutboundRequest, SentFlag, TransportError, TransportResponse, error_code,
-};
+use crate::upstream::message::{OutboundRequest, SentFlag, TransportError, error_code};
 use crate::upstream::session::library::LibraryConnection;
 use crate::upstream::session::negotiation::Negotiated;
 use crate::upstream::session::pagination::ListPager;
@@ -29,7 +27,7 @@ use crate::upstream::session::{input_retry, legacy, modern};
 use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::Dispatcher;
-use crate::upstream::{ConnectionInfo, Listing, Settings};
+use crate::upstream::{ConnectionInfo, Error, Listing, Settings};
 
 /// Dialect of the connection.
 #[derive(Debug, Clone)]
@@ -179,7 +177,7 @@ impl McpSession {
         settings: &Settings,
     ) -> Result<UpstreamResponse, TransportError> {
         if call.scope.is_some_and(|scope| scope != self.scope) {
-            return Err(TransportError::NoSuchTask);
+            return Err(TransportError::Other(Error::NoSuchTask));
         }
         if self.about.era() == Era::Legacy || !modern::reads_input_requests(call) {
             return self.call_once(call, input_requests, sent, settings).await;
@@ -200,19 +198,18 @@ impl McpSession {
     ) -> Result<UpstreamResponse, TransportError> {
         let request = self.build_request(call, input_requests, sent);
         let headers = (call.method == Method::CallTool).then(|| request.headers.clone());
-        let mut response = self.send_with_log_level(call, request).await?;
+        let mut outcome = self.send_with_log_level(call, request).await?;
         let is_mismatch = matches!(
-            &response.outcome,
+            &outcome,
             ResponseOutcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
         );
         if let Some(headers) = headers.filter(|_| is_mismatch) {
             Box::pin(self.list(Kind::Tool, settings)).await?;
             let request = self.build_request(call, input_requests, sent);
             if request.headers != headers {
-                response = self.send_with_log_level(call, request).await?;
+                outcome = self.send_with_log_level(call, request).await?;
             }
         }
-        let outcome = response.outcome;
         Ok(UpstreamResponse { era: self.about.era(), scope: Some(self.scope), outcome })
     }
 
@@ -244,14 +241,12 @@ impl McpSession {
         input_requests: &InputRequests,
         sent: &SentFlag,
     ) -> OutboundRequest {
-        let request = match &self.dialect {
-            Dialect::Legacy(dialect) => OutboundRequest {
-                input_requests: Some(input_requests.clone()),
-                ..dialect.build_request(call)
-            },
+        let mut request = match &self.dialect {
+            Dialect::Legacy(dialect) => dialect.build_request(call, input_requests),
             Dialect::Modern(dialect) => dialect.build_request(call, &self.transport),
         };
-        OutboundRequest { sent: sent.for_next_request(), ..request }
+        request.sent = sent.for_next_request();
+        request
     }
 
     /// Requests one page of a list. `cursor` is JSON text.
@@ -268,15 +263,15 @@ impl McpSession {
             Dialect::Legacy(dialect) => dialect.build_list_request(kind, params),
             Dialect::Modern(dialect) => dialect.build_list_request(kind, params, &self.transport),
         };
-        Ok(self.send_request(request).await?.outcome)
+        self.send_request(request).await
     }
 
     async fn send_request(
         &self,
         request: OutboundRequest,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<ResponseOutcome, TransportError> {
         let sent = request.sent.clone();
-        let result = match request.input_requests.clone() {
+        let result = match request.context.input_requests.clone() {
             Some(input_requests) => {
                 Box::pin(self.exchange_with_input(request, input_requests)).await
             }
@@ -305,7 +300,7 @@ impl McpSession {
         &self,
         call: &UpstreamRequest,
         request: OutboundRequest,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<ResponseOutcome, TransportError> {
         let (logs, response) = (call.caller.notifications.logs(), self.send_request(request));
         match &self.dialect {
             Dialect::Legacy(legacy::LegacyDialect { log_level: Some(log_level), .. }) => {
@@ -330,7 +325,7 @@ impl McpSession {
         &self,
         request: OutboundRequest,
         input_requests: InputRequests,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<ResponseOutcome, TransportError> {
         let headers = request.headers.clone();
         input_requests.reopen();
         // Dropped after the exchange: first the request is cancelled, then its input requests are

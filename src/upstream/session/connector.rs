@@ -37,7 +37,7 @@ pub(crate) struct Connector {
     budget: MemoryBudget,
     tracker: TaskTracker,
     /// Connections to a network server, created with the first one.
-    pool: OnceLock<HttpPool>,
+    pool: OnceLock<Arc<HttpPool>>,
     /// Closes the pool's connections; fires after the last session has ended properly.
     pool_stop: CancellationToken,
 }
@@ -109,7 +109,9 @@ impl Connector {
                 let limit = self.settings.limits.max_message;
                 let message_limit = BufferLimit { limit, budget: self.budget.clone() };
                 let dispatcher = self.new_dispatcher(request);
-                let http_client = HttpClient::new(pool, dispatcher, headers.clone(), message_limit);
+                let headers = headers.clone();
+                let http_client =
+                    Arc::new(HttpClient::new(pool, dispatcher, headers, message_limit));
                 self.open_http(http_client, *transport, request, deadline).await
             }
         }
@@ -166,7 +168,7 @@ impl Connector {
     /// If neither is set, Streamable HTTP is tried first and HTTP+SSE after it.
     async fn open_http(
         &self,
-        http_client: HttpClient,
+        http_client: Arc<HttpClient>,
         configured: Option<HttpTransport>,
         request: &ConnectRequest,
         deadline: Instant,
@@ -178,7 +180,7 @@ impl Connector {
         let opened = if known == Some(HttpTransport::Sse) {
             self.open_http_sse(&http_client, None, request, deadline).await
         } else {
-            let http_client = http_client.clone();
+            let http_client = Arc::clone(&http_client);
             let transport = Transport::Http(StreamableHttpTransport { http_client });
             let era = self.settings.era.or(request.detected.and_then(DetectedProtocol::era));
             self.open_session(&transport, era, request, deadline).await
@@ -244,15 +246,15 @@ impl Connector {
     }
 
     /// Returns the pool of connections to the server, which outlive a session.
-    fn pool(&self, url: &Uri) -> HttpPool {
+    fn pool(&self, url: &Uri) -> Arc<HttpPool> {
         let pool = self.pool.get_or_init(|| {
-            let (io, stop) = (Arc::clone(&self.io), self.pool_stop.clone());
+            let (io, stop) = (Arc::clone(&self.io), &self.pool_stop);
             let connect_timeout = self.settings.timeouts.connect;
             // With this limit each call that has a concurrency permit finds a pooled connection.
             let max_idle = self.settings.limits.concurrency;
             HttpPool::new(io, url.clone(), max_idle, connect_timeout, self.tracker.clone(), stop)
         });
-        pool.clone()
+        Arc::clone(pool)
     }
 
     fn new_dispatcher(&self, request: &ConnectRequest) -> Arc<Dispatcher> {

@@ -16,7 +16,7 @@ use crate::mcp::input_request::{
     INPUT_REQUESTS, INPUT_RESPONSES, InputKind, InputRequest, REQUEST_STATE,
 };
 use crate::mcp::revision::Era;
-use crate::upstream::input_requests::{InputRejected, InputRequests, MAX_OPEN, SubmittedResponse};
+use crate::upstream::input_requests::{InputRequests, MAX_OPEN, SubmittedResponse};
 use crate::upstream::message::TransportError;
 
 /// Maximum number of retries of a call.
@@ -79,10 +79,7 @@ where
             tokio::time::sleep(backoff.next_pause()).await;
             continue;
         }
-        input_requests.add_all(needed.input_requests).map_err(|rejected| match rejected {
-            InputRejected::Undeclared(missing) => TransportError::UndeclaredFeature(missing),
-            InputRejected::BudgetExceeded => TransportError::TooManyInputRequests,
-        })?;
+        input_requests.add_all(needed.input_requests).map_err(TransportError::Other)?;
         let mut responses = Object::new();
         for submitted in input_requests.all_responses().await {
             match retry_response(&submitted) {

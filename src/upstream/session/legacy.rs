@@ -20,8 +20,9 @@ use crate::mcp::kind::Kind;
 use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskOwner;
+use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::{
-    CancelMode, OutboundRequest, TransportError, TransportResponse, error_text,
+    CancelMode, OutboundRequest, PendingContext, TransportError, error_text,
 };
 use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::session::input_retry::RETRY_MEMBERS;
@@ -123,7 +124,11 @@ impl LegacyDialect {
     }
 
     /// Builds the request of a call.
-    pub(crate) fn build_request(&self, call: &UpstreamRequest) -> OutboundRequest {
+    pub(crate) fn build_request(
+        &self,
+        call: &UpstreamRequest,
+        input_requests: &InputRequests,
+    ) -> OutboundRequest {
         let caller = &call.caller;
         let mut params = call.params.clone();
         for member in RETRY_MEMBERS {
@@ -142,9 +147,14 @@ impl LegacyDialect {
             owner: TaskOwner::new(Arc::clone(task_ids), &caller.client.tasks),
             task_id: about_task.then(|| call.subject.clone()),
         };
-        OutboundRequest {
-            task_claim: task_ids.map(claim),
+        let context = PendingContext {
             notifications: caller.notifications.with_logs_enabled(self.log_level.is_some()),
+            input_requests: Some(input_requests.clone()),
+            task_claim: task_ids.map(claim),
+            ..PendingContext::default()
+        };
+        OutboundRequest {
+            context,
             cancel: CancelMode::Notify,
             resume: true,
             // A response that names a task has to be read: the response about a task, one that
@@ -186,8 +196,8 @@ impl LegacyDialect {
     /// Interprets the result of a request.
     pub(crate) fn interpret(
         &self,
-        result: Result<TransportResponse, TransportError>,
-    ) -> Result<TransportResponse, TransportError> {
+        result: Result<ResponseOutcome, TransportError>,
+    ) -> Result<ResponseOutcome, TransportError> {
         match result {
             // spec 2025-11-25, transports, session management: 404 to a request with a session id
             // means that the session is over. The request was refused unexecuted.
@@ -208,10 +218,9 @@ impl LegacyDialect {
             }) if status.as_u16() == 400 && self.session.is_some() && is_about_session(&error) => {
                 Err(TransportError::SessionLost(SESSION_LOST.into()))
             }
-            Err(TransportError::HttpStatus { error: Some(error), .. }) => Ok(TransportResponse {
-                outcome: ResponseOutcome::Error(error),
-                headers: HeaderMap::new(),
-            }),
+            Err(TransportError::HttpStatus { error: Some(error), .. }) => {
+                Ok(ResponseOutcome::Error(error))
+            }
             result => result,
         }
     }

@@ -25,7 +25,7 @@ use crate::mcp::task::TASK_ID;
 use crate::mcp::{capabilities, code, meta};
 use crate::sync::Mutex;
 use crate::upstream::message::{
-    CancelMode, OutboundRequest, TransportError, TransportResponse, error_code, error_text,
+    CancelMode, OutboundRequest, PendingContext, TransportError, error_code, error_text,
 };
 use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::transport::Transport;
@@ -162,8 +162,9 @@ impl ModernDialect {
         {
             set_param_headers(param_headers, &call.params, &mut request.headers);
         }
+        let notifications = caller.notifications.with_logs_enabled(self.sends_logs);
         OutboundRequest {
-            notifications: caller.notifications.with_logs_enabled(self.sends_logs),
+            context: PendingContext { notifications, ..PendingContext::default() },
             cancel: cancel_mode(transport),
             // A response that Weir has to read is not streamed.
             stream: !reads_input_requests(call) && !call.method.is_task_method(),
@@ -207,23 +208,22 @@ impl ModernDialect {
     /// Interprets the result of a request.
     pub(crate) fn interpret(
         &self,
-        result: Result<TransportResponse, TransportError>,
-    ) -> Result<TransportResponse, TransportError> {
-        let response = match result {
-            Err(TransportError::HttpStatus { error: Some(error), .. }) => TransportResponse {
-                outcome: ResponseOutcome::Error(error),
-                headers: HeaderMap::new(),
-            },
+        result: Result<ResponseOutcome, TransportError>,
+    ) -> Result<ResponseOutcome, TransportError> {
+        let outcome = match result {
+            Err(TransportError::HttpStatus { error: Some(error), .. }) => {
+                ResponseOutcome::Error(error)
+            }
             result => result?,
         };
         // spec 2026-07-28, versioning: the server does not implement the revision of this request,
         // so it has not executed it.
         let unsupported = Some(code::UNSUPPORTED_PROTOCOL_VERSION);
-        match &response.outcome {
+        match &outcome {
             ResponseOutcome::Error(error) if error_code(error) == unsupported => {
                 Err(TransportError::SessionLost(format!("it does not speak {REVISION} any more")))
             }
-            _ => Ok(response),
+            _ => Ok(outcome),
         }
     }
 
@@ -250,13 +250,13 @@ impl ModernDialect {
         loop {
             let since = Instant::now();
             let request = OutboundRequest {
+                context: PendingContext { listen: true, ..PendingContext::default() },
                 cancel: cancel_mode(transport),
-                listen: true,
                 ..request_with_context("subscriptions/listen", params.clone(), None)
             };
             // The dispatcher handles the acknowledgment and the notifications that follow it.
             match self.interpret(transport.exchange(request).await) {
-                Ok(TransportResponse { outcome: ResponseOutcome::Error(error), .. }) => {
+                Ok(ResponseOutcome::Error(error)) => {
                     tracing::debug!(
                         error = error_text(&error),
                         "subscription to list changes refused"

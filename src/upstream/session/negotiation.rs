@@ -16,8 +16,7 @@ use crate::jsonrpc::ResponsePayload;
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::mcp::code;
 use crate::mcp::revision::Era;
-use crate::upstream::message::error_code;
-use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::message::{OutboundRequest, TransportError, error_code};
 use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::session::{legacy, modern};
 use crate::upstream::transport::Transport;
@@ -148,14 +147,14 @@ async fn send_opening(
 ) -> Result<Negotiated, NegotiationError> {
     let first_request = request();
     let method = first_request.method;
-    let mut response = transport.exchange(first_request).await;
+    let mut response = transport.exchange_with_headers(first_request).await;
     // A server that refuses a request before it has read it may break the connection, and lose its
     // response with it.
     if let (Err(TransportError::ConnectionLost(_)), Transport::Http(_)) = (&response, transport) {
-        response = transport.exchange(request()).await;
+        response = transport.exchange_with_headers(request()).await;
     }
     let (payload, headers) = match response {
-        Ok(TransportResponse { outcome, headers }) => {
+        Ok((outcome, headers)) => {
             let payload = match outcome {
                 ResponseOutcome::Result(Payload::Parsed(result)) => {
                     ResponsePayload::Result(result.to_bytes())

@@ -18,10 +18,8 @@ use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::upstream::message::TransportError;
-use crate::upstream::message::error_code;
-use crate::upstream::message::error_text;
-use crate::upstream::{Listing, UpstreamLimits};
+use crate::upstream::message::{TransportError, error_code, error_text};
+use crate::upstream::{Error, Listing, UpstreamLimits};
 
 /// Maximum number of consecutive pages without a new item.
 const MAX_STALE_PAGES: usize = 3;
@@ -96,7 +94,7 @@ where
                     listing.truncated = Some(format!("the time for a list ({:?})", self.time));
                     break;
                 }
-                Err(_) => return Err(TransportError::TimedOut(self.time)),
+                Err(_) => return Err(TransportError::Other(Error::TimedOut(self.time))),
             };
             bytes += page.text_len();
             listing.pages = page_number;

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::backoff::Backoff;
 use crate::json::{self, Object};
@@ -35,9 +35,9 @@ use crate::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION, Ta
 use crate::upstream::ListChangeCounts;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::input_requests::{InputRequests, unsupported_method};
-use crate::upstream::message::{AcceptedSubscriptions, OutboundRequest, TransportError};
+use crate::upstream::message::{AcceptedSubscriptions, PendingContext, TransportError};
 use crate::upstream::subscriptions::{MAX_URIS, SubscriptionRegistry};
-use crate::upstream::task_owners::{TaskClaim, TaskOwners};
+use crate::upstream::task_owners::TaskOwners;
 use crate::upstream::transport::dispatcher::attribution::subscription_of;
 use crate::upstream::transport::junk_limits::JunkCounts;
 use crate::upstream::url_elicitations::PendingUrlElicitations;
@@ -66,21 +66,6 @@ const MAX_LOGGED_CHARS: usize = 1_000;
 /// Response future of a request on this connection.
 pub(crate) type PendingUpstreamResponse =
     PendingResponse<Result<ResponseOutcome, TransportError>, PendingContext>;
-
-/// Context of a request in flight.
-#[derive(Debug)]
-pub(crate) struct PendingContext {
-    /// Sink of its progress and log notifications.
-    pub(crate) notifications: Option<NotificationSink>,
-    /// Input requests of its server; `None` if it may send none.
-    pub(crate) input_requests: Option<InputRequests>,
-    /// Whether it is a subscription, which the server may cancel.
-    pub(crate) listen: bool,
-    /// Channel to which the names that the server accepts for a subscription are sent.
-    pub(crate) accepted_tx: Option<mpsc::Sender<AcceptedSubscriptions>>,
-    /// Owner of the tasks that its response may name.
-    pub(crate) tasks: Option<TaskClaim>,
-}
 
 /// Input requests of a call, and the sink of its notifications.
 type InputTarget = (InputRequests, Option<NotificationSink>);
@@ -212,17 +197,6 @@ impl Dispatcher {
             let _ = tokio::time::timeout(LISTEN_GRACE, self.listen_settled.notified()).await;
         }
         let _ = self.announced_topics.set(announced);
-    }
-
-    /// Registers a request and returns its response future; `None` if the connection is closed.
-    pub(crate) fn register(&self, request: &OutboundRequest) -> Option<PendingUpstreamResponse> {
-        self.pending.open(PendingContext {
-            notifications: request.notifications.clone(),
-            input_requests: request.input_requests.clone(),
-            listen: request.listen,
-            accepted_tx: request.accepted_tx.clone(),
-            tasks: request.task_claim.clone(),
-        })
     }
 
     /// Dispatches a text that the server sent: one message, or an array of them. `stream_of` is the
@@ -561,13 +535,7 @@ mod tests {
                     wanted.map_or_else(LogLevelSetting::disabled, LogLevelSetting::at_least);
                 let (notifications, stream) = NotificationSink::open(true, wanted);
                 let notifications = notifications.with_logs_enabled(true);
-                let context = PendingContext {
-                    notifications,
-                    input_requests: None,
-                    listen: false,
-                    accepted_tx: None,
-                    tasks: None,
-                };
+                let context = PendingContext { notifications, ..PendingContext::default() };
                 (dispatcher.pending.open(context).expect("open"), stream)
             };
             let (first, received_first) = register(Some(LogLevel::Debug));
@@ -597,13 +565,7 @@ mod tests {
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
         let dispatcher = dispatcher();
-        let context = |listen| PendingContext {
-            notifications: None,
-            input_requests: None,
-            listen,
-            accepted_tx: None,
-            tasks: None,
-        };
+        let context = |listen| PendingContext { listen, ..PendingContext::default() };
         let call = dispatcher.pending.open(context(false)).expect("open");
         let listen = dispatcher.pending.open(context(true)).expect("open");
         let method = "notifications/cancelled";

@@ -14,7 +14,6 @@ use hyper::http::response::Parts as Head;
 use hyper::http::uri::PathAndQuery;
 use hyper::{HeaderMap, Method, Request, Response, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::task::TaskTracker;
 
 use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::BufferLimit;
@@ -40,67 +39,40 @@ const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const DEFAULT_USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// HTTP client for the server of one URL. Cheap to clone.
+/// HTTP client for the server of one URL.
 #[derive(Clone)]
 pub(crate) struct HttpClient {
-    shared: Arc<Shared>,
+    pub(crate) pool: Arc<HttpPool>,
+    /// Dispatcher of the server's messages.
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    /// Headers of every request: the configured ones and Weir's own.
+    headers: HeaderMap,
+    /// Maximum size of a message, and the memory budget of larger ones.
+    pub(crate) message_limit: BufferLimit,
+    /// Slots of the responses to the server's own requests.
+    reply_slots: Arc<Semaphore>,
     /// Request target, in the form that servers expect: the path alone, with the authority in
     /// `Host`.
     target: Uri,
 }
 
-struct Shared {
-    pool: HttpPool,
-    dispatcher: Arc<Dispatcher>,
-    /// Headers of every request: the configured ones and Weir's own.
-    headers: HeaderMap,
-    message_limit: BufferLimit,
-    responses: Arc<Semaphore>,
-}
-
 impl HttpClient {
     /// Creates a client for the server of the pool.
     pub(crate) fn new(
-        pool: HttpPool,
+        pool: Arc<HttpPool>,
         dispatcher: Arc<Dispatcher>,
         configured: HeaderMap,
         message_limit: BufferLimit,
     ) -> Self {
-        let responses = Arc::new(Semaphore::new(MAX_REPLIES));
-        let headers = base_headers(configured, pool.url());
-        let target = request_target(pool.url());
-        let shared = Shared { pool, dispatcher, headers, message_limit, responses };
-        Self { shared: Arc::new(shared), target }
+        let reply_slots = Arc::new(Semaphore::new(MAX_REPLIES));
+        let headers = base_headers(configured, &pool.url);
+        let target = request_target(&pool.url);
+        Self { pool, dispatcher, headers, message_limit, reply_slots, target }
     }
 
     /// Returns a client for another path on the same server.
     pub(crate) fn with_path(&self, path: PathAndQuery) -> Self {
-        Self { shared: Arc::clone(&self.shared), target: Uri::from(path) }
-    }
-
-    /// URL of the server, as configured.
-    pub(crate) fn url(&self) -> &Uri {
-        self.shared.pool.url()
-    }
-
-    /// Dispatcher of the server's messages.
-    pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
-        &self.shared.dispatcher
-    }
-
-    /// Maximum size of a message, and the memory budget of larger ones.
-    pub(crate) fn message_limit(&self) -> &BufferLimit {
-        &self.shared.message_limit
-    }
-
-    /// Decodes the events in a body.
-    pub(crate) fn events(&self, body: PooledBody, oversize: OversizePolicy) -> SseBody {
-        SseBody::new(body, &self.shared.message_limit, oversize)
-    }
-
-    /// Tracker of detached tasks.
-    pub(crate) fn tasks(&self) -> &TaskTracker {
-        self.shared.pool.tasks()
+        Self { target: Uri::from(path), ..self.clone() }
     }
 
     /// Sends request `id` and waits for the head of its HTTP response, which is a success.
@@ -111,21 +83,11 @@ impl HttpClient {
         headers: &HeaderMap,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
-        let response = self.post(message, headers, sent).await?;
+        let response = self.send(Method::POST, message, headers, sent).await?;
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(Box::pin(read_error_response(&self.shared.dispatcher, id, response)).await)
-    }
-
-    /// Sends a message and waits for the head of its HTTP response.
-    async fn post(
-        &self,
-        message: Bytes,
-        headers: &HeaderMap,
-        sent: &SentFlag,
-    ) -> Result<Response<PooledBody>, TransportError> {
-        self.send(self.request(Method::POST, message, headers), sent).await
+        Err(Box::pin(read_error_response(&self.dispatcher, id, response)).await)
     }
 
     /// Opens an event stream, or resumes one that broke after the event `last_id`.
@@ -135,19 +97,20 @@ impl HttpClient {
         last_id: Option<&str>,
         oversize: OversizePolicy,
     ) -> Result<SseBody, TransportError> {
-        let mut request = self.request(Method::GET, Bytes::new(), headers);
-        let all = request.headers_mut();
-        all.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let mut headers = headers.clone();
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(id) = last_id.and_then(|id| HeaderValue::from_str(id).ok()) {
-            all.insert(LAST_EVENT_ID, id);
+            headers.insert(LAST_EVENT_ID, id);
         }
-        let (head, body) = self.send(request, &SentFlag::default()).await?.into_parts();
+        let sent = SentFlag::default();
+        let response = self.send(Method::GET, Bytes::new(), &headers, &sent).await?;
+        let (head, body) = response.into_parts();
         if !head.status.is_success() {
             body.drain();
-            return Err(status_error(&head));
+            return Err(status_error(&head, None, false));
         }
         match media_type(&head.headers) {
-            MediaType::EventStream => Ok(self.events(body, oversize)),
+            MediaType::EventStream => Ok(SseBody::new(body, &self.message_limit, oversize)),
             _ => Err(TransportError::Protocol("its response is not an event stream".into())),
         }
     }
@@ -158,25 +121,27 @@ impl HttpClient {
         message: Bytes,
         headers: &HeaderMap,
     ) -> Result<(), TransportError> {
-        let (head, body) = self.post(message, headers, &SentFlag::default()).await?.into_parts();
+        let sent = SentFlag::default();
+        let response = self.send(Method::POST, message, headers, &sent).await?;
+        let (head, body) = response.into_parts();
         body.drain();
         if head.status.is_success() {
             return Ok(());
         }
-        Err(status_error(&head))
+        Err(status_error(&head, None, false))
     }
 
     /// Deletes the session at the server. Waits at most [`DETACHED_TIMEOUT`] for it.
     pub(crate) async fn delete(&self, headers: &HeaderMap) {
-        let request = self.request(Method::DELETE, Bytes::new(), headers);
-        let _ =
-            tokio::time::timeout(DETACHED_TIMEOUT, self.send(request, &SentFlag::default())).await;
+        let sent = SentFlag::default();
+        let deletion = self.send(Method::DELETE, Bytes::new(), headers, &sent);
+        let _ = tokio::time::timeout(DETACHED_TIMEOUT, deletion).await;
     }
 
     /// Sends responses to the server's own requests, detached.
-    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
+    pub(crate) fn send_responses(self: &Arc<Self>, responses: Vec<Bytes>, headers: &HeaderMap) {
         for response in responses {
-            match Arc::clone(&self.shared.responses).try_acquire_owned() {
+            match Arc::clone(&self.reply_slots).try_acquire_owned() {
                 Ok(permit) => self.spawn_send(response, headers, 1, Some(permit)),
                 Err(_) => tracing::debug!("too many server requests, response dropped"),
             }
@@ -185,7 +150,7 @@ impl HttpClient {
 
     /// Returns what sends the cancellation of a request, detached, if it has one.
     pub(crate) fn canceller<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         request: &OutboundRequest,
     ) -> Option<impl FnOnce(Bytes) + use<'a>> {
         let cancel = |headers: HeaderMap| {
@@ -195,13 +160,13 @@ impl HttpClient {
     }
 
     fn spawn_send(
-        &self,
+        self: &Arc<Self>,
         message: Bytes,
         headers: &HeaderMap,
         attempts: usize,
         permit: Option<OwnedSemaphorePermit>,
     ) {
-        let http_client = self.clone();
+        let http_client = Arc::clone(self);
         let headers = headers.clone();
         self.spawn_with_timeout(async move {
             let _permit = permit;
@@ -219,23 +184,22 @@ impl HttpClient {
 
     /// Spawns work that no caller waits for, with a timeout.
     pub(crate) fn spawn_with_timeout(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks().spawn(async move {
+        self.pool.tracker.spawn(async move {
             if tokio::time::timeout(DETACHED_TIMEOUT, work).await.is_err() {
                 tracing::debug!("detached message timed out");
             }
         });
     }
 
+    /// Sends a request and waits for the head of its HTTP response.
     async fn send(
         &self,
-        request: Request<Full<Bytes>>,
+        method: Method,
+        message: Bytes,
+        headers: &HeaderMap,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
-        self.shared.pool.send(request, sent).await
-    }
-
-    fn request(&self, method: Method, message: Bytes, headers: &HeaderMap) -> Request<Full<Bytes>> {
-        let usual = &self.shared.headers;
+        let usual = &self.headers;
         let mut all = HeaderMap::with_capacity(usual.len() + headers.len() + 1);
         // A header of the request replaces the usual ones of its name; several of one name are all
         // sent.
@@ -250,7 +214,7 @@ impl HttpClient {
         *request.method_mut() = method;
         *request.uri_mut() = self.target.clone();
         *request.headers_mut() = all;
-        request
+        self.pool.send(request, sent).await
     }
 }
 
@@ -276,12 +240,12 @@ fn request_target(url: &Uri) -> Uri {
 }
 
 /// Builds the error for the head of an error response.
-fn status_error(head: &Head) -> TransportError {
+fn status_error(head: &Head, error: Option<Bytes>, names_request: bool) -> TransportError {
     let seconds = head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
     TransportError::HttpStatus {
         status: head.status,
-        error: None,
-        names_request: false,
+        error,
+        names_request,
         // The other form, a date, requires synchronized clocks.
         retry_after: seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
     }
@@ -311,10 +275,5 @@ async fn read_error_response(
         Some(Ok(ResponseOutcome::Error(error))) => Some(error),
         _ => None,
     };
-    match status_error(&head) {
-        TransportError::HttpStatus { status, retry_after, .. } => {
-            TransportError::HttpStatus { status, error, names_request, retry_after }
-        }
-        other => other,
-    }
+    status_error(&head, error, names_request)
 }

@@ -39,23 +39,18 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes of it that are read.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// Pool of connections to one server. Cheap to clone.
-#[derive(Clone)]
+/// Pool of connections to one server.
 pub(crate) struct HttpPool {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     io: Arc<dyn Connect>,
-    url: Uri,
+    /// URL of the server.
+    pub(crate) url: Uri,
     /// Connect timeout.
     connect_timeout: Duration,
     /// Maximum number of idle connections.
     max_idle: usize,
     idle: Mutex<IdleConnections>,
-    tracker: TaskTracker,
-    /// Fires with the token given to [`HttpPool::new`], and when the last handle of the pool is
-    /// dropped.
+    pub(crate) tracker: TaskTracker,
+    /// Fires with the token given to [`HttpPool::new`], and when the pool is dropped.
     stop: CancellationToken,
 }
 
@@ -67,7 +62,7 @@ struct IdleConnections {
     sweep_runs: bool,
 }
 
-impl Drop for Shared {
+impl Drop for HttpPool {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -81,41 +76,21 @@ impl HttpPool {
         url: Uri,
         max_idle: usize,
         connect_timeout: Duration,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-    ) -> Self {
+        tracker: TaskTracker,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
         let (idle, stop) = (Mutex::default(), stop.child_token());
-        Self {
-            shared: Arc::new(Shared {
-                io,
-                url,
-                connect_timeout,
-                max_idle,
-                idle,
-                tracker: tasks,
-                stop,
-            }),
-        }
-    }
-
-    /// URL of the server.
-    pub(crate) fn url(&self) -> &Uri {
-        &self.shared.url
-    }
-
-    /// Tracker of the pool's tasks.
-    pub(crate) fn tasks(&self) -> &TaskTracker {
-        &self.shared.tracker
+        Arc::new(Self { io, url, connect_timeout, max_idle, idle, tracker, stop })
     }
 
     /// Sends a request and waits for the head of its response; `sent` is set before the request is
     /// written. Dropping the future, or the response before its end, closes the connection.
     pub(crate) async fn send(
-        &self,
+        self: &Arc<Self>,
         mut request: Request<Full<Bytes>>,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
-        let mut pooled = self.shared.take_ready().await;
+        let mut pooled = self.take_ready().await;
         loop {
             let is_pooled = pooled.is_some();
             let mut connection = match pooled.take() {
@@ -142,15 +117,14 @@ impl HttpPool {
     }
 
     async fn connect(&self) -> Result<HttpConnection, TransportError> {
-        let not_sent = |text: String| TransportError::NotSent(text);
-        let stream = self.shared.io.connect(&self.shared.url, self.shared.connect_timeout).await;
-        let stream = stream.map_err(|error| not_sent(error.to_string()))?;
-        let connection = HttpConnection::open(stream, self.shared.stop.clone()).await;
-        connection.map_err(|error| not_sent(error.to_string()))
+        let stream = self.io.connect(&self.url, self.connect_timeout).await;
+        let stream = stream.map_err(|error| TransportError::NotSent(error.to_string()))?;
+        let connection = HttpConnection::open(stream, self.stop.clone()).await;
+        connection.map_err(|error| TransportError::NotSent(error.to_string()))
     }
 
     fn response(
-        &self,
+        self: &Arc<Self>,
         response: Response<Incoming>,
         connection: HttpConnection,
     ) -> Response<PooledBody> {
@@ -159,16 +133,14 @@ impl HttpPool {
         let is_refusal = !response.status().is_success();
         let idle_timeout =
             if is_refusal { Duration::ZERO } else { idle_timeout_of(response.headers()) };
-        let pool = self.clone();
         response.map(|body| {
-            let (min_rate, workload) = (MinRate::default(), Workload::default());
             let mut body = PooledBody {
                 body,
                 connection: Some(connection),
                 idle_timeout,
-                min_rate,
-                workload,
-                pool,
+                min_rate: MinRate::default(),
+                workload: Workload::default(),
+                pool: Arc::clone(self),
             };
             if body.body.is_end_stream() {
                 body.return_to_pool();
@@ -176,37 +148,7 @@ impl HttpPool {
             body
         })
     }
-}
 
-/// Returns the error of a request that was written, at least in part.
-fn broken(connection: &HttpConnection, error: hyper::Error) -> TransportError {
-    if connection.is_flooded() {
-        return TransportError::Protocol(
-            "it sent more than 128 KiB of informational responses before its response".into(),
-        );
-    }
-    TransportError::ConnectionLost(error.to_string())
-}
-
-/// Returns a copy of the request that may be sent once more if a pooled connection breaks, which
-/// its server may have closed before it read any of it: only of a safe method (RFC 9110, 9.2.2).
-fn retryable_copy(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>> {
-    (request.method() == Method::GET).then(|| request.clone())
-}
-
-/// Returns the idle timeout of a connection after this response.
-fn idle_timeout_of(headers: &HeaderMap) -> Duration {
-    let text = headers.get("keep-alive").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let timeout = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="));
-    match timeout.and_then(|seconds| seconds.parse().ok()) {
-        Some(seconds) => {
-            Duration::from_secs(seconds).saturating_sub(IDLE_MARGIN).min(MAX_IDLE_TIMEOUT)
-        }
-        None => DEFAULT_IDLE_TIMEOUT,
-    }
-}
-
-impl Shared {
     /// Takes an idle connection of this runtime, the most recently used first.
     fn take_idle(&self) -> Option<HttpConnection> {
         let (now, here) = (Instant::now(), Handle::current().id());
@@ -269,18 +211,46 @@ impl Shared {
     }
 }
 
+/// Returns the error of a request that was written, at least in part.
+fn broken(connection: &HttpConnection, error: hyper::Error) -> TransportError {
+    if connection.is_flooded() {
+        return TransportError::Protocol(
+            "it sent more than 128 KiB of informational responses before its response".into(),
+        );
+    }
+    TransportError::ConnectionLost(error.to_string())
+}
+
+/// Returns a copy of the request that may be sent once more if a pooled connection breaks, which
+/// its server may have closed before it read any of it: only of a safe method (RFC 9110, 9.2.2).
+fn retryable_copy(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>> {
+    (request.method() == Method::GET).then(|| request.clone())
+}
+
+/// Returns the idle timeout of a connection after this response.
+fn idle_timeout_of(headers: &HeaderMap) -> Duration {
+    let text = headers.get("keep-alive").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let timeout = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="));
+    match timeout.and_then(|seconds| seconds.parse().ok()) {
+        Some(seconds) => {
+            Duration::from_secs(seconds).saturating_sub(IDLE_MARGIN).min(MAX_IDLE_TIMEOUT)
+        }
+        None => DEFAULT_IDLE_TIMEOUT,
+    }
+}
+
 /// Closes idle connections when their timeout passes, for as long as there are any.
-async fn sweep(shared: Weak<Shared>, stop: CancellationToken) {
-    while let Some(next) = shared.upgrade().and_then(|shared| shared.remove_expired()) {
+async fn sweep(pool: Weak<HttpPool>, stop: CancellationToken) {
+    while let Some(next) = pool.upgrade().and_then(|pool| pool.remove_expired()) {
         if stop.run_until_cancelled(tokio::time::sleep_until(next)).await.is_none() {
             break;
         }
     }
-    if let Some(shared) = shared.upgrade() {
-        // The pool is shutting down and no later sweep will run.
-        if stop.is_cancelled() {
-            shared.idle.lock().connections.clear();
-        }
+    // The pool is shutting down and no later sweep will run.
+    if stop.is_cancelled()
+        && let Some(pool) = pool.upgrade()
+    {
+        pool.idle.lock().connections.clear();
     }
 }
 
@@ -293,7 +263,7 @@ pub(crate) struct PooledBody {
     idle_timeout: Duration,
     min_rate: MinRate,
     workload: Workload,
-    pool: HttpPool,
+    pool: Arc<HttpPool>,
 }
 
 impl PooledBody {
@@ -344,9 +314,8 @@ impl PooledBody {
         if self.connection.is_none() {
             return;
         }
-        let tasks = self.pool.shared.tracker.clone();
-        let stop = self.pool.shared.stop.clone();
-        tasks.spawn(async move {
+        let (tracker, stop) = (self.pool.tracker.clone(), self.pool.stop.clone());
+        tracker.spawn(async move {
             let rest = async {
                 let mut read = 0;
                 while let Some(Ok(chunk)) = self.chunk().await {
@@ -362,7 +331,7 @@ impl PooledBody {
 
     fn return_to_pool(&mut self) {
         if let Some(connection) = self.connection.take() {
-            self.pool.shared.add_idle(connection, self.idle_timeout);
+            self.pool.add_idle(connection, self.idle_timeout);
         }
     }
 }
@@ -400,7 +369,7 @@ mod tests {
     }
 
     struct World {
-        pool: HttpPool,
+        pool: Arc<HttpPool>,
         servers: mpsc::UnboundedReceiver<DuplexStream>,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -421,7 +390,7 @@ mod tests {
                 max_idle,
                 DEFAULT_IDLE_TIMEOUT,
                 tasks.clone(),
-                stop.clone(),
+                &stop,
             );
             Self { pool, servers, tasks, stop }
         }
@@ -492,9 +461,9 @@ mod tests {
         let server = exchange(&mut world).await;
         let elsewhere = Builder::new_current_thread().build().expect("a runtime");
         let entered = elsewhere.enter();
-        assert!(world.pool.shared.take_idle().is_none());
+        assert!(world.pool.take_idle().is_none());
         drop(entered);
-        assert!(world.pool.shared.take_idle().is_some());
+        assert!(world.pool.take_idle().is_some());
         elsewhere.shutdown_background();
         drop(server);
         world.finish().await;
@@ -504,11 +473,11 @@ mod tests {
     async fn who_comes_back_takes_the_place_of_the_one_that_was_used_least_recently() {
         let mut world = World::keeping(1);
         let first = exchange(&mut world).await;
-        let connection = world.pool.shared.take_idle().expect("the first one");
+        let connection = world.pool.take_idle().expect("the first one");
         let mut second = exchange(&mut world).await;
-        world.pool.shared.add_idle(connection, DEFAULT_IDLE_TIMEOUT);
+        world.pool.add_idle(connection, DEFAULT_IDLE_TIMEOUT);
         assert_eq!(second.read(&mut [0]).await.expect("an end"), 0);
-        assert!(world.pool.shared.take_idle().is_some());
+        assert!(world.pool.take_idle().is_some());
         drop(first);
         world.finish().await;
     }

@@ -15,11 +15,11 @@ use hyper::{HeaderMap, Uri};
 use tokio::time::timeout;
 use url::{Position, Url};
 
+use crate::mcp::call::ResponseOutcome;
 use crate::sse::{Event, TruncatedEvent};
-use crate::upstream::message::{OutboundRequest, SentFlag, TransportError, TransportResponse};
+use crate::upstream::message::{OutboundRequest, SentFlag, TransportError};
 use crate::upstream::quote::quote;
 use crate::upstream::transport::http_client::HttpClient;
-use crate::upstream::transport::junk_limits::JunkLimitExceeded;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
 use crate::upstream::transport::request_in_flight::RequestInFlight;
 use crate::upstream::transport::sse_body::{OversizePolicy, SseBody};
@@ -36,7 +36,7 @@ const SESSION_LOST: &str = "it no longer knows the session";
 #[derive(Clone)]
 pub(crate) struct HttpSseTransport {
     /// Posts to the endpoint.
-    pub(crate) http_client: HttpClient,
+    pub(crate) http_client: Arc<HttpClient>,
     /// Lifetime of the stream; its reader ends it.
     pub(crate) lifetime: Arc<ConnectionLifetime>,
     /// Headers of responses to the server's own requests, beside the configured ones.
@@ -59,21 +59,21 @@ impl HttpSseTransport {
         let ended = || {
             TransportError::Protocol("its event stream ended before the `endpoint` event".into())
         };
-        let endpoint = parse_endpoint(http_client.url(), &first.ok_or_else(ended)?)?;
-        let http_client = http_client.with_path(endpoint);
+        let endpoint = parse_endpoint(&http_client.pool.url, &first.ok_or_else(ended)?)?;
+        let http_client = Arc::new(http_client.with_path(endpoint));
 
         let (lifetime, end) = ConnectionLifetime::begin(
-            http_client.dispatcher(),
+            &http_client.dispatcher,
             "the connection is closing",
             "its event stream is no longer read",
         );
         let reply_headers = Arc::new(OnceLock::new());
         let reader = SseReader {
             events,
-            http_client: http_client.clone(),
+            http_client: Arc::clone(&http_client),
             reply_headers: Arc::clone(&reply_headers),
         };
-        http_client.tasks().spawn(async move {
+        http_client.pool.tracker.spawn(async move {
             let read = end.closing.run_until_cancelled(reader.run()).await;
             end.publish(read.unwrap_or_else(|| "it was stopped".into()));
         });
@@ -90,18 +90,18 @@ impl HttpSseTransport {
     pub(crate) async fn exchange(
         &self,
         mut request: OutboundRequest,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<ResponseOutcome, TransportError> {
         let cancel = self.http_client.canceller(&request);
-        let mut open = RequestInFlight::register(self.http_client.dispatcher(), &request, cancel)
+        let mut open = RequestInFlight::register(&self.http_client.dispatcher, &request, cancel)
             .ok_or_else(|| self.lifetime.not_sent())?;
         let (id, message) = (open.id(), request.write(open.id()));
-        let http_client = self.http_client.clone();
+        let http_client = Arc::clone(&self.http_client);
         let mut post = Box::pin(async move {
             post(&http_client, id, message, &request.headers, &request.sent).await
         });
         let answer = tokio::select! {
             biased;
-            answer = open.shared_response() => {
+            answer = &mut open.response => {
                 if answer.is_some() {
                     // The server has read the request, and only its HTTP response is missing.
                     self.http_client.spawn_with_timeout(async { drop(post.await) });
@@ -109,7 +109,7 @@ impl HttpSseTransport {
                 answer
             }
             posted = &mut post => match posted {
-                Ok(()) => open.shared_response().await,
+                Ok(()) => (&mut open.response).await,
                 Err(failure) => {
                     // Only after a broken connection may the server have begun to execute the
                     // request.
@@ -130,29 +130,24 @@ impl HttpSseTransport {
 /// requires the origin of the stream, as careful clients do: otherwise a server could redirect
 /// Weir's credentials to another host.
 fn parse_endpoint(url: &Uri, first: &Event) -> Result<PathAndQuery, TransportError> {
-    let protocol_error = |text: String| TransportError::Protocol(text);
+    let protocol_error = |text: String| Err(TransportError::Protocol(text));
     if first.name != "endpoint" {
         let name = if first.name.is_empty() { "message" } else { &first.name };
-        return Err(protocol_error(format!(
-            "its first event is `{}`, not `endpoint`",
-            quote(name, 40)
-        )));
+        let name = quote(name, 40);
+        return protocol_error(format!("its first event is `{name}`, not `endpoint`"));
     }
     if first.truncated.is_some() || first.data.len() > MAX_ENDPOINT_BYTES {
-        return Err(protocol_error(format!(
-            "its endpoint has more than {MAX_ENDPOINT_BYTES} bytes"
-        )));
+        return protocol_error(format!("its endpoint has more than {MAX_ENDPOINT_BYTES} bytes"));
     }
     let text = std::str::from_utf8(&first.data).ok().map(str::trim).filter(|text| !text.is_empty());
-    let not_a_url = || protocol_error("its endpoint is not a URL".into());
+    let not_a_url = || TransportError::Protocol("its endpoint is not a URL".into());
     let endpoint = text.and_then(|text| resolve(url, text)).ok_or_else(not_a_url)?;
     if !has_origin_of(&endpoint, url) {
         let (scheme, host) = (endpoint.scheme(), endpoint.host_str().unwrap_or_default());
         let port = endpoint.port_or_known_default().unwrap_or_default();
         let elsewhere = quote(&format!("{scheme}://{host}:{port}"), 200);
-        return Err(protocol_error(format!(
-            "its endpoint is on another origin, {elsewhere}, and is not used"
-        )));
+        let text = format!("its endpoint is on another origin, {elsewhere}, and is not used");
+        return protocol_error(text);
     }
     // The origin is the same, so only the path differs.
     endpoint[Position::BeforePath..Position::AfterQuery].parse().map_err(|_| not_a_url())
@@ -199,7 +194,7 @@ async fn post(
 
 struct SseReader {
     events: SseBody,
-    http_client: HttpClient,
+    http_client: Arc<HttpClient>,
     reply_headers: Arc<OnceLock<HeaderMap>>,
 }
 
@@ -209,8 +204,8 @@ impl SseReader {
         loop {
             match self.events.next().await {
                 Ok(Some(event)) => {
-                    if let Err(exceeded) = self.dispatch(event) {
-                        return exceeded.to_string();
+                    if let Err(reason) = self.dispatch(event) {
+                        return reason;
                     }
                 }
                 Ok(None) => return "its event stream ended".into(),
@@ -221,8 +216,8 @@ impl SseReader {
         }
     }
 
-    fn dispatch(&mut self, event: Event) -> Result<(), JunkLimitExceeded> {
-        let dispatcher = self.http_client.dispatcher();
+    fn dispatch(&mut self, event: Event) -> Result<(), String> {
+        let dispatcher = &self.http_client.dispatcher;
         let upstream = &dispatcher.name;
         if !matches!(&*event.name, "" | "message") {
             let name = quote(&event.name, 40);

@@ -12,7 +12,7 @@ use futures::stream::BoxStream;
 
 use crate::json::{Extraction, MemberExtractor, Object, WatchedMember};
 use crate::mcp::call::PayloadBroken;
-use crate::memory_budget::{BudgetExhausted, BufferLimit, GrowingReservation};
+use crate::memory_budget::{BudgetExhausted, BufferError, BufferLimit, GrowingReservation};
 use crate::upstream::message::TransportError;
 use crate::upstream::transport::http_pool::PooledBody;
 
@@ -39,18 +39,18 @@ pub(crate) async fn read_response(
 ) -> Result<JsonBody, TransportError> {
     let limit = *limit;
     if body.length().is_some_and(|length| length > limit as u64) {
-        return Err(TransportError::TooLarge(limit));
+        return Err(BufferError::TooLarge(limit).into());
     }
     let (mut buffered, mut reservation) = (BytesMut::new(), GrowingReservation::new(budget));
     let mut may_stream = stream;
     while let Some(chunk) = body.chunk().await {
         buffered.extend_from_slice(&chunk.map_err(TransportError::ConnectionLost)?);
         if buffered.len() > limit {
-            return Err(TransportError::TooLarge(limit));
+            return Err(BufferError::TooLarge(limit).into());
         }
         reservation
             .grow_to(buffered.len())
-            .map_err(|BudgetExhausted| TransportError::MemoryExhausted)?;
+            .map_err(|BudgetExhausted| BufferError::BudgetExhausted)?;
         if may_stream && buffered.len() > MAX_BUFFERED_BYTES {
             let mut extractor =
                 MemberExtractor::new("result", MAX_ENVELOPE_BYTES).watching(buffer_if);
@@ -81,20 +81,24 @@ struct StreamedResult {
     remaining_bytes: usize,
 }
 
-/// Position of the stream of pieces.
-enum StreamPosition {
-    Begun(StreamedResult, Extraction),
-    Inside(StreamedResult),
-    End,
-}
-
 impl StreamedResult {
     fn pieces(self, begun: Extraction) -> BoxStream<'static, Result<Bytes, PayloadBroken>> {
-        futures::stream::unfold(StreamPosition::Begun(self, begun), |position| async {
-            match position {
-                StreamPosition::Begun(result, extraction) => result.pass_on(extraction).await,
-                StreamPosition::Inside(result) => result.next().await,
-                StreamPosition::End => None,
+        // The part of the first text is passed on first; `None` is the end.
+        let start = Some((self, Some(begun)));
+        futures::stream::try_unfold(start, |state| async {
+            let Some((mut result, begun)) = state else { return Ok(None) };
+            let extraction = match begun {
+                Some(begun) => begun,
+                None => result.next().await?,
+            };
+            match extraction {
+                Extraction::Part(piece) => Ok(Some((piece, Some((result, None))))),
+                // The last piece must not look like success if the envelope is invalid: the whole
+                // response is broken then.
+                Extraction::End(piece) => {
+                    result.check_envelope().await?;
+                    Ok(Some((piece, None)))
+                }
             }
         })
         .filter(|piece| {
@@ -105,42 +109,29 @@ impl StreamedResult {
         .boxed()
     }
 
-    async fn next(mut self) -> Option<(Result<Bytes, PayloadBroken>, StreamPosition)> {
-        let broken = |text: &str| Some((Err(PayloadBroken(text.to_owned())), StreamPosition::End));
-        let chunk = match self.body.chunk().await {
-            None => return broken("the body ended too early"),
-            Some(Err(error)) => return broken(&error),
-            Some(Ok(chunk)) => chunk,
+    async fn next(&mut self) -> Result<Extraction, PayloadBroken> {
+        let Some(extraction) = self.extract_next().await? else {
+            return Err(PayloadBroken("the body ended too early".into()));
         };
-        let Some(remaining_bytes) = self.remaining_bytes.checked_sub(chunk.len()) else {
-            return broken("the body is larger than allowed");
-        };
-        self.remaining_bytes = remaining_bytes;
-        match self.extractor.feed(&chunk) {
-            // The part that was passed on cannot be taken back, and the input requests that follow
-            // were not read. A server that needs input has only an opaque state to send before
-            // them, and one that begins a task only the state of the task.
-            Ok(_) if self.extractor.has_matched() => {
-                broken("it requests input or begins a task after a large part of the result")
-            }
-            Ok(extraction) => self.pass_on(extraction).await,
-            Err(unreadable) => broken(&unreadable.to_string()),
+        // The part that was passed on cannot be taken back, and the input requests that follow were
+        // not read. A server that needs input has only an opaque state to send before them, and one
+        // that begins a task only the state of the task.
+        if self.extractor.has_matched() {
+            let text = "it requests input or begins a task after a large part of the result";
+            return Err(PayloadBroken(text.into()));
         }
+        Ok(extraction)
     }
 
-    async fn pass_on(
-        mut self,
-        extraction: Extraction,
-    ) -> Option<(Result<Bytes, PayloadBroken>, StreamPosition)> {
-        match extraction {
-            Extraction::Part(piece) => Some((Ok(piece), StreamPosition::Inside(self))),
-            Extraction::End(piece) => match self.check_envelope().await {
-                // The last piece must not look like success if the envelope is invalid: the whole
-                // response is broken then.
-                Err(broken) => Some((Err(broken), StreamPosition::End)),
-                Ok(()) => Some((Ok(piece), StreamPosition::End)),
-            },
-        }
+    /// Reads the next piece of the body; `None` at its end.
+    async fn extract_next(&mut self) -> Result<Option<Extraction>, PayloadBroken> {
+        let Some(chunk) = self.body.chunk().await else { return Ok(None) };
+        let chunk = chunk.map_err(PayloadBroken)?;
+        let remaining_bytes = self.remaining_bytes.checked_sub(chunk.len());
+        self.remaining_bytes = remaining_bytes
+            .ok_or_else(|| PayloadBroken("the body is larger than allowed".into()))?;
+        let extraction = self.extractor.feed(&chunk);
+        extraction.map(Some).map_err(|unreadable| PayloadBroken(unreadable.to_string()))
     }
 
     /// Checks the envelope, and that nothing but white space follows.
@@ -154,15 +145,7 @@ impl StreamedResult {
         if envelope.has("error") {
             return Err(PayloadBroken("the response has both a result and an error".into()));
         }
-        while let Some(chunk) = self.body.chunk().await {
-            let chunk = chunk.map_err(PayloadBroken)?;
-            let remaining_bytes = self.remaining_bytes.checked_sub(chunk.len());
-            self.remaining_bytes = remaining_bytes
-                .ok_or_else(|| PayloadBroken("the body is larger than allowed".into()))?;
-            self.extractor
-                .feed(&chunk)
-                .map_err(|unreadable| PayloadBroken(unreadable.to_string()))?;
-        }
+        while self.extract_next().await?.is_some() {}
         Ok(())
     }
 }

@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::upstream::message::TransportError;
-
 /// Window in which all but oversized messages are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Lines and events that are no messages, and progress of unknown calls.
@@ -66,15 +64,6 @@ struct JunkLimit {
     count: u32,
 }
 
-/// Limit that a stream has exceeded, and which ends it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it sent too much junk: more than {max} {what} in {} s", window.as_secs())]
-pub(crate) struct JunkLimitExceeded {
-    max: u32,
-    what: &'static str,
-    window: Duration,
-}
-
 impl Default for JunkLimits {
     fn default() -> Self {
         let limit = |max, what| JunkLimit::new(max, WINDOW, what);
@@ -89,24 +78,25 @@ impl Default for JunkLimits {
     }
 }
 
+/// Counting fails beyond a limit, with the reason why the stream ends.
 impl JunkLimits {
     /// Counts a line or an event that is no message.
-    pub(crate) fn count_invalid(&mut self) -> Result<(), JunkLimitExceeded> {
+    pub(crate) fn count_invalid(&mut self) -> Result<(), String> {
         self.invalid.count(1)
     }
 
     /// Counts lines that are part of no message.
-    pub(crate) fn count_padding(&mut self, lines: u32) -> Result<(), JunkLimitExceeded> {
+    pub(crate) fn count_padding(&mut self, lines: u32) -> Result<(), String> {
         self.padding.count(lines)
     }
 
     /// Counts a message over the size limit.
-    pub(crate) fn count_oversized(&mut self) -> Result<(), JunkLimitExceeded> {
+    pub(crate) fn count_oversized(&mut self) -> Result<(), String> {
         self.oversized.count(1)
     }
 
     /// Counts skipped bytes of an oversized message: one without an end counts again and again.
-    pub(crate) fn count_skipped(&mut self, bytes: usize) -> Result<(), JunkLimitExceeded> {
+    pub(crate) fn count_skipped(&mut self, bytes: usize) -> Result<(), String> {
         self.skipped_bytes += bytes;
         while self.skipped_bytes >= SKIPPED_BYTES {
             self.skipped_bytes -= SKIPPED_BYTES;
@@ -116,7 +106,7 @@ impl JunkLimits {
     }
 
     /// Counts the useless messages of a text that contained messages.
-    pub(crate) fn count_message(&mut self, counts: &JunkCounts) -> Result<(), JunkLimitExceeded> {
+    pub(crate) fn count_message(&mut self, counts: &JunkCounts) -> Result<(), String> {
         self.padding.count = self.padding.count.saturating_sub(PADDING_PER_MESSAGE);
         self.invalid.count(counts.invalid)?;
         self.unsolicited.count(counts.unsolicited)?;
@@ -129,24 +119,21 @@ impl JunkLimit {
         Self { max, window, what, began: None, count: 0 }
     }
 
-    fn count(&mut self, more: u32) -> Result<(), JunkLimitExceeded> {
+    fn count(&mut self, more: u32) -> Result<(), String> {
         // The clock is read only if there is something to count.
         if more == 0 {
             return Ok(());
         }
-        let Self { max, window, what, .. } = *self;
         let now = Instant::now();
-        if self.began.is_none_or(|began| now.duration_since(began) >= window) {
+        if self.began.is_none_or(|began| now.duration_since(began) >= self.window) {
             (self.began, self.count) = (Some(now), 0);
         }
         self.count = self.count.saturating_add(more);
-        if self.count > max { Err(JunkLimitExceeded { max, what, window }) } else { Ok(()) }
-    }
-}
-
-impl From<JunkLimitExceeded> for TransportError {
-    fn from(exceeded: JunkLimitExceeded) -> Self {
-        Self::Protocol(exceeded.to_string())
+        if self.count <= self.max {
+            return Ok(());
+        }
+        let (max, what, seconds) = (self.max, self.what, self.window.as_secs());
+        Err(format!("it sent too much junk: more than {max} {what} in {seconds} s"))
     }
 }
 
@@ -163,11 +150,8 @@ mod tests {
         let mut limits = JunkLimits::default();
         limits.count_message(&counts(MAX_JUNK, MAX_UNASKED, MAX_UNATTRIBUTED)).expect("within");
         limits.count_padding(MAX_PADDING).expect("within");
-        let what = "lines or events that are no messages";
-        let junk = JunkLimitExceeded { max: MAX_JUNK, what, window: WINDOW };
-        assert_eq!(limits.count_invalid(), Err(junk.clone()));
         assert_eq!(
-            junk.to_string(),
+            limits.count_invalid().expect_err("too much"),
             "it sent too much junk: more than 1000 lines or events that are no messages in 10 s"
         );
         assert!(limits.count_padding(1).is_err());

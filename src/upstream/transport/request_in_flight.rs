@@ -1,17 +1,15 @@
 //! Request in flight on any transport, and its cancellation.
 
 use bytes::Bytes;
-use hyper::HeaderMap;
 
-use crate::upstream::message::{
-    OutboundRequest, SentFlag, TransportError, TransportResponse, cancel_notification,
-};
+use crate::upstream::message::{OutboundRequest, SentFlag, cancel_notification};
 use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
 
 /// Request in flight. Dropping it before its response sends the cancellation, if it has one and
 /// the request has begun to be written: one that never was needs none.
 pub(crate) struct RequestInFlight<Cancel: FnOnce(Bytes)> {
-    response: PendingUpstreamResponse,
+    /// Response, where it arrives on a stream that requests share.
+    pub(crate) response: PendingUpstreamResponse,
     sent: SentFlag,
     /// Sends the cancellation without waiting; `None` where none is to be sent (any more).
     cancel: Option<Cancel>,
@@ -24,22 +22,13 @@ impl<Cancel: FnOnce(Bytes)> RequestInFlight<Cancel> {
         request: &OutboundRequest,
         cancel: Option<Cancel>,
     ) -> Option<Self> {
-        let response = dispatcher.register(request)?;
+        let response = dispatcher.pending.open(request.context.clone())?;
         Some(Self { response, sent: request.sent.clone(), cancel })
     }
 
     /// Id that was issued for the request.
     pub(crate) fn id(&self) -> u64 {
         self.response.id()
-    }
-
-    /// Waits for the response on a stream that requests share; `None` if the stream has ended.
-    /// Cancel-safe.
-    pub(crate) async fn shared_response(
-        &mut self,
-    ) -> Option<Result<TransportResponse, TransportError>> {
-        let ended = (&mut self.response).await?;
-        Some(ended.map(|outcome| TransportResponse { outcome, headers: HeaderMap::new() }))
     }
 
     /// Makes sure that no cancellation is sent any more.

@@ -16,7 +16,7 @@ use crate::sse::{Event, SseDecoder, TruncatedEvent};
 use crate::upstream::message::TransportError;
 use crate::upstream::transport::dispatcher::{Dispatched, UnparsableMessage};
 use crate::upstream::transport::http_pool::PooledBody;
-use crate::upstream::transport::junk_limits::{JunkLimitExceeded, JunkLimits};
+use crate::upstream::transport::junk_limits::JunkLimits;
 
 /// SSE events of one response.
 pub(crate) struct SseBody {
@@ -77,7 +77,7 @@ impl SseBody {
                 if let Some(TruncatedEvent { reason: BufferError::TooLarge(limit), .. }) =
                     event.truncated
                 {
-                    self.limits.count_skipped(limit)?;
+                    self.limits.count_skipped(limit).map_err(TransportError::Protocol)?;
                 }
                 return Ok(Some(event));
             }
@@ -91,7 +91,8 @@ impl SseBody {
             let piece = self.unparsed.split_to(self.unparsed.len().min(PIECE_BYTES));
             self.workload.add(piece.len());
             let events = self.decoder.feed(&piece)?;
-            self.limits.count_padding(self.decoder.take_padding_lines())?;
+            let padding_lines = self.decoder.take_padding_lines();
+            self.limits.count_padding(padding_lines).map_err(TransportError::Protocol)?;
             let has_begun = self.decoder.has_partial_event();
             if !has_begun || !events.is_empty() {
                 self.body.message_ended(has_begun);
@@ -99,7 +100,8 @@ impl SseBody {
             } else {
                 self.event_bytes += piece.len();
                 if self.event_bytes > self.limit {
-                    self.limits.count_skipped(piece.len())?;
+                    let skipped = self.limits.count_skipped(piece.len());
+                    skipped.map_err(TransportError::Protocol)?;
                 }
             }
             self.decoded = events.into_iter();
@@ -112,7 +114,7 @@ impl SseBody {
         &mut self,
         upstream: &UpstreamName,
         dispatched: Result<Dispatched, UnparsableMessage>,
-    ) -> Result<Dispatched, JunkLimitExceeded> {
+    ) -> Result<Dispatched, String> {
         match dispatched {
             Ok(dispatched) => {
                 self.limits.count_message(&dispatched.junk_counts).map(|()| dispatched)

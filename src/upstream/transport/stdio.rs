@@ -18,10 +18,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
 use crate::line_codec::{DecodedLine, LineDecoder};
+use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::{BufferError, MemoryBudget};
 use crate::upstream::connect::{Child, ProcessId};
 use crate::upstream::input_requests::MAX_SUSPENDED;
-use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::message::{CancelMode, OutboundRequest, TransportError};
 use crate::upstream::process::stderr_tail::StderrTail;
 use crate::upstream::quote::quote;
 use crate::upstream::transport::child::ChildMonitor;
@@ -29,7 +30,7 @@ use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::junk_limits::JunkLimits;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
 use crate::upstream::transport::request_in_flight::RequestInFlight;
-use crate::upstream::{Settings, UpstreamLimits};
+use crate::upstream::{Error, Settings, UpstreamLimits};
 
 /// Capacity of the write queue beyond the calls: lists, the subscription, responses to pings.
 const EXTRA_QUEUE_SLOTS: usize = 64;
@@ -155,7 +156,7 @@ impl StdioTransport {
     pub(crate) async fn exchange(
         &self,
         mut request: OutboundRequest,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<ResponseOutcome, TransportError> {
         let unsent = || self.lifetime.not_sent();
         let cancel = match request.cancel {
             CancelMode::Never => None,
@@ -164,16 +165,19 @@ impl StdioTransport {
                 Some(move |message: Bytes| _ = slot.send(message.into()))
             }
         };
+        let blocked = |_| {
+            let reason = "the server does not read its standard input";
+            TransportError::Other(Error::Unavailable(reason.into()))
+        };
         let write_permit = Arc::clone(&self.write_permits).acquire_owned();
-        let write_permit =
-            timeout(WRITE_WAIT, write_permit).await.map_err(|_| TransportError::StdinBlocked)?;
+        let write_permit = timeout(WRITE_WAIT, write_permit).await.map_err(blocked)?;
         let slot = self.outbox.reserve().await.map_err(|_| unsent())?;
         let mut open =
             RequestInFlight::register(&self.dispatcher, &request, cancel).ok_or_else(unsent)?;
         request.sent.mark_sent();
         slot.send(OutboundLine { line: request.write(open.id()), permit: write_permit.ok() });
-        let answer = open.shared_response().await;
-        answer.unwrap_or_else(|| Err(self.lifetime.connection_lost()))
+        let response = (&mut open.response).await;
+        response.unwrap_or_else(|| Err(self.lifetime.connection_lost()))
     }
 
     pub(crate) async fn notify(&self, message: Bytes) -> Result<(), TransportError> {
@@ -226,7 +230,7 @@ impl StdoutReader {
                 let line = self.lines.next_line();
                 let padding = self.limits.count_padding(self.lines.take_empty_lines());
                 let skipped = self.limits.count_skipped(self.lines.take_skipped_bytes());
-                padding.and(skipped).map_err(|exceeded| exceeded.to_string())?;
+                padding.and(skipped)?;
                 self.workload.add(match &line {
                     Some(DecodedLine::Whole(line)) => line.len(),
                     _ => 0,
@@ -245,7 +249,7 @@ impl StdoutReader {
             DecodedLine::Whole(line) => self.dispatch(line),
             DecodedLine::TooLong(head) => {
                 self.dispatcher.skip(&head, b"", BufferError::TooLarge(self.max_message));
-                self.limits.count_oversized().map_err(|exceeded| exceeded.to_string())
+                self.limits.count_oversized()
             }
             DecodedLine::BudgetExhausted(head) => {
                 // The child is not to blame for Weir's memory budget, so this does not count
@@ -272,13 +276,11 @@ impl StdoutReader {
                         "its standard output does not begin with a message: \"{first}\""
                     ));
                 }
-                return self.limits.count_invalid().map_err(|exceeded| exceeded.to_string());
+                return self.limits.count_invalid();
             }
         };
         self.has_message = true;
-        self.limits
-            .count_message(&dispatched.junk_counts)
-            .map_err(|exceeded| exceeded.to_string())?;
+        self.limits.count_message(&dispatched.junk_counts)?;
         for response in dispatched.outgoing {
             // A full queue means that the child does not read the responses that it requested.
             if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(response.into()).is_err())

@@ -5,6 +5,7 @@
 //! ends after an event with an id, but without the response, is resumed where
 //! `OutboundRequest::resume` says so; resuming a stream does not send the request again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use hyper::HeaderMap;
 
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::sse::Event;
-use crate::upstream::message::{OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::message::{OutboundRequest, TransportError};
 use crate::upstream::transport::dispatcher::Dispatched;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::json_body::{self, JsonBody};
@@ -30,18 +31,18 @@ const RESUME_TRIES: u32 = 3;
 /// Connection to a server behind a URL. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct StreamableHttpTransport {
-    pub(crate) http_client: HttpClient,
+    pub(crate) http_client: Arc<HttpClient>,
 }
 
 impl StreamableHttpTransport {
-    /// Sends a request and waits for its response.
+    /// Sends a request and waits for its response. Returns it with the headers of the HTTP response.
     pub(crate) async fn exchange(
         &self,
         mut request: OutboundRequest,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
         let closed = || TransportError::NotSent("the connection is closing".into());
         let cancel = self.http_client.canceller(&request);
-        let mut open = RequestInFlight::register(self.http_client.dispatcher(), &request, cancel)
+        let mut open = RequestInFlight::register(&self.http_client.dispatcher, &request, cancel)
             .ok_or_else(closed)?;
         let message = request.write(open.id());
         let answer = self.send_request(open.id(), &request, message).await;
@@ -54,20 +55,20 @@ impl StreamableHttpTransport {
         id: u64,
         request: &OutboundRequest,
         message: Bytes,
-    ) -> Result<TransportResponse, TransportError> {
+    ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
         let response =
             self.http_client.post_request(id, message, &request.headers, &request.sent).await?;
         let (head, body) = response.into_parts();
         let outcome = match media_type(&head.headers) {
             MediaType::Json => {
-                let limit = self.http_client.message_limit();
+                let limit = &self.http_client.message_limit;
                 let (stream, buffer_if) = (request.stream, request.buffer_if_member);
                 match json_body::read_response(body, id, limit, stream, buffer_if).await? {
                     JsonBody::Streaming(pieces) => {
                         ResponseOutcome::Result(Payload::Streaming(pieces))
                     }
                     JsonBody::Buffered(text) => {
-                        let dispatched = self.http_client.dispatcher().dispatch(text, Some(id));
+                        let dispatched = self.http_client.dispatcher.dispatch(text, Some(id));
                         let dispatched = dispatched
                             .map_err(|junk| TransportError::Protocol(junk.to_string()))?;
                         let missing = || {
@@ -82,7 +83,8 @@ impl StreamableHttpTransport {
                 }
             }
             MediaType::EventStream => {
-                let events = self.http_client.events(body, OversizePolicy::Fail);
+                let limit = &self.http_client.message_limit;
+                let events = SseBody::new(body, limit, OversizePolicy::Fail);
                 Box::pin(self.read_stream(id, request, events)).await?
             }
             MediaType::None => {
@@ -95,7 +97,7 @@ impl StreamableHttpTransport {
                 return Err(TransportError::Protocol(format!("unexpected content type {name}")));
             }
         };
-        Ok(TransportResponse { outcome, headers: head.headers })
+        Ok((outcome, head.headers))
     }
 
     /// Reads events until the response to request `request_id` arrives, over several HTTP responses
@@ -168,7 +170,7 @@ impl StreamableHttpTransport {
         else {
             return Ok(None);
         };
-        let dispatcher = self.http_client.dispatcher();
+        let dispatcher = &self.http_client.dispatcher;
         // An empty event carries an id only.
         let counted = if data.iter().all(u8::is_ascii_whitespace) {
             events.limits.count_padding(1).map(|()| Dispatched::default())
@@ -177,14 +179,14 @@ impl StreamableHttpTransport {
         };
         counted
             .map(Some)
-            .map_err(TransportError::from)
+            .map_err(TransportError::Protocol)
             .inspect_err(|failure| self.log_violation(failure))
     }
 
     /// Logs that a stream is closed because of its content.
     fn log_violation(&self, failure: &TransportError) {
         if let TransportError::Protocol(reason) = failure {
-            let upstream = &self.http_client.dispatcher().name;
+            let upstream = &self.http_client.dispatcher.name;
             tracing::warn!(%upstream, reason, "event stream closed");
         }
     }

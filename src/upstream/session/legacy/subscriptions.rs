@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout};
 use crate::fairness::sleep_until;
 use crate::json::{self, Object};
 use crate::mcp::call::ResponseOutcome;
-use crate::upstream::message::{CancelMode, OutboundRequest, TransportError, TransportResponse};
+use crate::upstream::Error;
+use crate::upstream::message::{CancelMode, OutboundRequest, TransportError};
 use crate::upstream::session::legacy::LegacyDialect;
 use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, SubscriptionRegistry};
 use crate::upstream::transport::Transport;
@@ -34,7 +35,7 @@ enum UriState {
     reason = "there is one at a time, and it is taken apart at once"
 )]
 enum Event {
-    Done(Arc<str>, Result<TransportResponse, TransportError>),
+    Done(Arc<str>, Result<ResponseOutcome, TransportError>),
     Recheck,
 }
 
@@ -108,7 +109,7 @@ impl LegacyDialect {
         registry: &SubscriptionRegistry,
         states: &mut HashMap<Arc<str>, UriState>,
         uri: Arc<str>,
-        result: Result<TransportResponse, TransportError>,
+        result: Result<ResponseOutcome, TransportError>,
     ) -> Result<bool, String> {
         if states.get(&uri) == Some(&UriState::Unsubscribing) {
             states.remove(&uri);
@@ -119,12 +120,12 @@ impl LegacyDialect {
             };
         }
         match result {
-            Ok(TransportResponse { outcome: ResponseOutcome::Result(_), .. }) => {
+            Ok(ResponseOutcome::Result(_)) => {
                 let is_wanted = registry.on_accepted(&uri);
                 states.insert(uri, UriState::Subscribed);
                 Ok(is_wanted)
             }
-            Ok(TransportResponse { outcome: ResponseOutcome::Error(error), .. }) => {
+            Ok(ResponseOutcome::Error(error)) => {
                 states.remove(&uri);
                 registry.on_refused(&uri, Some(error));
                 Ok(true)
@@ -143,7 +144,7 @@ impl LegacyDialect {
         transport: &Transport,
         method: &'static str,
         uri: Arc<str>,
-    ) -> (Arc<str>, Result<TransportResponse, TransportError>) {
+    ) -> (Arc<str>, Result<ResponseOutcome, TransportError>) {
         let mut params = Object::new();
         params.set("uri", json::quote(&uri));
         let request = OutboundRequest {
@@ -152,7 +153,8 @@ impl LegacyDialect {
             ..OutboundRequest::new(method, params, self.headers())
         };
         let result = timeout(ACCEPT_TIMEOUT, transport.exchange(request)).await;
-        (uri, self.interpret(result.unwrap_or(Err(TransportError::TimedOut(ACCEPT_TIMEOUT)))))
+        let late = TransportError::Other(Error::TimedOut(ACCEPT_TIMEOUT));
+        (uri, self.interpret(result.unwrap_or(Err(late))))
     }
 }
 

@@ -21,8 +21,9 @@ use crate::mcp::call::ResponseOutcome;
 use crate::mcp::capabilities;
 use crate::mcp::kind::RESOURCE_SUBSCRIPTIONS;
 use crate::mcp::task::TASK_IDS;
+use crate::upstream::Error;
 use crate::upstream::message::{
-    OutboundRequest, TransportError, TransportResponse, error_code, error_text,
+    OutboundRequest, PendingContext, TransportError, error_code, error_text,
 };
 use crate::upstream::session::modern::{ModernDialect, cancel_mode, request_declaring};
 use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry};
@@ -34,7 +35,7 @@ struct ListenRequest<'a> {
     /// Resources or tasks that the server has accepted.
     accepted_names: HashSet<Arc<str>>,
     /// End of the request. It has to be polled for notifications to be received.
-    end: Pin<Box<dyn Future<Output = Result<TransportResponse, TransportError>> + Send + 'a>>,
+    end: Pin<Box<dyn Future<Output = Result<ResponseOutcome, TransportError>> + Send + 'a>>,
     since: Instant,
 }
 
@@ -48,7 +49,7 @@ enum ListenOutcome<'a> {
 
 enum Event {
     Recheck,
-    Ended(Result<TransportResponse, TransportError>),
+    Ended(Result<ResponseOutcome, TransportError>),
 }
 
 impl ModernDialect {
@@ -189,10 +190,10 @@ impl ModernDialect {
         // refused.
         let declared = if member == TASK_IDS { capabilities::TASKS } else { capabilities::OWN };
         let declared = Bytes::from_static(declared.as_bytes());
+        let accepted_tx = Some(accepted_tx);
         let request = OutboundRequest {
+            context: PendingContext { listen: true, accepted_tx, ..PendingContext::default() },
             cancel: cancel_mode(transport),
-            listen: true,
-            accepted_tx: Some(accepted_tx),
             ..request_declaring("subscriptions/listen", params, None, declared)
         };
         let since = Instant::now();
@@ -219,22 +220,18 @@ impl ModernDialect {
                     names.into_iter().filter(|uri| accepted_names.contains(&**uri)).collect();
                 ListenOutcome::Acknowledged(ListenRequest { accepted_names, end, since })
             }
-            Ok(Err(Ok(TransportResponse { outcome: ResponseOutcome::Error(error), .. }))) => {
-                ListenOutcome::Refused(error)
-            }
+            Ok(Err(Ok(ResponseOutcome::Error(error)))) => ListenOutcome::Refused(error),
             Ok(Err(Ok(_))) => ListenOutcome::Failed(TransportError::ConnectionLost(
                 "the subscription ended at once".into(),
             )),
             Ok(Err(Err(failure))) => ListenOutcome::Failed(failure),
-            Err(_) => ListenOutcome::Failed(TransportError::TimedOut(ACCEPT_TIMEOUT)),
+            Err(_) => ListenOutcome::Failed(TransportError::Other(Error::TimedOut(ACCEPT_TIMEOUT))),
         }
     }
 }
 
 /// Waits for the end of a listen request. Cancel-safe.
-async fn end_of(
-    listen: &mut Option<ListenRequest<'_>>,
-) -> Result<TransportResponse, TransportError> {
+async fn end_of(listen: &mut Option<ListenRequest<'_>>) -> Result<ResponseOutcome, TransportError> {
     match listen {
         Some(listen) => listen.end.as_mut().await,
         None => std::future::pending().await,

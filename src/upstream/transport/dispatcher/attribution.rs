@@ -8,10 +8,8 @@ use crate::jsonrpc::{self, Id};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::meta;
 use crate::upstream::input_requests::{SEVERAL_CALLS, unsupported_method};
-use crate::upstream::message::TransportError;
-use crate::upstream::transport::dispatcher::{
-    ConnectionClients, Dispatcher, InputTarget, PendingContext,
-};
+use crate::upstream::message::{PendingContext, TransportError};
+use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher, InputTarget};
 use crate::upstream::transport::junk_limits::JunkCounts;
 
 impl Dispatcher {
@@ -42,7 +40,7 @@ impl Dispatcher {
     /// is dispatched.
     pub(super) fn register_task(&self, id: Option<u64>, result: &Object) {
         let claim =
-            id.and_then(|id| self.pending.with_context(id, |context| context.tasks.clone()));
+            id.and_then(|id| self.pending.with_context(id, |context| context.task_claim.clone()));
         if let (Some(claim), Some(scope)) = (claim.flatten(), self.scope.get()) {
             self.tasks.on_response(result, claim, *scope);
         }
