@@ -27,7 +27,7 @@ use crate::upstream::call_metrics::CallDurations;
 use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
 use crate::upstream::health::on_demand::UsageGuard;
 use crate::upstream::session::connection::UpstreamConnection;
-use crate::upstream::session::session_pool::SessionChoice;
+use crate::upstream::session::session_pool::CallRoute;
 
 /// Time that a caller waits for an upstream that is being stopped: a child process has 5 s until
 /// SIGKILL.
@@ -159,44 +159,37 @@ impl Upstream {
         let done = self.with_connection(Some(&call.caller), |connection| async move {
             connection.call(call, input_requests, sent, settings).await
         });
-        let (response, route) = done.await?;
-        Ok(SentResponse { response, route })
+        done.await
     }
 
     /// Runs `send` over the connection for this caller, and once more over the next connection if
-    /// the request was rejected unexecuted. The returned session choice keeps that connection in
-    /// use.
+    /// the request was rejected unexecuted. The returned route keeps that connection in use.
     pub(super) async fn with_connection<T, F>(
         &self,
         caller: Option<&CallContext>,
         send: impl Fn(UpstreamConnection) -> F,
-    ) -> Result<(T, SessionChoice), CallFailure>
+    ) -> Result<(T, CallRoute), CallFailure>
     where
         F: Future<Output = Result<T, TransportError>>,
     {
-        let route = self.route(self.connection()?, caller).await?;
-        let failure = match send(route.connection()).await {
-            Ok(done) => return Ok((done, route)),
-            Err(failure) => failure,
-        };
-        self.report_fault(&route, &failure);
-        let transport = route.connection().about().transport;
-        if !matches!(failure, TransportError::SessionLost(_)) {
-            return Err(CallFailure::of(failure, transport));
-        }
-        let main = match &route {
-            SessionChoice::Main(connection) => {
-                self.connection_after(connection.about().epoch).await?
+        let mut main = self.connection()?;
+        let mut is_retry = false;
+        loop {
+            let route = self.route(main, caller).await?;
+            let failure = match send(route.connection.clone()).await {
+                Ok(done) => return Ok((done, route)),
+                Err(failure) => failure,
+            };
+            self.report_fault(&route, &failure);
+            let about = route.connection.about();
+            if is_retry || !matches!(failure, TransportError::SessionLost(_)) {
+                return Err(CallFailure::of(failure, about.transport));
             }
-            SessionChoice::Additional(_) => self.connection()?,
-        };
-        let route = self.route(main, caller).await?;
-        match send(route.connection()).await {
-            Ok(done) => Ok((done, route)),
-            Err(failure) => {
-                self.report_fault(&route, &failure);
-                Err(CallFailure::of(failure, transport))
-            }
+            is_retry = true;
+            main = match route.lease {
+                None => self.connection_after(about.epoch).await?,
+                Some(_) => self.connection()?,
+            };
         }
     }
 
@@ -205,25 +198,28 @@ impl Upstream {
         &self,
         main: UpstreamConnection,
         caller: Option<&CallContext>,
-    ) -> Result<SessionChoice, Error> {
-        let (UpstreamConnection::Session(session), Some(caller)) = (&main, caller) else {
-            return Ok(SessionChoice::Main(main));
-        };
-        let lease = self.shared.session_pool.lease(session, caller).await?;
-        Ok(lease.map_or(SessionChoice::Main(main), SessionChoice::Additional))
+    ) -> Result<CallRoute, Error> {
+        if let (UpstreamConnection::Session(session), Some(caller)) = (&main, caller)
+            && let Some(lease) = self.shared.session_pool.lease(session, caller).await?
+        {
+            return Ok(lease.into());
+        }
+        Ok(CallRoute { connection: main, lease: None })
     }
 
     /// Reports a fault to the owner of the connection: the supervisor or the session pool.
-    fn report_fault(&self, route: &SessionChoice, failure: &TransportError) {
-        match (route, failure) {
-            (SessionChoice::Main(connection), _) => {
-                self.report_to_supervisor(connection.about().epoch, failure)
+    fn report_fault(&self, route: &CallRoute, failure: &TransportError) {
+        let kind = match failure {
+            TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
+            TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
+            _ => return,
+        };
+        match &route.lease {
+            Some(lease) => lease.invalidate(),
+            None => {
+                let epoch = route.connection.about().epoch;
+                let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
             }
-            (
-                SessionChoice::Additional(lease),
-                TransportError::SessionLost(_) | TransportError::NotSent(_),
-            ) => lease.invalidate(),
-            (SessionChoice::Additional(_), _) => {}
         }
     }
 
@@ -249,14 +245,5 @@ impl Upstream {
             ConnectionStatus::Up(_) => "the upstream is reconnecting".into(),
             ConnectionStatus::Down { reason, .. } => reason.clone(),
         })
-    }
-
-    fn report_to_supervisor(&self, epoch: u64, failure: &TransportError) {
-        let kind = match failure {
-            TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
-            TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
-            _ => return,
-        };
-        let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
     }
 }

@@ -16,18 +16,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::subscriptions::SubscriptionRegistry;
-use super::{Settings, Sharing, UpstreamSource};
+use super::{ConnectionInfo, Settings, Sharing, UpstreamSource};
 use crate::fairness::promptly;
 use crate::mcp::revision::Era;
 use crate::upstream::health::crash_loop::{CRASH_LOOP_WINDOW, CrashLoopDetector};
 use crate::upstream::health::on_demand::OnDemand;
 use crate::upstream::session::connection::{McpSession, UpstreamConnection};
-use crate::upstream::session::connector::{
-    ConnectError, ConnectRequest, Connected, Connector, DetectedProtocol,
-};
+use crate::upstream::session::connector::{ConnectError, ConnectRequest, Connector};
 use crate::upstream::session::session_pool::SessionPool;
 use crate::upstream::supervisor::state_publisher::StatePublisher;
-use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher};
+use crate::upstream::transport::dispatcher::ConnectionClients;
 
 /// Lifetime after which a connection counts as stable: the back-off is reset.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
@@ -53,9 +51,9 @@ pub(super) struct Supervisor {
 #[derive(Default)]
 pub(super) struct ReconnectState {
     epoch: u64,
-    /// Detected protocol of an HTTP server, and the time of detection. A child process is
-    /// negotiated with at each start.
-    found: Option<(DetectedProtocol, Instant)>,
+    /// First connection to an HTTP server, which shows its protocol, and the time of detection. A
+    /// child process is negotiated with at each start.
+    detected: Option<(Arc<ConnectionInfo>, Instant)>,
 }
 
 /// Report by a call that the connection does not work.
@@ -116,9 +114,9 @@ impl Supervisor {
                         transport.close().await;
                     }
                 }
-                Some(Ok((connection, dispatcher))) => {
+                Some(Ok(connection)) => {
                     let since = Instant::now();
-                    let event = self.serve_connection(&connection, &dispatcher, &stop).await;
+                    let event = self.serve_connection(&connection, &stop).await;
                     if since.elapsed()
                         >= if crashes.is_loop() { CRASH_LOOP_WINDOW } else { STABLE_AFTER }
                     {
@@ -189,9 +187,9 @@ impl Supervisor {
     async fn serve_connection(
         &mut self,
         connection: &Arc<McpSession>,
-        dispatcher: &Dispatcher,
         stop: &CancellationToken,
     ) -> Event {
+        let dispatcher = connection.dispatcher();
         let mut listen = std::pin::pin!(Arc::clone(connection).listen(&self.subscriptions));
         let mut listen_end = None;
         {
@@ -237,11 +235,11 @@ impl Supervisor {
 
     /// Opens the connection and records the detected protocol. A child process is negotiated with
     /// at each start.
-    async fn open(&mut self) -> Result<(Arc<McpSession>, Arc<Dispatcher>), ConnectError> {
+    async fn open(&mut self) -> Result<Arc<McpSession>, ConnectError> {
         let epoch = self.reconnect.epoch + 1;
         let request = ConnectRequest {
             epoch,
-            detected: self.reconnect.found.map(|(found, _)| found),
+            detected: self.reconnect.detected.as_ref().map(|(about, _)| Arc::clone(about)),
             declared: None,
             clients: match self.settings.sharing {
                 Sharing::Sole(_) => ConnectionClients::Single,
@@ -251,12 +249,13 @@ impl Supervisor {
             registry: Arc::clone(&self.subscriptions),
         };
         match self.connector.open(&request).await {
-            Ok(Connected { connection, dispatcher, detected: found }) => {
+            Ok(connection) => {
                 self.reconnect.epoch = epoch;
                 if let UpstreamSource::Http { .. } = self.settings.source {
-                    self.reconnect.found.get_or_insert((found, Instant::now()));
+                    let about = Arc::clone(&connection.about);
+                    self.reconnect.detected.get_or_insert((about, Instant::now()));
                 }
-                Ok((connection, dispatcher))
+                Ok(connection)
             }
             Err(failed) => {
                 if failed.contradicts {
@@ -269,7 +268,6 @@ impl Supervisor {
 
     /// Forgets the detected protocol after contrary evidence, at most once a minute.
     fn forget_detection(&mut self) {
-        self.reconnect.found =
-            self.reconnect.found.filter(|(_, found)| found.elapsed() < DETECTION_TTL);
+        self.reconnect.detected.take_if(|(_, detected)| detected.elapsed() >= DETECTION_TTL);
     }
 }

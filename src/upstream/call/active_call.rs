@@ -27,7 +27,7 @@ use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
 use crate::upstream::health::on_demand::UsageGuard;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::SentFlag;
-use crate::upstream::session::session_pool::SessionChoice;
+use crate::upstream::session::session_pool::CallRoute;
 use crate::upstream::{Error, Timeouts};
 
 // === SuspendedCall ===
@@ -58,7 +58,18 @@ impl SuspendedCall {
     /// upstream is lost, or the call has lasted too long. Then [`SuspendedCall::resume`] without
     /// responses returns the outcome. Cancel-safe.
     pub async fn next_input_requests(&mut self) -> Option<Vec<InputRequest>> {
-        self.active.next_input_requests().await
+        let ActiveCall { work, done, input_requests, .. } = &mut *self.active;
+        if done.is_some() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            response = work => {
+                *done = Some(response);
+                None
+            }
+            more = input_requests.next_new() => more,
+        }
     }
 
     /// Submits one response ahead of the others. A legacy upstream sent each input request
@@ -98,10 +109,7 @@ impl fmt::Debug for SuspendedCall {
 // === ActiveCall ===
 
 /// Response with the connection that it came over, which stays in use until its body has ended.
-pub(crate) struct SentResponse {
-    pub(crate) response: UpstreamResponse,
-    pub(crate) route: SessionChoice,
-}
+pub(crate) type SentResponse = (UpstreamResponse, CallRoute);
 
 /// A call in flight. Boxed, since it moves between owners.
 pub(crate) struct ActiveCall {
@@ -236,17 +244,16 @@ impl ActiveCall {
     fn detach(&mut self) {
         self.is_detached = true;
         let work = std::mem::replace(&mut self.work, std::future::pending().boxed());
-        let (began, end, stop) =
-            (self.began, self.hard_deadline(), self.upstream.shared.stop.clone());
-        let stopped_error =
-            || Err(CallFailure::from(Error::ConnectionLost("the upstream was stopped".into())));
+        let (began, end) = (self.began, self.hard_deadline());
+        let stop = self.upstream.shared.stop.clone();
+        let lost = |reason: &str| Err(CallFailure::from(Error::ConnectionLost(reason.into())));
+        let stopped_error = move || lost("the upstream was stopped");
         let input_requests = self.input_requests.clone();
         let limited = async move {
             tokio::select! {
                 biased;
                 () = input_requests.wait_until_given_up() => {
-                    let reason = "the call was given up for a later call of the same client";
-                    Err(CallFailure::from(Error::ConnectionLost(reason.into())))
+                    lost("the call was given up for a later call of the same client")
                 }
                 done = timeout_at(end, stop.run_until_cancelled(work)) => {
                     let late = |_| Some(Err(Error::TimedOut(began.elapsed()).into()));
@@ -256,20 +263,6 @@ impl ActiveCall {
         };
         let task = AbortOnDropHandle::new(self.upstream.shared.tracker.spawn(limited));
         self.work = task.map(move |done| done.unwrap_or_else(|_| stopped_error())).boxed();
-    }
-
-    async fn next_input_requests(&mut self) -> Option<Vec<InputRequest>> {
-        if self.done.is_some() {
-            return None;
-        }
-        tokio::select! {
-            biased;
-            done = &mut self.work => {
-                self.done = Some(done);
-                None
-            }
-            more = self.input_requests.next_new() => more,
-        }
     }
 
     /// Acquires a concurrency permit again after the call was suspended.
@@ -337,7 +330,7 @@ impl ActiveCall {
         mut self: Box<Self>,
         done: Result<SentResponse, CallFailure>,
     ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        let SentResponse { mut response, route } = match done {
+        let (mut response, route) = match done {
             Ok(response) => response,
             Err(failed) => {
                 // The rejected input request came before the failure and is the cause to report.

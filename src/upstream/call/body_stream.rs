@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use crate::mcp::call::PayloadBroken;
 use crate::sync::Mutex;
 use crate::upstream::handle::Upstream;
 use crate::upstream::health::on_demand::UsageGuard;
-use crate::upstream::session::session_pool::SessionChoice;
+use crate::upstream::session::session_pool::CallRoute;
 
 /// Time that a reader may keep a permit waiting: as long as a client connection may accept no data
 /// at all. A reader with 2 Mbit/s has read 8 MiB by then.
@@ -48,7 +48,7 @@ pub(crate) struct BodyInUse {
     /// Keeps an on-demand upstream from being stopped.
     pub(crate) _usage: Option<UsageGuard>,
     /// The connection, or the session of the pool, that it arrives over.
-    pub(crate) _route: SessionChoice,
+    pub(crate) _route: CallRoute,
     /// Keeps the upstream running, even if a reload has removed it.
     pub(crate) _upstream: Upstream,
 }
@@ -64,31 +64,21 @@ impl StreamedBody {
         let watch_task = async move {
             let _: Option<()> = stop.run_until_cancelled(watch_task).await;
         };
-        let state =
-            Some(BodyReader { slot, _watcher: AbortOnDropHandle::new(tasks.spawn(watch_task)) });
-        let late = || Some((Err(PayloadBroken("the call took too long".into())), None));
-        stream::unfold(state, move |state| async move {
-            let reader = state?;
-            let Some(WaitingBody { mut chunks, _in_use, .. }) = reader.slot.lock().take() else {
-                return late();
-            };
+        let reader = BodyReader { slot, _watcher: AbortOnDropHandle::new(tasks.spawn(watch_task)) };
+        let late = || PayloadBroken("the call took too long".into());
+        let silent = |_| PayloadBroken("the upstream stopped sending the response".into());
+        stream::try_unfold(reader, move |reader| async move {
+            let waiting = reader.slot.lock().take();
+            let WaitingBody { mut chunks, _in_use, .. } = waiting.ok_or_else(late)?;
             if hard_deadline <= Instant::now() {
-                return late();
+                return Err(late());
             }
             let end = (Instant::now() + idle_timeout).min(hard_deadline);
-            match timeout_at(end, chunks.next()).await {
-                Ok(None) => None,
-                Ok(Some(Ok(piece))) => {
-                    let since = Instant::now();
-                    reader.slot.lock().waiting = Some(WaitingBody { chunks, _in_use, since });
-                    Some((Ok(piece), Some(reader)))
-                }
-                Ok(Some(Err(broken))) => Some((Err(broken), None)),
-                Err(_) => Some((
-                    Err(PayloadBroken("the upstream stopped sending the response".into())),
-                    None,
-                )),
-            }
+            let next = timeout_at(end, chunks.try_next()).await.map_err(silent)?;
+            let Some(piece) = next? else { return Ok(None) };
+            let since = Instant::now();
+            reader.slot.lock().waiting = Some(WaitingBody { chunks, _in_use, since });
+            Ok(Some((piece, reader)))
         })
         .boxed()
     }

@@ -40,13 +40,6 @@ impl Default for Settings {
     }
 }
 
-/// Failure that counts against the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BreakerFailure {
-    /// Description of the failure.
-    pub(crate) reason: String,
-}
-
 /// Circuit breaker: admits or rejects requests.
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -75,8 +68,7 @@ enum BreakerPhase {
     HalfOpen { is_probed: bool },
 }
 
-/// Permit to send one request. Its result goes to [`Breaker::record`]; a permit without a result
-/// goes to [`Breaker::release`].
+/// Permit to send one request. Its result goes to [`Breaker::record`].
 #[derive(Debug)]
 pub(crate) struct BreakerPermit {
     is_probe: bool,
@@ -88,8 +80,8 @@ pub(crate) struct BreakerPermit {
 pub(crate) enum CallResult {
     /// The server responded.
     Alive,
-    /// The server failed.
-    Failed(BreakerFailure),
+    /// The server failed, for this reason.
+    Failed(String),
     /// Unknown: nothing was sent, or the caller left before the end.
     Unknown,
 }
@@ -151,19 +143,19 @@ impl Breaker {
                 self.record_response(&permit, now);
                 None
             }
-            CallResult::Failed(failure) => self.record_failure(&permit, failure, now),
+            CallResult::Failed(reason) => self.record_failure(&permit, reason, now),
             CallResult::Unknown => {
-                self.release(permit);
+                self.release(&permit);
                 None
             }
         }
     }
 
     /// Returns a permit without a result: the next request may be the probe.
-    pub(crate) fn release(&self, permit: BreakerPermit) {
+    fn release(&self, permit: &BreakerPermit) {
         if permit.is_probe {
             let mut inner = self.inner.lock();
-            if inner.is_probed_by(&permit) {
+            if inner.is_probed_by(permit) {
                 inner.at = BreakerPhase::HalfOpen { is_probed: false };
             }
         }
@@ -217,7 +209,7 @@ impl Breaker {
     fn record_failure(
         &self,
         permit: &BreakerPermit,
-        failure: BreakerFailure,
+        reason: String,
         now: Instant,
     ) -> Option<BreakerOpened> {
         let mut inner = self.inner.lock();
@@ -232,7 +224,7 @@ impl Breaker {
             BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => is_probe,
         };
         self.is_clean.store(false, Ordering::Relaxed);
-        inner.reason = failure.reason;
+        inner.reason = reason;
         if !opens {
             return None;
         }
@@ -280,19 +272,16 @@ impl Inner {
 }
 
 impl TransportError {
-    /// Returns the failure that the circuit breaker counts, if the server is at fault. The end of a
+    /// Whether the server is at fault, so that the circuit breaker counts the failure. The end of a
     /// child process, or of a stream that all requests share, is not counted once per request: the
     /// supervisor handles it.
-    pub(crate) fn breaker_failure(&self, transport: &str) -> Option<BreakerFailure> {
-        let reason = match self {
-            Self::HttpStatus { status, .. } if matches!(status.as_u16(), 429 | 500..) => {
-                format!("the server responded with HTTP {status}")
-            }
-            Self::ConnectionLost(reason) if transport == "http" => reason.clone(),
-            Self::Other(error @ Error::TimedOut(_)) => error.to_string(),
-            _ => return None,
-        };
-        Some(BreakerFailure { reason })
+    pub(crate) fn is_server_fault(&self, transport: &str) -> bool {
+        match self {
+            Self::HttpStatus { status, .. } => matches!(status.as_u16(), 429 | 500..),
+            Self::ConnectionLost(_) => transport == "http",
+            Self::Other(error) => matches!(error, Error::TimedOut(_)),
+            _ => false,
+        }
     }
 }
 
@@ -304,7 +293,7 @@ mod tests {
     use crate::upstream::health::breaker::*;
 
     fn failure() -> CallResult {
-        CallResult::Failed(BreakerFailure { reason: "why".into() })
+        CallResult::Failed("why".into())
     }
 
     fn try_once(breaker: &Breaker, result: CallResult) -> Option<BreakerOpened> {

@@ -13,9 +13,7 @@ use crate::mcp::name::UpstreamName;
 use crate::metrics::Counter;
 use crate::sync::Mutex;
 use crate::upstream::connect::ProcessId;
-use crate::upstream::health::breaker::{
-    self, Breaker, BreakerFailure, BreakerPermit, BreakerState, CallResult,
-};
+use crate::upstream::health::breaker::{self, Breaker, BreakerPermit, BreakerState, CallResult};
 use crate::upstream::health::status_report::{LastList, State, UpstreamCounts, UpstreamReport};
 use crate::upstream::message::TransportError;
 use crate::upstream::process::stderr_tail::StderrTail;
@@ -95,8 +93,8 @@ impl UpstreamHealth {
         }
     }
 
-    /// Records the beginning of an idle stop.
-    pub(crate) fn idle_stopped(&self) {
+    /// Records the beginning of an idle stop or of an on-demand start.
+    pub(crate) fn status_changed(&self) {
         self.state.lock().since = Instant::now();
     }
 
@@ -105,11 +103,6 @@ impl UpstreamHealth {
         if let Some((process, _)) = &mut self.state.lock().child {
             *process = None;
         }
-    }
-
-    /// Records an on-demand start.
-    pub(crate) fn start_requested(&self) {
-        self.state.lock().since = Instant::now();
     }
 
     /// Records the pause before the next attempt.
@@ -239,19 +232,19 @@ impl BreakerGuard {
 
     /// Records a failure.
     pub(crate) fn failed(mut self, failed: &CallFailure) {
-        let result = match (&failed.breaker_failure, &failed.error) {
-            (Some(breaker_failure), _) => CallResult::Failed(breaker_failure.clone()),
+        let result = match &failed.error {
+            Error::ConnectionLost(reason) if failed.is_server_fault => {
+                CallResult::Failed(reason.clone())
+            }
+            error if failed.is_server_fault => CallResult::Failed(error.to_string()),
             // The server responded, even if the response cannot be used.
-            (
-                None,
-                Error::TooLarge(_)
-                | Error::MemoryExhausted
-                | Error::UndeclaredFeature(_)
-                | Error::TooManyInputRequests
-                | Error::HttpStatus { .. }
-                | Error::Protocol(_),
-            ) => CallResult::Alive,
-            (None, _) => CallResult::Unknown,
+            Error::TooLarge(_)
+            | Error::MemoryExhausted
+            | Error::UndeclaredFeature(_)
+            | Error::TooManyInputRequests
+            | Error::HttpStatus { .. }
+            | Error::Protocol(_) => CallResult::Alive,
+            _ => CallResult::Unknown,
         };
         self.record(result);
     }
@@ -273,36 +266,31 @@ impl BreakerGuard {
 
 impl Drop for BreakerGuard {
     fn drop(&mut self) {
-        if let Some(permit) = self.permit.take() {
-            self.health.breaker.release(permit);
-        }
+        self.record(CallResult::Unknown);
     }
 }
 
 // === CallFailure ===
 
-/// Reason why a call has no response, and the failure that the circuit breaker counts.
+/// Reason why a call has no response.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) error: Error,
-    pub(crate) breaker_failure: Option<BreakerFailure>,
+    /// Whether the circuit breaker counts it.
+    is_server_fault: bool,
 }
 
 impl CallFailure {
     /// Classifies a failure over this transport.
     pub(crate) fn of(failure: TransportError, transport: &str) -> Self {
-        let breaker_failure = failure.breaker_failure(transport);
-        Self { error: failure.into(), breaker_failure }
+        let is_server_fault = failure.is_server_fault(transport);
+        Self { error: failure.into(), is_server_fault }
     }
 }
 
 impl From<Error> for CallFailure {
     /// Of the errors without a transport error, only a timeout counts as the server's fault.
     fn from(error: Error) -> Self {
-        let breaker_failure = match &error {
-            Error::TimedOut(_) => Some(BreakerFailure { reason: error.to_string() }),
-            _ => None,
-        };
-        Self { error, breaker_failure }
+        Self { is_server_fault: matches!(error, Error::TimedOut(_)), error }
     }
 }

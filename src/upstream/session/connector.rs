@@ -26,7 +26,7 @@ use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_pool::HttpPool;
 use crate::upstream::transport::stdio::StdioTransport;
 use crate::upstream::transport::streamable_http::StreamableHttpTransport;
-use crate::upstream::{HttpTransport, ListChangeCounts, Settings, UpstreamSource};
+use crate::upstream::{ConnectionInfo, HttpTransport, ListChangeCounts, Settings, UpstreamSource};
 
 /// Opens connections to one upstream.
 pub(crate) struct Connector {
@@ -46,8 +46,8 @@ pub(crate) struct Connector {
 pub(crate) struct ConnectRequest {
     /// Number of the connection.
     pub(crate) epoch: u64,
-    /// Protocol detected so far.
-    pub(crate) detected: Option<DetectedProtocol>,
+    /// Earlier connection, whose transport and era the server is expected to speak.
+    pub(crate) detected: Option<Arc<ConnectionInfo>>,
     /// Capabilities that a client declared, for a legacy server; `None` for the main connection.
     pub(crate) declared: Option<Bytes>,
     /// Clients whose calls are made on it.
@@ -56,22 +56,6 @@ pub(crate) struct ConnectRequest {
     pub(crate) changes: watch::Sender<ListChangeCounts>,
     /// Subscriptions of the clients.
     pub(crate) registry: Arc<SubscriptionRegistry>,
-}
-
-/// An open connection.
-pub(crate) struct Connected {
-    pub(crate) connection: Arc<McpSession>,
-    pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) detected: DetectedProtocol,
-}
-
-/// Transport and era that a server was found to speak.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum DetectedProtocol {
-    /// stdio or Streamable HTTP, in this era.
-    StdioOrHttp(Era),
-    /// The deprecated HTTP+SSE transport.
-    HttpSse,
 }
 
 /// Failed attempt to open a connection.
@@ -99,7 +83,10 @@ impl Connector {
     }
 
     /// Opens a connection. Dropping the future ends the attempt.
-    pub(crate) async fn open(&self, request: &ConnectRequest) -> Result<Connected, ConnectError> {
+    pub(crate) async fn open(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<Arc<McpSession>, ConnectError> {
         let deadline = Instant::now() + self.settings.timeouts.startup;
         match &self.settings.source {
             UpstreamSource::Library { .. } => unreachable!("the library needs no connection"),
@@ -129,9 +116,8 @@ impl Connector {
         command: &ChildCommand,
         request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Connected, ConnectError> {
-        let known = request.detected.and_then(DetectedProtocol::era);
-        let mut era = self.settings.era.or(known);
+    ) -> Result<Arc<McpSession>, ConnectError> {
+        let mut era = self.era(request);
         loop {
             let child = self.io.spawn(command).map_err(|error| ConnectError {
                 reason: format!("it cannot be started: {error}"),
@@ -145,7 +131,7 @@ impl Connector {
             }
             let transport = Transport::Stdio(stdio.clone());
             match self.open_session(&transport, era, request, deadline).await {
-                Ok(connected) => return Ok(connected),
+                Ok(session) => return Ok(session),
                 Err(NegotiationError::Ended(_)) if era.is_none() => {
                     transport.close().await;
                     era = Some(Era::Legacy);
@@ -172,18 +158,17 @@ impl Connector {
         configured: Option<HttpTransport>,
         request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Connected, ConnectError> {
-        let known = configured.or(match request.detected {
-            Some(DetectedProtocol::HttpSse) => Some(HttpTransport::Sse),
-            _ => None,
-        });
-        let opened = if known == Some(HttpTransport::Sse) {
+    ) -> Result<Arc<McpSession>, ConnectError> {
+        let is_sse = match configured {
+            Some(transport) => transport == HttpTransport::Sse,
+            None => request.detected.as_ref().is_some_and(|about| about.transport == "http+sse"),
+        };
+        let opened = if is_sse {
             self.open_http_sse(&http_client, None, request, deadline).await
         } else {
             let http_client = Arc::clone(&http_client);
             let transport = Transport::Http(StreamableHttpTransport { http_client });
-            let era = self.settings.era.or(request.detected.and_then(DetectedProtocol::era));
-            self.open_session(&transport, era, request, deadline).await
+            self.open_session(&transport, self.era(request), request, deadline).await
         };
         let opened = match opened {
             Err(NegotiationError::NotStreamable(tried)) if configured.is_none() => {
@@ -208,7 +193,7 @@ impl Connector {
         tried: Option<&str>,
         request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Connected, NegotiationError> {
+    ) -> Result<Arc<McpSession>, NegotiationError> {
         let opening = timeout_at(deadline, negotiation::open_http_sse(http_client, tried)).await;
         let transport = opening.map_err(|_| self.startup_timeout())??;
         let opened = self.open_session(&transport, Some(Era::Legacy), request, deadline).await;
@@ -225,7 +210,7 @@ impl Connector {
         era: Option<Era>,
         request: &ConnectRequest,
         deadline: Instant,
-    ) -> Result<Connected, NegotiationError> {
+    ) -> Result<Arc<McpSession>, NegotiationError> {
         let opening = async {
             let declared = match &request.declared {
                 Some(declared) => declared.clone(),
@@ -234,15 +219,16 @@ impl Connector {
             let negotiated = negotiation::open(transport, era, &declared).await?;
             let (epoch, transport) = (request.epoch, transport.clone());
             let session = McpSession::start(epoch, transport, negotiated, &self.settings).await;
-            let session =
-                session.map_err(|failure| NegotiationError::Refused(failure.into_reason()))?;
-            Ok(Connected {
-                dispatcher: Arc::clone(session.dispatcher()),
-                detected: DetectedProtocol::of(&session),
-                connection: Arc::new(session),
-            })
+            session
+                .map(Arc::new)
+                .map_err(|failure| NegotiationError::Refused(failure.into_reason()))
         };
         timeout_at(deadline, opening).await.map_err(|_| self.startup_timeout())?
+    }
+
+    /// Returns the configured or detected era.
+    fn era(&self, request: &ConnectRequest) -> Option<Era> {
+        self.settings.era.or(request.detected.as_ref().map(|about| about.era()))
     }
 
     /// Returns the pool of connections to the server, which outlive a session.
@@ -266,22 +252,5 @@ impl Connector {
     fn startup_timeout(&self) -> NegotiationError {
         let startup = self.settings.timeouts.startup;
         NegotiationError::Refused(format!("it was not ready within {startup:?}"))
-    }
-}
-
-impl DetectedProtocol {
-    /// Returns the protocol of an open session.
-    pub(crate) fn of(session: &McpSession) -> Self {
-        match session.about.transport {
-            "http+sse" => Self::HttpSse,
-            _ => Self::StdioOrHttp(session.about.era()),
-        }
-    }
-
-    fn era(self) -> Option<Era> {
-        match self {
-            Self::StdioOrHttp(era) => Some(era),
-            Self::HttpSse => None,
-        }
     }
 }

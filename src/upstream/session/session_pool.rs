@@ -27,7 +27,7 @@ use crate::mcp::revision::Era;
 use crate::sync::Mutex;
 use crate::upstream::health::keyed_backoff::KeyedBackoff;
 use crate::upstream::session::connection::{McpSession, UpstreamConnection};
-use crate::upstream::session::connector::{ConnectRequest, Connector, DetectedProtocol};
+use crate::upstream::session::connector::{ConnectRequest, Connector};
 use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::dispatcher::ConnectionClients;
 use crate::upstream::{Error, ListChangeCounts, Settings, Sharing, declared_capabilities};
@@ -103,8 +103,7 @@ struct PooledSession {
 
 /// Lease of a session, which is not closed for idleness until the lease is dropped.
 pub(crate) struct SessionLease {
-    pub(crate) connection: Arc<McpSession>,
-    broken: CancellationToken,
+    session: PooledSession,
     _slot_guard: SlotGuard,
 }
 
@@ -148,7 +147,7 @@ impl SessionPool {
         if let Some(session) = &*current
             && !session.broken.is_cancelled()
         {
-            return Ok(Some(SessionLease::new(session, slot_guard)));
+            return Ok(Some(SessionLease { session: session.clone(), _slot_guard: slot_guard }));
         }
         // If a session cannot be opened, that holds for all clients with equal capabilities; if it
         // does not last, its client may be the cause.
@@ -183,7 +182,7 @@ impl SessionPool {
                     true => caller.client.gone.clone(),
                     false => CancellationToken::new(),
                 };
-                let lease = SessionLease::new(&session, slot_guard);
+                let lease = SessionLease { session: session.clone(), _slot_guard: slot_guard };
                 self.supervisors.spawn(Arc::clone(self).supervise(key, slot, session, client_gone));
                 Ok(Some(lease))
             }
@@ -300,7 +299,7 @@ impl SessionPool {
     ) -> Result<Arc<McpSession>, String> {
         let request = ConnectRequest {
             epoch: main.about.epoch,
-            detected: Some(DetectedProtocol::of(main)),
+            detected: Some(Arc::clone(&main.about)),
             declared: Some(key.declared.clone()),
             clients,
             changes: self.changes.clone(),
@@ -309,7 +308,7 @@ impl SessionPool {
         };
         let opening = self.stop.run_until_cancelled(self.connector.open(&request)).await;
         match opening {
-            Some(Ok(opened)) => Ok(opened.connection),
+            Some(Ok(connection)) => Ok(connection),
             Some(Err(failed)) => {
                 if let Some(transport) = failed.transport {
                     transport.close().await;
@@ -392,14 +391,9 @@ impl SessionPool {
 }
 
 impl SessionLease {
-    fn new(session: &PooledSession, slot_guard: SlotGuard) -> Self {
-        let PooledSession { connection, broken } = session.clone();
-        Self { connection, broken, _slot_guard: slot_guard }
-    }
-
     /// Marks the session as broken: the next call opens another one.
     pub(crate) fn invalidate(&self) {
-        self.broken.cancel();
+        self.session.broken.cancel();
     }
 }
 
@@ -418,18 +412,15 @@ impl Drop for SlotGuard {
 }
 
 /// Connection that a call uses.
-pub(crate) enum SessionChoice {
-    /// The supervisor's main connection.
-    Main(UpstreamConnection),
-    /// An additional session.
-    Additional(SessionLease),
+pub(crate) struct CallRoute {
+    pub(crate) connection: UpstreamConnection,
+    /// Lease of an additional session; `None` for the supervisor's main connection.
+    pub(crate) lease: Option<SessionLease>,
 }
 
-impl SessionChoice {
-    pub(crate) fn connection(&self) -> UpstreamConnection {
-        match self {
-            Self::Main(connection) => connection.clone(),
-            Self::Additional(lease) => UpstreamConnection::Session(Arc::clone(&lease.connection)),
-        }
+impl From<SessionLease> for CallRoute {
+    fn from(lease: SessionLease) -> Self {
+        let connection = UpstreamConnection::Session(Arc::clone(&lease.session.connection));
+        Self { connection, lease: Some(lease) }
     }
 }

@@ -60,7 +60,7 @@ impl StatePublisher {
 
     /// Publishes an idle stop, before the connection is closed.
     pub(crate) fn publish_idle_stop(&self) {
-        self.health.idle_stopped();
+        self.health.status_changed();
         // The status comes first: a reader that misses the connection must find the reason.
         self.status.send_replace(ConnectionStatus::Asleep);
         self.connection.send_replace(None);
@@ -69,7 +69,7 @@ impl StatePublisher {
     /// Publishes an on-demand start.
     pub(crate) fn publish_starting(&self) {
         tracing::info!(upstream = %self.name, "upstream started on demand");
-        self.health.start_requested();
+        self.health.status_changed();
         self.status.send_replace(ConnectionStatus::Starting);
     }
 
