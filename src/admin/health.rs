@@ -43,7 +43,8 @@ impl Health {
             let report = upstream.report();
             let missing = (!report.state.takes_calls())
                 .then(|| report.reason.unwrap_or_else(|| report.state.as_str().to_owned()));
-            let (name, counts) = (format!("upstream {}", upstream.name()), upstream.is_required());
+            let (name, counts) =
+                (format!("upstream {}", upstream.name()), upstream.settings().required);
             Check { name, missing, counts }
         });
         Self { checks: [open, lists].into_iter().chain(upstreams).collect() }

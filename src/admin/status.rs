@@ -246,7 +246,7 @@ impl UpstreamStatus {
                 .next_try
                 .map(|at| at.saturating_duration_since(Instant::now()).as_secs()),
             failures: report.failures,
-            required: live.is_required(),
+            required: live.settings().required,
             wire: about.as_ref().map(|about| about.transport.to_owned()),
             // A prompt library has no protocol revision.
             revision: about

@@ -139,7 +139,7 @@ fn apply(components: &Components, next: Config) -> ReloadOutcome {
         );
         let was = running.iter().find(|was| *was.name() == settings.name);
         match was {
-            Some(was) if was.has_settings(&settings) => was.clone(),
+            Some(was) if *was.settings() == settings => was.clone(),
             was => {
                 changes.opened(&upstream.name, was.is_some());
                 let (connector, stop) =

@@ -112,15 +112,13 @@ impl Upstream {
         let (change_sender, changes) = watch::channel(ListChangeCounts::default());
         let (fault_reports, fault_receiver) = mpsc::channel(MAX_FAULT_REPORTS);
         let health = UpstreamHealth::new(settings.name.clone(), settings.breaker);
-        let (connector_health, connector_budget) = (Arc::clone(&health), budget.clone());
-        let connector = Connector::new(
+        let connector = Arc::new(Connector::new(
             Arc::clone(&settings),
             connect,
-            connector_health,
-            connector_budget,
+            Arc::clone(&health),
+            budget.clone(),
             tasks.clone(),
-        );
-        let connector = Arc::new(connector);
+        ));
         let session_pool =
             SessionPool::new(Arc::clone(&settings), Arc::clone(&connector), change_sender.clone());
         let subscriptions = match before {
@@ -156,8 +154,6 @@ impl Upstream {
             tasks.spawn(supervisor.run(stop.clone()));
         }
         let permits = Arc::new(Semaphore::new(settings.limits.concurrency));
-        let (waiting, suspended_slots) = (Arc::default(), Arc::new(Semaphore::new(MAX_SUSPENDED)));
-        let tasks = tasks.clone();
         let shared = Shared {
             settings,
             connection,
@@ -167,13 +163,13 @@ impl Upstream {
             fault_reports,
             subscriptions,
             permits,
-            waiting,
+            waiting: Arc::default(),
             health,
             budget: budget.clone(),
             on_demand,
-            suspended_slots,
+            suspended_slots: Arc::new(Semaphore::new(MAX_SUSPENDED)),
             input_budget: InputBudget::new(),
-            tracker: tasks,
+            tracker: tasks.clone(),
             stop,
             calls: CallMetrics::default(),
         };
@@ -185,11 +181,6 @@ impl Upstream {
         &self.shared.settings.name
     }
 
-    /// Whether the upstream was started with these settings.
-    pub fn has_settings(&self, settings: &Settings) -> bool {
-        *self.shared.settings == *settings
-    }
-
     /// Whether both handles refer to one upstream, not only to one name.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -198,11 +189,6 @@ impl Upstream {
     /// Token that stops the upstream, even if handles remain.
     pub fn stop_token(&self) -> CancellationToken {
         self.shared.stop.clone()
-    }
-
-    /// Whether Weir's readiness depends on this upstream.
-    pub fn is_required(&self) -> bool {
-        self.shared.settings.required
     }
 
     /// Counters and durations of its calls.

@@ -33,14 +33,9 @@ use loaded::LoadedPrompts;
 
 use crate::sync::RwLock;
 
-/// Handle of a folder of prompts. Cheap to clone; all clones share the state.
-#[derive(Clone, Debug)]
-pub struct Library {
-    inner: Arc<Inner>,
-}
-
+/// Folder of prompts.
 #[derive(Debug)]
-struct Inner {
+pub struct Library {
     dir: PathBuf,
     /// Prompts of the last reading. A request clones the `Arc` and is not affected by the next
     /// reading.
@@ -51,9 +46,9 @@ struct Inner {
 }
 
 impl Library {
-    /// Reads the folder. Mistakes in single files are logged and listed by [`Library::problems`]; a
-    /// missing folder is an error. Blocks on the disk.
-    pub fn open(dir: &Path) -> Result<Library, Error> {
+    /// Reads the folder. Mistakes in single files are logged; a missing folder is an error. Blocks
+    /// on the disk.
+    pub fn open(dir: &Path) -> Result<Arc<Library>, Error> {
         let unreadable = |source| Error { dir: dir.to_owned(), source };
         // The path is made absolute now, so that a later change of the working directory has no
         // effect.
@@ -61,9 +56,7 @@ impl Library {
         let loaded = LoadedPrompts::read(&dir, None).map_err(unreadable)?;
         loaded.log_problems(&[]);
         let (generation, _) = tokio::sync::watch::channel(0);
-        Ok(Library {
-            inner: Arc::new(Inner { dir, loaded: RwLock::new(Arc::new(loaded)), generation }),
-        })
+        Ok(Arc::new(Library { dir, loaded: RwLock::new(Arc::new(loaded)), generation }))
     }
 
     /// Definitions for `prompts/list`, sorted by name.
@@ -86,14 +79,9 @@ impl Library {
         self.loaded().find(name)?.complete(argument, prefix)
     }
 
-    /// Mistakes in the files, by file and line.
-    pub fn problems(&self) -> Vec<PromptProblem> {
-        self.loaded().problems().to_vec()
-    }
-
     /// Watches for changes of a definition, a text or the set of prompts.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
-        self.inner.generation.subscribe()
+        self.generation.subscribe()
     }
 
     /// Reads the folder again whenever a file changes. Ends only when `stop` fires.
@@ -101,24 +89,21 @@ impl Library {
     /// Kernel events are handled after 100 ms, which covers a burst or an editor's save; where the
     /// kernel sends none (network folders, sub-folders), a check every 2 s finds the change. If the
     /// folder vanishes, its last prompts stay and the loss is logged once.
-    pub async fn watch(self, stop: CancellationToken) {
+    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         watch::FolderWatcher::new(self).run(stop).await;
     }
 
     fn loaded(&self) -> Arc<LoadedPrompts> {
-        Arc::clone(&self.inner.loaded.read())
+        Arc::clone(&self.loaded.read())
     }
 
     /// Replaces the last reading.
     fn publish(&self, loaded: LoadedPrompts) {
-        let last = {
-            let mut place = self.inner.loaded.write();
-            std::mem::replace(&mut *place, Arc::new(loaded))
-        };
-        let loaded = self.loaded();
-        loaded.log_problems(last.problems());
+        let loaded = Arc::new(loaded);
+        let last = std::mem::replace(&mut *self.loaded.write(), Arc::clone(&loaded));
+        loaded.log_problems(&last.problems);
         if !loaded.responds_like(&last) {
-            self.inner.generation.send_modify(|generation| *generation += 1);
+            self.generation.send_modify(|generation| *generation += 1);
         }
     }
 }
@@ -203,14 +188,14 @@ mod tests {
     }
 
     fn problems(library: &Library) -> Vec<String> {
-        library.problems().iter().map(PromptProblem::to_string).collect()
+        library.loaded().problems.iter().map(PromptProblem::to_string).collect()
     }
 
     /// Reads the folder once, as `watch` does; returns whether clients were notified of a change.
     fn read_again(library: &Library) -> bool {
         let mut changes = library.changes();
         changes.mark_unchanged();
-        library.publish(LoadedPrompts::read(&library.inner.dir, Some(&library.loaded())).unwrap());
+        library.publish(LoadedPrompts::read(&library.dir, Some(&library.loaded())).unwrap());
         changes.has_changed().unwrap()
     }
 
@@ -290,10 +275,10 @@ mod tests {
         assert!(write("---\narguments: [{name: x, values: [2]}]\n---\nb"));
         assert!(!write("---\nbroken"));
         assert_eq!(names(&library), ["a"]);
-        assert!(library.problems()[0].kept);
+        assert!(library.loaded().problems[0].kept);
         fs::remove_file(dir.path().join("a.md")).unwrap();
         assert!(read_again(&library));
-        assert_eq!((names(&library), library.problems()), (vec![], vec![]));
+        assert_eq!((names(&library), problems(&library)), (vec![], Vec::<String>::new()));
     }
 
     #[test]
@@ -305,7 +290,7 @@ mod tests {
         assert!(read_again(&library));
         let text = library.get("x", &BTreeMap::new()).unwrap();
         assert!(String::from_utf8_lossy(&text).contains("new"));
-        assert!(!library.problems()[0].kept);
+        assert!(!library.loaded().problems[0].kept);
     }
 
     #[test]

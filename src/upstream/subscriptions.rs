@@ -84,7 +84,6 @@ pub(crate) struct SubscriptionRegistry {
 #[derive(Debug, Default)]
 struct RegistryTable {
     entries: HashMap<Arc<str>, RegistryEntry>,
-    bytes: usize,
     /// Entries created per quota owner.
     created: PerPrincipal<Arc<str>>,
     last_number: u64,
@@ -193,7 +192,6 @@ impl SubscriptionRegistry {
                 was_accepted: false,
                 empty_since: None,
             };
-            table.bytes += uri.len();
             table.entries.insert(uri.into(), entry);
         }
         let (uri, entry) = table.entry(uri).expect("it was there, or has just been put there");
@@ -222,7 +220,7 @@ impl SubscriptionRegistry {
         if entry.was_accepted {
             entry.empty_since = Some(Instant::now());
         } else {
-            table.remove(uri);
+            table.entries.remove(uri);
         }
         drop(table);
         self.notify_change();
@@ -252,9 +250,7 @@ impl SubscriptionRegistry {
     /// is over.
     pub(super) fn desired(&self) -> DesiredSubscriptions {
         let (mut table, now) = (self.table.lock(), Instant::now());
-        let is_expired =
-            |entry: &RegistryEntry| entry.empty_since.is_some_and(|left| left + LINGER <= now);
-        table.remove_if(is_expired);
+        table.entries.retain(|_, entry| entry.empty_since.is_none_or(|left| left + LINGER > now));
         let entries = || table.entries.iter();
         let open = entries().filter(|(_, entry)| {
             matches!(
@@ -303,7 +299,7 @@ impl SubscriptionRegistry {
         if !entry.was_accepted {
             // The waiting client receives the error; no other client has this subscription.
             entry.state.send_replace(state);
-            table.remove(uri);
+            table.entries.remove(uri);
         } else if is_final {
             entry.state.send_replace(state);
         }
@@ -365,30 +361,17 @@ impl RegistryTable {
         owner: &QuotaOwner,
     ) -> Result<QuotaPermit<Arc<str>>, Error> {
         let acquire = |table: &Self| {
-            let is_full =
-                table.entries.len() >= MAX_URIS || table.bytes + bytes > MAX_URI_BYTES_TOTAL;
-            if is_full {
+            let total = bytes + table.entries.keys().map(|uri| uri.len()).sum::<usize>();
+            if table.entries.len() >= MAX_URIS || total > MAX_URI_BYTES_TOTAL {
                 return None;
             }
             table.created.acquire(&owner.name, owner.share(URIS_PER_CLIENT))
         };
         let permit = acquire(self).or_else(|| {
-            self.remove_if(|entry| entry.empty_since.is_some());
+            self.entries.retain(|_, entry| entry.empty_since.is_none());
             acquire(self)
         });
         permit.ok_or(Error::Busy { retry_after: LINGER })
-    }
-
-    fn remove_if(&mut self, is_expired: impl Fn(&RegistryEntry) -> bool) {
-        let expired: Vec<_> = self.entries.iter().filter(|(_, entry)| is_expired(entry)).collect();
-        let expired: Vec<_> = expired.into_iter().map(|(uri, _)| Arc::clone(uri)).collect();
-        expired.iter().for_each(|uri| self.remove(uri));
-    }
-
-    fn remove(&mut self, uri: &str) {
-        if self.entries.remove(uri).is_some() {
-            self.bytes -= uri.len();
-        }
     }
 }
 

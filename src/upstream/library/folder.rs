@@ -31,7 +31,8 @@ pub(super) struct Folder {
     /// Its path with all links resolved.
     root: PathBuf,
     bytes_left: u64,
-    stamps: Stamps,
+    /// State of every file that was requested in this reading.
+    pub(super) stamps: Stamps,
 }
 
 impl Folder {
@@ -95,11 +96,6 @@ impl Folder {
             )
         })?;
         Ok(bytes)
-    }
-
-    /// Returns the state of every file that was requested in this reading.
-    pub(super) fn into_stamps(self) -> Stamps {
-        self.stamps
     }
 }
 
@@ -248,7 +244,7 @@ mod tests {
         folder.read("a.md").unwrap();
         folder.read("b.md").unwrap();
         folder.read("image.png").unwrap_err();
-        let last = folder.into_stamps();
+        let last = folder.stamps;
         let current_stamps = || current_stamps(dir.path(), &last).unwrap();
         assert_eq!(current_stamps(), last);
         fs::write(dir.path().join("image.png"), "").unwrap();

@@ -17,8 +17,9 @@ use super::{PromptError, PromptProblem, attachment, file};
 #[derive(Debug)]
 pub(super) struct LoadedPrompts {
     prompts: BTreeMap<String, Arc<Prompt>>,
-    problems: Vec<PromptProblem>,
-    stamps: Stamps,
+    pub(super) problems: Vec<PromptProblem>,
+    /// State of the files at the time of the reading.
+    pub(super) stamps: Stamps,
 }
 
 impl LoadedPrompts {
@@ -66,7 +67,7 @@ impl LoadedPrompts {
                 prompts.insert(prompt.name.clone(), Arc::clone(prompt));
             }
         }
-        Ok(LoadedPrompts { prompts, problems, stamps: folder.into_stamps() })
+        Ok(LoadedPrompts { prompts, problems, stamps: folder.stamps })
     }
 
     /// Prompts, sorted by name.
@@ -79,15 +80,6 @@ impl LoadedPrompts {
             Some(prompt) => Ok(prompt),
             None => Err(PromptError::UnknownPrompt { name: name.to_owned() }),
         }
-    }
-
-    pub(super) fn problems(&self) -> &[PromptProblem] {
-        &self.problems
-    }
-
-    /// State of the files at the time of the reading.
-    pub(super) fn stamps(&self) -> &Stamps {
-        &self.stamps
     }
 
     /// Whether every client request gets the same response from both readings.
@@ -130,7 +122,7 @@ mod tests {
         }
         let loaded = LoadedPrompts::read(dir.path(), None).unwrap();
         assert_eq!(loaded.prompts().count(), 1000);
-        let [problem] = loaded.problems() else { panic!("{:?}", loaded.problems()) };
+        let [problem] = &*loaded.problems else { panic!("{:?}", loaded.problems) };
         assert_eq!(problem.file, "p1000.md");
         assert!(problem.what.contains("more than 1000 prompts"), "{}", problem.what);
     }

@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::task::{JoinError, spawn_blocking};
@@ -18,7 +19,7 @@ use crate::folder_watch::{FileWakeups, FolderWatch};
 
 /// Task that keeps a library in step with its folder.
 pub(super) struct FolderWatcher {
-    library: Library,
+    library: Arc<Library>,
     wakeups: FileWakeups,
     kernel: Option<FolderWatch>,
     has_vanished: bool,
@@ -33,7 +34,7 @@ struct CheckResult {
 }
 
 impl FolderWatcher {
-    pub(super) fn new(library: Library) -> FolderWatcher {
+    pub(super) fn new(library: Arc<Library>) -> FolderWatcher {
         FolderWatcher {
             library,
             wakeups: FileWakeups::default(),
@@ -61,10 +62,10 @@ impl FolderWatcher {
     /// Checks the disk once. Without a kernel event the folder is read only if lengths or times of
     /// files show a change; then the kernel watcher has missed it and is replaced.
     async fn check(&self, has_event: bool) -> Result<io::Result<CheckResult>, JoinError> {
-        let (library, events) = (self.library.clone(), self.wakeups.notices.clone());
+        let (library, events) = (Arc::clone(&self.library), self.wakeups.notices.clone());
         let is_unwatched = self.kernel.is_none();
         spawn_blocking(move || {
-            let (dir, last) = (&library.inner.dir, library.loaded());
+            let (dir, last) = (&library.dir, library.loaded());
             // The watcher starts before the check, so that no change falls in between.
             let kernel =
                 if is_unwatched { start_kernel_watch(&library, events.clone()) } else { None };
@@ -72,7 +73,7 @@ impl FolderWatcher {
             // coarse.
             if !has_event
                 && kernel.is_none()
-                && folder::current_stamps(dir, last.stamps())? == *last.stamps()
+                && folder::current_stamps(dir, &last.stamps)? == last.stamps
             {
                 return Ok(CheckResult { loaded: None, kernel });
             }
@@ -87,7 +88,7 @@ impl FolderWatcher {
     }
 
     fn take(&mut self, check: io::Result<CheckResult>) {
-        let dir = self.library.inner.dir.display();
+        let dir = self.library.dir.display();
         match check {
             Ok(check) => {
                 if std::mem::take(&mut self.has_vanished) {
@@ -112,10 +113,10 @@ impl FolderWatcher {
 }
 
 /// Starts a kernel watcher for the folder itself.
-fn start_kernel_watch(library: &Library, events: watch::Sender<()>) -> Option<FolderWatch> {
-    let dir = library.inner.dir.clone();
-    let library = library.clone();
-    let is_relevant = move |name: &OsStr| library.loaded().stamps().concern(name);
+fn start_kernel_watch(library: &Arc<Library>, events: watch::Sender<()>) -> Option<FolderWatch> {
+    let dir = library.dir.clone();
+    let library = Arc::clone(library);
+    let is_relevant = move |name: &OsStr| library.loaded().stamps.concern(name);
     FolderWatch::start([&*dir], is_relevant, events)
 }
 
@@ -130,7 +131,7 @@ mod tests {
     /// Prompt folder on the real disk, watched with the real clock.
     struct WatchedFolder {
         dir: tempfile::TempDir,
-        library: Library,
+        library: Arc<Library>,
         changes: watch::Receiver<u64>,
         stop: CancellationToken,
         task: tokio::task::JoinHandle<()>,
@@ -222,7 +223,7 @@ mod tests {
         fs::write(watched.path("a.md"), "---\n---\ntwo").unwrap();
         watched.becomes("two").await;
         assert!(watched.text("b").contains("bee"));
-        let problems = watched.library.problems();
+        let problems = watched.library.loaded().problems.clone();
         assert_eq!(problems.len(), 1);
         assert!(problems[0].kept && problems[0].file == "b.md");
         watched.end().await;
@@ -257,7 +258,7 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(30), "there is a notice of `used.txt`");
             std::thread::yield_now();
         }
-        let concern = |name: &str| library.loaded().stamps().concern(name.as_ref());
+        let concern = |name: &str| library.loaded().stamps.concern(name.as_ref());
         assert_eq!(["a.md", "used.txt", "weir.log"].map(concern), [true, true, false]);
     }
 }

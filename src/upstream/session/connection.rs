@@ -137,9 +137,10 @@ impl McpSession {
             Transport::Http(_) | Transport::Stdio(_) | Transport::Sse(_) => TaskScope::unique(),
         };
         let _ = dispatcher.scope.set(scope);
-        match &dialect {
-            Dialect::Legacy(dialect) => dialect.complete_handshake(&transport).await?,
-            Dialect::Modern(dialect) => dialect.complete_handshake(&transport),
+        dispatcher.set_revision(handshake_info.revision);
+        // The modern era has neither a handshake to complete nor a session to end.
+        if let Dialect::Legacy(dialect) = &dialect {
+            dialect.complete_handshake(&transport).await?;
         }
         let about = ConnectionInfo {
             epoch,
@@ -157,11 +158,6 @@ impl McpSession {
     /// Dispatcher of the server's messages.
     pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
         self.transport.dispatcher()
-    }
-
-    /// Whether a task that was started here is still running, as far as the server reports.
-    pub(crate) fn has_tasks(&self) -> bool {
-        self.dispatcher().has_tasks()
     }
 
     /// Sends a call, once. A tool call is sent once more if the server refused it unexecuted
@@ -405,9 +401,8 @@ impl McpSession {
 
     /// Ends the session and the connection; returns when that is done.
     pub(crate) async fn close(&self) {
-        match &self.dialect {
-            Dialect::Legacy(dialect) => dialect.end(&self.transport).await,
-            Dialect::Modern(dialect) => dialect.end(&self.transport).await,
+        if let Dialect::Legacy(dialect) = &self.dialect {
+            dialect.end(&self.transport).await;
         }
         self.abandon().await;
     }

@@ -115,7 +115,6 @@ impl LegacyDialect {
         &self,
         transport: &Transport,
     ) -> Result<(), TransportError> {
-        transport.dispatcher().set_revision(self.revision);
         if let Transport::Sse(transport) = transport {
             transport.set_reply_headers(self.headers());
         }
@@ -155,23 +154,17 @@ impl LegacyDialect {
         };
         OutboundRequest {
             context,
-            cancel: CancelMode::Notify,
-            resume: true,
             // A response that names a task has to be read: the response about a task, one that
             // begins a task, or one that is related to the task that the call names. Any other task
             // that a result names gives access to nothing.
             stream: caller.revision.era() == Era::Legacy && call.scope.is_none() && !begins_task,
-            ..OutboundRequest::new(call.method.as_str(), params, self.headers())
+            ..self.request(call.method.as_str(), params)
         }
     }
 
     /// Builds the request for a page of a list.
     pub(crate) fn build_list_request(&self, kind: Kind, params: Object) -> OutboundRequest {
-        OutboundRequest {
-            cancel: CancelMode::Notify,
-            resume: true,
-            ..OutboundRequest::new(kind.list_method(), params, self.headers())
-        }
+        self.request(kind.list_method(), params)
     }
 
     /// Marks the tools of a list that can be called as tasks only.
@@ -187,9 +180,15 @@ impl LegacyDialect {
     pub(crate) fn build_level_request(&self, level: LogLevel) -> OutboundRequest {
         let mut params = Object::new();
         params.set("level", json::quote(level.as_str()));
+        OutboundRequest { resume: false, ..self.request("logging/setLevel", params) }
+    }
+
+    /// Builds a request that may be cancelled, and whose event stream is resumed.
+    fn request(&self, method: &'static str, params: Object) -> OutboundRequest {
         OutboundRequest {
             cancel: CancelMode::Notify,
-            ..OutboundRequest::new("logging/setLevel", params, self.headers())
+            resume: true,
+            ..OutboundRequest::new(method, params, self.headers())
         }
     }
 

@@ -22,11 +22,11 @@ use crate::upstream::{ConnectionInfo, Listing};
 #[derive(Clone)]
 pub(crate) struct LibraryConnection {
     about: Arc<ConnectionInfo>,
-    library: Library,
+    library: Arc<Library>,
 }
 
 impl LibraryConnection {
-    pub(crate) fn new(library: Library) -> Self {
+    pub(crate) fn new(library: Arc<Library>) -> Self {
         let about = ConnectionInfo {
             epoch: 1,
             revision: Revision::NEWEST_LEGACY,

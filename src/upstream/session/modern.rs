@@ -129,11 +129,6 @@ impl ModernDialect {
         }
     }
 
-    /// Completes the opening of the connection.
-    pub(crate) fn complete_handshake(&self, transport: &Transport) {
-        transport.dispatcher().set_revision(REVISION);
-    }
-
     /// Builds the request of a call.
     pub(crate) fn build_request(
         &self,
@@ -276,9 +271,6 @@ impl ModernDialect {
             tokio::time::sleep(backoff.next_pause()).await;
         }
     }
-
-    /// Ends the session; this era has none.
-    pub(crate) async fn end(&self, _transport: &Transport) {}
 }
 
 /// Returns how a request is cancelled on this transport (spec 2026-07-28, cancellation).

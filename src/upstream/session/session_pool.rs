@@ -358,7 +358,7 @@ impl SessionPool {
                     let mut usage = slot.usage.lock();
                     if usage.uses > 0 {
                         usage.idle_since = Instant::now();
-                    } else if session.connection.has_tasks() {
+                    } else if session.connection.dispatcher().has_tasks() {
                         // Its tasks end with it, so it does not count as idle; it may still be
                         // evicted for another session.
                         idle_after = Instant::now();

@@ -3,6 +3,7 @@
 //! Its results have no `resultType`, so its payloads belong to the legacy era.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,7 +30,7 @@ impl LibraryTask {
         let Some(library) = stop.run_until_cancelled(self.open()).await else {
             return self.state.publish_stopped();
         };
-        self.tracker.spawn(library.clone().watch(stop.clone()));
+        self.tracker.spawn(Arc::clone(&library).watch(stop.clone()));
         let mut changes = library.changes();
         self.state.publish_connected(UpstreamConnection::Library(LibraryConnection::new(library)));
         while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
@@ -39,7 +40,7 @@ impl LibraryTask {
         self.state.publish_stopped();
     }
 
-    async fn open(&self) -> Library {
+    async fn open(&self) -> Arc<Library> {
         let mut backoff = self.retry.start();
         loop {
             let dir = self.dir.clone();

@@ -15,7 +15,7 @@ use crate::fairness::sleep_until;
 use crate::json::{self, Object};
 use crate::mcp::call::ResponseOutcome;
 use crate::upstream::Error;
-use crate::upstream::message::{CancelMode, OutboundRequest, TransportError};
+use crate::upstream::message::TransportError;
 use crate::upstream::session::legacy::LegacyDialect;
 use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, SubscriptionRegistry};
 use crate::upstream::transport::Transport;
@@ -147,12 +147,8 @@ impl LegacyDialect {
     ) -> (Arc<str>, Result<ResponseOutcome, TransportError>) {
         let mut params = Object::new();
         params.set("uri", json::quote(&uri));
-        let request = OutboundRequest {
-            cancel: CancelMode::Notify,
-            resume: true,
-            ..OutboundRequest::new(method, params, self.headers())
-        };
-        let result = timeout(ACCEPT_TIMEOUT, transport.exchange(request)).await;
+        let exchange = transport.exchange(self.request(method, params));
+        let result = timeout(ACCEPT_TIMEOUT, exchange).await;
         let late = TransportError::Other(Error::TimedOut(ACCEPT_TIMEOUT));
         (uri, self.interpret(result.unwrap_or(Err(late))))
     }
