@@ -60,10 +60,6 @@ pub struct Child {
 
 /// Handle of a started process.
 pub trait ProcessHandle: Send {
-    /// Process id, if there is one.
-    fn id(&self) -> Option<ProcessId> {
-        None
-    }
     /// Waits until the process has ended and describes how. Cancel-safe.
     fn wait(&mut self) -> BoxFuture<'_, String>;
     /// Requests termination of the process and its descendants (SIGTERM to the group).
@@ -71,33 +67,6 @@ pub trait ProcessHandle: Send {
     /// Kills the process and its descendants (SIGKILL to the group, and on Linux also descendants
     /// that left it).
     fn kill(&mut self);
-}
-
-/// Process id, for operators.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProcessId {
-    /// Id of the process itself.
-    Own(u32),
-    /// Id of its reaper, which has started the process or is about to.
-    Reaper(u32),
-}
-
-impl ProcessId {
-    /// Returns the id of the process itself, or of its reaper while the process has not been
-    /// started.
-    pub fn current(self) -> u32 {
-        match self {
-            Self::Own(number) => number,
-            Self::Reaper(reaper) => {
-                let path = format!("/proc/{reaper}/task/{reaper}/children");
-                let children = std::fs::read_to_string(path).unwrap_or_default();
-                // The list of children begins with the process that the reaper itself started;
-                // adopted orphans follow.
-                let first = children.split_whitespace().next().and_then(|it| it.parse().ok());
-                first.unwrap_or(reaper)
-            }
-        }
-    }
 }
 
 /// Opens network connections and starts processes.

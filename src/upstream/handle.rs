@@ -255,7 +255,6 @@ impl Upstream {
         match listed.await {
             Ok((listing, _)) => {
                 guard.responded();
-                self.shared.health.listed(kind, &listing);
                 Ok(listing)
             }
             Err(failed) => {

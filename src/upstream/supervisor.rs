@@ -132,7 +132,6 @@ impl Supervisor {
                             let upstream = &self.settings.name;
                             tracing::info!(%upstream, "idle timeout, process stopped");
                             connection.close().await;
-                            self.state.health.process_stopped();
                             continue;
                         }
                         Event::Fault(FaultKind::SessionLost(reason)) => {

@@ -25,9 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::regular_file;
-use crate::upstream::connect::{
-    ByteStream, Child, ChildCommand, Connect, ProcessHandle, ProcessId,
-};
+use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
 use crate::upstream::process::process_group::{ProcessGroup, describe_end, to_pid};
 #[cfg(target_os = "linux")]
 use crate::upstream::process::reaper;
@@ -299,10 +297,6 @@ fn is_in_path(program: &str) -> bool {
 }
 
 impl ProcessHandle for ProcessGroup {
-    fn id(&self) -> Option<ProcessId> {
-        self.child.id().map(ProcessId::Own)
-    }
-
     fn wait(&mut self) -> BoxFuture<'_, String> {
         end_of(&mut self.child)
     }
@@ -337,10 +331,6 @@ impl SupervisedProcess {
 
 #[cfg(target_os = "linux")]
 impl ProcessHandle for SupervisedProcess {
-    fn id(&self) -> Option<ProcessId> {
-        self.reaper_process.id().map(ProcessId::Reaper)
-    }
-
     fn wait(&mut self) -> BoxFuture<'_, String> {
         end_of(&mut self.reaper_process)
     }

@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::metrics::Counter;
 use crate::sync::Mutex;
-use crate::upstream::connect::ProcessId;
 use crate::upstream::health::breaker::{self, Breaker, BreakerPermit, BreakerState, CallResult};
-use crate::upstream::health::status_report::{LastList, State, UpstreamCounts, UpstreamReport};
+use crate::upstream::health::status_report::{State, UpstreamCounts, UpstreamReport};
 use crate::upstream::message::TransportError;
 use crate::upstream::process::stderr_tail::StderrTail;
-use crate::upstream::{ConnectionStatus, Error, Listing};
+use crate::upstream::{ConnectionStatus, Error};
 
 /// Health of one upstream.
 #[derive(Debug)]
@@ -34,22 +32,16 @@ pub(crate) struct UpstreamHealth {
 struct HealthState {
     /// Time of the last status change.
     since: Instant,
-    /// Process started last, and its standard error.
-    child: Option<(Option<ProcessId>, StderrTail)>,
+    /// Standard error of the process that was started last.
+    stderr: Option<StderrTail>,
     failures: u32,
     next_try: Option<Instant>,
-    lists: [Option<LastList>; 4],
 }
 
 impl UpstreamHealth {
     pub(crate) fn new(name: UpstreamName, breaker: breaker::Settings) -> Arc<Self> {
-        let state = HealthState {
-            since: Instant::now(),
-            child: None,
-            failures: 0,
-            next_try: None,
-            lists: [None; 4],
-        };
+        let state =
+            HealthState { since: Instant::now(), stderr: None, failures: 0, next_try: None };
         Arc::new(Self {
             name,
             breaker: Breaker::new(breaker),
@@ -88,21 +80,11 @@ impl UpstreamHealth {
         if is_change {
             state.since = Instant::now();
         }
-        if let Some((process, _)) = &mut state.child {
-            *process = None;
-        }
     }
 
     /// Records the beginning of an idle stop or of an on-demand start.
     pub(crate) fn status_changed(&self) {
         self.state.lock().since = Instant::now();
-    }
-
-    /// Records that the process, if there was one, has been stopped.
-    pub(crate) fn process_stopped(&self) {
-        if let Some((process, _)) = &mut self.state.lock().child {
-            *process = None;
-        }
     }
 
     /// Records the pause before the next attempt.
@@ -117,15 +99,8 @@ impl UpstreamHealth {
     }
 
     /// Records the start of a process.
-    pub(crate) fn process_started(&self, process: Option<ProcessId>, tail: StderrTail) {
-        self.state.lock().child = Some((process, tail));
-    }
-
-    /// Records a complete list of a kind.
-    pub(crate) fn listed(&self, kind: Kind, listing: &Listing) {
-        let bytes = listing.items.iter().map(|item| item.definition.to_bytes().len()).sum();
-        let last = LastList { at: Instant::now(), items: listing.items.len(), bytes };
-        self.state.lock().lists[kind.index()] = Some(last);
+    pub(crate) fn process_started(&self, tail: StderrTail) {
+        self.state.lock().stderr = Some(tail);
     }
 
     /// Counts a message without a receiver, or one that exceeded a bound.
@@ -154,12 +129,10 @@ impl UpstreamHealth {
         in_flight: usize,
         waiting: usize,
     ) -> UpstreamReport {
-        let (mut since, process, failures, next_try, lists) = {
+        let (mut since, failures, next_try) = {
             let state = self.state.lock();
-            let process = state.child.as_ref().and_then(|(process, _)| *process);
-            (state.since, process, state.failures, state.next_try, state.lists)
+            (state.since, state.failures, state.next_try)
         };
-        let process = process.map(ProcessId::current);
         let (mut about, mut reason) = (None, None);
         let mut until = next_try;
         let state = match status {
@@ -192,12 +165,10 @@ impl UpstreamHealth {
             since,
             reason,
             about,
-            process,
             failures,
             next_try: until,
             in_flight,
             waiting,
-            lists,
             counts: UpstreamCounts {
                 restarts: self.restarts.read(),
                 breaker_opens: self.breaker.open_count(),
@@ -209,7 +180,7 @@ impl UpstreamHealth {
 
     /// Last lines of the process's standard error, oldest first.
     pub(crate) fn stderr_tail(&self, lines: usize) -> Vec<String> {
-        let tail = self.state.lock().child.as_ref().map(|(_, tail)| tail.clone());
+        let tail = self.state.lock().stderr.clone();
         tail.map(|tail| tail.last_lines(lines)).unwrap_or_default()
     }
 }

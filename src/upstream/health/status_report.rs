@@ -9,7 +9,6 @@ use std::sync::Arc;
 use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 
-use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::upstream::ConnectionInfo;
 
@@ -27,8 +26,6 @@ pub struct UpstreamReport {
     /// Handshake result: revision, era, transport and number of the connection. `None` while not
     /// connected.
     pub about: Option<Arc<ConnectionInfo>>,
-    /// Process id, if the upstream is a running child process.
-    pub process: Option<u32>,
     /// Consecutive failed connection attempts.
     pub failures: u32,
     /// Time of the next attempt, if one is pending.
@@ -37,17 +34,8 @@ pub struct UpstreamReport {
     pub in_flight: usize,
     /// Calls that wait for a permit.
     pub waiting: usize,
-    /// Last complete list of each kind, by [`Kind::index`].
-    pub lists: [Option<LastList>; 4],
     /// Counters since Weir started.
     pub counts: UpstreamCounts,
-}
-
-impl UpstreamReport {
-    /// Returns the last complete list of a kind.
-    pub fn list(&self, kind: Kind) -> Option<LastList> {
-        self.lists[kind.index()]
-    }
 }
 
 /// State of an upstream in one word.
@@ -89,17 +77,6 @@ impl State {
             Self::Starting | Self::BreakerOpen | Self::Down | Self::CrashLoop => false,
         }
     }
-}
-
-/// Size of the last complete list of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LastList {
-    /// Time of completion.
-    pub at: Instant,
-    /// Number of items.
-    pub items: usize,
-    /// Total size of the definitions.
-    pub bytes: usize,
 }
 
 /// Counters of an upstream since Weir started. Each only grows.

@@ -20,7 +20,7 @@ use crate::fairness::Workload;
 use crate::line_codec::{DecodedLine, LineDecoder};
 use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::{BufferError, MemoryBudget};
-use crate::upstream::connect::{Child, ProcessId};
+use crate::upstream::connect::Child;
 use crate::upstream::input_requests::MAX_SUSPENDED;
 use crate::upstream::message::{CancelMode, OutboundRequest, TransportError};
 use crate::upstream::process::stderr_tail::StderrTail;
@@ -62,8 +62,6 @@ pub(crate) struct StdioTransport {
     /// Lifetime of the child; its [`ChildMonitor`] ends it.
     pub(crate) lifetime: Arc<ConnectionLifetime>,
     invalid_lines: Arc<InvalidLines>,
-    /// The child's process id, if it has one.
-    pub(crate) process: Option<ProcessId>,
     pub(crate) stderr_tail: StderrTail,
 }
 
@@ -108,7 +106,6 @@ impl StdioTransport {
         let invalid_lines = Arc::new(InvalidLines::default());
         let kill_reason = Arc::new(OnceLock::new());
 
-        let process = child.process.id();
         tasks.spawn(write(child.stdin, lines, end.closing.clone(), broken.clone()));
         let reader = StdoutReader {
             stdout: child.stdout,
@@ -144,7 +141,6 @@ impl StdioTransport {
             write_permits: Arc::new(Semaphore::new(MAX_UNWRITTEN)),
             lifetime: Arc::new(lifetime),
             invalid_lines,
-            process,
             stderr_tail: monitor.start(tasks),
         }
     }
