@@ -245,7 +245,7 @@ impl Upstream {
         if !self.connection()?.about().has(kind.topic()) {
             return Ok(Listing::default());
         }
-        let guard = self.shared.health.begin()?;
+        let mut guard = self.shared.health.begin()?;
         let listed = self.with_connection(None, |connection| async move {
             if !connection.about().has(kind.topic()) {
                 return Ok(Listing::default());

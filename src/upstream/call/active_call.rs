@@ -119,8 +119,8 @@ pub(crate) struct ActiveCall {
     is_detached: bool,
     /// Result of the work, if it ended while the call was suspended.
     done: Option<Result<SentResponse, CallFailure>>,
-    /// Takes what the call shows about the server's health; `None` once that is recorded.
-    breaker: Option<BreakerGuard>,
+    /// Takes what the call shows about the server's health, once.
+    breaker: BreakerGuard,
     input_requests: InputRequests,
     /// Whether any request of the call has been written.
     sent: SentFlag,
@@ -153,7 +153,7 @@ impl ActiveCall {
             work,
             is_detached: false,
             done: None,
-            breaker: Some(breaker),
+            breaker,
             input_requests,
             sent,
             notifications,
@@ -166,13 +166,6 @@ impl ActiveCall {
 
     fn timeouts(&self) -> &Timeouts {
         &self.upstream.shared.settings.timeouts
-    }
-
-    /// Records that the server works.
-    fn record_response(&mut self) {
-        if let Some(breaker) = self.breaker.take() {
-            breaker.responded();
-        }
     }
 
     /// Drives the call until it has a response or requests input.
@@ -231,7 +224,7 @@ impl ActiveCall {
         slot: OwnedSemaphorePermit,
     ) -> SuspendedCall {
         self.permit = None;
-        self.record_response();
+        self.breaker.responded();
         if !self.is_detached {
             self.detach();
         }
@@ -316,10 +309,8 @@ impl ActiveCall {
 
     /// Ends the call without a response. The failed request may have been a later one of a call
     /// whose earlier requests were executed: then the call is not reported as unexecuted.
-    fn fail(self: Box<Self>, failed: CallFailure) -> Result<CallOutcome<SuspendedCall>, Error> {
-        if let Some(breaker) = self.breaker {
-            breaker.failed(&failed);
-        }
+    fn fail(mut self: Box<Self>, failed: CallFailure) -> Result<CallOutcome<SuspendedCall>, Error> {
+        self.breaker.failed(&failed);
         Err(match failed.error {
             Error::Unavailable(reason) if self.sent.is_any_sent() => Error::ConnectionLost(reason),
             error => error,
@@ -341,7 +332,7 @@ impl ActiveCall {
                 return self.fail(missing.unwrap_or(failed));
             }
         };
-        self.record_response();
+        self.breaker.responded();
         if let ResponseOutcome::Result(Payload::Streaming(chunks)) = response.outcome {
             let body = StreamedBody {
                 permit: self.permit.take(),

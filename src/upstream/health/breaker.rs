@@ -118,15 +118,12 @@ impl Breaker {
         let mut inner = self.inner.lock();
         match inner.at {
             BreakerPhase::Closed { .. } => Ok(BreakerPermit { is_probe: false, at: now }),
-            BreakerPhase::Open { until } if until <= now => {
+            BreakerPhase::Open { until } if until > now => Err(inner.rejection()),
+            BreakerPhase::HalfOpen { is_probed: true } => Err(inner.rejection()),
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => {
                 inner.at = BreakerPhase::HalfOpen { is_probed: true };
                 Ok(BreakerPermit { is_probe: true, at: now })
             }
-            BreakerPhase::HalfOpen { is_probed: false } => {
-                inner.at = BreakerPhase::HalfOpen { is_probed: true };
-                Ok(BreakerPermit { is_probe: true, at: now })
-            }
-            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => Err(inner.rejection()),
         }
     }
 
@@ -193,16 +190,10 @@ impl Breaker {
 
     fn record_response(&self, permit: &BreakerPermit, now: Instant) {
         let mut inner = self.inner.lock();
-        match inner.at {
-            BreakerPhase::Closed { .. } => self.close(&mut inner, now),
-            // A request that was sent before the breaker opened may still succeed, one of many;
-            // only the probe decides.
-            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. }
-                if inner.is_probed_by(permit) =>
-            {
-                self.close(&mut inner, now);
-            }
-            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => {}
+        // A request that was sent before the breaker opened may still succeed, one of many; only
+        // the probe decides.
+        if matches!(inner.at, BreakerPhase::Closed { .. }) || inner.is_probed_by(permit) {
+            self.close(&mut inner, now);
         }
     }
 

@@ -197,12 +197,12 @@ pub(crate) struct BreakerGuard {
 
 impl BreakerGuard {
     /// Records a response.
-    pub(crate) fn responded(mut self) {
+    pub(crate) fn responded(&mut self) {
         self.record(CallResult::Alive);
     }
 
     /// Records a failure.
-    pub(crate) fn failed(mut self, failed: &CallFailure) {
+    pub(crate) fn failed(&mut self, failed: &CallFailure) {
         let result = match &failed.error {
             Error::ConnectionLost(reason) if failed.is_server_fault => {
                 CallResult::Failed(reason.clone())

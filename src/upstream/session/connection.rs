@@ -357,38 +357,35 @@ impl McpSession {
         registry: &Arc<SubscriptionRegistry>,
     ) -> Option<String> {
         let transport = &self.transport;
+        let capabilities = &self.about.capabilities;
         let listen = async {
-            let reason = match &self.dialect {
+            match &self.dialect {
                 Dialect::Legacy(dialect) => dialect.listen(transport).await,
                 Dialect::Modern(dialect) => dialect.listen(transport, self.announced_topics).await,
-            };
-            match reason {
-                Some(reason) => reason,
-                None => std::future::pending().await,
             }
         };
         let sync_subscriptions = async {
             match &self.dialect {
-                _ if !self.about.capabilities.subscribe => std::future::pending().await,
                 Dialect::Legacy(dialect) => dialect.sync_subscriptions(transport, registry).await,
                 Dialect::Modern(dialect) => dialect.sync_subscriptions(transport, registry).await,
             }
         };
         let sync_task_subscriptions = async {
             match &self.dialect {
-                Dialect::Modern(dialect) if self.about.capabilities.has_tasks() => {
+                // A legacy server sends task status notifications without a subscription.
+                Dialect::Legacy(_) => std::future::pending().await,
+                Dialect::Modern(dialect) => {
                     dialect.sync_task_subscriptions(transport, registry.task_registry()).await
                 }
-                // A legacy server sends task status notifications without a subscription.
-                Dialect::Legacy(_) | Dialect::Modern(_) => std::future::pending().await,
             }
         };
         let reconnect_reason = async {
             tokio::select! {
                 biased;
-                reason = listen => reason,
-                reason = sync_subscriptions => reason,
-                reason = sync_task_subscriptions => reason,
+                Some(reason) = listen => reason,
+                reason = sync_subscriptions, if capabilities.subscribe => reason,
+                reason = sync_task_subscriptions, if capabilities.has_tasks() => reason,
+                else => std::future::pending().await,
             }
         };
         self.stop.run_until_cancelled(reconnect_reason).await

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::json::{self, Object, WatchedMember};
@@ -25,7 +26,8 @@ use crate::mcp::task::TASK_ID;
 use crate::mcp::{capabilities, code, meta};
 use crate::sync::Mutex;
 use crate::upstream::message::{
-    CancelMode, OutboundRequest, PendingContext, TransportError, error_code, error_text,
+    AcceptedSubscriptions, CancelMode, OutboundRequest, PendingContext, TransportError, error_code,
+    error_text,
 };
 use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::transport::Transport;
@@ -227,28 +229,20 @@ impl ModernDialect {
     /// Returns the reason why the connection must be opened again, if it must.
     pub(crate) async fn listen(&self, transport: &Transport, topics: [bool; 3]) -> Option<String> {
         let dispatcher = transport.dispatcher();
-        let wanted: Vec<ListTopic> =
-            ListTopic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
-        if wanted.is_empty() {
+        let mut filter = Object::new();
+        for topic in ListTopic::ALL.into_iter().filter(|it| topics[it.index()]) {
+            filter.set(topic.filter_member(), "true");
+        }
+        if filter.is_empty() {
             dispatcher.on_listen_settled();
             return None;
         }
-        let mut filter = Object::new();
-        for topic in wanted {
-            filter.set(topic.filter_member(), "true");
-        }
-        let mut params = Object::new();
-        params.set("notifications", filter.to_bytes());
         let mut backoff = REOPEN_BACKOFF;
         // A stream that ended at once is reopened after twice the minimum.
         backoff.next_pause();
         loop {
             let since = Instant::now();
-            let request = OutboundRequest {
-                context: PendingContext { listen: true, ..PendingContext::default() },
-                cancel: cancel_mode(transport),
-                ..request_with_context("subscriptions/listen", params.clone(), None)
-            };
+            let request = listen_request(transport, &filter, None, capabilities::OWN);
             // The dispatcher handles the acknowledgment and the notifications that follow it.
             match self.interpret(transport.exchange(request).await) {
                 Ok(ResponseOutcome::Error(error)) => {
@@ -280,6 +274,24 @@ fn cancel_mode(transport: &Transport) -> CancelMode {
         // over stdio.
         Transport::Stdio(_) | Transport::Sse(_) => CancelMode::Notify,
         Transport::Http(_) => CancelMode::CloseStream,
+    }
+}
+
+/// Builds a `subscriptions/listen` request, which declares these capabilities. The names that the
+/// server accepts are sent to `accepted_tx`.
+fn listen_request(
+    transport: &Transport,
+    filter: &Object,
+    accepted_tx: Option<mpsc::Sender<AcceptedSubscriptions>>,
+    capabilities: &'static str,
+) -> OutboundRequest {
+    let mut params = Object::new();
+    params.set("notifications", filter.to_bytes());
+    let capabilities = Bytes::from_static(capabilities.as_bytes());
+    OutboundRequest {
+        context: PendingContext { listen: true, accepted_tx, ..PendingContext::default() },
+        cancel: cancel_mode(transport),
+        ..request_declaring("subscriptions/listen", params, None, capabilities)
     }
 }
 

@@ -222,7 +222,7 @@ impl SseReader {
         if !matches!(&*event.name, "" | "message") {
             let name = quote(&event.name, 40);
             tracing::debug!(%upstream, name, "event of unknown type ignored");
-            return self.events.limits.count_invalid();
+            return self.events.limits.invalid.count(1);
         }
         if let Some(TruncatedEvent { tail, reason }) = event.truncated {
             dispatcher.skip(&event.data, &tail, reason);

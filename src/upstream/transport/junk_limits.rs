@@ -45,18 +45,21 @@ pub(crate) struct JunkCounts {
 /// Counters of the useless data of one stream.
 #[derive(Debug)]
 pub(crate) struct JunkLimits {
-    invalid: JunkLimit,
-    padding: JunkLimit,
+    /// Lines and events that are no messages.
+    pub(crate) invalid: JunkLimit,
+    /// Lines that are part of no message.
+    pub(crate) padding: JunkLimit,
     unsolicited: JunkLimit,
     unattributed: JunkLimit,
-    oversized: JunkLimit,
+    /// Messages over the size limit.
+    pub(crate) oversized: JunkLimit,
     /// Skipped bytes of oversized messages that are not counted yet.
     skipped_bytes: usize,
 }
 
 /// Maximum number in a window, which begins with its first message.
 #[derive(Debug)]
-struct JunkLimit {
+pub(crate) struct JunkLimit {
     max: u32,
     window: Duration,
     what: &'static str,
@@ -78,29 +81,13 @@ impl Default for JunkLimits {
     }
 }
 
-/// Counting fails beyond a limit, with the reason why the stream ends.
 impl JunkLimits {
-    /// Counts a line or an event that is no message.
-    pub(crate) fn count_invalid(&mut self) -> Result<(), String> {
-        self.invalid.count(1)
-    }
-
-    /// Counts lines that are part of no message.
-    pub(crate) fn count_padding(&mut self, lines: u32) -> Result<(), String> {
-        self.padding.count(lines)
-    }
-
-    /// Counts a message over the size limit.
-    pub(crate) fn count_oversized(&mut self) -> Result<(), String> {
-        self.oversized.count(1)
-    }
-
     /// Counts skipped bytes of an oversized message: one without an end counts again and again.
     pub(crate) fn count_skipped(&mut self, bytes: usize) -> Result<(), String> {
         self.skipped_bytes += bytes;
         while self.skipped_bytes >= SKIPPED_BYTES {
             self.skipped_bytes -= SKIPPED_BYTES;
-            self.count_oversized()?;
+            self.oversized.count(1)?;
         }
         Ok(())
     }
@@ -119,7 +106,8 @@ impl JunkLimit {
         Self { max, window, what, began: None, count: 0 }
     }
 
-    fn count(&mut self, more: u32) -> Result<(), String> {
+    /// Counts messages or lines. Fails beyond the limit, with the reason why the stream ends.
+    pub(crate) fn count(&mut self, more: u32) -> Result<(), String> {
         // The clock is read only if there is something to count.
         if more == 0 {
             return Ok(());
@@ -149,12 +137,12 @@ mod tests {
     async fn each_kind_of_nonsense_is_too_much_beyond_its_own_limit() {
         let mut limits = JunkLimits::default();
         limits.count_message(&counts(MAX_JUNK, MAX_UNASKED, MAX_UNATTRIBUTED)).expect("within");
-        limits.count_padding(MAX_PADDING).expect("within");
+        limits.padding.count(MAX_PADDING).expect("within");
         assert_eq!(
-            limits.count_invalid().expect_err("too much"),
+            limits.invalid.count(1).expect_err("too much"),
             "it sent too much junk: more than 1000 lines or events that are no messages in 10 s"
         );
-        assert!(limits.count_padding(1).is_err());
+        assert!(limits.padding.count(1).is_err());
         assert!(limits.count_message(&counts(0, 1, 0)).is_err());
         assert!(limits.count_message(&counts(0, 0, 1)).is_err());
         tokio::time::advance(WINDOW).await;
@@ -162,9 +150,9 @@ mod tests {
             .count_message(&counts(MAX_JUNK, MAX_UNASKED, MAX_UNATTRIBUTED))
             .expect("a new window");
         for _ in 0..MAX_OVERSIZED {
-            limits.count_oversized().expect("within");
+            limits.oversized.count(1).expect("within");
         }
-        assert!(limits.count_oversized().is_err());
+        assert!(limits.oversized.count(1).is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -179,7 +167,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_message_without_an_end_counts_as_one_over_the_limit_again_and_again() {
         let mut limits = JunkLimits::default();
-        limits.count_oversized().expect("the first");
+        limits.oversized.count(1).expect("the first");
         limits.count_skipped(SKIPPED_BYTES - 1).expect("a large one");
         limits.count_skipped(1).expect("the second");
         assert!(limits.count_skipped(SKIPPED_BYTES).is_err());
@@ -190,12 +178,12 @@ mod tests {
         let mut limits = JunkLimits::default();
         // An hour of a comment and its empty line each second.
         for _ in 0..3_600 {
-            limits.count_padding(2).expect("a keep-alive");
+            limits.padding.count(2).expect("a keep-alive");
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         // A burst of messages with a name, an id, a comment and an empty line each.
         for _ in 0..100_000 {
-            limits.count_padding(4).expect("around a message");
+            limits.padding.count(4).expect("around a message");
             limits.count_message(&JunkCounts::default()).expect("a message");
         }
     }

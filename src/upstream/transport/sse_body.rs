@@ -92,7 +92,7 @@ impl SseBody {
             self.workload.add(piece.len());
             let events = self.decoder.feed(&piece)?;
             let padding_lines = self.decoder.take_padding_lines();
-            self.limits.count_padding(padding_lines).map_err(TransportError::Protocol)?;
+            self.limits.padding.count(padding_lines).map_err(TransportError::Protocol)?;
             let has_begun = self.decoder.has_partial_event();
             if !has_begun || !events.is_empty() {
                 self.body.message_ended(has_begun);
@@ -121,7 +121,7 @@ impl SseBody {
             }
             Err(junk) => {
                 tracing::debug!(%upstream, %junk, "invalid message in an event");
-                self.limits.count_invalid().map(|()| Dispatched::default())
+                self.limits.invalid.count(1).map(|()| Dispatched::default())
             }
         }
     }

@@ -224,7 +224,7 @@ impl StdoutReader {
         while let Ok(1..) = self.stdout.read_buf(self.lines.buffer()).await {
             loop {
                 let line = self.lines.next_line();
-                let padding = self.limits.count_padding(self.lines.take_empty_lines());
+                let padding = self.limits.padding.count(self.lines.take_empty_lines());
                 let skipped = self.limits.count_skipped(self.lines.take_skipped_bytes());
                 padding.and(skipped)?;
                 self.workload.add(match &line {
@@ -245,7 +245,7 @@ impl StdoutReader {
             DecodedLine::Whole(line) => self.dispatch(line),
             DecodedLine::TooLong(head) => {
                 self.dispatcher.skip(&head, b"", BufferError::TooLarge(self.max_message));
-                self.limits.count_oversized()
+                self.limits.oversized.count(1)
             }
             DecodedLine::BudgetExhausted(head) => {
                 // The child is not to blame for Weir's memory budget, so this does not count
@@ -272,7 +272,7 @@ impl StdoutReader {
                         "its standard output does not begin with a message: \"{first}\""
                     ));
                 }
-                return self.limits.count_invalid();
+                return self.limits.invalid.count(1);
             }
         };
         self.has_message = true;

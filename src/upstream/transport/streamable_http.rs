@@ -173,7 +173,7 @@ impl StreamableHttpTransport {
         let dispatcher = &self.http_client.dispatcher;
         // An empty event carries an id only.
         let counted = if data.iter().all(u8::is_ascii_whitespace) {
-            events.limits.count_padding(1).map(|()| Dispatched::default())
+            events.limits.padding.count(1).map(|()| Dispatched::default())
         } else {
             events.count_dispatched(&dispatcher.name, dispatcher.dispatch(data, request_id))
         };

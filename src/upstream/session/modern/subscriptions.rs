@@ -22,10 +22,8 @@ use crate::mcp::capabilities;
 use crate::mcp::kind::RESOURCE_SUBSCRIPTIONS;
 use crate::mcp::task::TASK_IDS;
 use crate::upstream::Error;
-use crate::upstream::message::{
-    OutboundRequest, PendingContext, TransportError, error_code, error_text,
-};
-use crate::upstream::session::modern::{ModernDialect, cancel_mode, request_declaring};
+use crate::upstream::message::{TransportError, error_code, error_text};
+use crate::upstream::session::modern::{ModernDialect, listen_request};
 use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry};
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
@@ -184,18 +182,10 @@ impl ModernDialect {
         let listed: Vec<_> = names.iter().map(|uri| json::quote(uri)).collect();
         let mut filter = Object::new();
         filter.set(member, [&b"["[..], &listed.join(&b","[..]), b"]"].concat());
-        let mut params = Object::new();
-        params.set("notifications", filter.to_bytes());
         // SEP-2663, task status notifications: a client that has not declared the extension is
         // refused.
         let declared = if member == TASK_IDS { capabilities::TASKS } else { capabilities::OWN };
-        let declared = Bytes::from_static(declared.as_bytes());
-        let accepted_tx = Some(accepted_tx);
-        let request = OutboundRequest {
-            context: PendingContext { listen: true, accepted_tx, ..PendingContext::default() },
-            cancel: cancel_mode(transport),
-            ..request_declaring("subscriptions/listen", params, None, declared)
-        };
+        let request = listen_request(transport, &filter, Some(accepted_tx), declared);
         let since = Instant::now();
         let mut end = Box::pin(async move { self.interpret(transport.exchange(request).await) });
         let opening = async {
