@@ -311,16 +311,6 @@ pub enum ConnectionStatus {
     },
 }
 
-impl ConnectionStatus {
-    fn is_starting(&self) -> bool {
-        matches!(self, Self::Starting)
-    }
-
-    fn is_asleep(&self) -> bool {
-        matches!(self, Self::Asleep)
-    }
-}
-
 /// Result of the handshake with a connected upstream.
 #[derive(Debug)]
 pub struct ConnectionInfo {

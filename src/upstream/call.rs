@@ -128,10 +128,11 @@ impl Upstream {
         // If the breaker opens only after this check, the later admission gives the reason.
         if self.breaker_open_until().is_none() {
             // The upstream may just be stopping.
-            self.wait_while_status(ConnectionStatus::is_asleep, STOP_TIMEOUT).await;
+            let is_asleep = |status: &_| matches!(status, ConnectionStatus::Asleep);
+            self.wait_while_status(is_asleep, STOP_TIMEOUT).await;
         }
-        self.wait_while_status(ConnectionStatus::is_starting, shared.settings.timeouts.startup)
-            .await;
+        let is_starting = |status: &_| matches!(status, ConnectionStatus::Starting);
+        self.wait_while_status(is_starting, shared.settings.timeouts.startup).await;
         usage
     }
 

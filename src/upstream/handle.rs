@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::connect::Connect;
 use super::input_requests::InputBudget;
 use super::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
-use super::supervisor::{FaultReport, ReconnectState, Supervisor};
+use super::supervisor::{FaultReport, Supervisor};
 use super::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
     UpstreamSource,
@@ -149,7 +149,8 @@ impl Upstream {
                 subscriptions: Arc::clone(&subscriptions),
                 on_demand: Arc::clone(&on_demand),
                 fault_reports: fault_receiver,
-                reconnect: ReconnectState::default(),
+                epoch: 0,
+                detected: None,
             };
             tasks.spawn(supervisor.run(stop.clone()));
         }

@@ -44,16 +44,11 @@ pub(super) struct Supervisor {
     pub(super) subscriptions: Arc<SubscriptionRegistry>,
     pub(super) on_demand: Arc<OnDemand>,
     pub(super) fault_reports: mpsc::Receiver<FaultReport>,
-    pub(super) reconnect: ReconnectState,
-}
-
-/// State that outlives a connection.
-#[derive(Default)]
-pub(super) struct ReconnectState {
-    epoch: u64,
+    /// Number of the last connection.
+    pub(super) epoch: u64,
     /// First connection to an HTTP server, which shows its protocol, and the time of detection. A
     /// child process is negotiated with at each start.
-    detected: Option<(Arc<ConnectionInfo>, Instant)>,
+    pub(super) detected: Option<(Arc<ConnectionInfo>, Instant)>,
 }
 
 /// Report by a call that the connection does not work.
@@ -235,10 +230,10 @@ impl Supervisor {
     /// Opens the connection and records the detected protocol. A child process is negotiated with
     /// at each start.
     async fn open(&mut self) -> Result<Arc<McpSession>, ConnectError> {
-        let epoch = self.reconnect.epoch + 1;
+        let epoch = self.epoch + 1;
         let request = ConnectRequest {
             epoch,
-            detected: self.reconnect.detected.as_ref().map(|(about, _)| Arc::clone(about)),
+            detected: self.detected.as_ref().map(|(about, _)| Arc::clone(about)),
             declared: None,
             clients: match self.settings.sharing {
                 Sharing::Sole(_) => ConnectionClients::Single,
@@ -249,10 +244,10 @@ impl Supervisor {
         };
         match self.connector.open(&request).await {
             Ok(connection) => {
-                self.reconnect.epoch = epoch;
+                self.epoch = epoch;
                 if let UpstreamSource::Http { .. } = self.settings.source {
                     let about = Arc::clone(&connection.about);
-                    self.reconnect.detected.get_or_insert((about, Instant::now()));
+                    self.detected.get_or_insert((about, Instant::now()));
                 }
                 Ok(connection)
             }
@@ -267,6 +262,6 @@ impl Supervisor {
 
     /// Forgets the detected protocol after contrary evidence, at most once a minute.
     fn forget_detection(&mut self) {
-        self.reconnect.detected.take_if(|(_, detected)| detected.elapsed() >= DETECTION_TTL);
+        self.detected.take_if(|(_, detected)| detected.elapsed() >= DETECTION_TTL);
     }
 }

@@ -23,8 +23,10 @@ pub(crate) struct UpstreamHealth {
     name: UpstreamName,
     breaker: Breaker,
     restarts: Counter,
-    dropped: Counter,
-    junk: Counter,
+    /// Messages without a receiver, or that exceeded a bound.
+    pub(crate) dropped: Counter,
+    /// Lines of the process that are not JSON-RPC messages.
+    pub(crate) junk: Counter,
     state: Mutex<HealthState>,
 }
 
@@ -101,16 +103,6 @@ impl UpstreamHealth {
     /// Records the start of a process.
     pub(crate) fn process_started(&self, tail: StderrTail) {
         self.state.lock().stderr = Some(tail);
-    }
-
-    /// Counts a message without a receiver, or one that exceeded a bound.
-    pub(crate) fn message_dropped(&self) {
-        self.dropped.increment();
-    }
-
-    /// Counts a line of the process that is not a JSON-RPC message.
-    pub(crate) fn invalid_line(&self) {
-        self.junk.increment();
     }
 
     // === Reading ===

@@ -26,6 +26,7 @@ use rustix::process::{
     setrlimit, wait, waitid, waitpid,
 };
 
+use crate::upstream::process::process_group::to_pid;
 use crate::upstream::process::{EXIT_NOT_STARTED, SELF_EXE, SHIM_MARK, close_descriptors_from};
 
 /// Signal that makes the reaper kill the child and its descendants. Not a signal that operators
@@ -55,7 +56,7 @@ pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsStrin
     let mut command = Command::new(SELF_EXE);
     command.arg(SHIM_MARK).arg(std::process::id().to_string()).arg(program).args(arguments);
     let child = match command.process_group(0).spawn() {
-        Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+        Ok(child) => to_pid(child.id()),
         Err(error) => {
             eprintln!("weir: the program cannot be started: {error}");
             return ExitCode::from(EXIT_NOT_STARTED);

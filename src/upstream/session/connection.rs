@@ -30,7 +30,7 @@ use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::{ConnectionInfo, Error, Listing, Settings};
 
 /// Dialect of the connection.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Dialect {
     Legacy(legacy::LegacyDialect),
     Modern(modern::ModernDialect),

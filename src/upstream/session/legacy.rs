@@ -43,12 +43,12 @@ const MAX_SESSION_BYTES: usize = 4 * 1024;
 const SESSION_LOST: &str = "its session has ended";
 
 /// Protocol state negotiated by `initialize`.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct LegacyDialect {
     revision: Revision,
     session: Option<HeaderValue>,
     /// Log level of the server; `None` where its log messages could not be attributed to a client.
-    pub(crate) log_level: Option<Arc<SharedLogLevel>>,
+    pub(crate) log_level: Option<SharedLogLevel>,
 }
 
 /// Builds the `initialize` request, which declares these capabilities.
@@ -100,8 +100,8 @@ impl LegacyDialect {
             }
             id.set_sensitive(true);
         }
-        let log_level =
-            (handshake_info.capabilities.logging && correlates_messages).then(Arc::default);
+        let sends_logs = handshake_info.capabilities.logging && correlates_messages;
+        let log_level = sends_logs.then(SharedLogLevel::default);
         Ok(Self { revision: handshake_info.revision, session, log_level })
     }
 

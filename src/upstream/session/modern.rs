@@ -6,7 +6,6 @@
 mod subscriptions;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::HeaderMap;
@@ -52,11 +51,11 @@ const BUFFERED: &[WatchedMember] = &[
 /// Capacity for the headers of a request.
 const USUAL_HEADERS: usize = 4;
 
-/// Protocol state of a connection; this era has no handshake. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Protocol state of a connection; this era has no handshake.
+#[derive(Debug)]
 pub(crate) struct ModernDialect {
     /// Arguments of tools that are repeated in headers, as of the last list.
-    tool_headers: Arc<Mutex<HashMap<Box<str>, ParamHeaders>>>,
+    tool_headers: Mutex<HashMap<Box<str>, ParamHeaders>>,
     /// Whether the server sends log messages, and each names the call that it belongs to.
     sends_logs: bool,
 }
@@ -126,7 +125,7 @@ impl ModernDialect {
     /// Creates the dialect from the response to `server/discover`.
     pub(crate) fn new(handshake_info: &HandshakeInfo, correlates_messages: bool) -> Self {
         Self {
-            tool_headers: Arc::default(),
+            tool_headers: Mutex::default(),
             sends_logs: handshake_info.capabilities.logging && correlates_messages,
         }
     }

@@ -35,7 +35,8 @@ impl LibraryTask {
         self.state.publish_connected(UpstreamConnection::Library(LibraryConnection::new(library)));
         while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
             changes.mark_unchanged();
-            self.state.count_list_change(ListTopic::Prompts);
+            let prompts = ListTopic::Prompts.index();
+            self.state.changes.send_modify(|changes| changes.0[prompts] += 1);
         }
         self.state.publish_stopped();
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::mcp::kind::ListTopic;
 use crate::mcp::name::UpstreamName;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::session::connection::UpstreamConnection;
@@ -82,10 +81,5 @@ impl StatePublisher {
         // The status comes first: a reader that misses the connection must find the reason.
         self.status.send_replace(ConnectionStatus::Down { reason: reason.to_owned(), crash_loop });
         self.connection.send_replace(None);
-    }
-
-    /// Counts a change of the lists of a topic.
-    pub(crate) fn count_list_change(&self, topic: ListTopic) {
-        self.changes.send_modify(|changes| changes.0[topic.index()] += 1);
     }
 }

@@ -23,7 +23,7 @@ impl Dispatcher {
         })?;
         for (id, outcome) in dispatched.responses.drain(..) {
             if !id.is_some_and(|id| self.pending.complete(id, outcome)) {
-                self.health.message_dropped();
+                self.health.dropped.increment();
                 tracing::debug!(upstream = %self.name, ?id, "response without a pending request");
             }
         }

@@ -272,7 +272,7 @@ impl Dispatcher {
             // Weir issues numeric ids only, so a response with another id belongs to no request.
             Some(None) => {
                 dispatched.junk_counts.unsolicited += 1;
-                self.health.message_dropped();
+                self.health.dropped.increment();
                 tracing::debug!(upstream = %self.name, "response with unknown id");
                 return;
             }
@@ -388,7 +388,7 @@ impl Dispatcher {
         let Request { id, method, params, .. } = request;
         if revision.era() == Era::Modern {
             let before = self.protocol_violations.fetch_add(1, Ordering::Relaxed);
-            self.health.message_dropped();
+            self.health.dropped.increment();
             let upstream = &self.name;
             tracing::debug!(%upstream, method = &*method, before, "unexpected server request");
             return None;

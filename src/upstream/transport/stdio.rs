@@ -185,7 +185,7 @@ impl StdioTransport {
     pub(crate) fn send_responses(&self, responses: Vec<Bytes>) {
         for response in responses {
             if self.outbox.try_send(response.into()).is_err() {
-                self.dispatcher.health.message_dropped();
+                self.dispatcher.health.dropped.increment();
             }
         }
     }
@@ -261,7 +261,7 @@ impl StdoutReader {
             Ok(dispatched) => dispatched,
             Err(why) => {
                 self.invalid_lines.count.fetch_add(1, Ordering::Relaxed);
-                self.dispatcher.health.invalid_line();
+                self.dispatcher.health.junk.increment();
                 let quoted = quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
                 let upstream = &self.dispatcher.name;
                 tracing::debug!(%upstream, line = quoted, %why, "invalid line on standard output");
@@ -281,7 +281,7 @@ impl StdoutReader {
             // A full queue means that the child does not read the responses that it requested.
             if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(response.into()).is_err())
             {
-                self.dispatcher.health.message_dropped();
+                self.dispatcher.health.dropped.increment();
             }
         }
         Ok(())
