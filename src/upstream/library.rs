@@ -21,7 +21,6 @@ mod template;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,7 +101,8 @@ impl Library {
         let loaded = Arc::new(loaded);
         let last = std::mem::replace(&mut *self.loaded.write(), Arc::clone(&loaded));
         loaded.log_problems(&last.problems);
-        if !loaded.responds_like(&last) {
+        // Prompts are equal if every client request gets the same response from both.
+        if !loaded.prompts().eq(last.prompts()) {
             self.generation.send_modify(|generation| *generation += 1);
         }
     }
@@ -151,7 +151,8 @@ pub enum PromptError {
 }
 
 /// Mistake in a prompt file, which is therefore not served as it stands.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{file}:{line}: {what}")]
 pub struct PromptProblem {
     /// File name within the folder.
     pub file: String,
@@ -161,12 +162,6 @@ pub struct PromptProblem {
     pub what: String,
     /// Whether the file's last valid version is still served.
     pub kept: bool,
-}
-
-impl fmt::Display for PromptProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file, self.line, self.what)
-    }
 }
 
 #[cfg(test)]

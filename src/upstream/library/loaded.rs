@@ -54,7 +54,7 @@ impl LoadedPrompts {
         let mut problems = Vec::new();
         for (file, mistakes) in invalid {
             let kept = last
-                .and_then(|last| last.of_file(&file))
+                .and_then(|last| last.prompts.values().find(|prompt| prompt.file == file))
                 .filter(|prompt| !prompts.contains_key(&prompt.name));
             let is_kept = kept.is_some();
             problems.extend(mistakes.into_iter().map(|Mistake { line, what }| PromptProblem {
@@ -76,15 +76,8 @@ impl LoadedPrompts {
     }
 
     pub(super) fn find(&self, name: &str) -> Result<&Prompt, PromptError> {
-        match self.prompts.get(name) {
-            Some(prompt) => Ok(prompt),
-            None => Err(PromptError::UnknownPrompt { name: name.to_owned() }),
-        }
-    }
-
-    /// Whether every client request gets the same response from both readings.
-    pub(super) fn responds_like(&self, other: &LoadedPrompts) -> bool {
-        self.prompts().eq(other.prompts())
+        let unknown = || PromptError::UnknownPrompt { name: name.to_owned() };
+        self.prompts.get(name).map(|prompt| &**prompt).ok_or_else(unknown)
     }
 
     /// Logs the problems that the last reading did not have.
@@ -94,10 +87,6 @@ impl LoadedPrompts {
             let outcome = if problem.kept { "last valid version kept" } else { "prompt left out" };
             tracing::warn!(%problem, outcome, "prompt file invalid");
         }
-    }
-
-    fn of_file(&self, file: &str) -> Option<&Arc<Prompt>> {
-        self.prompts.values().find(|prompt| prompt.file == file)
     }
 }
 

@@ -124,12 +124,13 @@ impl Dispatched {
     /// Returns the response to request `id` from the texts of its own HTTP response: an error
     /// without an id can only be about this request.
     pub(crate) fn response_to(self, id: u64) -> Option<Result<ResponseOutcome, TransportError>> {
-        let is_ours =
-            |(answered, outcome): &(Option<u64>, Result<ResponseOutcome, _>)| match answered {
-                Some(answered) => *answered == id,
+        self.responses.into_iter().find_map(|(answered, outcome)| {
+            let is_ours = match answered {
+                Some(answered) => answered == id,
                 None => matches!(outcome, Ok(ResponseOutcome::Error(_))),
             };
-        self.responses.into_iter().find(is_ours).map(|(_, outcome)| outcome)
+            is_ours.then_some(outcome)
+        })
     }
 }
 
