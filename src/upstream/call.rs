@@ -43,9 +43,10 @@ pub struct KeepAliveGuard {
 pub(crate) struct CallSlot {
     /// Keeps an on-demand upstream from being stopped.
     pub(crate) usage: Option<UsageGuard>,
+    /// Takes what the call shows about the server's health, once.
     pub(crate) breaker: BreakerGuard,
-    /// Concurrency permit.
-    pub(crate) permit: OwnedSemaphorePermit,
+    /// Concurrency permit; `None` while the call is suspended.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Upstream {
@@ -76,7 +77,7 @@ impl Upstream {
         self.connection()?;
         // A call that is already the probe of a half-open breaker must not block itself.
         let breaker = probe.map_or_else(|| self.shared.health.begin(), Ok)?;
-        Ok(CallSlot { usage, breaker, permit: self.acquire_permit().await? })
+        Ok(CallSlot { usage, breaker, permit: Some(self.acquire_permit().await?) })
     }
 
     /// Acquires a concurrency permit, or waits for one if the queue is not full.
@@ -99,7 +100,7 @@ impl Upstream {
 impl Upstream {
     /// Requests a start of a stopped on-demand upstream, so that it is listed.
     pub fn start_if_idle(&self) {
-        if self.shared.on_demand.is_lazy() {
+        if self.shared.on_demand.is_lazy {
             self.shared.on_demand.request_start();
         }
     }

@@ -107,7 +107,7 @@ impl Upstream {
         let (connection_sender, connection) = watch::channel(None);
         let on_demand = OnDemand::new(&settings);
         let first =
-            if on_demand.is_lazy() { ConnectionStatus::Asleep } else { ConnectionStatus::Starting };
+            if on_demand.is_lazy { ConnectionStatus::Asleep } else { ConnectionStatus::Starting };
         let (status_sender, status) = watch::channel(first);
         let (change_sender, changes) = watch::channel(ListChangeCounts::default());
         let (fault_reports, fault_receiver) = mpsc::channel(MAX_FAULT_REPORTS);

@@ -23,8 +23,7 @@ use crate::mcp::input_request::{InputRequest, InputResponse};
 use crate::timestamp;
 use crate::upstream::call::body_stream::{BodyInUse, StreamedBody};
 use crate::upstream::handle::Upstream;
-use crate::upstream::health::health_state::{BreakerGuard, CallFailure};
-use crate::upstream::health::on_demand::UsageGuard;
+use crate::upstream::health::health_state::CallFailure;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::SentFlag;
 use crate::upstream::session::session_pool::CallRoute;
@@ -119,8 +118,7 @@ pub(crate) struct ActiveCall {
     is_detached: bool,
     /// Result of the work, if it ended while the call was suspended.
     done: Option<Result<SentResponse, CallFailure>>,
-    /// Takes what the call shows about the server's health, once.
-    breaker: BreakerGuard,
+    slot: CallSlot,
     input_requests: InputRequests,
     /// Whether any request of the call has been written.
     sent: SentFlag,
@@ -128,10 +126,6 @@ pub(crate) struct ActiveCall {
     began: Instant,
     /// Start of the idle time, moved on by the time that the call was suspended.
     idle_since: Instant,
-    /// Keeps an on-demand upstream from being stopped.
-    usage: Option<UsageGuard>,
-    /// `None` while the call is suspended.
-    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl ActiveCall {
@@ -141,7 +135,6 @@ impl ActiveCall {
         slot: CallSlot,
         call: Box<UpstreamRequest>,
     ) -> Box<Self> {
-        let CallSlot { usage, breaker, permit } = slot;
         let began = Instant::now();
         let notifications = call.caller.notifications.clone();
         let budget = upstream.shared.input_budget.clone();
@@ -153,14 +146,12 @@ impl ActiveCall {
             work,
             is_detached: false,
             done: None,
-            breaker,
+            slot,
             input_requests,
             sent,
             notifications,
             began,
             idle_since: began,
-            usage,
-            permit: Some(permit),
         })
     }
 
@@ -223,8 +214,8 @@ impl ActiveCall {
         input_requests: Vec<InputRequest>,
         slot: OwnedSemaphorePermit,
     ) -> SuspendedCall {
-        self.permit = None;
-        self.breaker.responded();
+        self.slot.permit = None;
+        self.slot.breaker.responded();
         if !self.is_detached {
             self.detach();
         }
@@ -269,7 +260,7 @@ impl ActiveCall {
             )
             .await;
             let late = || Error::TimedOut(self.began.elapsed());
-            self.permit = Some(permit.map_err(|_| late())?.map_err(|_| late())?);
+            self.slot.permit = Some(permit.map_err(|_| late())?.map_err(|_| late())?);
         }
         // A response counts as progress where progress resets the idle time; elsewhere the idle
         // time only stood still.
@@ -310,7 +301,7 @@ impl ActiveCall {
     /// Ends the call without a response. The failed request may have been a later one of a call
     /// whose earlier requests were executed: then the call is not reported as unexecuted.
     fn fail(mut self: Box<Self>, failed: CallFailure) -> Result<CallOutcome<SuspendedCall>, Error> {
-        self.breaker.failed(&failed);
+        self.slot.breaker.failed(&failed);
         Err(match failed.error {
             Error::Unavailable(reason) if self.sent.is_any_sent() => Error::ConnectionLost(reason),
             error => error,
@@ -332,12 +323,12 @@ impl ActiveCall {
                 return self.fail(missing.unwrap_or(failed));
             }
         };
-        self.breaker.responded();
+        self.slot.breaker.responded();
         if let ResponseOutcome::Result(Payload::Streaming(chunks)) = response.outcome {
             let body = StreamedBody {
-                permit: self.permit.take(),
+                permit: self.slot.permit.take(),
                 in_use: Some(BodyInUse {
-                    _usage: self.usage.take(),
+                    _usage: self.slot.usage.take(),
                     _route: route,
                     _upstream: self.upstream.clone(),
                 }),

@@ -21,7 +21,7 @@ use crate::upstream::Settings;
 /// Users of an on-demand upstream.
 #[derive(Debug)]
 pub(crate) struct OnDemand {
-    is_lazy: bool,
+    pub(crate) is_lazy: bool,
     /// Idle timeout after which the process is stopped; `None` means never.
     idle: Option<Duration>,
     table: Mutex<UsageTable>,
@@ -67,10 +67,6 @@ impl OnDemand {
             table: Mutex::new(table),
             changed: Notify::new(),
         })
-    }
-
-    pub(crate) fn is_lazy(&self) -> bool {
-        self.is_lazy
     }
 
     // === Users ===

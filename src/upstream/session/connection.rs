@@ -52,7 +52,7 @@ impl UpstreamConnection {
     pub(crate) fn about(&self) -> &Arc<ConnectionInfo> {
         match self {
             Self::Session(session) => &session.about,
-            Self::Library(library) => library.about(),
+            Self::Library(library) => &library.about,
         }
     }
 
@@ -111,7 +111,7 @@ impl McpSession {
     pub(crate) async fn start(
         epoch: u64,
         transport: Transport,
-        Negotiated { handshake_info, headers }: Negotiated,
+        (handshake_info, headers): Negotiated,
         settings: &Settings,
     ) -> Result<Self, TransportError> {
         let dispatcher = transport.dispatcher();

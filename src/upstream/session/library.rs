@@ -21,7 +21,7 @@ use crate::upstream::{ConnectionInfo, Listing};
 /// Connection to an open library. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct LibraryConnection {
-    about: Arc<ConnectionInfo>,
+    pub(crate) about: Arc<ConnectionInfo>,
     library: Arc<Library>,
 }
 
@@ -36,10 +36,6 @@ impl LibraryConnection {
             instructions: None,
         };
         Self { about: Arc::new(about), library }
-    }
-
-    pub(crate) fn about(&self) -> &Arc<ConnectionInfo> {
-        &self.about
     }
 
     /// Lists all prompts. The library has no other lists, and the gateway requests none.

@@ -26,13 +26,8 @@ use crate::upstream::transport::http_sse;
 /// Time without a response after which `initialize` is sent to a child, too.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Result of a successful negotiation.
-#[derive(Debug)]
-pub(crate) struct Negotiated {
-    pub(crate) handshake_info: HandshakeInfo,
-    /// HTTP headers of the response.
-    pub(crate) headers: HeaderMap,
-}
+/// Result of a successful negotiation, with the HTTP headers of the response.
+pub(crate) type Negotiated = (HandshakeInfo, HeaderMap);
 
 /// Parser of the response to an opening request.
 type ParseHandshake = fn(&ResponsePayload) -> Result<HandshakeInfo, NegotiationError>;
@@ -190,7 +185,7 @@ async fn send_opening(
         }
         Err(failure) => return Err(NegotiationError::Refused(failure.into_reason())),
     };
-    Ok(Negotiated { handshake_info: parse_handshake(&payload)?, headers })
+    Ok((parse_handshake(&payload)?, headers))
 }
 
 /// Interprets an HTTP error status of an opening request.

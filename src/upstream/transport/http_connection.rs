@@ -38,8 +38,9 @@ const BUFFER_BYTES: usize = 128 * 1024;
 pub(crate) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: ConnectionDriver,
-    /// Runtime whose thread is notified of received bytes.
-    runtime_id: Id,
+    /// Runtime in which the connection was opened; used from another one, each of its bytes would
+    /// wake two threads.
+    pub(crate) runtime_id: Id,
 }
 
 /// hyper's connection, read fairly: hyper reads for as long as there is input, heads of
@@ -88,12 +89,6 @@ impl HttpConnection {
             is_flooded,
         };
         Ok(Self { sender, driver, runtime_id: Handle::current().id() })
-    }
-
-    /// Id of the runtime in which the connection was opened; used from another one, each of its
-    /// bytes would wake two threads.
-    pub(crate) fn runtime_id(&self) -> Id {
-        self.runtime_id
     }
 
     /// Whether the connection is known to be closed.

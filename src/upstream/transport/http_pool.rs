@@ -154,7 +154,7 @@ impl HttpPool {
         let (now, here) = (Instant::now(), Handle::current().id());
         let mut idle = self.idle.lock();
         while let Some(at) =
-            idle.connections.iter().rposition(|(connection, _)| connection.runtime_id() == here)
+            idle.connections.iter().rposition(|(connection, _)| connection.runtime_id == here)
         {
             let (connection, until) = idle.connections.remove(at);
             if until > now && !connection.is_closed() {
@@ -261,7 +261,8 @@ pub(crate) struct PooledBody {
     body: Incoming,
     connection: Option<HttpConnection>,
     idle_timeout: Duration,
-    min_rate: MinRate,
+    /// Minimum rate. If no end of a message is recorded in it, the body is one message.
+    pub(crate) min_rate: MinRate,
     workload: Workload,
     pool: Arc<HttpPool>,
 }
@@ -295,12 +296,6 @@ impl PooledBody {
                 },
             }
         }
-    }
-
-    /// Records that one of the messages in the body has ended, and whether the next one has begun.
-    /// If this is never called, the body is one message.
-    pub(crate) fn message_ended(&mut self, has_begun: bool) {
-        self.min_rate.on_message_end(has_begun);
     }
 
     /// Length of the body, if the server sent it.

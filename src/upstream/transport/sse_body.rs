@@ -95,7 +95,7 @@ impl SseBody {
             self.limits.padding.count(padding_lines).map_err(TransportError::Protocol)?;
             let has_begun = self.decoder.has_partial_event();
             if !has_begun || !events.is_empty() {
-                self.body.message_ended(has_begun);
+                self.body.min_rate.on_message_end(has_begun);
                 self.event_bytes = 0;
             } else {
                 self.event_bytes += piece.len();
