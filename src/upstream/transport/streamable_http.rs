@@ -35,7 +35,7 @@ pub(crate) struct StreamableHttpTransport {
 }
 
 impl StreamableHttpTransport {
-    /// Sends a request and waits for its response. Returns it with the headers of the HTTP response.
+    /// Sends a request and waits for its response; the headers are those of the HTTP response.
     pub(crate) async fn exchange(
         &self,
         mut request: OutboundRequest,
