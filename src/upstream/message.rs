@@ -1,4 +1,4 @@
-//! Messages between sessions and transports: an outbound request, its response or its failure.
+//! Messages between sessions and transports: an outbound request, and its failure.
 //!
 //! A session decides the content of a request, its headers, and the effect of dropping it. A
 //! transport assigns the id, sends the request, and routes the response. Transports do not know
