@@ -244,6 +244,18 @@ impl Object {
         self.members.push(ObjectMember { key, value });
     }
 
+    /// Returns the object with one more member.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<Cow<'static, str>>, value: impl Into<Bytes>) -> Self {
+        self.set(key, value);
+        self
+    }
+
+    /// Returns whether a member was set or removed.
+    pub fn is_changed(&self) -> bool {
+        self.changed
+    }
+
     /// Removes a member and returns its raw text.
     pub fn take(&mut self, key: &str) -> Option<Bytes> {
         let at = self.position(key)?;

@@ -49,27 +49,22 @@ pub fn definition(kind: Kind, definition: &Object) -> Option<Object> {
     if kind != Kind::Tool {
         return None;
     }
-    let mut changed = None;
+    let mut older = definition.clone();
     if let Some(Some(input)) = definition.get_object("inputSchema").map(|schema| plain(&schema)) {
-        changed.get_or_insert_with(|| definition.clone()).set("inputSchema", input.to_bytes());
+        older.set("inputSchema", input.to_bytes());
     }
-    if definition.has("outputSchema") {
-        match definition.get_object("outputSchema").filter(is_of_objects) {
-            Some(output) => {
-                let plain = plain(&output);
-                if !output::compiles(plain.as_ref().unwrap_or(&output)) {
-                    changed.get_or_insert_with(|| definition.clone()).take("outputSchema");
-                } else if let Some(output) = plain {
-                    let changed = changed.get_or_insert_with(|| definition.clone());
-                    changed.set("outputSchema", output.to_bytes());
-                }
-            }
-            None => {
-                changed.get_or_insert_with(|| definition.clone()).take("outputSchema");
+    match definition.get_object("outputSchema").filter(is_of_objects) {
+        Some(output) => {
+            let plain = plain(&output);
+            if !output::compiles(plain.as_ref().unwrap_or(&output)) {
+                older.take("outputSchema");
+            } else if let Some(output) = plain {
+                older.set("outputSchema", output.to_bytes());
             }
         }
+        None => _ = older.take("outputSchema"),
     }
-    changed
+    older.is_changed().then_some(older)
 }
 
 /// Rewrites a tool's result for older clients: structured content that is no object becomes text.
@@ -91,9 +86,7 @@ pub fn result(result: &mut Object) -> bool {
     let text = String::from_utf8_lossy(&structured);
     let structured = (text != "null").then(|| StructuredText::new(&text));
     if structured.is_some_and(|it| !blocks.any(|block| it.is_repeated_by(&block))) {
-        let mut block = Object::new();
-        block.set("type", "\"text\"");
-        block.set("text", json::quote(&text));
+        let block = Object::new().with("type", "\"text\"").with("text", json::quote(&text));
         let block = block.to_bytes();
         let inner = content.trim_ascii().strip_prefix(b"[").and_then(|it| it.strip_suffix(b"]"));
         let blocks = match inner.filter(|_| has_any) {
