@@ -78,13 +78,19 @@ impl Capabilities {
     /// The JSON object by which a server declares them.
     pub fn to_object(&self) -> Object {
         let mut object = Object::new();
+        if self.subscribe {
+            object.set("resources", r#"{"subscribe":true}"#);
+        }
+        self.add_to(&mut object);
+        object
+    }
+
+    /// Adds all members but those of topics to the object by which a server declares them.
+    pub fn add_to(&self, object: &mut Object) {
         for (name, has) in [("completions", self.completions), ("logging", self.logging)] {
             if has {
                 object.set(name, "{}");
             }
-        }
-        if self.subscribe {
-            object.set("resources", r#"{"subscribe":true}"#);
         }
         let entries = [
             ("tasks", self.tasks.to_object()),
@@ -96,7 +102,6 @@ impl Capabilities {
                 object.set(name, settings.to_bytes());
             }
         }
-        object
     }
 
     /// Whether the extension for tasks is among them (modern era).

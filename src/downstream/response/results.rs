@@ -80,31 +80,13 @@ pub(crate) fn set_partial(meta: &mut Object, partial: &[UpstreamName]) {
 pub(crate) fn capabilities(given: &Capabilities) -> Object {
     let mut written = Object::new();
     for topic in ListTopic::ALL {
-        let subscribe = given.subscribe && topic == ListTopic::Resources;
-        written.set(
-            topic.capability(),
-            if subscribe {
-                r#"{"subscribe":true,"listChanged":true}"#
-            } else {
-                r#"{"listChanged":true}"#
-            },
-        );
+        let declared = match given.subscribe && topic == ListTopic::Resources {
+            true => r#"{"subscribe":true,"listChanged":true}"#,
+            false => r#"{"listChanged":true}"#,
+        };
+        written.set(topic.capability(), declared);
     }
-    for (name, has) in [("completions", given.completions), ("logging", given.logging)] {
-        if has {
-            written.set(name, "{}");
-        }
-    }
-    let settings = [
-        ("tasks", given.tasks.to_object()),
-        ("extensions", given.extensions.to_object()),
-        ("experimental", given.experimental.to_object()),
-    ];
-    for (name, settings) in settings {
-        if let Some(settings) = settings {
-            written.set(name, settings.to_bytes());
-        }
-    }
+    given.add_to(&mut written);
     written
 }
 
