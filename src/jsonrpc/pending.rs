@@ -87,9 +87,7 @@ impl<A, S> PendingRequests<A, S> {
     /// called for all of them, under the lock, as in [`PendingRequests::with_context`].
     pub fn find_newest<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
         let table = self.table.lock();
-        let found = table.open.as_ref()?.iter();
-        let found = found.filter_map(|(id, entry)| Some((*id, look(&entry.context)?)));
-        found.max_by_key(|(id, _)| *id).map(|(_, found)| found)
+        table.open.as_ref()?.values().rev().find_map(|entry| look(&entry.context))
     }
 
     /// Returns the result of `look`, if it has one for exactly one pending request; under the lock,
