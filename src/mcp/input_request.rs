@@ -113,6 +113,17 @@ pub struct ClientFeatures {
 }
 
 impl ClientFeatures {
+    /// No feature.
+    const NONE: Self = Self {
+        sampling: false,
+        sampling_tools: false,
+        sampling_context: false,
+        form: false,
+        url: false,
+        roots: false,
+    };
+    /// Elicitation in URL mode only.
+    pub const URL: Self = Self { url: true, ..Self::NONE };
     /// All features that Weir forwards.
     pub const ALL: Self = Self {
         sampling: true,
@@ -121,16 +132,6 @@ impl ClientFeatures {
         form: true,
         url: true,
         roots: true,
-    };
-
-    /// Elicitation in URL mode only.
-    pub const URL: Self = Self {
-        sampling: false,
-        sampling_tools: false,
-        sampling_context: false,
-        form: false,
-        url: true,
-        roots: false,
     };
 
     /// Parses a client's capabilities.
@@ -212,20 +213,18 @@ impl ClientFeatures {
     /// The features that `request` needs, if not all of them are declared; `None` if it can be
     /// sent.
     pub fn missing_for(self, request: &InputRequest) -> Option<Self> {
-        let none = Self::default();
         match request.kind {
             InputKind::Sampling => {
                 let tools = request.params.has("tools") || request.params.has("toolChoice");
                 let lacks = (tools && !self.sampling_tools) || !self.sampling;
-                lacks.then_some(Self { sampling: true, sampling_tools: tools, ..none })
+                lacks.then_some(Self { sampling: true, sampling_tools: tools, ..Self::NONE })
             }
             InputKind::Elicitation => {
                 let url = request.is_url_elicitation();
-                let needs = Self { form: !url, url, ..none };
                 let lacks = if url { !self.url } else { !self.form };
-                lacks.then_some(needs)
+                lacks.then_some(Self { form: !url, url, ..Self::NONE })
             }
-            InputKind::Roots => (!self.roots).then_some(Self { roots: true, ..none }),
+            InputKind::Roots => (!self.roots).then_some(Self { roots: true, ..Self::NONE }),
         }
     }
 }
