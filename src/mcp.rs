@@ -12,7 +12,7 @@ pub mod elicitation_complete;
 pub mod input_request;
 pub mod kind;
 pub mod log_level;
-pub mod method_label;
+pub mod methods;
 pub mod name;
 pub mod pattern;
 pub mod resource_updates;

@@ -23,7 +23,7 @@ use super::writer::{QueuePermit, QueuedEntry};
 use super::{MANDATORY_WAIT, OnError, Shared, TransportKind};
 use crate::json::Object;
 use crate::mcp::kind::Kind;
-use crate::mcp::method_label::MethodLabel;
+use crate::mcp::methods::MethodLabel;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::mcp::trace_context::{TRACEPARENT, trace_id};

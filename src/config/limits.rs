@@ -9,9 +9,7 @@ use crate::config::keys::{Described, Key, choice, count, custom, parsed, setting
 use crate::config::reader::report::{ValueError, did_you_mean};
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
-use crate::downstream::era::OTHER_METHODS;
-use crate::mcp::call::Method;
-use crate::mcp::kind::Kind;
+use crate::mcp::methods::METHODS;
 use crate::mcp::pattern::Pattern;
 use crate::policy::limits::{Limit, LimitScope, RequestRate};
 
@@ -82,9 +80,8 @@ fn limit(t: &TableReader<'_>, upstreams: &[String]) -> Option<Limit> {
     }
     warn_of_unknown_upstream(t, "match", upstreams);
 
-    let is_about_items = known_methods()
-        .filter(|(name, _)| methods.iter().any(|one| Pattern::new(one).matches(name)));
-    let is_about_items = is_about_items.fold(false, |any, (_, has_item)| any || has_item);
+    let is_counted = |name| methods.iter().any(|one| Pattern::new(one).matches(name));
+    let is_about_items = METHODS.iter().any(|known| known.has_item && is_counted(known.name));
     if !is_about_items && !methods.is_empty() {
         let key = match per {
             _ if t.has("match") => Some("match"),
@@ -111,13 +108,6 @@ fn limit(t: &TableReader<'_>, upstreams: &[String]) -> Option<Limit> {
     Some(Limit { per: per?, methods, item, rate, concurrency })
 }
 
-/// Methods of client requests, each with whether it concerns an item.
-fn known_methods() -> impl Iterator<Item = (&'static str, bool)> {
-    let lists = Kind::ALL.into_iter().map(|kind| (kind.list_method(), false));
-    let item_methods = Method::ALL.into_iter().map(|method| (method.as_str(), true));
-    lists.chain(item_methods).chain(OTHER_METHODS)
-}
-
 /// One or several methods, or patterns of methods.
 fn methods() -> Key<Vec<String>> {
     let text = "name of a method, or a pattern of names";
@@ -130,10 +120,10 @@ fn methods() -> Key<Vec<String>> {
 fn method(v: &SpannedValue<'_>) -> Parsed<String> {
     let text = value::string(v)?;
     let pattern = Pattern::new(text);
-    if known_methods().any(|(name, _)| pattern.matches(name)) {
+    if METHODS.iter().any(|known| pattern.matches(known.name)) {
         return Ok(text.to_owned());
     }
-    let names: BTreeSet<_> = known_methods().map(|(name, _)| name).collect();
+    let names: BTreeSet<_> = METHODS.iter().map(|known| known.name).collect();
     let remedy = did_you_mean(text, names.iter().copied())
         .unwrap_or_else(|| format!("one of these, or \"*\": {}", Vec::from_iter(names).join(", ")));
     Err(ValueError::new(format!("no request of a client has the method {text:?}"), remedy))

@@ -1,8 +1,8 @@
 //! Protocol versions served, and the era of each message, decided once per message.
 
 use crate::json::Object;
-use crate::mcp::kind::{SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::meta;
+use crate::mcp::methods::METHODS;
 use crate::mcp::revision::{Era, Revision};
 
 /// Supported revisions, newest first; never empty.
@@ -61,17 +61,6 @@ impl Default for Versions {
     }
 }
 
-/// Methods other than lists and item requests, in either era, and whether each is about an item.
-pub const OTHER_METHODS: [(&str, bool); 7] = [
-    ("initialize", false),
-    ("ping", false),
-    ("server/discover", false),
-    ("logging/setLevel", false),
-    ("subscriptions/listen", false),
-    (SUBSCRIBE, true),
-    (UNSUBSCRIBE, true),
-];
-
 /// Returns the era of a request, from its method, its parameters and its HTTP version header.
 pub(super) fn of_request(
     versions: &Versions,
@@ -87,7 +76,7 @@ pub(super) fn of_request(
     if versions.newest_legacy().is_none() {
         return Era::Modern;
     }
-    let by_method = matches!(method, "server/discover" | "subscriptions/listen");
+    let by_method = METHODS.iter().any(|known| known.is_modern && known.name == method);
     let by_header = method != "initialize" && is_modern_header(header);
     // `_meta` is checked last because it has to be parsed.
     let by_meta = || {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::ClientContext;
 use crate::jsonrpc::code;
 use crate::mcp;
-use crate::mcp::method_label::MethodLabel;
+use crate::mcp::methods::MethodLabel;
 use crate::metrics::{Counter, Gauge, Histogram, labeled};
 use crate::sync::Mutex;
 use crate::upstream::call_metrics::CallDurations;

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use hyper::HeaderMap;
-use strum::{EnumString, IntoStaticStr, VariantArray};
+use strum::VariantArray;
 use tokio_util::sync::CancellationToken;
 
 use crate::json::{self, Object, ParseError};
@@ -20,35 +20,27 @@ use crate::mcp::elicitation_complete::ElicitationCompletions;
 use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::{TaskScope, TaskStatusQueue};
+use crate::mcp::task::{TASK_ID, TaskScope, TaskStatusQueue};
 use crate::memory_budget::{BudgetExhausted, BufferError, BufferLimit, GrowingReservation};
 
 /// Method that is forwarded to the upstream that owns an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, VariantArray)]
 pub enum Method {
     /// `prompts/get`
-    #[strum(serialize = "prompts/get")]
     GetPrompt,
     /// `tools/call`
-    #[strum(serialize = "tools/call")]
     CallTool,
     /// `resources/read`
-    #[strum(serialize = "resources/read")]
     ReadResource,
     /// `completion/complete`, about a prompt or a template
-    #[strum(serialize = "completion/complete")]
     Complete,
     /// `tasks/get`: the status of a task
-    #[strum(serialize = "tasks/get")]
     GetTask,
     /// `tasks/result`, which waits for the end of a task; legacy era only
-    #[strum(serialize = "tasks/result")]
     TaskResult,
     /// `tasks/update`: input responses for a task; modern era only
-    #[strum(serialize = "tasks/update")]
     UpdateTask,
     /// `tasks/cancel`
-    #[strum(serialize = "tasks/cancel")]
     CancelTask,
 }
 
@@ -58,8 +50,17 @@ impl Method {
         *Self::VARIANTS.as_array().expect("the length is its own");
 
     /// The method's name in the protocol.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GetPrompt => "prompts/get",
+            Self::CallTool => "tools/call",
+            Self::ReadResource => "resources/read",
+            Self::Complete => "completion/complete",
+            Self::GetTask => "tasks/get",
+            Self::TaskResult => "tasks/result",
+            Self::UpdateTask => "tasks/update",
+            Self::CancelTask => "tasks/cancel",
+        }
     }
 
     /// The method by which an item of this kind is used; templates are used by reading resources.
@@ -73,18 +74,25 @@ impl Method {
 
     /// The method with this name.
     pub fn of(name: &str) -> Option<Self> {
-        name.parse().ok()
+        Self::ALL.into_iter().find(|method| method.as_str() == name)
     }
 
     /// The member of `params` that a modern HTTP request repeats in its `Mcp-Name` header.
     pub fn header_member(self) -> Option<&'static str> {
+        // SEP-2663, routing headers: the task's id.
+        self.item_member().map(|(_, member)| member)
+    }
+
+    /// The kind of the item that a request is about, and the member of `params` with the item's
+    /// name or URI or the task's id; `None` if the member `ref` says both.
+    fn item_member(self) -> Option<(Kind, &'static str)> {
         match self {
-            Self::GetPrompt | Self::CallTool => Some("name"),
-            Self::ReadResource => Some("uri"),
+            Self::GetPrompt => Some((Kind::Prompt, "name")),
+            Self::CallTool => Some((Kind::Tool, "name")),
+            Self::ReadResource => Some((Kind::Resource, "uri")),
             Self::Complete => None,
-            // SEP-2663, routing headers: the task's id.
             Self::GetTask | Self::TaskResult | Self::UpdateTask | Self::CancelTask => {
-                Some("taskId")
+                Some((Kind::Tool, TASK_ID))
             }
         }
     }
@@ -233,27 +241,19 @@ impl ItemRequest {
             let text = object.get_string(member).map(Box::<str>::from);
             text.ok_or_else(|| InvalidParams(format!("`{member}` must be a string")))
         };
-        Ok(match method {
-            Method::GetPrompt => (Kind::Prompt, string(params, "name")?),
-            Method::CallTool => (Kind::Tool, string(params, "name")?),
-            Method::ReadResource => (Kind::Resource, string(params, "uri")?),
-            Method::GetTask | Method::TaskResult | Method::UpdateTask | Method::CancelTask => {
-                (Kind::Tool, string(params, "taskId")?)
+        if let Some((kind, member)) = method.item_member() {
+            return Ok((kind, string(params, member)?));
+        }
+        let reference = params.require_object("ref");
+        let reference = reference.map_err(|malformed| InvalidParams(malformed.in_member("ref")))?;
+        match reference.get_string("type").as_deref() {
+            Some("ref/prompt") => Ok((Kind::Prompt, string(&reference, "name")?)),
+            Some("ref/resource") => Ok((Kind::Template, string(&reference, "uri")?)),
+            _ => {
+                let text = "`ref.type` must be \"ref/prompt\" or \"ref/resource\"";
+                Err(InvalidParams(text.into()))
             }
-            Method::Complete => {
-                let reference = params.require_object("ref");
-                let reference =
-                    reference.map_err(|malformed| InvalidParams(malformed.in_member("ref")))?;
-                match reference.get_string("type").as_deref() {
-                    Some("ref/prompt") => (Kind::Prompt, string(&reference, "name")?),
-                    Some("ref/resource") => (Kind::Template, string(&reference, "uri")?),
-                    _ => {
-                        let text = "`ref.type` must be \"ref/prompt\" or \"ref/resource\"";
-                        return Err(InvalidParams(text.into()));
-                    }
-                }
-            }
-        })
+        }
     }
 
     /// Converts the request into one for the upstream, which knows the item as `own`. Boxed,
@@ -262,14 +262,13 @@ impl ItemRequest {
         let mut params = self.params;
         // URIs are the same on both sides; then the parameters keep their bytes.
         if *self.key != *own {
-            if self.method == Method::Complete {
-                let mut reference = params.get_object("ref").unwrap_or_default();
-                reference.set("name", json::quote(own));
-                params.set("ref", reference.to_bytes());
-            } else if self.method.is_task_method() {
-                params.set("taskId", json::quote(own));
-            } else {
-                params.set("name", json::quote(own));
+            match self.method.item_member() {
+                Some((_, member)) => params.set(member, json::quote(own)),
+                None => {
+                    let mut reference = params.get_object("ref").unwrap_or_default();
+                    reference.set("name", json::quote(own));
+                    params.set("ref", reference.to_bytes());
+                }
             }
         }
         Box::new(UpstreamRequest {

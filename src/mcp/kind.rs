@@ -54,7 +54,7 @@ impl Kind {
     }
 
     /// The method that lists this kind.
-    pub fn list_method(self) -> &'static str {
+    pub const fn list_method(self) -> &'static str {
         match self {
             Self::Prompt => "prompts/list",
             Self::Tool => "tools/list",

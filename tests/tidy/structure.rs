@@ -20,7 +20,7 @@ const FILES_OF_AN_ERA: [&str; 8] = [
     "src/downstream/legacy.rs",
     "src/downstream/modern.rs",
     "src/downstream/session.rs",
-    "src/mcp/method_label.rs",
+    "src/mcp/methods.rs",
     "src/upstream/session/legacy.rs",
     "src/upstream/session/modern.rs",
     "src/upstream/session/negotiation.rs",
