@@ -20,7 +20,7 @@ use super::request_parts::RequestParts;
 use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
 use crate::catalog::RoleView;
 use crate::downstream::response::call_stream::CallMessages;
-use crate::downstream::response::results;
+use crate::downstream::response::results::{self, invalid_params};
 use crate::gateway::{
     Admission, ClientContext, ClientNotifications, Error, RequestStatus, SubscribeOutcome,
     Subscriptions,
@@ -99,7 +99,7 @@ fn negotiate(
     params: &Object,
     connection: LegacyConnection,
 ) -> Result<(LegacyClient, Bytes), ErrorResponse> {
-    let _permit = client.try_admit(INITIALIZE).map_err(|fault| refuse(&fault))?;
+    let _permit = client.try_admit(INITIALIZE).map_err(refuse)?;
     let requested = params
         .get_string("protocolVersion")
         .ok_or_else(|| invalid_params("`protocolVersion` must be a string"))?;
@@ -157,8 +157,8 @@ pub(super) fn handle_uninitialized(
     hint: &str,
 ) -> ClientResponse {
     let Request { id, method, .. } = request;
-    if let Err(fault) = client.try_admit(method) {
-        return ClientResponse::refused(Some(id), &refuse(&fault));
+    if let Err(error) = client.try_admit(method) {
+        return ClientResponse::refused(Some(id), &refuse(error));
     }
     if &**method == "ping" {
         return ClientResponse::result(id, b"{}");
@@ -186,10 +186,10 @@ pub(super) fn serve(
     client: &ClientContext,
     peer: &LegacyClient,
     request: Request,
-    allowed: &BufferLimit,
+    buffer_limit: &BufferLimit,
     mode: ResponseMode,
 ) -> ResponseFuture {
-    let mut parts = RequestParts::begin(client, peer.revision, request, allowed);
+    let mut parts = RequestParts::begin(client, peer.revision, request, buffer_limit);
     let request_meta = match request_meta::take(&mut parts.params) {
         Ok(request_meta) => request_meta,
         Err(request_meta::InvalidMeta(text)) => return parts.refuse(invalid_params(&text)),
@@ -200,7 +200,7 @@ pub(super) fn serve(
         if mode == ResponseMode::Batched { ClientFeatures::default() } else { peer.features };
     // `elicitation/complete` came in the same revision as URL elicitations.
     let visits = features.url.then_some(&peer.client.elicitation_completions);
-    let budget = &allowed.budget;
+    let budget = &buffer_limit.budget;
     let (notes, messages) =
         CallMessages::open(request_meta.progress_token, peer.logs.clone(), visits, budget);
     let (requester, messages) =
@@ -227,14 +227,14 @@ impl LegacyRequest {
     async fn respond(&mut self, mode: ResponseMode) -> Result<ClientResponse, ErrorResponse> {
         let RequestParts { client, method, params, .. } = &self.parts;
         let admitted = client.admit(self.context.revision, method, params).await;
-        let mut admission = admitted.map_err(|fault| refuse(&fault))?;
+        let mut admission = admitted.map_err(refuse)?;
         let response = self.handle(&mut admission).await?;
         Ok(match mode {
             ResponseMode::OwnStream => response.with_permit(admission.into_permit()),
             // On a shared stream the response may stay queued for long, so the permit is not kept
             // for it.
             ResponseMode::SharedStream | ResponseMode::Batched => {
-                response.collect(&self.parts.id, &self.parts.allowed).await
+                response.collect(&self.parts.id, &self.parts.buffer_limit).await
             }
         })
     }
@@ -296,14 +296,14 @@ impl LegacyRequest {
         method: Method,
     ) -> Result<ClientResponse, ErrorResponse> {
         let params = std::mem::take(&mut self.parts.params);
-        let RequestParts { client, id, allowed, .. } = &self.parts;
+        let RequestParts { client, id, buffer_limit, .. } = &self.parts;
         let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
         let key = request.key.clone();
         let item = client.resolve(admission, &request, self.context.revision).await;
-        let item = item.map_err(|fault| refuse(&fault))?;
+        let item = item.map_err(refuse)?;
         let mut outcome = client.call(admission, item, request, self.context.clone()).await;
         let upstream_response = loop {
-            match outcome.map_err(|fault| refuse(&fault))? {
+            match outcome.map_err(refuse)? {
                 CallOutcome::Response(upstream_response) => break upstream_response,
                 CallOutcome::InputRequired(mut suspended) => {
                     let requester = self.requester.as_ref().ok_or_else(unexpected_input_request)?;
@@ -314,9 +314,9 @@ impl LegacyRequest {
             }
         };
         if results::says_no_such_resource(client, method, &key, &upstream_response) {
-            return Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key }));
+            return Err(refuse(Error::NoSuchItem { kind: Kind::Resource, key }));
         }
-        from_upstream(id, method, upstream_response, allowed).await
+        from_upstream(id, method, upstream_response, buffer_limit).await
     }
 
     /// Subscribes to a resource, or unsubscribes.
@@ -337,13 +337,13 @@ impl LegacyRequest {
             return Ok(ClientResponse::result(id, b"{}"));
         }
         let subscribed = client.subscribe(admission, &self.subscriptions, &uri).await;
-        match subscribed.map_err(|fault| refuse(&fault))? {
+        match subscribed.map_err(refuse)? {
             SubscribeOutcome::Accepted => Ok(ClientResponse::result(id, b"{}")),
             // The existence of an unlisted resource must not be revealed.
             SubscribeOutcome::Refused(_)
                 if client.view().resolve(Kind::Resource, &uri).is_none() =>
             {
-                Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key: (&*uri).into() }))
+                Err(refuse(Error::NoSuchItem { kind: Kind::Resource, key: (&*uri).into() }))
             }
             SubscribeOutcome::Refused(Some(object)) => Ok(error(id, object)),
             SubscribeOutcome::Refused(None) => {
@@ -358,7 +358,7 @@ async fn from_upstream(
     id: &Id,
     method: Method,
     upstream_response: UpstreamResponse,
-    allowed: &BufferLimit,
+    buffer_limit: &BufferLimit,
 ) -> Result<ClientResponse, ErrorResponse> {
     let body = match upstream_response.outcome {
         ResponseOutcome::Error(object) => return Ok(error(id, object)),
@@ -368,7 +368,7 @@ async fn from_upstream(
         return Ok(ClientResponse::forwarded(id, body));
     }
     // A modern result may be incomplete (`resultType`), which these clients would not understand.
-    let result = body.read(allowed).await.map_err(|why| results::collect_error(&why))?;
+    let result = body.read(buffer_limit).await.map_err(|why| results::collect_error(&why))?;
     let mut object =
         result.map_err(|_| results::internal_error("the upstream's result is invalid"))?;
     let is_complete = matches!(object.get("resultType"), None | Some("\"complete\""));
@@ -407,24 +407,8 @@ fn error(id: &Id, error: Bytes) -> ClientResponse {
 }
 
 /// Builds the error response for an error of the gateway.
-pub(super) fn refuse(fault: &Error) -> ErrorResponse {
-    match fault {
-        Error::Request(text) => invalid_params(text),
-        Error::NoSuchItem { kind: Kind::Resource, key } => {
-            results::no_such_resource(mcp::code::RESOURCE_NOT_FOUND, key)
-        }
-        Error::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
-            invalid_params(&format!("Unknown {kind}: {key}"))
-        }
-        // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
-        Error::NoSuchTask => invalid_params("Task not found"),
-        Error::TaskIdTooLong { upstream } => results::task_id_too_long(upstream),
-        Error::TooBusy { retry_after } => results::too_busy(*retry_after),
-        Error::AuditUnavailable => results::unrecorded(),
-        Error::TooManySuspended => results::too_many_waiting(),
-        Error::Upstream { upstream, cause } => results::upstream_failed(upstream, cause),
-        Error::Refused { upstream, found } => results::guard_refused(upstream, found),
-    }
+fn refuse(error: Error) -> ErrorResponse {
+    results::gateway_error(error, mcp::code::RESOURCE_NOT_FOUND)
 }
 
 /// Error: an upstream sent an input request where the client accepts none.
@@ -436,10 +420,6 @@ fn unexpected_input_request() -> ErrorResponse {
 pub(super) fn id_in_use() -> ErrorResponse {
     let text = "a request with this id is still in progress";
     ErrorResponse::new(StatusCode::OK, code::INVALID_REQUEST, text)
-}
-
-fn invalid_params(text: &str) -> ErrorResponse {
-    ErrorResponse::new(StatusCode::OK, code::INVALID_PARAMS, text)
 }
 
 #[cfg(test)]
@@ -462,7 +442,7 @@ mod tests {
         let missing = |kind| Error::NoSuchItem { kind, key: "x".into() };
         let busy = Error::TooBusy { retry_after: Duration::from_millis(1_200) };
         let down = crate::upstream::Error::Unavailable("why".into());
-        for (fault, status, code, message) in [
+        for (error, status, code, message) in [
             (Error::Request("Invalid cursor".into()), 200, -32602, "Invalid cursor"),
             (missing(Kind::Prompt), 200, -32602, "Unknown prompt: x"),
             (missing(Kind::Tool), 200, -32602, "Unknown tool: x"),
@@ -485,9 +465,10 @@ mod tests {
                 "the response of upstream hub was refused by the guard: hidden text, <U+001B>",
             ),
         ] {
-            let refused = refuse(&fault);
+            let shown = format!("{error:?}");
+            let refused = refuse(error);
             let found = (refused.status.as_u16(), refused.error.code, &*refused.error.message);
-            assert_eq!(found, (status, code, message), "{fault:?}");
+            assert_eq!(found, (status, code, message), "{shown}");
         }
     }
 
@@ -526,11 +507,11 @@ mod tests {
             (Era::Modern, "[]", Err(-32603)),
         ] {
             let outcome = ResponseOutcome::Result(Payload::from_part(result.into(), None));
-            let (upstreams, allowed) = (
+            let (upstreams, buffer_limit) = (
                 UpstreamResponse { era, scope: None, outcome },
                 BufferLimit::without_budget(1_000),
             );
-            match from_upstream(&Id::from(1), Method::CallTool, upstreams, &allowed).await {
+            match from_upstream(&Id::from(1), Method::CallTool, upstreams, &buffer_limit).await {
                 Ok(response) => {
                     assert_eq!(expected, Ok(()), "{result}");
                     let whole = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);

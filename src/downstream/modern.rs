@@ -1,7 +1,7 @@
 //! Server side of the modern era: revision 2026-07-28. Mirrors `legacy` function by function.
 //!
-//! Each request carries its own context, which [`validate`] parses and compares with the headers;
-//! [`serve`] handles it. There is no state between two requests.
+//! Each request carries its own context, which [`take_context`] parses and compares with the
+//! headers; [`serve`] handles it. There is no state between two requests.
 
 pub(crate) mod headers;
 mod input;
@@ -18,7 +18,7 @@ use super::request_parts::RequestParts;
 use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
 use crate::catalog::RoleView;
 use crate::downstream::response::call_stream::CallMessages;
-use crate::downstream::response::results;
+use crate::downstream::response::results::{self, invalid_params};
 use crate::gateway::{Admission, ClientContext, Error, PendingInput};
 use crate::json::{self, Object};
 use crate::jsonrpc::{Id, Request, code};
@@ -42,10 +42,9 @@ pub(super) enum ResponseKind {
     Stream(ListenSubscription),
 }
 
-/// Request whose context has been validated.
+/// Context of a request, validated.
 #[derive(Debug)]
-pub(super) struct ValidatedRequest {
-    request: Request,
+pub(super) struct RequestContext {
     revision: Revision,
     meta: RequestMeta,
     capabilities: Object,
@@ -53,36 +52,15 @@ pub(super) struct ValidatedRequest {
     param_headers: Option<HeaderMap>,
 }
 
-impl ValidatedRequest {
-    pub(super) fn id(&self) -> &Id {
-        &self.request.id
-    }
-}
-
-/// Parses a request's context and, over HTTP, compares it with the headers.
-pub(super) fn validate(
-    mut request: Request,
-    headers: Option<&HeaderMap>,
-    versions: &Versions,
-) -> Result<ValidatedRequest, (Id, ErrorResponse)> {
-    let validated = read_context(&mut request, headers, versions);
-    match validated {
-        Ok((revision, meta, capabilities)) => {
-            let param_headers = headers.map(headers::params);
-            Ok(ValidatedRequest { request, revision, meta, capabilities, param_headers })
-        }
-        Err(refused) => Err((request.id, refused)),
-    }
-}
-
-/// Parses the context. The order follows the specification's dependencies: without a version in the
-/// body there is nothing to compare the header with, and in an unsupported version the other
-/// headers may have another meaning.
-fn read_context(
+/// Takes the context out of a request and, over HTTP, compares it with the headers. The order
+/// follows the specification's dependencies: without a version in the body there is nothing to
+/// compare the header with, and in an unsupported version the other headers may have another
+/// meaning.
+pub(super) fn take_context(
     request: &mut Request,
     headers: Option<&HeaderMap>,
     versions: &Versions,
-) -> Result<(Revision, RequestMeta, Object), ErrorResponse> {
+) -> Result<RequestContext, ErrorResponse> {
     let bad = |text: &str| ErrorResponse::new(StatusCode::BAD_REQUEST, code::INVALID_PARAMS, text);
     let meta = request_meta::take(&mut request.params)
         .map_err(|request_meta::InvalidMeta(text)| bad(&text))?;
@@ -112,7 +90,8 @@ fn read_context(
             headers::check_name(headers, &subject)?;
         }
     }
-    Ok((revision, meta, capabilities))
+    let param_headers = headers.map(headers::params);
+    Ok(RequestContext { revision, meta, capabilities, param_headers })
 }
 
 /// One request while it is handled.
@@ -124,14 +103,15 @@ struct ModernRequest {
 /// Starts a request.
 pub(super) fn serve(
     client: &ClientContext,
-    validated: ValidatedRequest,
+    request: Request,
+    context: RequestContext,
     state: &ServerState,
     mode: ResponseMode,
 ) -> ResponseKind {
-    let ValidatedRequest { request, revision, meta, capabilities, param_headers } = validated;
-    let (versions, allowed) = (&state.settings.versions, &state.settings.buffer_limit);
-    let parts = RequestParts::begin(client, revision, request, allowed);
-    let admit = || client.try_admit(&parts.method).map_err(|fault| refuse(&fault));
+    let RequestContext { revision, meta, capabilities, param_headers } = context;
+    let (versions, buffer_limit) = (&state.settings.versions, &state.settings.buffer_limit);
+    let parts = RequestParts::begin(client, revision, request, buffer_limit);
+    let admit = || client.try_admit(&parts.method).map_err(refuse);
     match &*parts.method {
         DISCOVER => {
             let admitted = admit();
@@ -170,14 +150,15 @@ pub(super) fn serve(
     }
     // Validated when the request was parsed.
     let logs = meta.logs().unwrap_or_default();
-    let (notes, messages) = CallMessages::open(meta.progress_token, logs, None, &allowed.budget);
+    let (notifications, messages) =
+        CallMessages::open(meta.progress_token, logs, None, &buffer_limit.budget);
     let context = CallContext {
         revision,
         info: meta.info.filter(|info| info.starts_with(b"{")),
         features: ClientFeatures::read(&capabilities),
         capabilities: capabilities.to_bytes(),
         client: client.client_handle(),
-        notifications: notes,
+        notifications,
         param_headers,
     };
     let request = ModernRequest { parts, capabilities };
@@ -228,11 +209,11 @@ impl ModernRequest {
                 let response = self.handle(&mut admission, context).await;
                 response.map(|response| response.with_permit(admission.into_permit()))
             }
-            Err(fault) => Err(refuse(&fault)),
+            Err(error) => Err(refuse(error)),
         };
         let response = match response {
             Ok(response) if mode != ResponseMode::OwnStream => {
-                Ok(response.collect(&self.parts.id, &self.parts.allowed).await)
+                Ok(response.collect(&self.parts.id, &self.parts.buffer_limit).await)
             }
             response => response,
         };
@@ -290,28 +271,32 @@ impl ModernRequest {
         method: Method,
     ) -> Result<ClientResponse, ErrorResponse> {
         let params = std::mem::take(&mut self.parts.params);
-        let RequestParts { client, id, allowed, .. } = &self.parts;
+        let RequestParts { client, id, buffer_limit, .. } = &self.parts;
         let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
         let item = client.resolve(admission, &request, context.revision).await;
-        let item = item.map_err(|fault| refuse(&fault))?;
+        let item = item.map_err(refuse)?;
         let declared = item.param_headers.as_ref().filter(|_| method == Method::CallTool);
         if let (Some(headers), Some(mirror)) = (&mut context.param_headers, declared) {
             headers::check_params(headers, mirror, &request.params)?;
         }
         let key = request.key.clone();
         let outcome = client.call_with_round_trips(admission, item, request, context).await;
-        let upstream_response = match outcome.map_err(|fault| refuse(&fault))? {
+        let upstream_response = match outcome.map_err(refuse)? {
             CallOutcome::Response(upstream_response) => upstream_response,
-            CallOutcome::InputRequired(PendingInput { input_requests: questions, state }) => {
-                return Ok(ClientResponse::result(id, &input::required(&questions, Some(&state))));
+            CallOutcome::InputRequired(PendingInput { input_requests, state }) => {
+                return Ok(ClientResponse::result(
+                    id,
+                    &input::required(&input_requests, Some(&state)),
+                ));
             }
         };
         if results::says_no_such_resource(client, method, &key, &upstream_response) {
-            return Err(refuse(&Error::NoSuchItem { kind: Kind::Resource, key }));
+            return Err(refuse(Error::NoSuchItem { kind: Kind::Resource, key }));
         }
         // Spec, caching: a client-dependent result is private, whatever the upstream declares.
         let is_private = method == Method::ReadResource && !client.is_public();
-        from_upstream(id, method, &self.capabilities, upstream_response, allowed, is_private).await
+        from_upstream(id, method, &self.capabilities, upstream_response, buffer_limit, is_private)
+            .await
     }
 }
 
@@ -321,7 +306,7 @@ async fn from_upstream(
     method: Method,
     capabilities: &Object,
     upstream_response: UpstreamResponse,
-    allowed: &BufferLimit,
+    buffer_limit: &BufferLimit,
     is_private: bool,
 ) -> Result<ClientResponse, ErrorResponse> {
     let body = match upstream_response.outcome {
@@ -333,7 +318,7 @@ async fn from_upstream(
     {
         return Ok(ClientResponse::forwarded(id, body));
     }
-    let result = body.read(allowed).await.map_err(|why| results::collect_error(&why))?;
+    let result = body.read(buffer_limit).await.map_err(|why| results::collect_error(&why))?;
     let mut object =
         result.map_err(|_| results::internal_error("the upstream's result is invalid"))?;
     if method == Method::GetTask {
@@ -423,37 +408,19 @@ fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Client
 }
 
 /// Builds the error response for an error of the gateway.
-pub(super) fn refuse(fault: &Error) -> ErrorResponse {
-    match fault {
-        Error::Request(text) => invalid_params(text),
-        Error::NoSuchItem { kind: Kind::Resource, key } => {
-            results::no_such_resource(code::INVALID_PARAMS, key)
-        }
-        Error::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
-            invalid_params(&format!("Unknown {kind}: {key}"))
-        }
-        // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
-        Error::NoSuchTask => invalid_params("Task not found"),
-        Error::TaskIdTooLong { upstream } => results::task_id_too_long(upstream),
-        Error::TooBusy { retry_after } => results::too_busy(*retry_after),
-        Error::AuditUnavailable => results::unrecorded(),
-        Error::TooManySuspended => results::too_many_waiting(),
+fn refuse(error: Error) -> ErrorResponse {
+    match error {
         Error::Upstream { cause: upstream::Error::UndeclaredFeature(lacking), .. } => {
-            input::undeclared(*lacking)
+            input::undeclared(lacking)
         }
-        Error::Upstream { upstream, cause } => results::upstream_failed(upstream, cause),
-        Error::Refused { upstream, found } => results::guard_refused(upstream, found),
+        error => results::gateway_error(error, code::INVALID_PARAMS),
     }
 }
 
-fn invalid_params(text: &str) -> ErrorResponse {
-    ErrorResponse::new(StatusCode::OK, code::INVALID_PARAMS, text)
-}
-
 fn unsupported_version(versions: &Versions, requested: &str) -> ErrorResponse {
-    let mut data = Object::new();
-    data.set("supported", versions.to_json());
-    data.set("requested", json::quote(requested));
+    let data = Object::new()
+        .with("supported", versions.to_json())
+        .with("requested", json::quote(requested));
     let unsupported = mcp::code::UNSUPPORTED_PROTOCOL_VERSION;
     let mut refused =
         ErrorResponse::new(StatusCode::BAD_REQUEST, unsupported, "Unsupported protocol version");
@@ -462,9 +429,7 @@ fn unsupported_version(versions: &Versions, requested: &str) -> ErrorResponse {
 }
 
 fn own_meta() -> Object {
-    let mut meta = Object::new();
-    meta.set(mcp::meta::SERVER_INFO, results::server_info());
-    meta
+    Object::new().with(mcp::meta::SERVER_INFO, results::server_info())
 }
 
 /// Returns a result's `_meta` with Weir's server info; `None` if the existing `_meta` is no object.
@@ -472,9 +437,7 @@ fn with_own_info(result: &Object) -> Option<Object> {
     if !result.has("_meta") {
         return Some(own_meta());
     }
-    let mut meta = result.get_object("_meta")?;
-    meta.set(mcp::meta::SERVER_INFO, results::server_info());
-    Some(meta)
+    Some(result.get_object("_meta")?.with(mcp::meta::SERVER_INFO, results::server_info()))
 }
 
 /// True if a result has caching hints that may be passed on.
@@ -523,7 +486,7 @@ mod tests {
         let missing = |kind| Error::NoSuchItem { kind, key: "x".into() };
         let busy = Error::TooBusy { retry_after: Duration::from_millis(1_200) };
         let down = crate::upstream::Error::Unavailable("why".into());
-        for (fault, status, code, message) in [
+        for (error, status, code, message) in [
             (Error::Request("Invalid cursor".into()), 200, -32602, "Invalid cursor"),
             (missing(Kind::Prompt), 200, -32602, "Unknown prompt: x"),
             (missing(Kind::Tool), 200, -32602, "Unknown tool: x"),
@@ -546,9 +509,10 @@ mod tests {
                 "the response of upstream hub was refused by the guard: hidden text, <U+001B>",
             ),
         ] {
-            let refused = refuse(&fault);
+            let shown = format!("{error:?}");
+            let refused = refuse(error);
             let found = (refused.status.as_u16(), refused.error.code, &*refused.error.message);
-            assert_eq!(found, (status, code, message), "{fault:?}");
+            assert_eq!(found, (status, code, message), "{shown}");
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) struct RequestParts {
     pub(super) method: Box<str>,
     pub(super) params: Object,
     /// Limit of a result that is buffered.
-    pub(super) allowed: BufferLimit,
+    pub(super) buffer_limit: BufferLimit,
     timing: RequestTimer,
 }
 
@@ -27,20 +27,27 @@ impl RequestParts {
         client: &ClientContext,
         revision: Revision,
         request: Request,
-        allowed: &BufferLimit,
+        buffer_limit: &BufferLimit,
     ) -> Self {
         let Request { id, method, params, bytes } = request;
         client.audit_event().set_request(revision, &method, &params);
         client.audit_event().set_bytes_in(bytes);
         let timing = client.timing(&method);
-        Self { client: client.clone(), id, method, params, allowed: allowed.clone(), timing }
+        Self {
+            client: client.clone(),
+            id,
+            method,
+            params,
+            buffer_limit: buffer_limit.clone(),
+            timing,
+        }
     }
 
     /// Ends the audit event and the metrics with the response, and returns it.
     pub(super) fn finish(self, response: Result<ClientResponse, ErrorResponse>) -> ClientResponse {
         let response =
             response.unwrap_or_else(|refused| ClientResponse::refused(Some(&self.id), &refused));
-        finish_request(self.client.audit_event(), self.timing, response)
+        finish_request(self.client.audit_event(), Some(self.timing), response)
     }
 
     /// Ends the request with an error.
@@ -59,10 +66,10 @@ impl RequestParts {
         admission: &Admission,
         kind: Kind,
         form: DefinitionForm,
-        refuse: fn(&Error) -> ErrorResponse,
+        refuse: fn(Error) -> ErrorResponse,
     ) -> Result<ListPage, ErrorResponse> {
         let cursor = results::cursor(&self.params)?;
         let page = self.client.list(admission, kind, cursor.as_deref(), form).await;
-        page.map_err(|fault| refuse(&fault))
+        page.map_err(refuse)
     }
 }

@@ -42,6 +42,16 @@ pub(super) enum ErrorOrigin {
     Upstream(Option<i64>),
 }
 
+impl ErrorOrigin {
+    /// Returns the code; `None` if an upstream's code cannot be read.
+    pub(super) fn code(self) -> Option<i64> {
+        match self {
+            Self::Gateway(code) => Some(code),
+            Self::Upstream(code) => code,
+        }
+    }
+}
+
 /// Response as JSON text on one line.
 pub(super) enum ResponseBody {
     /// Complete.
@@ -131,12 +141,12 @@ impl ClientResponse {
     }
 
     /// Buffers the whole response; an error if the stream breaks or the buffer limit is reached.
-    pub(super) async fn collect(self, id: &Id, allowed: &BufferLimit) -> Self {
+    pub(super) async fn collect(self, id: &Id, buffer_limit: &BufferLimit) -> Self {
         let text = match self.text {
             ResponseBody::Whole(text) => text,
             ResponseBody::Parts(parts) => parts.concat().into(),
             ResponseBody::Arriving(arriving) => {
-                match Payload::Streaming(Pin::from(arriving)).collect(allowed).await {
+                match Payload::Streaming(Pin::from(arriving)).collect(buffer_limit).await {
                     Ok(text) => text,
                     Err(why) => return Self::refused(Some(id), &results::collect_error(&why)),
                 }

@@ -249,30 +249,29 @@ impl StreamSession {
 
     fn handle_modern(
         &self,
-        request: Request,
+        mut request: Request,
         permit: ConcurrencyPermit,
     ) -> Option<ImmediateResponse> {
         let client = self.client_for_message();
         let audit_event = client.audit_event().clone();
         audit_event.set_method(&request.method);
-        let validated = modern::validate(request, None, &self.state.settings.versions);
-        let opened = validated.and_then(|validated| {
-            let id = validated.id().clone();
-            match self.in_flight.open(&id) {
-                Some(guard) => Ok((id, validated, guard)),
-                None => Err((id, legacy::id_in_use())),
-            }
-        });
-        let (id, validated, guard) = match opened {
+        let id = request.id.clone();
+        let opened = modern::take_context(&mut request, None, &self.state.settings.versions)
+            .and_then(|context| {
+                let guard = self.in_flight.open(&id).ok_or_else(legacy::id_in_use)?;
+                Ok((context, guard))
+            });
+        let (context, guard) = match opened {
             Ok(opened) => opened,
-            Err((id, refused)) => {
+            Err(refused) => {
                 let response = ClientResponse::refused(Some(&id), &refused);
                 let (id, permit) = (Some(id), Some(permit));
                 return Some(ImmediateResponse { id, response, audit_event, permit });
             }
         };
+        let mode = ResponseMode::SharedStream;
         // Buffered: streaming one response piece by piece would block all other messages.
-        match modern::serve(&client, validated, &self.state, ResponseMode::SharedStream) {
+        match modern::serve(&client, request, context, &self.state, mode) {
             ResponseKind::Unary(ResponseFuture { response, messages }) => {
                 let response = Box::pin(async move { guard.run(response).await.flatten() });
                 let call = ResponseFuture { response, messages };

@@ -54,8 +54,8 @@ impl ClientContext {
             return Ok(response);
         };
         let name = &target.upstream;
-        let allowed = self.config.upstream(name).response_limit();
-        let collected = body.read(&allowed).await;
+        let buffer_limit = self.config.upstream(name).response_limit();
+        let collected = body.read(&buffer_limit).await;
         let parsed = collected.map_err(|why| {
             rejected_response(name, InspectionError::Uncollected(why), &self.audit_event)
         })?;

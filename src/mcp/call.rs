@@ -371,28 +371,28 @@ impl Payload {
     /// Collects the payload, as [`Payload::collect`] does, and parses it as an object.
     pub async fn read(
         self,
-        allowed: &BufferLimit,
+        buffer_limit: &BufferLimit,
     ) -> Result<Result<Object, ParseError>, CollectError> {
         match self {
             Self::Parsed(object) => Ok(Ok(object)),
-            body => Ok(Object::parse_within(body.collect(allowed).await?, usize::MAX)),
+            body => Ok(Object::parse_within(body.collect(buffer_limit).await?, usize::MAX)),
         }
     }
 
     /// Collects the whole payload within the limit and the memory budget. It is charged to the
     /// budget while it is collected; a caller that stores it must reserve memory for it.
-    pub async fn collect(self, allowed: &BufferLimit) -> Result<Bytes, CollectError> {
+    pub async fn collect(self, buffer_limit: &BufferLimit) -> Result<Bytes, CollectError> {
         let mut pieces = match self {
             Self::Parsed(object) => return Ok(object.to_bytes()),
             Self::Complete(bytes) => return Ok(bytes),
             Self::Streaming(pieces) => pieces,
         };
         let (mut whole, mut reservation) =
-            (BytesMut::new(), GrowingReservation::new(&allowed.budget));
+            (BytesMut::new(), GrowingReservation::new(&buffer_limit.budget));
         while let Some(piece) = pieces.next().await {
             whole.extend_from_slice(&piece?);
-            if whole.len() > allowed.limit {
-                return Err(BufferError::TooLarge(allowed.limit).into());
+            if whole.len() > buffer_limit.limit {
+                return Err(BufferError::TooLarge(buffer_limit.limit).into());
             }
             reservation
                 .grow_to(whole.len())

@@ -67,11 +67,7 @@ pub(super) async fn end(audit_event: AuditEvent, response: &mut HttpResponse) {
     if status == StatusCode::ACCEPTED {
         return audit_event.discard();
     }
-    let code = match response.extensions().get::<ErrorOrigin>() {
-        Some(ErrorOrigin::Gateway(code)) => Some(*code),
-        Some(ErrorOrigin::Upstream(code)) => *code,
-        None => None,
-    };
+    let code = response.extensions().get::<ErrorOrigin>().and_then(|origin| origin.code());
     let is_good = status.is_success() && code.is_none();
     let outcome = if is_good { AuditOutcome::Ok } else { AuditOutcome::Refused };
     let bytes_out = response.body().len();

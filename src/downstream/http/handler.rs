@@ -208,7 +208,7 @@ async fn post_modern(
     client: &ClientContext,
     message: Message,
 ) -> Result<HttpResponse, HttpRefusal> {
-    let message = match message {
+    let mut message = match message {
         Message::Request(message) => message,
         // No notification from a client has a meaning in this revision (spec, Streamable HTTP,
         // sending messages, note), but sending one is allowed.
@@ -220,9 +220,10 @@ async fn post_modern(
     };
     let state = &request.state;
     let id = message.id.clone();
-    let validated = modern::validate(message, Some(request.headers()), &state.settings.versions)
-        .map_err(|(id, refused)| ClientResponse::refused(Some(&id), &refused))?;
-    match modern::serve(client, validated, state, ResponseMode::OwnStream) {
+    let headers = Some(request.headers());
+    let context = modern::take_context(&mut message, headers, &state.settings.versions)
+        .map_err(|refused| ClientResponse::refused(Some(&id), &refused))?;
+    match modern::serve(client, message, context, state, ResponseMode::OwnStream) {
         // A lost connection cancels (spec, cancellation: MUST): the call is dropped with the
         // response, or right here.
         ResponseKind::Unary(call) => {
@@ -294,8 +295,8 @@ async fn post_batch(
     }
     let session = request.session(client)?;
     let messages = batch::read(session.peer.revision, text)?;
-    let allowed = &request.state.settings.buffer_limit;
-    let responses = batch::serve(client, &session.peer, messages, allowed, Ok);
+    let buffer_limit = &request.state.settings.buffer_limit;
+    let responses = batch::serve(client, &session.peer, messages, buffer_limit, Ok);
     let call = ResponseFuture { response: responses.boxed(), messages: CallMessages::default() };
     let call = call::limited_in_session(request, client, session, None, call);
     Ok(match call.response.await {

@@ -13,10 +13,10 @@ use tokio::task::yield_now;
 
 use super::super::request_parts::RequestParts;
 use super::super::response::ErrorResponse;
-use super::{COMPLETE, input, invalid_params};
+use super::{COMPLETE, input};
 use crate::audit::{AuditOutcome, EventCompletion, OpenStreamEvent, RequestProgress};
 use crate::downstream::limits::stream_limit::{StreamLimiter, StreamPermit};
-use crate::downstream::response::results;
+use crate::downstream::response::results::{self, invalid_params};
 use crate::gateway::{
     ClientContext, ClientNotification, ClientNotifications, Error, MAX_SUBSCRIPTIONS,
     SubscribeOutcome, Subscriptions,

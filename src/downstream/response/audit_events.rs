@@ -9,21 +9,13 @@ use crate::downstream::response::{ClientResponse, ErrorOrigin, ResponseBody};
 use crate::gateway::{RequestStatus, RequestTimer};
 use crate::jsonrpc::code;
 
-/// Ends the audit event and the request metrics with this response, and returns it.
-pub(crate) fn finish_request(
-    audit_event: &AuditEvent,
-    timing: RequestTimer,
-    response: ClientResponse,
-) -> ClientResponse {
-    end(audit_event, Some(timing), response)
-}
-
 /// Ends the audit event with this response, and returns it.
 pub(crate) fn finish_event(audit_event: &AuditEvent, response: ClientResponse) -> ClientResponse {
-    end(audit_event, None, response)
+    finish_request(audit_event, None, response)
 }
 
-fn end(
+/// Ends the audit event and the request metrics with this response, and returns it.
+pub(crate) fn finish_request(
     audit_event: &AuditEvent,
     timing: Option<RequestTimer>,
     mut response: ClientResponse,
@@ -36,8 +28,7 @@ fn end(
     });
     let status = match response.failure {
         None => RequestStatus::Success,
-        Some(ErrorOrigin::Gateway(code)) => RequestStatus::Error(Some(code)),
-        Some(ErrorOrigin::Upstream(code)) => RequestStatus::Error(code),
+        Some(origin) => RequestStatus::Error(origin.code()),
     };
     let end = RequestEnd { audit_event, timing: timing.map(|timing| (timing, status)) };
     match &mut response.text {

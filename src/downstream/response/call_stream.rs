@@ -65,26 +65,12 @@ impl CallMessages {
     /// Returns the next message. Never ends: race it against the response. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Bytes {
         let Self { notifications, complete } = self;
-        let next_notification = async {
-            match notifications {
-                Some(notifications) => notifications.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let next_complete = async {
-            match complete {
-                // All senders are dropped.
-                Some(complete) => match complete.recv().await {
-                    Some(message) => message,
-                    None => std::future::pending().await,
-                },
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            message = next_complete => message,
-            notification = next_notification => notification,
+            Some(message) = async { complete.as_mut()?.recv().await } => message,
+            Some(message) = async { Some(notifications.as_mut()?.next().await) } => message,
+            // There is no source, or the only one has ended.
+            else => std::future::pending().await,
         }
     }
 

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 
 use crate::catalog::RoleView;
 use crate::downstream::response::ErrorResponse;
-use crate::gateway::{ClientContext, ClientNotification, ListPage};
+use crate::gateway::{self, ClientContext, ClientNotification, ListPage};
 use crate::guard::Findings;
 use crate::json::{self, Object};
 use crate::jsonrpc::{self, code};
@@ -45,11 +45,7 @@ pub(crate) fn cursor(params: &Object) -> Result<Option<String>, ErrorResponse> {
         None | Some("null") => Ok(None),
         Some(raw) => match json::decode_string(raw) {
             Some(cursor) => Ok(Some(cursor.into_owned())),
-            None => Err(ErrorResponse::new(
-                StatusCode::OK,
-                code::INVALID_PARAMS,
-                "`cursor` must be a string",
-            )),
+            None => Err(invalid_params("`cursor` must be a string")),
         },
     }
 }
@@ -165,6 +161,32 @@ pub(crate) fn unrecorded() -> ErrorResponse {
     ErrorResponse::new(StatusCode::OK, own_code::UNRECORDED, text)
 }
 
+/// Builds the error response for an error of the gateway; `unknown_resource` is the code of an
+/// unknown resource in the era of the client.
+pub(crate) fn gateway_error(error: gateway::Error, unknown_resource: i64) -> ErrorResponse {
+    use gateway::Error;
+    match error {
+        Error::Request(text) => invalid_params(&text),
+        Error::NoSuchItem { kind: Kind::Resource, key } => no_such_resource(unknown_resource, &key),
+        Error::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
+            invalid_params(&format!("Unknown {kind}: {key}"))
+        }
+        // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
+        Error::NoSuchTask => invalid_params("Task not found"),
+        Error::TaskIdTooLong { upstream } => task_id_too_long(&upstream),
+        Error::TooBusy { retry_after } => too_busy(retry_after),
+        Error::AuditUnavailable => unrecorded(),
+        Error::TooManySuspended => too_many_waiting(),
+        Error::Upstream { upstream, cause } => upstream_failed(&upstream, &cause),
+        Error::Refused { upstream, found } => guard_refused(&upstream, &found),
+    }
+}
+
+/// Error: a parameter is invalid.
+pub(crate) fn invalid_params(text: &str) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::OK, code::INVALID_PARAMS, text)
+}
+
 /// Error of an upstream. The text names the upstream only: the cause may contain paths and
 /// addresses, and is for the operator.
 pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> ErrorResponse {
@@ -177,7 +199,7 @@ pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> E
                 "upstream {name} is unavailable; the request was not carried out; try again later"
             ),
         ),
-        Error::NoSuchTask => refused(code::INVALID_PARAMS, "Task not found".to_owned()),
+        Error::NoSuchTask => invalid_params("Task not found"),
         Error::HttpStatus { status, retry_after } => http_status(name, *status, *retry_after),
         Error::ConnectionLost(_) => refused(
             own_code::UNAVAILABLE,
@@ -223,9 +245,7 @@ fn http_status(
 /// Error: the resource does not exist, or the client may not know of it.
 pub(crate) fn no_such_resource(code: i64, uri: &str) -> ErrorResponse {
     let mut refused = ErrorResponse::new(StatusCode::OK, code, "Resource not found");
-    let mut data = Object::new();
-    data.set("uri", json::quote(uri));
-    refused.error.data = Some(data.to_bytes());
+    refused.error.data = Some(Object::new().with("uri", json::quote(uri)).to_bytes());
     refused
 }
 
