@@ -152,17 +152,13 @@ impl ServerState {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let (meters, ClientQuota { sessions, streams, .. }) =
-            (gateway.metrics(), settings.per_client);
-        let sessions = Sessions::new(settings.session_ttl, sessions)
-            .with_metrics(&meters.sessions, &meters.streams);
-        let streams = StreamLimiter::new(streams).with_gauge(&meters.streams);
+        let metrics = gateway.metrics();
         Self {
             config: gateway.config(),
-            sessions: sessions.into(),
+            sessions: Arc::new(Sessions::new(Arc::clone(metrics))),
             sse_sessions: SseSessions::default(),
             connections: Arc::default(),
-            streams: streams.into(),
+            streams: Arc::new(StreamLimiter::new(&metrics.streams)),
             concurrency: Arc::new(ConcurrencyLimiter::new(settings.per_client)),
             gateway,
             settings,
@@ -175,10 +171,6 @@ impl ServerState {
     /// Returns the state under another configuration snapshot, with the same sessions, connections
     /// and limits in use.
     fn with_settings(&self, config: Arc<ConfigSnapshot>, settings: Settings) -> Self {
-        let ClientQuota { sessions, streams, .. } = settings.per_client;
-        self.sessions.set_ttl(settings.session_ttl);
-        self.sessions.set_limit(sessions);
-        self.streams.set_limit(streams);
         self.concurrency.set_quota(settings.per_client);
         let buffer_limit = BufferLimit { budget: self.budget().clone(), ..settings.buffer_limit };
         let settings = Settings { audit: self.settings.audit.clone(), buffer_limit, ..settings };

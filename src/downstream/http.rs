@@ -9,6 +9,7 @@ pub mod connection;
 mod handler;
 mod head;
 pub(super) mod http_sse;
+mod legacy_endpoint;
 mod oauth_metadata;
 mod request;
 mod request_body;

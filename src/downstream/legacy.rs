@@ -31,6 +31,7 @@ use crate::mcp;
 use crate::mcp::call::{
     CallContext, CallOutcome, ClientHandle, ItemRequest, Method, ResponseOutcome, UpstreamResponse,
 };
+use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::definition::downgrade::{self, DefinitionForm};
 use crate::mcp::input_request::ClientFeatures;
@@ -45,13 +46,8 @@ pub(super) const INITIALIZE: &str = "initialize";
 /// Client of an initialized session.
 #[derive(Debug, Clone)]
 pub(super) struct LegacyClient {
-    /// Negotiated revision.
-    pub(super) revision: Revision,
-    info: Option<Bytes>,
-    capabilities: Bytes,
-    /// Features that the client has declared, within this revision.
-    features: ClientFeatures,
-    pub(super) client: ClientHandle,
+    /// Context of its calls, without notifications.
+    pub(super) context: CallContext,
     /// Log level that the client has set.
     logs: LogLevelSetting,
     /// Requests in progress.
@@ -65,8 +61,9 @@ pub(super) struct LegacyClient {
 impl LegacyClient {
     /// Returns the notifications for the session, as the client may receive them.
     pub(super) fn notifications(&self, client: &ClientContext) -> ClientNotifications {
-        let notifications = client.listen(&self.subscriptions, self.revision);
-        notifications.with_elicitation_completions(&self.client.elicitation_completions)
+        let CallContext { revision, client: handle, .. } = &self.context;
+        let notifications = client.listen(&self.subscriptions, *revision);
+        notifications.with_elicitation_completions(&handle.elicitation_completions)
     }
 }
 
@@ -77,20 +74,24 @@ pub(super) struct LegacyConnection {
     pub(super) client_requests: ClientRequests,
 }
 
-/// Opens a session: negotiates the revision and returns the capabilities.
+/// Opens a session: negotiates the revision, and returns the response with the capabilities.
 pub(super) fn initialize(
     client: &ClientContext,
     versions: &Versions,
-    params: &Object,
+    request: &Request,
     connection: LegacyConnection,
-) -> Result<(LegacyClient, Bytes), ErrorResponse> {
+) -> Result<(LegacyClient, ClientResponse), ClientResponse> {
     let timing = client.timing(INITIALIZE);
-    let opened = negotiate(client, versions, params, connection);
-    timing.end(match &opened {
-        Ok(_) => RequestStatus::Success,
-        Err(refused) => RequestStatus::Error(Some(refused.error.code)),
-    });
-    opened
+    match negotiate(client, versions, &request.params, connection) {
+        Ok((peer, result)) => {
+            timing.end(RequestStatus::Success);
+            Ok((peer, ClientResponse::object(&request.id, &result)))
+        }
+        Err(refused) => {
+            timing.end(RequestStatus::Error(Some(refused.error.code)));
+            Err(ClientResponse::refused(Some(&request.id), &refused))
+        }
+    }
 }
 
 fn negotiate(
@@ -98,7 +99,7 @@ fn negotiate(
     versions: &Versions,
     params: &Object,
     connection: LegacyConnection,
-) -> Result<(LegacyClient, Bytes), ErrorResponse> {
+) -> Result<(LegacyClient, Object), ErrorResponse> {
     let _permit = client.try_admit(INITIALIZE).map_err(refuse)?;
     let requested = params
         .get_string("protocolVersion")
@@ -120,11 +121,15 @@ fn negotiate(
     let LegacyConnection { handle, in_flight, client_requests } = connection;
     let subscriptions = client.subscriptions(&handle.tasks);
     let peer = LegacyClient {
-        revision,
-        info,
-        features: ClientFeatures::read(&capabilities).within(revision),
-        capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
-        client: handle.owned_by(client.quota_owner()),
+        context: CallContext {
+            revision,
+            info,
+            features: ClientFeatures::read(&capabilities).within(revision),
+            capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
+            client: handle.owned_by(client.quota_owner()),
+            notifications: NotificationSink::disabled(),
+            param_headers: None,
+        },
         logs: LogLevelSetting::unset(),
         in_flight,
         client_requests,
@@ -136,7 +141,7 @@ fn negotiate(
     result.set("capabilities", results::capabilities(&capabilities_in(&view, revision)).to_bytes());
     result.set("serverInfo", results::server_info());
     results::set_instructions(&mut result, &view);
-    Ok((peer, result.to_bytes()))
+    Ok((peer, result))
 }
 
 /// Returns the capabilities of a view in this revision.
@@ -189,7 +194,8 @@ pub(super) fn serve(
     buffer_limit: &BufferLimit,
     mode: ResponseMode,
 ) -> ResponseFuture {
-    let mut parts = RequestParts::begin(client, peer.revision, request, buffer_limit);
+    let LegacyClient { context, logs, .. } = peer;
+    let mut parts = RequestParts::begin(client, context.revision, request, buffer_limit);
     let request_meta = match request_meta::take(&mut parts.params) {
         Ok(request_meta) => request_meta,
         Err(request_meta::InvalidMeta(text)) => return parts.refuse(invalid_params(&text)),
@@ -197,23 +203,15 @@ pub(super) fn serve(
     let Some(open) = peer.in_flight.open(&parts.id) else { return parts.refuse(id_in_use()) };
     // A batch carries responses only, so no requests can be sent to the client.
     let features =
-        if mode == ResponseMode::Batched { ClientFeatures::default() } else { peer.features };
+        if mode == ResponseMode::Batched { ClientFeatures::default() } else { context.features };
     // `elicitation/complete` came in the same revision as URL elicitations.
-    let visits = features.url.then_some(&peer.client.elicitation_completions);
+    let completions = features.url.then_some(&context.client.elicitation_completions);
     let budget = &buffer_limit.budget;
-    let (notes, messages) =
-        CallMessages::open(request_meta.progress_token, peer.logs.clone(), visits, budget);
+    let (notifications, messages) =
+        CallMessages::open(request_meta.progress_token, logs.clone(), completions, budget);
     let (requester, messages) =
-        ClientRequester::for_call(&peer.client_requests, peer.revision, features, messages);
-    let context = CallContext {
-        revision: peer.revision,
-        info: peer.info.clone(),
-        capabilities: peer.capabilities.clone(),
-        features,
-        client: peer.client.clone(),
-        notifications: notes,
-        param_headers: None,
-    };
+        ClientRequester::for_call(&peer.client_requests, context.revision, features, messages);
+    let context = CallContext { features, notifications, ..context.clone() };
     let subscriptions = Arc::clone(&peer.subscriptions);
     let mut request = LegacyRequest { parts, context, requester, subscriptions };
     let work = async move {

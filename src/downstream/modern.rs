@@ -119,13 +119,7 @@ pub(super) fn serve(
         }
         listening::LISTEN => {
             let listening = admit().and_then(|permit| {
-                listening::listen(
-                    &parts,
-                    permit.into_permit(),
-                    revision,
-                    &capabilities,
-                    &state.streams,
-                )
+                listening::listen(&parts, permit.into_permit(), revision, &capabilities, state)
             });
             return match listening {
                 Ok(listening) => {

@@ -10,7 +10,6 @@
 pub(crate) mod event_store;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -21,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::legacy::LegacyClient;
 use crate::audit::SessionMark;
 use crate::downstream::session::event_store::EventStore;
-use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications};
-use crate::metrics::{Gauge, GaugeGuard, Histogram};
+use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
+use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
 use crate::secret;
@@ -37,14 +36,7 @@ pub(super) struct Sessions {
     by_principal: DashMap<Principal, Vec<Arc<Session>>>,
     /// Sessions that are stored elsewhere.
     external: PerPrincipal<Principal>,
-    /// Idle timeout in milliseconds.
-    ttl: AtomicU64,
-    /// Limit per client.
-    limit: AtomicUsize,
-    /// Durations of ended sessions.
-    durations: Arc<Histogram>,
-    /// Gauge of open streams.
-    streams: Arc<Gauge>,
+    metrics: Arc<GatewayMetrics>,
 }
 
 /// One session.
@@ -66,8 +58,7 @@ pub(super) struct Session {
     end_standalone: Mutex<CancellationToken>,
     usage: Mutex<SessionUsage>,
     opened_at: Instant,
-    durations: Arc<Histogram>,
-    streams: Arc<Gauge>,
+    metrics: Arc<GatewayMetrics>,
 }
 
 #[derive(Debug)]
@@ -97,52 +88,30 @@ pub(super) type SessionPermit = QuotaPermit<Principal>;
 pub(super) struct SessionLimit;
 
 impl Sessions {
-    pub(super) fn new(ttl: Duration, limit: usize) -> Self {
-        let sessions = Self {
+    /// Creates an empty table, whose sessions and streams are counted in these metrics.
+    pub(super) fn new(metrics: Arc<GatewayMetrics>) -> Self {
+        Self {
             by_id: DashMap::new(),
             by_principal: DashMap::new(),
             external: PerPrincipal::default(),
-            ttl: 0.into(),
-            limit: limit.into(),
-            durations: Arc::default(),
-            streams: Arc::default(),
-        };
-        sessions.set_ttl(ttl);
-        sessions
-    }
-
-    /// Records session durations and open streams in these metrics.
-    pub(super) fn with_metrics(self, durations: &Arc<Histogram>, streams: &Arc<Gauge>) -> Self {
-        Self { durations: Arc::clone(durations), streams: Arc::clone(streams), ..self }
-    }
-
-    /// Sets the idle timeout.
-    pub(super) fn set_ttl(&self, ttl: Duration) {
-        let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        self.ttl.store(millis, Ordering::Relaxed);
-    }
-
-    /// Sets the limit per client. A client that exceeds it already keeps its sessions.
-    pub(super) fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    fn ttl(&self) -> Duration {
-        Duration::from_millis(self.ttl.load(Ordering::Relaxed))
+            metrics,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Opens a session; evicts the principal's longest idle one if the limit is reached.
+    /// Opens a session; evicts the principal's longest idle one if the `limit` per client is
+    /// reached.
     pub(super) fn open(
         &self,
         client: &ClientContext,
         peer: LegacyClient,
+        limit: usize,
     ) -> Result<Arc<Session>, SessionLimit> {
         let (id, principal) = (new_id(), client.principal());
-        let (end, notifications) = (peer.client.gone.clone(), peer.notifications(client));
+        let (end, notifications) = (peer.context.client.gone.clone(), peer.notifications(client));
         let session = Arc::new(Session {
             mark: SessionMark::of(&id),
             id: id.clone(),
@@ -155,11 +124,10 @@ impl Sessions {
             notifications: Arc::new(tokio::sync::Mutex::new(notifications)),
             usage: Mutex::new(SessionUsage { active: 0, idle_since: Instant::now() }),
             opened_at: Instant::now(),
-            durations: Arc::clone(&self.durations),
-            streams: Arc::clone(&self.streams),
+            metrics: Arc::clone(&self.metrics),
         });
         self.change_owned(principal, |owned| {
-            self.evict_if_full(principal, owned)?;
+            self.evict_if_full(principal, owned, limit)?;
             owned.push(Arc::clone(&session));
             self.by_id.insert(id, Arc::clone(&session));
             Ok(session)
@@ -170,9 +138,10 @@ impl Sessions {
     pub(super) fn count_external(
         &self,
         principal: &Principal,
+        limit: usize,
     ) -> Result<SessionPermit, SessionLimit> {
         self.change_owned(principal, |owned| {
-            self.evict_if_full(principal, owned)?;
+            self.evict_if_full(principal, owned, limit)?;
             self.external.acquire(principal, usize::MAX).ok_or(SessionLimit)
         })
     }
@@ -192,9 +161,9 @@ impl Sessions {
         &self,
         principal: &Principal,
         owned: &mut Vec<Arc<Session>>,
+        limit: usize,
     ) -> Result<(), SessionLimit> {
-        let limit = principal.share(self.limit.load(Ordering::Relaxed));
-        if owned.len() + self.external.count(principal) >= limit {
+        if owned.len() + self.external.count(principal) >= principal.share(limit) {
             let evicted = owned.swap_remove(longest_idle(owned)?);
             self.by_id.remove(&evicted.id);
             evicted.close();
@@ -202,13 +171,18 @@ impl Sessions {
         Ok(())
     }
 
-    /// Finds a principal's session and marks it as in use.
-    pub(super) fn find(&self, client: &ClientContext, id: &str) -> Option<SessionGuard> {
+    /// Finds a principal's session and marks it as in use; ends one that has been idle for `ttl`.
+    pub(super) fn find(
+        &self,
+        client: &ClientContext,
+        id: &str,
+        ttl: Duration,
+    ) -> Option<SessionGuard> {
         let session = Arc::clone(&*self.by_id.get(id)?);
         if session.principal != *client.principal() {
             return None;
         }
-        if session.is_idle_for(self.ttl()) {
+        if session.is_idle_for(ttl) {
             self.end(&session);
             return None;
         }
@@ -240,17 +214,13 @@ impl Sessions {
         self.change_owned(&session.principal, |owned| owned.retain(is_other));
     }
 
-    /// Ends idle sessions periodically, until `stop` fires.
-    pub(super) async fn sweep(&self, stop: &CancellationToken) {
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(self.ttl().min(SWEEP_EVERY)) => {}
-            }
+    /// Ends sessions that have been idle for the current `ttl` periodically, until `stop` fires.
+    pub(super) async fn sweep(&self, ttl: impl Fn() -> Duration, stop: &CancellationToken) {
+        let pause = || tokio::time::sleep(ttl().min(SWEEP_EVERY));
+        while stop.run_until_cancelled(pause()).await.is_some() {
             // Collected first: ending takes locks that the iteration holds.
             let idle: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-            for session in idle.iter().filter(|session| session.is_idle_for(self.ttl())) {
+            for session in idle.iter().filter(|session| session.is_idle_for(ttl())) {
                 self.end(session);
             }
             idle.iter().for_each(|session| session.event_store.expire());
@@ -276,7 +246,7 @@ impl Session {
     /// session's streams is not read any more.
     fn close(&self) {
         if !self.end.is_cancelled() {
-            self.durations.observe(self.opened_at.elapsed());
+            self.metrics.sessions.observe(self.opened_at.elapsed());
         }
         self.end.cancel();
         self.peer.subscriptions.end();
@@ -308,7 +278,7 @@ impl SessionGuard {
         std::mem::replace(&mut *self.0.end_standalone.lock(), over.clone()).cancel();
         let mut notifications = Arc::clone(&self.0.notifications).lock_owned().await;
         notifications.switch_client(client);
-        let _open = Gauge::enter(&self.0.streams);
+        let _open = Gauge::enter(&self.0.metrics.streams);
         StandaloneStream { notifications, over, _open, in_use: self }
     }
 }

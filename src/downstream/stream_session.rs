@@ -86,7 +86,13 @@ struct InitializedSession {
     /// Notifications; `None` once the client has sent `notifications/initialized` and they are
     /// sent.
     notifications: Option<ClientNotifications>,
-    end: CancellationToken,
+}
+
+impl InitializedSession {
+    /// Token that ends the notifications and the session's requests.
+    fn end(&self) -> &CancellationToken {
+        &self.peer.context.client.gone
+    }
 }
 
 impl StreamMessage {
@@ -308,16 +314,16 @@ impl StreamSession {
         audit_event.set_method(&request.method);
         audit_event.set_bytes_in(request.bytes);
         if let Some(initialized) = &self.initialized {
-            audit_event.set_revision(initialized.peer.revision);
+            audit_event.set_revision(initialized.peer.context.revision);
         }
         ImmediateResponse { id: Some(request.id.clone()), response, audit_event, permit }
     }
 
     fn initialize(&mut self, request: &Request) -> ClientResponse {
-        let refuse = |refused| ClientResponse::refused(Some(&request.id), &refused);
         if self.initialized.is_some() && !self.rules.can_reinitialize {
             let text = "the session is already initialized: open another stream for a new session";
-            return refuse(ErrorResponse::new(StatusCode::OK, code::INVALID_REQUEST, text));
+            let refused = ErrorResponse::new(StatusCode::OK, code::INVALID_REQUEST, text);
+            return ClientResponse::refused(Some(&request.id), &refused);
         }
         let connection = LegacyConnection {
             handle: ClientHandle::new(&new_id(), self.end.child_token()),
@@ -325,28 +331,28 @@ impl StreamSession {
             client_requests: self.client_requests.clone(),
         };
         let versions = &self.state.settings.versions;
-        match legacy::initialize(&self.client, versions, &request.params, connection) {
-            Ok((peer, result)) => {
-                // A second `initialize` replaces the first session.
-                if let Some(old) = self.initialized.take() {
-                    old.end.cancel();
-                }
+        match legacy::initialize(&self.client, versions, request, connection) {
+            Ok((peer, response)) => {
                 let notifications = Some(peer.notifications(&self.client));
-                let end = peer.client.gone.clone();
-                self.initialized = Some(InitializedSession { peer, notifications, end });
-                ClientResponse::result(&request.id, &result)
+                // A second `initialize` replaces the first session.
+                if let Some(old) =
+                    self.initialized.replace(InitializedSession { peer, notifications })
+                {
+                    old.end().cancel();
+                }
+                response
             }
-            Err(refused) => refuse(refused),
+            Err(refused) => refused,
         }
     }
 
     fn handle_notification(&mut self, notification: &Notification) {
         self.in_flight.handle_notification(notification);
         if &*notification.method == "notifications/initialized"
-            && let Some(InitializedSession { notifications, end, .. }) = &mut self.initialized
-            && let Some(notifications) = notifications.take()
+            && let Some(initialized) = &mut self.initialized
+            && let Some(notifications) = initialized.notifications.take()
         {
-            self.outgoing.spawn_notifications(notifications, end.clone());
+            self.outgoing.spawn_notifications(notifications, initialized.end().clone());
         }
     }
 
@@ -362,7 +368,7 @@ impl StreamSession {
         let Some(InitializedSession { peer, .. }) = &self.initialized else {
             return Err(batch::batches_removed());
         };
-        let messages = batch::read(peer.revision, text)?;
+        let messages = batch::read(peer.context.revision, text)?;
         let permit = self.request_permit()?;
         let outgoing = self.outgoing.clone();
         let finish = move |text| outgoing.reserve(text);
@@ -379,7 +385,7 @@ impl StreamSession {
             self.end.cancel();
         }
         if let Some(initialized) = self.initialized {
-            initialized.end.cancel();
+            initialized.end().cancel();
         }
         self.outgoing.tracker.close();
         self.outgoing.tracker.wait().await;

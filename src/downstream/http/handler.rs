@@ -8,12 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::{FutureExt, future};
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, HOST, HeaderName, HeaderValue, ORIGIN};
+use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
-use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::request::{HttpRequest, is_memory_scarce};
@@ -23,22 +20,16 @@ use super::response_body::{
 };
 use super::routes::HttpRoute;
 use super::{
-    ClientConnection, audit_event, call, head, http_sse, oauth_metadata, resume, sse_streams,
+    ClientConnection, audit_event, call, head, http_sse, legacy_endpoint, oauth_metadata,
+    sse_streams,
 };
-use crate::downstream::client_requests::ClientRequests;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
-use crate::downstream::in_flight::InFlightRequests;
-use crate::downstream::legacy::LegacyConnection;
 use crate::downstream::modern::{self, ResponseKind};
-use crate::downstream::response::call_stream::CallMessages;
-use crate::downstream::response::{
-    ClientResponse, ErrorResponse, ResponseFuture, ResponseMode, results,
-};
-use crate::downstream::{ServerStateCell, batch, era, host_check, legacy, session};
+use crate::downstream::response::{ClientResponse, ResponseMode, results};
+use crate::downstream::{ServerStateCell, batch, era, host_check, session};
 use crate::fairness::promptly;
 use crate::gateway::{ClientContext, RefusalReason};
 use crate::jsonrpc::{self, Message};
-use crate::mcp::call::ClientHandle;
 use crate::mcp::revision::Era;
 use crate::policy::AuthAttempt;
 
@@ -104,8 +95,9 @@ async fn respond(
         (HttpRoute::SseStream, _) => Box::pin(http_sse::open(request, client)).await,
         (HttpRoute::SseMessages, _) => Box::pin(http_sse::post(request, &client)).await,
         (_, &Method::POST) => post(request, &client).await,
-        (_, &Method::GET) => Box::pin(get(request, &client)).await,
-        (_, _) => delete(request, &client),
+        _ if request.era_of_unversioned() == Era::Modern => Ok(response_body::wrong_method("POST")),
+        (_, &Method::GET) => Box::pin(legacy_endpoint::get(request, &client)).await,
+        (_, _) => legacy_endpoint::delete(request, &client),
     }
 }
 
@@ -163,7 +155,8 @@ async fn authenticate(
 /// session with requests in progress.
 fn is_exempt_from_limits(request: &HttpRequest, client: &ClientContext) -> bool {
     request.headers().contains_key(session::HEADER)
-        && request.session(client).is_ok_and(|session| !session.peer.in_flight.is_empty())
+        && legacy_endpoint::find_session(request, client)
+            .is_ok_and(|session| !session.peer.in_flight.is_empty())
 }
 
 // === POST ===
@@ -176,11 +169,11 @@ async fn post(
     let text = read(&request.state, &mut request.body).await?;
     client.audit_event().set_bytes_in(text.len());
     if batch::is_batch(&text) {
-        return Box::pin(post_batch(request, client, &text)).await;
+        return Box::pin(legacy_endpoint::post_batch(request, client, &text)).await;
     }
     let message = Message::parse(text).map_err(|invalid| {
         if let Some(response) = invalid.as_error_response()
-            && let Ok(session) = request.session(client)
+            && let Ok(session) = legacy_endpoint::find_session(request, client)
         {
             session.peer.client_requests.complete(response);
         }
@@ -200,7 +193,7 @@ async fn post(
     };
     match era {
         Era::Modern => post_modern(request, client, message).await,
-        Era::Legacy => post_legacy(request, client, message).await,
+        Era::Legacy => legacy_endpoint::post(request, client, message).await,
     }
 }
 async fn post_modern(
@@ -244,120 +237,5 @@ async fn post_modern(
     }
 }
 
-async fn post_legacy(
-    request: &mut HttpRequest,
-    client: &ClientContext,
-    message: Message,
-) -> Result<HttpResponse, HttpRefusal> {
-    if let Message::Request(message) = &message
-        && &*message.method == legacy::INITIALIZE
-    {
-        return Box::pin(initialize(request, client, message)).await;
-    }
-    let session = request.session(client)?;
-    match message {
-        Message::Request(message) => {
-            // A lost stream does not end a call of this era, and so not its response.
-            request.gone = Box::pin(future::pending());
-            let (settings, id) = (&request.state.settings, Some(message.id.clone()));
-            let mode = match settings.resumable {
-                // Buffered as a whole, because it may have to be sent a second time.
-                true => ResponseMode::SharedStream,
-                false => ResponseMode::OwnStream,
-            };
-            let call = legacy::serve(client, &session.peer, message, &settings.buffer_limit, mode);
-            let resumable = settings.resumable.then(|| session.clone_guard());
-            let call = call::limited_in_session(request, client, session, id, call);
-            match resumable {
-                Some(session) => Ok(Box::pin(resume::respond(request, &session, call)).await),
-                None => Ok(response_body::respond(call, settings.sse_keepalive).await),
-            }
-        }
-        Message::Notification(notification) => {
-            session.peer.in_flight.handle_notification(&notification);
-            Ok(response_body::empty(StatusCode::ACCEPTED))
-        }
-        Message::Response(response) => {
-            session.peer.client_requests.complete(response);
-            Ok(response_body::empty(StatusCode::ACCEPTED))
-        }
-    }
-}
-
-async fn post_batch(
-    request: &HttpRequest,
-    client: &ClientContext,
-    text: &Bytes,
-) -> Result<HttpResponse, HttpRefusal> {
-    // If batches do not exist in this revision, the era of their messages does not matter.
-    if request.era_of_unversioned() == Era::Modern {
-        return Err(batch::batches_removed().into());
-    }
-    let session = request.session(client)?;
-    let messages = batch::read(session.peer.revision, text)?;
-    let buffer_limit = &request.state.settings.buffer_limit;
-    let responses = batch::serve(client, &session.peer, messages, buffer_limit, Ok);
-    let call = ResponseFuture { response: responses.boxed(), messages: CallMessages::default() };
-    let call = call::limited_in_session(request, client, session, None, call);
-    Ok(match call.response.await {
-        Some(response) => response_body::json(response),
-        None => response_body::empty(StatusCode::ACCEPTED),
-    })
-}
-
-async fn initialize(
-    request: &HttpRequest,
-    client: &ClientContext,
-    message: &jsonrpc::Request,
-) -> Result<HttpResponse, HttpRefusal> {
-    // A client of these revisions fetches the capabilities only once.
-    client.wait_for_startup().await;
-    let state = &request.state;
-    let refuse = |refused: ErrorResponse| ClientResponse::refused(Some(&message.id), &refused);
-    let handle = ClientHandle::new(&session::new_id(), CancellationToken::new());
-    let connection = LegacyConnection {
-        in_flight: InFlightRequests::new(handle.gone.clone()),
-        client_requests: ClientRequests::new(state.stop.clone()),
-        handle,
-    };
-    let versions = &state.settings.versions;
-    let (peer, result) =
-        legacy::initialize(client, versions, &message.params, connection).map_err(refuse)?;
-    let session =
-        state.sessions.open(client, peer).map_err(|_| refuse(results::too_busy(SESSION_RETRY)))?;
-    client.audit_event().set_session(&session.mark);
-    client.audit_event().set_revision(session.peer.revision);
-    let response = response_body::json(ClientResponse::result(&message.id, &result));
-    let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
-    Ok(response_body::with_header(response, HeaderName::from_static(session::HEADER), value))
-}
-
-// === GET and DELETE ===
-
-/// Opens the standalone stream of a legacy session.
-async fn get(request: &HttpRequest, client: &ClientContext) -> Result<HttpResponse, HttpRefusal> {
-    if request.era_of_unversioned() == Era::Modern {
-        return Ok(response_body::wrong_method("POST"));
-    }
-    head::check_get(request.headers())?;
-    let session = request.session(client)?;
-    request.require_memory()?;
-    match request.state.settings.resumable {
-        true => resume::get(request, session, client),
-        false => Ok(sse_streams::standalone(&request.state, session, client, None)),
-    }
-}
-
-/// Ends a legacy session.
-fn delete(request: &HttpRequest, client: &ClientContext) -> Result<HttpResponse, HttpRefusal> {
-    if request.era_of_unversioned() == Era::Modern {
-        return Ok(response_body::wrong_method("POST"));
-    }
-    request.state.sessions.end(&*request.session(client)?);
-    Ok(response_body::empty(StatusCode::NO_CONTENT))
-}
-
-/// Delay after which a client with too many busy sessions may retry.
-const SESSION_RETRY: Duration = Duration::from_secs(1);
 /// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);

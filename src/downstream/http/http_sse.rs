@@ -27,9 +27,9 @@ use super::request_body::read;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::routes::MESSAGES_PATH;
 use crate::audit::{SessionMark, TransportKind};
-use crate::downstream::ServerState;
 use crate::downstream::response::{ClientResponse, results};
 use crate::downstream::stream_session::StreamMessage;
+use crate::downstream::{ClientQuota, ServerState};
 use crate::gateway::ClientContext;
 use crate::jsonrpc::Message;
 use crate::sse::{write_event, write_message};
@@ -50,8 +50,10 @@ pub(super) async fn open(
     client.wait_for_startup().await;
     let (state, principal) = (&request.state, client.principal());
     let too_busy = || results::too_busy(STREAM_RETRY);
-    let stream_permit = state.streams.acquire(principal).ok_or_else(too_busy)?;
-    let session_permit = state.sessions.count_external(principal).map_err(|_| too_busy())?;
+    let ClientQuota { streams, sessions, .. } = state.settings.per_client;
+    let stream_permit = state.streams.acquire(principal, streams).ok_or_else(too_busy)?;
+    let session_permit =
+        state.sessions.count_external(principal, sessions).map_err(|_| too_busy())?;
 
     let (inbox, posted_messages) = mpsc::channel(INBOX);
     // hyper does not poll a stream that its client does not read; the write timeout of the

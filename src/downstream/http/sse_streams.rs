@@ -117,7 +117,7 @@ fn closing_event(session: &Session) -> Option<Bytes> {
 /// True if a stream starts with an event that has an id and no data: earlier clients take that for
 /// a message.
 pub(super) fn has_initial_event(session: &Session) -> bool {
-    session.peer.revision >= Revision::V2025_11_25
+    session.peer.context.revision >= Revision::V2025_11_25
 }
 
 /// Reconnection time of a client that has lost a stream.

@@ -1,7 +1,6 @@
 //! Limiter for the open notification streams of each client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
@@ -10,7 +9,6 @@ use crate::quota::{PerPrincipal, QuotaPermit};
 /// Number of open streams per principal, with a limit.
 pub(crate) struct StreamLimiter {
     open: PerPrincipal<Principal>,
-    limit: AtomicUsize,
     gauge: Arc<Gauge>,
 }
 
@@ -21,24 +19,14 @@ pub(crate) struct StreamPermit {
 }
 
 impl StreamLimiter {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { open: PerPrincipal::default(), limit: limit.into(), gauge: Arc::default() }
+    /// Creates a limiter that counts the open streams in this gauge.
+    pub(crate) fn new(gauge: &Arc<Gauge>) -> Self {
+        Self { open: PerPrincipal::default(), gauge: Arc::clone(gauge) }
     }
 
-    /// Counts the open streams in this gauge.
-    pub(crate) fn with_gauge(self, gauge: &Arc<Gauge>) -> Self {
-        Self { gauge: Arc::clone(gauge), ..self }
-    }
-
-    /// Sets the limit. A client that exceeds it already keeps its streams.
-    pub(crate) fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    /// Takes a permit; `None` if the principal has reached its limit.
-    pub(crate) fn acquire(&self, principal: &Principal) -> Option<StreamPermit> {
-        let limit = principal.share(self.limit.load(Ordering::Relaxed));
-        let _quota = self.open.acquire(principal, limit)?;
+    /// Takes a permit; `None` if the principal has reached the `limit` per client.
+    pub(crate) fn acquire(&self, principal: &Principal, limit: usize) -> Option<StreamPermit> {
+        let _quota = self.open.acquire(principal, principal.share(limit))?;
         Some(StreamPermit { _quota, _open: Gauge::enter(&self.gauge) })
     }
 }
@@ -51,14 +39,14 @@ mod tests {
     #[test]
     fn each_principal_has_slots_of_its_own_and_they_return() {
         let principal = |name: &str| Principal::new(name, "r");
-        let streams = StreamLimiter::new(1);
-        let permit = streams.acquire(&principal("a"));
-        assert!(permit.is_some() && streams.acquire(&principal("a")).is_none());
-        assert!(streams.acquire(&principal("b")).is_some());
+        let streams = StreamLimiter::new(&Arc::default());
+        let permit = streams.acquire(&principal("a"), 1);
+        assert!(permit.is_some() && streams.acquire(&principal("a"), 1).is_none());
+        assert!(streams.acquire(&principal("b"), 1).is_some());
         drop(permit);
-        assert!(streams.acquire(&principal("a")).is_some() && streams.open.is_empty());
+        assert!(streams.acquire(&principal("a"), 1).is_some() && streams.open.is_empty());
         let anonymous: Vec<_> =
-            (0..20).filter_map(|_| streams.acquire(&principal("anonymous"))).collect();
+            (0..20).filter_map(|_| streams.acquire(&principal("anonymous"), 1)).collect();
         assert_eq!(anonymous.len(), ANONYMOUS_CLIENTS);
     }
 }

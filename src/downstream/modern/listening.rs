@@ -15,7 +15,8 @@ use super::super::request_parts::RequestParts;
 use super::super::response::ErrorResponse;
 use super::{COMPLETE, input};
 use crate::audit::{AuditOutcome, EventCompletion, OpenStreamEvent, RequestProgress};
-use crate::downstream::limits::stream_limit::{StreamLimiter, StreamPermit};
+use crate::downstream::ServerState;
+use crate::downstream::limits::stream_limit::StreamPermit;
 use crate::downstream::response::results::{self, invalid_params};
 use crate::gateway::{
     ClientContext, ClientNotification, ClientNotifications, Error, MAX_SUBSCRIPTIONS,
@@ -59,7 +60,7 @@ pub(super) fn listen(
     permit: Permit,
     revision: Revision,
     capabilities: &Object,
-    streams: &StreamLimiter,
+    state: &ServerState,
 ) -> Result<ListenSubscription, ErrorResponse> {
     let filter = params
         .require_object("notifications")
@@ -71,8 +72,10 @@ pub(super) fn listen(
     if !tasks.is_empty() && !Capabilities::read(capabilities).has_tasks() {
         return Err(input::undeclared_tasks());
     }
-    let stream_permit =
-        streams.acquire(client.principal()).ok_or_else(|| results::too_busy(STREAM_RETRY))?;
+    let stream_permit = state
+        .streams
+        .acquire(client.principal(), state.settings.per_client.streams)
+        .ok_or_else(|| results::too_busy(STREAM_RETRY))?;
     let subscriptions = client.subscriptions(&TaskStatusQueue::default());
     let listen = client.listen(&subscriptions, revision);
     let subscribing = subscribe(client.clone(), subscriptions, resources, tasks);

@@ -103,8 +103,9 @@ pub async fn accept_loop(
     };
     let evict_at_once = max_connections.div_ceil(8);
     let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-    let ending = stop.clone();
-    tasks.spawn(async move { sessions.sweep(&ending).await });
+    let (ending, states) = (stop.clone(), Arc::clone(&state_cell));
+    let ttl = move || states.now().settings.session_ttl;
+    tasks.spawn(async move { sessions.sweep(ttl, &ending).await });
     if let Some(tls) = tls.clone() {
         let ending = stop.clone();
         tasks.spawn(async move { tls.watch(&ending).await });

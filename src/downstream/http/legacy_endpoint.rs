@@ -1,0 +1,173 @@
+//! Requests of the legacy era to the MCP endpoint: the session that a request belongs to, messages
+//! and batches, the standalone stream, and the end of a session.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{FutureExt, future};
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+use tokio_util::sync::CancellationToken;
+
+use super::request::HttpRequest;
+use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::{call, head, resume, sse_streams};
+use crate::downstream::client_requests::ClientRequests;
+use crate::downstream::in_flight::InFlightRequests;
+use crate::downstream::legacy::LegacyConnection;
+use crate::downstream::modern::headers;
+use crate::downstream::response::call_stream::CallMessages;
+use crate::downstream::response::{ClientResponse, ResponseFuture, ResponseMode, results};
+use crate::downstream::session::{self, SessionGuard};
+use crate::downstream::{batch, host_check, legacy};
+use crate::gateway::ClientContext;
+use crate::jsonrpc::{self, Message};
+use crate::mcp::call::ClientHandle;
+use crate::mcp::revision::{Era, Revision};
+
+/// Handles a message of a session, or opens one.
+pub(super) async fn post(
+    request: &mut HttpRequest,
+    client: &ClientContext,
+    message: Message,
+) -> Result<HttpResponse, HttpRefusal> {
+    if let Message::Request(message) = &message
+        && &*message.method == legacy::INITIALIZE
+    {
+        return Box::pin(initialize(request, client, message)).await;
+    }
+    let session = find_session(request, client)?;
+    match message {
+        Message::Request(message) => {
+            // A lost stream does not end a call of this era, and so not its response.
+            request.gone = Box::pin(future::pending());
+            let (settings, id) = (&request.state.settings, Some(message.id.clone()));
+            let mode = match settings.resumable {
+                // Buffered as a whole, because it may have to be sent a second time.
+                true => ResponseMode::SharedStream,
+                false => ResponseMode::OwnStream,
+            };
+            let call = legacy::serve(client, &session.peer, message, &settings.buffer_limit, mode);
+            let resumable = settings.resumable.then(|| session.clone_guard());
+            let call = call::limited_in_session(request, client, session, id, call);
+            match resumable {
+                Some(session) => Ok(Box::pin(resume::respond(request, &session, call)).await),
+                None => Ok(response_body::respond(call, settings.sse_keepalive).await),
+            }
+        }
+        Message::Notification(notification) => {
+            session.peer.in_flight.handle_notification(&notification);
+            Ok(response_body::empty(StatusCode::ACCEPTED))
+        }
+        Message::Response(response) => {
+            session.peer.client_requests.complete(response);
+            Ok(response_body::empty(StatusCode::ACCEPTED))
+        }
+    }
+}
+
+/// Handles the messages of a batch.
+pub(super) async fn post_batch(
+    request: &HttpRequest,
+    client: &ClientContext,
+    text: &Bytes,
+) -> Result<HttpResponse, HttpRefusal> {
+    // If batches do not exist in this revision, the era of their messages does not matter.
+    if request.era_of_unversioned() == Era::Modern {
+        return Err(batch::batches_removed().into());
+    }
+    let session = find_session(request, client)?;
+    let messages = batch::read(session.peer.context.revision, text)?;
+    let buffer_limit = &request.state.settings.buffer_limit;
+    let responses = batch::serve(client, &session.peer, messages, buffer_limit, Ok);
+    let call = ResponseFuture { response: responses.boxed(), messages: CallMessages::default() };
+    let call = call::limited_in_session(request, client, session, None, call);
+    Ok(match call.response.await {
+        Some(response) => response_body::json(response),
+        None => response_body::empty(StatusCode::ACCEPTED),
+    })
+}
+
+async fn initialize(
+    request: &HttpRequest,
+    client: &ClientContext,
+    message: &jsonrpc::Request,
+) -> Result<HttpResponse, HttpRefusal> {
+    // A client of these revisions fetches the capabilities only once.
+    client.wait_for_startup().await;
+    let state = &request.state;
+    let handle = ClientHandle::new(&session::new_id(), CancellationToken::new());
+    let connection = LegacyConnection {
+        in_flight: InFlightRequests::new(handle.gone.clone()),
+        client_requests: ClientRequests::new(state.stop.clone()),
+        handle,
+    };
+    let (peer, response) =
+        legacy::initialize(client, &state.settings.versions, message, connection)?;
+    let session =
+        state.sessions.open(client, peer, state.settings.per_client.sessions).map_err(|_| {
+            ClientResponse::refused(Some(&message.id), &results::too_busy(SESSION_RETRY))
+        })?;
+    client.audit_event().set_session(&session.mark);
+    client.audit_event().set_revision(session.peer.context.revision);
+    let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
+    let name = HeaderName::from_static(session::HEADER);
+    Ok(response_body::with_header(response_body::json(response), name, value))
+}
+
+/// Opens the standalone stream of a legacy session.
+pub(super) async fn get(
+    request: &HttpRequest,
+    client: &ClientContext,
+) -> Result<HttpResponse, HttpRefusal> {
+    head::check_get(request.headers())?;
+    let session = find_session(request, client)?;
+    request.require_memory()?;
+    match request.state.settings.resumable {
+        true => resume::get(request, session, client),
+        false => Ok(sse_streams::standalone(&request.state, session, client, None)),
+    }
+}
+
+/// Ends a legacy session.
+pub(super) fn delete(
+    request: &HttpRequest,
+    client: &ClientContext,
+) -> Result<HttpResponse, HttpRefusal> {
+    request.state.sessions.end(&*find_session(request, client)?);
+    Ok(response_body::empty(StatusCode::NO_CONTENT))
+}
+
+/// Finds the session of a legacy request and validates its version header.
+pub(super) fn find_session(
+    request: &HttpRequest,
+    client: &ClientContext,
+) -> Result<SessionGuard, HttpRefusal> {
+    let (state, headers) = (&request.state, request.headers());
+    if !headers.contains_key(session::HEADER) {
+        let text = "no session: send `initialize` first, then the Mcp-Session-Id of its response";
+        return Err((StatusCode::BAD_REQUEST, text).into());
+    }
+    let id = host_check::single_value(headers, &HeaderName::from_static(session::HEADER));
+    let session =
+        id.and_then(|id| state.sessions.find(client, id, state.settings.session_ttl)).ok_or((
+            StatusCode::NOT_FOUND,
+            "no session has this id, or it has ended: send `initialize` again",
+        ))?;
+    client.audit_event().set_session(&session.mark);
+    client.audit_event().set_revision(session.peer.context.revision);
+    // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400.
+    // Earlier revisions have no such header. Without the header the session's version applies.
+    let checked = session.peer.context.revision >= Revision::V2025_06_18;
+    if checked && headers.contains_key(headers::VERSION) {
+        let version = request.version().and_then(|text| text.parse().ok());
+        if !version.is_some_and(|revision| state.settings.versions.has(revision)) {
+            let text = "this MCP-Protocol-Version is not supported here";
+            return Err((StatusCode::BAD_REQUEST, text).into());
+        }
+    }
+    Ok(session)
+}
+
+/// Delay after which a client with too many busy sessions may retry.
+const SESSION_RETRY: Duration = Duration::from_secs(1);
