@@ -475,6 +475,11 @@ pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw).ok().map(Cow::Owned)
 }
 
+/// Decodes the raw text of a member that is a string; `None` if it is something else.
+pub fn decode_bytes(raw: &[u8]) -> Option<Cow<'_, str>> {
+    decode_string(std::str::from_utf8(raw).ok()?)
+}
+
 /// Replaces the line breaks between JSON's tokens, so that the text fits on one line.
 ///
 /// In valid JSON a raw line break never stands inside a string, so a space has the same meaning.

@@ -385,9 +385,9 @@ impl Error {
 
     /// Returns the error as a JSON object.
     pub fn to_bytes(&self) -> Bytes {
-        let mut object = Object::new();
-        object.set("code", self.code.to_string());
-        object.set("message", json::quote(&self.message));
+        let mut object = Object::new()
+            .with("code", self.code.to_string())
+            .with("message", json::quote(&self.message));
         if let Some(data) = &self.data {
             object.set("data", data.clone());
         }
