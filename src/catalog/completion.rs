@@ -49,7 +49,7 @@ impl Completion {
             return None;
         }
         let values = known.members().filter_map(|(name, value)| {
-            let value = json::decode_string(std::str::from_utf8(&value).ok()?)?.into();
+            let value = json::decode_bytes(&value)?.into();
             Some((name.into(), value))
         });
         completion.known = values.collect();

@@ -39,7 +39,6 @@ pub(super) struct PageKey {
 pub(super) struct RenderedPage {
     /// A JSON array, on one line.
     pub(super) items: Bytes,
-    pub(super) count: usize,
     /// Start of the next page: its cursor, and the index of its first row. `None` on the last.
     pub(super) next: Option<(Cursor, usize)>,
 }
@@ -111,7 +110,7 @@ mod tests {
     fn rendered(bytes: usize, next: Option<usize>) -> RenderedPage {
         let cursor = Cursor { upstream: "a".parse().expect("a name"), key: "k".into() };
         let next = next.map(|row| (cursor, row));
-        RenderedPage { items: vec![b' '; bytes].into(), count: 1, next }
+        RenderedPage { items: vec![b' '; bytes].into(), next }
     }
 
     #[test]

@@ -115,7 +115,6 @@ impl RoleView {
 
 fn keys_on(page: &CatalogPage, kind: Kind) -> Vec<String> {
     let items: Vec<_> = crate::json::elements(&page.items).expect("a page is a list").collect();
-    assert_eq!(items.len(), page.count);
     let keys = items.into_iter().map(|text| Item::parse(kind, text).expect("an item").key.into());
     keys.collect()
 }
@@ -235,14 +234,14 @@ fn a_page_holds_so_many_items_and_so_many_bytes() {
     let mut after = None;
     loop {
         let page = view.page(Kind::Tool, after.as_ref(), DefinitionForm::Newest);
-        sizes.push((page.count, page.items.len() <= 45 + 2));
+        sizes.push((keys_on(&page, Kind::Tool).len(), page.items.len() <= 45 + 2));
         after = page.next;
         if after.is_none() {
             break;
         }
     }
     assert_eq!(sizes, [(2, true), (1, true), (1, false)]);
-    assert_eq!(view.page(Kind::Prompt, None, DefinitionForm::Newest).count, 0);
+    assert_eq!(view.page(Kind::Prompt, None, DefinitionForm::Newest).items, "[]");
 }
 
 #[test]

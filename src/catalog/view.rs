@@ -73,7 +73,6 @@ impl RoleView {
         let page = table.pages().get(key, || render(table.rows(), key));
         CatalogPage {
             items: page.items.clone(),
-            count: page.count,
             next: page.next.as_ref().map(|(next, _)| next.clone()),
             partial: self.missing(kind).to_vec(),
             fresh_for: self.fresh_until[kind.index()]
@@ -261,7 +260,7 @@ fn render(rows: &[Arc<ExportedItem>], key: PageKey) -> RenderedPage {
     let last = on_page.last().filter(|_| behind.peek().is_some());
     let next = last
         .map(|(at, row)| (Cursor { upstream: row.upstream.clone(), key: row.key.clone() }, at + 1));
-    RenderedPage { items: json::on_one_line(items.freeze()), count: on_page.len(), next }
+    RenderedPage { items: json::on_one_line(items.freeze()), next }
 }
 
 // === UriRoute ===
@@ -291,8 +290,6 @@ pub enum UriRoute {
 pub struct CatalogPage {
     /// The items as a JSON array.
     pub items: Bytes,
-    /// Number of items.
-    pub count: usize,
     /// Cursor of the next page; `None` on the last.
     pub next: Option<Cursor>,
     /// Upstreams that are missing from the list.
