@@ -15,9 +15,11 @@ pub mod client_notifications;
 mod completing;
 mod config_snapshot;
 pub mod error;
+mod last_lists;
 mod lists;
 mod metrics;
 mod request;
+mod response_checks;
 mod round_trips;
 mod startup;
 mod subscriptions;
@@ -30,7 +32,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -42,7 +43,6 @@ use crate::mcp::call::{ClientHandle, QuotaOwner};
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::revision::Revision;
 use crate::pins::{Change, Pins};
 use crate::policy::Principal;
 use crate::policy::limits::{LimitRequest, RemainingQuota};
@@ -315,21 +315,6 @@ impl ClientContext {
             item: Some((upstream, own)),
             ..self.limit_request(method, None)
         })
-    }
-
-    /// Notifications from now on for a client of this revision: changes of its lists and of the
-    /// resources that it subscribes to.
-    pub fn listen(
-        &self,
-        subscriptions: &Arc<Subscriptions>,
-        revision: Revision,
-    ) -> ClientNotifications {
-        ClientNotifications::new(
-            self,
-            DefinitionForm::of(revision),
-            Arc::clone(subscriptions),
-            Instant::now(),
-        )
     }
 }
 

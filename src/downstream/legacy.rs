@@ -61,9 +61,7 @@ pub(super) struct LegacyClient {
 impl LegacyClient {
     /// Returns the notifications for the session, as the client may receive them.
     pub(super) fn notifications(&self, client: &ClientContext) -> ClientNotifications {
-        let CallContext { revision, client: handle, .. } = &self.context;
-        let notifications = client.listen(&self.subscriptions, *revision);
-        notifications.with_elicitation_completions(&handle.elicitation_completions)
+        client.listen(&self.subscriptions, self.context.revision)
     }
 }
 
@@ -119,14 +117,15 @@ fn negotiate(
     let (info, declared) = (declared_object("clientInfo")?, declared_object("capabilities")?);
     let capabilities = params.get_object("capabilities").unwrap_or_default();
     let LegacyConnection { handle, in_flight, client_requests } = connection;
-    let subscriptions = client.subscriptions(&handle.tasks);
+    let handle = handle.owned_by(client.quota_owner());
+    let subscriptions = client.subscriptions(handle.clone());
     let peer = LegacyClient {
         context: CallContext {
             revision,
             info,
             features: ClientFeatures::read(&capabilities).within(revision),
             capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
-            client: handle.owned_by(client.quota_owner()),
+            client: handle,
             notifications: NotificationSink::disabled(),
             param_headers: None,
         },

@@ -243,7 +243,7 @@ impl StreamSession {
             let response = legacy::handle_uninitialized(&self.client, &request, hint);
             return Some(self.immediate(&request, response, Some(permit)));
         };
-        let (id, client) = (request.id.clone(), self.client_for_message());
+        let (id, client) = (request.id.clone(), self.client.with_next_audit_event());
         let audit_event = client.audit_event().clone();
         audit_event.defer_end(true);
         let buffer_limit = &self.state.settings.buffer_limit;
@@ -258,7 +258,7 @@ impl StreamSession {
         mut request: Request,
         permit: ConcurrencyPermit,
     ) -> Option<ImmediateResponse> {
-        let client = self.client_for_message();
+        let client = self.client.with_next_audit_event();
         let audit_event = client.audit_event().clone();
         audit_event.set_method(&request.method);
         let id = request.id.clone();
@@ -296,11 +296,6 @@ impl StreamSession {
     fn request_permit(&self) -> Result<ConcurrencyPermit, ErrorResponse> {
         let permit = self.state.concurrency.enqueue(self.client.principal());
         permit.map_err(|Overloaded { retry_after }| results::too_busy(retry_after))
-    }
-
-    /// Returns the client context with a new audit event, for one message.
-    fn client_for_message(&self) -> ClientContext {
-        self.client.with_audit_event(self.client.audit_event().begin_next())
     }
 
     /// Returns the immediate response to a request, with an audit event from start to end.

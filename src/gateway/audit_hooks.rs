@@ -14,11 +14,16 @@ use crate::request_scope;
 
 impl ClientContext {
     /// This client with the audit event of one request or session.
-    pub fn with_audit_event(&self, record: AuditEvent) -> Self {
+    pub fn with_audit_event(&self, audit_event: AuditEvent) -> Self {
         let Principal { name, role, application } = &self.principal;
-        record.set_client(name, role, application.as_ref());
+        audit_event.set_client(name, role, application.as_ref());
         request_scope::record(|known| known.client = Some(Arc::clone(name)));
-        Self { audit_event: record, ..self.clone() }
+        Self { audit_event, ..self.clone() }
+    }
+
+    /// This client with the audit event of one more request of its session or stream.
+    pub fn with_next_audit_event(&self) -> Self {
+        self.with_audit_event(self.audit_event.begin_next())
     }
 
     /// The audit event of the client's request.

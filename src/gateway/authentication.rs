@@ -39,7 +39,7 @@ pub(super) enum AuthMethod {
 pub(crate) struct ClientIdentity {
     pub(super) gateway: Arc<Gateway>,
     /// Number of the configuration that it was authenticated under last.
-    number: u64,
+    pub(super) number: u64,
     pub(super) principal: Principal,
     auth_method: AuthMethod,
     origin: ConnectionOrigin,

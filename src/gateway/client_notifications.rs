@@ -16,8 +16,8 @@ use super::{ClientContext, ClientIdentity, ConfigSnapshot, Subscriptions};
 use crate::catalog::RoleView;
 use crate::fairness::sleep_until;
 use crate::mcp::definition::downgrade::DefinitionForm;
-use crate::mcp::elicitation_complete::ElicitationCompletions;
 use crate::mcp::kind::ListTopic;
+use crate::mcp::revision::Revision;
 
 /// Minimum time between two notifications of a topic to one client; while changes continue, the
 /// pause between reads grows to the same time (`MAX_CHANGE_PAUSE` in `refresh_schedule.rs`).
@@ -38,12 +38,10 @@ pub enum ClientNotification {
 
 /// Stream of notifications for one client. Survives a reload if the client still authenticates.
 pub struct ClientNotifications {
+    /// Identity under the configuration whose view is watched.
     identity: ClientIdentity,
     configs: watch::Receiver<Arc<ConfigSnapshot>>,
-    /// Number of the configuration whose view is watched.
-    config_number: u64,
     subscriptions: Arc<Subscriptions>,
-    elicitations: ElicitationCompletions,
     view: watch::Receiver<Arc<RoleView>>,
     /// The form in which its client sees lists.
     form: DefinitionForm,
@@ -56,42 +54,35 @@ pub struct ClientNotifications {
     next_at: [Instant; 3],
 }
 
-impl ClientNotifications {
-    pub(super) fn new(
-        client: &ClientContext,
-        form: DefinitionForm,
-        subscriptions: Arc<Subscriptions>,
-        now: Instant,
-    ) -> Self {
-        let configs = client.gateway.current.subscribe();
-        let (identity, config_number, mut view) =
-            (client.identity(), client.config.number, client.view.clone());
+impl ClientContext {
+    /// Notifications from now on for a client of this revision: changes of its lists and of the
+    /// resources that it subscribes to.
+    pub fn listen(
+        &self,
+        subscriptions: &Arc<Subscriptions>,
+        revision: Revision,
+    ) -> ClientNotifications {
+        let mut view = self.view.clone();
         let seen = Arc::clone(&view.borrow_and_update());
-        let (elicitations, has_changed, next_at) =
-            (ElicitationCompletions::default(), [false; 3], [now; 3]);
-        Self {
-            identity,
-            configs,
-            config_number,
-            subscriptions,
-            elicitations,
-            view,
-            form,
+        ClientNotifications {
             seen,
-            has_changed,
-            next_at,
+            view,
+            identity: self.identity(),
+            configs: self.gateway.current.subscribe(),
+            subscriptions: Arc::clone(subscriptions),
+            form: DefinitionForm::of(revision),
+            has_changed: [false; 3],
+            next_at: [Instant::now(); 3],
         }
     }
+}
 
-    /// Also yields these completed elicitations.
-    pub fn with_elicitation_completions(self, elicitations: &ElicitationCompletions) -> Self {
-        Self { elicitations: elicitations.clone(), ..self }
-    }
-
+impl ClientNotifications {
     /// Continues with a new context of the same client, without repeating notifications.
     pub fn switch_client(&mut self, client: &ClientContext) {
         self.identity = client.identity();
-        self.use_config_of(client);
+        self.view = client.view.clone();
+        self.subscriptions.update_view(client);
     }
 
     /// Waits for the next notification; at most one per second for each topic and resource. `None`
@@ -102,9 +93,9 @@ impl ClientNotifications {
             let config = Arc::clone(&self.configs.borrow_and_update());
             // The client may have been authenticated under a configuration that is newer than
             // `config`.
-            if config.number > self.config_number {
+            if config.number > self.identity.number {
                 let client = self.identity.authenticate(&config).ok()?;
-                self.use_config_of(&client);
+                self.switch_client(&client);
             }
             drop(config);
             self.detect_changes();
@@ -139,7 +130,7 @@ impl ClientNotifications {
                 task = self.subscriptions.tasks().next() => {
                     return Some(ClientNotification::Task(task));
                 }
-                params = self.elicitations.next() => {
+                params = self.subscriptions.elicitations().next() => {
                     return Some(ClientNotification::ElicitationComplete(params));
                 }
             }
@@ -154,11 +145,5 @@ impl ClientNotifications {
             self.has_changed[topic.index()] |= differs;
         }
         self.seen = current;
-    }
-
-    fn use_config_of(&mut self, client: &ClientContext) {
-        self.config_number = client.config.number;
-        self.view = client.view.clone();
-        self.subscriptions.update_view(client);
     }
 }

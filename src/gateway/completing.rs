@@ -83,8 +83,7 @@ fn remove_hidden_values(completion: &Completion, result: &mut Object) {
         return;
     };
     let is_open = |value: &bytes::Bytes| {
-        let text = std::str::from_utf8(value).ok().and_then(json::decode_string);
-        text.is_some_and(|text| completion.may_return(&text))
+        json::decode_bytes(value).is_some_and(|text| completion.may_return(&text))
     };
     let values = read.get_elements("values").into_iter().flatten();
     let open: Vec<_> = values.filter(is_open).collect();

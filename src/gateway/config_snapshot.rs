@@ -15,8 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Gateway, Inspectors};
 use crate::catalog::Catalog;
-use crate::gateway::lists::last_lists::LastLists;
-use crate::gateway::lists::list_refresher::{ListRefresher, ListTarget};
+use crate::gateway::last_lists::LastLists;
 use crate::mcp::name::UpstreamName;
 use crate::policy::Policy;
 use crate::upstream::{Upstream, UpstreamSource};
@@ -44,9 +43,9 @@ pub struct SnapshotParts {
 }
 
 /// An upstream with its last lists.
-struct UpstreamEntry {
-    upstream: Upstream,
-    last_lists: Arc<LastLists>,
+pub(super) struct UpstreamEntry {
+    pub(super) upstream: Upstream,
+    pub(super) last_lists: Arc<LastLists>,
 }
 
 impl ConfigSnapshot {
@@ -99,12 +98,6 @@ impl ConfigSnapshot {
     }
 }
 
-impl ListTarget for ConfigSnapshot {
-    fn target_for(&self, upstream: &Upstream) -> Option<(Arc<Catalog>, Arc<Inspectors>)> {
-        self.has(upstream).then(|| (Arc::clone(&self.catalog), Arc::clone(&self.inspectors)))
-    }
-}
-
 impl Gateway {
     /// The current configuration.
     pub fn config(&self) -> Arc<ConfigSnapshot> {
@@ -141,16 +134,6 @@ impl Gateway {
     pub(super) fn spawn_refreshers(&self) {
         let config = self.config();
         config.entries.values().for_each(|entry| self.spawn_refresher(&config, entry));
-    }
-
-    fn spawn_refresher(&self, config: &ConfigSnapshot, entry: &UpstreamEntry) {
-        let UpstreamEntry { upstream, last_lists } = entry;
-        let pending = self.startup.add(upstream.name());
-        let configs = self.current.subscribe();
-        let last_lists = Arc::clone(last_lists);
-        let target = (Arc::clone(&config.catalog), Arc::clone(&config.inspectors));
-        let refresher = ListRefresher::new(upstream.clone(), target, configs, last_lists, pending);
-        self.tracker.spawn(refresher.run(self.stop.clone()));
     }
 }
 

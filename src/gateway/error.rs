@@ -71,11 +71,11 @@ pub enum Error {
 pub(super) fn rejected_response(
     upstream: &UpstreamName,
     reason: InspectionError,
-    record: &AuditEvent,
+    audit_event: &AuditEvent,
 ) -> Error {
     match reason {
         InspectionError::Refused(found) => {
-            record.set_refused_by(GUARD);
+            audit_event.set_refused_by(GUARD);
             Error::Refused { upstream: upstream.clone(), found }
         }
         InspectionError::Uncollected(why) => upstream_error(

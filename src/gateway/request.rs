@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::error::GUARD;
-use super::suspended::{Inspection, ResponseChecks};
+use super::response_checks::{Inspection, ResponseChecks};
 use super::task_handles::{TaskIdRewriter, TaskRef};
 use super::{ClientContext, Error, RefusalReason, SuspendedRequest};
 use crate::catalog::ExportedItem;
@@ -286,7 +286,7 @@ impl ClientContext {
         if let Err(upstream::Error::Busy { .. }) = outcome {
             metrics.refused(RefusalReason::Overload);
         }
-        match (checks.apply(outcome).await?, completion) {
+        match (SuspendedRequest::after(outcome, checks).await?, completion) {
             (CallOutcome::Response(response), Some(completion)) => {
                 let filtered = self.filter_completion(&completion, &item, response);
                 Ok(CallOutcome::Response(Box::pin(filtered).await?))

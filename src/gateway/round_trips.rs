@@ -143,8 +143,8 @@ impl Retry {
     fn take(params: &mut Object) -> Result<Option<Self>, Error> {
         let (state, responses) = (params.take(REQUEST_STATE), params.take(INPUT_RESPONSES));
         let Some(state) = state else { return Ok(None) };
-        let state = std::str::from_utf8(&state).ok().and_then(json::decode_string);
-        let state = state.ok_or_else(|| bad("`requestState` must be a string"))?;
+        let state =
+            json::decode_bytes(&state).ok_or_else(|| bad("`requestState` must be a string"))?;
         if state.len() > MAX_STATE_BYTES {
             return Err(bad_state());
         }

@@ -16,7 +16,8 @@ use super::error::upstream_error;
 use super::{Admission, ClientContext, Error};
 use crate::catalog::RoleView;
 use crate::json::Object;
-use crate::mcp::call::{ItemRequest, Method};
+use crate::mcp::call::{ClientHandle, ItemRequest, Method};
+use crate::mcp::elicitation_complete::ElicitationCompletions;
 use crate::mcp::kind::Kind;
 use crate::mcp::resource_updates::{PendingResourceUpdates, ResourceUpdate, with_parents};
 use crate::mcp::revision::{Era, Revision};
@@ -32,7 +33,8 @@ pub struct Subscriptions {
     /// The client's view under the latest configuration that it was checked with.
     view: Mutex<watch::Receiver<Arc<RoleView>>>,
     updates: PendingResourceUpdates,
-    tasks: TaskStatusQueue,
+    /// Queues of the client's other notifications.
+    client: ClientHandle,
     table: Mutex<SubscriptionTable>,
 }
 
@@ -61,11 +63,10 @@ pub enum SubscribeOutcome {
 }
 
 impl ClientContext {
-    /// Creates an empty set of subscriptions for one client; `tasks` has its task notifications.
-    pub fn subscriptions(&self, tasks: &TaskStatusQueue) -> Arc<Subscriptions> {
-        let (updates, tasks) = (PendingResourceUpdates::default(), tasks.clone());
-        let view = Mutex::new(self.view.clone());
-        Arc::new(Subscriptions { view, updates, tasks, table: Mutex::default() })
+    /// Creates an empty set of subscriptions for one client.
+    pub fn subscriptions(&self, client: ClientHandle) -> Arc<Subscriptions> {
+        let (updates, view) = (PendingResourceUpdates::default(), Mutex::new(self.view.clone()));
+        Arc::new(Subscriptions { view, updates, client, table: Mutex::default() })
     }
 
     /// Subscribes to a resource that the client may read; idempotent. Dropping the future changes
@@ -170,7 +171,12 @@ impl Subscriptions {
 
     /// Pending task notifications of the client.
     pub fn tasks(&self) -> &TaskStatusQueue {
-        &self.tasks
+        &self.client.tasks
+    }
+
+    /// Pending completions of the client's URL elicitations.
+    pub fn elicitations(&self) -> &ElicitationCompletions {
+        &self.client.elicitation_completions
     }
 
     /// Stores a subscription to a task until the set ends.

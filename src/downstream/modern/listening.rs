@@ -1,7 +1,6 @@
 //! `subscriptions/listen`: the filter, the acknowledgment, the notifications, and the end of a
 //! stream.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +28,7 @@ use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::{ListTopic, RESOURCE_SUBSCRIPTIONS};
 use crate::mcp::meta;
 use crate::mcp::revision::Revision;
-use crate::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TaskStatusQueue};
+use crate::mcp::task::{TASK_IDS, TASK_NOTIFICATION};
 use crate::policy::limits::Permit;
 
 /// Resources or tasks that one request looks up before it yields to other tasks of the thread.
@@ -49,7 +48,7 @@ pub(in crate::downstream) struct ListenSubscription {
     listen: ClientNotifications,
     _stream_permit: StreamPermit,
     _permit: Permit,
-    _record: OpenStreamEvent,
+    _audit_event: OpenStreamEvent,
 }
 
 /// Accepted resources and tasks, as the client named them.
@@ -76,7 +75,7 @@ pub(super) fn listen(
         .streams
         .acquire(client.principal(), state.settings.per_client.streams)
         .ok_or_else(|| results::too_busy(STREAM_RETRY))?;
-    let subscriptions = client.subscriptions(&TaskStatusQueue::default());
+    let subscriptions = client.subscriptions(client.client_handle());
     let listen = client.listen(&subscriptions, revision);
     let subscribing = subscribe(client.clone(), subscriptions, resources, tasks);
     Ok(ListenSubscription {
@@ -88,7 +87,7 @@ pub(super) fn listen(
         listen,
         _stream_permit: stream_permit,
         _permit: permit,
-        _record: client.audit_event().begin_stream(),
+        _audit_event: client.audit_event().begin_stream(),
     })
 }
 
@@ -104,7 +103,7 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, ErrorRespo
     // Names beyond the limit are not collected.
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for raw in list.by_ref().take(MAX_SUBSCRIPTIONS) {
-        let name: Box<str> = text(&raw).ok_or_else(no_strings)?.into();
+        let name: Box<str> = json::decode_bytes(&raw).ok_or_else(no_strings)?.into();
         if seen.insert(name.clone()) {
             names.push(name);
         }
@@ -116,10 +115,6 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, ErrorRespo
         )));
     }
     Ok(names)
-}
-
-fn text(raw: &[u8]) -> Option<Cow<'_, str>> {
-    json::decode_string(std::str::from_utf8(raw).ok()?)
 }
 
 /// Subscribes to the requested resources and tasks and returns the accepted ones. Left out are
@@ -134,42 +129,50 @@ async fn subscribe(
     let (client, subscriptions) = (&client, &subscriptions);
     let subscribing = join_all(resources.iter().enumerate().map(|(at, uri)| async move {
         yield_before(at).await;
-        // The audit event of the stream covers the accepted resources; each refused one has its
-        // own.
-        let client = client.with_audit_event(client.audit_event().begin_next());
-        client.audit_event().set_method(LISTEN);
+        let client = client_for_target(client);
         let subscribed = match client.admit_subscription(uri).await {
             Ok(mut admission) => client.subscribe(&mut admission, subscriptions, uri).await,
-            Err(fault) => Err(fault),
+            Err(error) => Err(error),
         };
         let outcome = match subscribed {
-            Ok(SubscribeOutcome::Accepted) => {
-                client.audit_event().end_if_written(EventCompletion::of(AuditOutcome::Ok));
-                return Some(json::quote(uri));
-            }
+            Ok(SubscribeOutcome::Accepted) => AuditOutcome::Ok,
             Ok(SubscribeOutcome::Refused(_)) | Err(Error::Upstream { .. }) => AuditOutcome::Error,
             Err(_) => AuditOutcome::Refused,
         };
-        client.audit_event().end(EventCompletion::of(outcome));
-        None
+        end_target(&client, uri, outcome)
     }));
     let following = join_all(tasks.iter().enumerate().map(|(at, handle)| async move {
         yield_before(at).await;
-        let client = client.with_audit_event(client.audit_event().begin_next());
-        client.audit_event().set_method(LISTEN);
-        if client.follow_task(subscriptions, handle).await {
-            client.audit_event().end_if_written(EventCompletion::of(AuditOutcome::Ok));
-            return Some(json::quote(handle));
-        }
+        let client = client_for_target(client);
+        let is_accepted = client.follow_task(subscriptions, handle).await;
         let outcome = match client.audit_event().progress() {
+            _ if is_accepted => AuditOutcome::Ok,
             RequestProgress::Sent => AuditOutcome::Error,
             RequestProgress::Received | RequestProgress::Refused => AuditOutcome::Refused,
         };
-        client.audit_event().end(EventCompletion::of(outcome));
-        None
+        end_target(&client, handle, outcome)
     }));
     let (resources, tasks) = join(subscribing, following).await;
     [resources, tasks].map(|names| names.into_iter().flatten().collect())
+}
+
+/// Returns the client with an audit event for one resource or task.
+fn client_for_target(client: &ClientContext) -> ClientContext {
+    let client = client.with_next_audit_event();
+    client.audit_event().set_method(LISTEN);
+    client
+}
+
+/// Ends the audit event of one resource or task, and returns its name if it was accepted: the audit
+/// event of the stream covers the accepted ones.
+fn end_target(client: &ClientContext, name: &str, outcome: AuditOutcome) -> Option<Bytes> {
+    let completion = EventCompletion::of(outcome);
+    if outcome == AuditOutcome::Ok {
+        client.audit_event().end_if_written(completion);
+        return Some(json::quote(name));
+    }
+    client.audit_event().end(completion);
+    None
 }
 
 /// Yields before every further group of lookups: looking up a URI takes time, for which other tasks
@@ -215,8 +218,8 @@ impl ListenSubscription {
     fn task_notification(&self, task: &Bytes) -> Option<Bytes> {
         let mut task = Object::parse_within(task.clone(), usize::MAX).ok()?;
         input::check(&task, self.features).ok()?;
-        let mut meta = task.get_object("_meta").unwrap_or_default();
-        meta.set(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
+        let meta = task.get_object("_meta").unwrap_or_default();
+        let meta = meta.with(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
         task.set("_meta", meta.to_bytes());
         Some(jsonrpc::write_notification(TASK_NOTIFICATION, &task.to_bytes()))
     }
@@ -233,33 +236,27 @@ impl ListenSubscription {
                 accepted.set(member, list);
             }
         }
-        let mut params = self.params();
-        params.set("notifications", accepted.to_bytes());
+        let params = self.params().with("notifications", accepted.to_bytes());
         jsonrpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
     }
 
     /// Builds the final result, on a stream of its own (spec, subscriptions, graceful closure).
     pub(in crate::downstream) fn final_result(&self) -> Bytes {
-        let mut result = self.params();
-        result.set("resultType", COMPLETE);
+        let result = self.params().with("resultType", COMPLETE);
         jsonrpc::write_result(&self.id, &result.to_bytes())
     }
 
     /// Builds the cancellation, on a shared stream (spec, cancellation: `notifications/cancelled`
     /// with the request id of the listen).
     pub(in crate::downstream) fn cancel_notification(&self) -> Bytes {
-        let mut params = Object::new();
-        params.set("requestId", self.id.as_bytes().clone());
+        let params = Object::new().with("requestId", self.id.as_bytes().clone());
         jsonrpc::write_notification("notifications/cancelled", &params.to_bytes())
     }
 
     /// Builds `_meta` with the subscription id, which keeps the JSON type of the request id.
     fn params(&self) -> Object {
-        let mut meta = Object::new();
-        meta.set(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
-        let mut params = Object::new();
-        params.set("_meta", meta.to_bytes());
-        params
+        let meta = Object::new().with(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
+        Object::new().with("_meta", meta.to_bytes())
     }
 }
 

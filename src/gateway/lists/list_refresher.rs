@@ -21,7 +21,8 @@ use tracing::{debug, info, warn};
 use crate::catalog::{Catalog, ListSnapshot, UpstreamInfo};
 use crate::fairness::sleep_until;
 use crate::gateway::Inspectors;
-use crate::gateway::lists::last_lists::{LastLists, publish, publish_info};
+use crate::gateway::config_snapshot::ConfigSnapshot;
+use crate::gateway::last_lists::{LastLists, publish, publish_info};
 use crate::gateway::lists::list_cache::{self, ListCache};
 use crate::gateway::lists::refresh_schedule::{MAX_RETRY, PendingChange, RefreshSchedule};
 use crate::gateway::lists::stable_list;
@@ -38,16 +39,8 @@ const MIN_TTL: Duration = Duration::from_secs(5);
 /// Interval for a list with a time to live of zero.
 const NO_TTL: Duration = Duration::from_secs(60);
 
-/// Configuration that decides where the lists of an upstream are published: the `ConfigSnapshot`. A
-/// reload replaces it.
-pub(crate) trait ListTarget: Send + Sync + 'static {
-    /// Catalog and content checks for the lists of this upstream; `None` if the configuration does
-    /// not have it.
-    fn target_for(&self, upstream: &Upstream) -> Option<(Arc<Catalog>, Arc<Inspectors>)>;
-}
-
 /// Task that keeps the lists of one upstream fresh.
-pub(crate) struct ListRefresher<T> {
+pub(crate) struct ListRefresher {
     upstream: Upstream,
     catalog: Arc<Catalog>,
     inspectors: Arc<Inspectors>,
@@ -56,7 +49,7 @@ pub(crate) struct ListRefresher<T> {
     approvals: watch::Receiver<u64>,
     last_lists: Arc<LastLists>,
     /// The current configuration.
-    configs: watch::Receiver<Arc<T>>,
+    configs: watch::Receiver<Arc<ConfigSnapshot>>,
     /// Epoch of the connection that was listed last.
     epoch: Option<u64>,
     /// Change notifications that have been processed.
@@ -76,14 +69,17 @@ pub(crate) struct ListRefresher<T> {
 }
 
 /// Result of listing a topic.
+#[derive(Default)]
 struct RefreshedTopic {
     /// Time of the next refresh, by the lists' times to live.
     refresh_at: Option<Instant>,
     digests: [Option<u64>; 2],
     items: [usize; 2],
-    /// Lists to write to the cache, with their digests.
-    to_cache: [Option<(Kind, u64, Arc<ListSnapshot>)>; 2],
+    lists: Vec<DigestedList>,
 }
+
+/// List with its digest.
+type DigestedList = (Kind, u64, Arc<ListSnapshot>);
 
 enum Event {
     Stop,
@@ -94,14 +90,15 @@ enum Event {
     TimerDue,
 }
 
-impl<T: ListTarget> ListRefresher<T> {
+impl ListRefresher {
     pub(crate) fn new(
         upstream: Upstream,
-        (catalog, inspectors): (Arc<Catalog>, Arc<Inspectors>),
-        configs: watch::Receiver<Arc<T>>,
+        config: &ConfigSnapshot,
+        configs: watch::Receiver<Arc<ConfigSnapshot>>,
         last_lists: Arc<LastLists>,
         startup_guard: PendingUpstream,
     ) -> Self {
+        let (catalog, inspectors) = (Arc::clone(&config.catalog), Arc::clone(&config.inspectors));
         let (status, changes) = (upstream.status(), upstream.changes());
         let approvals = inspectors.pins.subscribe_approvals();
         let processed_changes = *changes.borrow();
@@ -188,7 +185,9 @@ impl<T: ListTarget> ListRefresher<T> {
                 (self.hide_at, self.is_down) = (None, false);
                 self.set_hidden(false);
                 self.keep_alive = Some(self.upstream.keep_alive());
-                self.publish_info(upstream_info(&about));
+                let ConnectionInfo { capabilities, instructions, .. } = &*about;
+                let (capabilities, instructions) = (capabilities.clone(), instructions.clone());
+                self.publish_info(UpstreamInfo { capabilities, instructions });
                 self.processed_changes = *self.changes.borrow_and_update();
                 for schedule in &mut self.topics {
                     schedule.due = Some(Instant::now());
@@ -213,9 +212,11 @@ impl<T: ListTarget> ListRefresher<T> {
     /// Switches to the current configuration; false if it does not have this upstream.
     fn switch_config(&mut self) -> bool {
         let config = Arc::clone(&self.configs.borrow_and_update());
-        let Some((catalog, inspectors)) = config.target_for(&self.upstream) else { return false };
-        self.catalog = catalog;
-        self.inspectors = inspectors;
+        if !config.has(&self.upstream) {
+            return false;
+        }
+        self.catalog = Arc::clone(&config.catalog);
+        self.inspectors = Arc::clone(&config.inspectors);
         self.approvals = self.inspectors.pins.subscribe_approvals();
         // The lists may have changed while the configuration was built.
         self.last_lists.publish(self.upstream.name(), &self.catalog, &self.inspectors);
@@ -267,18 +268,20 @@ impl<T: ListTarget> ListRefresher<T> {
         false
     }
 
-    /// Writes the changed lists of a topic to the cache.
-    async fn cache_lists(&mut self, lists: [Option<(Kind, u64, Arc<ListSnapshot>)>; 2]) {
-        for (kind, digest, snapshot) in lists.into_iter().flatten() {
+    /// Writes the changed ones of these lists to the cache, if there is one.
+    async fn cache_lists(&mut self, lists: Vec<DigestedList>) {
+        if self.cache.is_none() {
+            return;
+        }
+        for (kind, digest, snapshot) in lists {
             if self.cached_digests[kind.index()] == Some(digest) {
                 continue;
             }
             let is_written = self.write_cache(move |cache| cache.write(kind, &snapshot)).await;
             // A list that cannot be written is not retried until it changes.
             self.cached_digests[kind.index()] = Some(digest);
-            let status = self.status.borrow().clone();
-            if is_written && let ConnectionStatus::Up(about) = status {
-                let info = upstream_info(&about);
+            let info = self.last_lists.lock().info.clone();
+            if is_written && let Some(info) = info {
                 self.write_cache(move |cache| cache.write_info(&info)).await;
             }
         }
@@ -286,10 +289,8 @@ impl<T: ListTarget> ListRefresher<T> {
 
     /// Publishes again after the approved definitions have changed.
     fn on_approvals(&self) {
-        let status = self.status.borrow().clone();
-        if let ConnectionStatus::Up(about) = &status {
-            self.publish_info(upstream_info(about));
-        }
+        let info = self.last_lists.lock().info.clone();
+        info.into_iter().for_each(|info| self.publish_info(info));
         if self.inspectors.pins.enforces(self.upstream.name()) {
             self.last_lists.publish(self.upstream.name(), &self.catalog, &self.inspectors);
         }
@@ -326,7 +327,7 @@ impl<T: ListTarget> ListRefresher<T> {
             schedule.last_read = Some(now);
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
-        let (mut is_new, mut to_cache) = (false, Vec::new());
+        let (mut is_new, mut read) = (false, Vec::new());
         // `keep_alive` is released once a round has no failure: all topics are due after the
         // connection, and each that fails is due again.
         let mut failed = false;
@@ -334,7 +335,7 @@ impl<T: ListTarget> ListRefresher<T> {
             let schedule = &mut self.topics[topic.index()];
             match refreshed {
                 Ok(refreshed) => {
-                    to_cache.push(refreshed.to_cache);
+                    read.extend(refreshed.lists);
                     schedule.due = refreshed.refresh_at;
                     schedule.retries.reset();
                     schedule.items = refreshed.items;
@@ -357,9 +358,7 @@ impl<T: ListTarget> ListRefresher<T> {
             info!(%upstream, prompts, tools, resources, templates, "upstream listed");
         }
         self.startup_guard = None;
-        for lists in to_cache {
-            self.cache_lists(lists).await;
-        }
+        self.cache_lists(read).await;
         if !failed {
             self.keep_alive = None;
         }
@@ -368,14 +367,9 @@ impl<T: ListTarget> ListRefresher<T> {
     /// Lists the kinds of a topic. The error is the `Retry-After` of the upstream.
     async fn list(&self, topic: ListTopic) -> Result<RefreshedTopic, Duration> {
         let name = self.upstream.name();
-        let mut refreshed = RefreshedTopic {
-            refresh_at: None,
-            digests: [None; 2],
-            items: [0; 2],
-            to_cache: [None, None],
-        };
+        let mut refreshed = RefreshedTopic::default();
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
-        let (mut new_lists, mut result) = (Vec::new(), Ok(()));
+        let mut result = Ok(());
         for (kind_in_topic, kind) in kinds.enumerate() {
             let before = self.last_lists.lock().snapshots[kind.index()].clone();
             let listing = match stable_list::list(&self.upstream, kind, before.as_deref()).await {
@@ -401,27 +395,16 @@ impl<T: ListTarget> ListRefresher<T> {
             let Listing { items, is_private, truncated, .. } = listing;
             let cut = truncated.map(Into::into);
             let snapshot = Arc::new(ListSnapshot { items, fresh_until, is_private, cut });
-            if self.cache.is_some() && self.cached_digests[kind.index()] != Some(digest) {
-                refreshed.to_cache[kind_in_topic] = Some((kind, digest, Arc::clone(&snapshot)));
-            }
-            new_lists.push((kind, snapshot));
+            refreshed.lists.push((kind, digest, snapshot));
             refreshed.refresh_at = refreshed.refresh_at.into_iter().chain(refresh_at).min();
             refreshed.digests[kind_in_topic] = Some(digest);
         }
         // Published one after the other, so that most clients get one notification for both kinds
         // of a topic.
-        for (kind, snapshot) in new_lists {
-            self.publish(kind, &snapshot);
+        for (kind, _, snapshot) in &refreshed.lists {
+            self.publish(*kind, snapshot);
         }
         result.map(|()| refreshed)
-    }
-}
-
-/// Capabilities and instructions of a connected upstream.
-fn upstream_info(about: &ConnectionInfo) -> UpstreamInfo {
-    UpstreamInfo {
-        capabilities: about.capabilities.clone(),
-        instructions: about.instructions.clone(),
     }
 }
 
