@@ -101,7 +101,7 @@ pub(super) fn serve(
         let max_reply = buffer_limit.limit;
         let mut reservation = GrowingReservation::new(&buffer_limit.budget);
         let mut responses = stream::iter(pending).buffer_unordered(BATCH_WIDTH);
-        let (mut all, mut records) = (Vec::new(), Vec::new());
+        let (mut all, mut audit_events) = (Vec::new(), Vec::new());
         while let Some((id, response, audit_event)) = responses.next().await {
             let Some(response) = response else { continue };
             let remaining = max_reply.saturating_sub(all.len());
@@ -124,7 +124,7 @@ pub(super) fn serve(
             let ResponseBody::Whole(text) = finish_event(&audit_event, response).text else {
                 continue;
             };
-            records.push(audit_event);
+            audit_events.push(audit_event);
             all.push(if all.is_empty() { b'[' } else { b',' });
             all.extend_from_slice(&text);
         }
@@ -137,7 +137,7 @@ pub(super) fn serve(
         let text = match finish(all.into()) {
             Ok(text) => text,
             Err(refused) => {
-                for audit_event in &records {
+                for audit_event in &audit_events {
                     finish_event(audit_event, ClientResponse::refused(None, &refused));
                 }
                 jsonrpc::write_error(None, &refused.error.to_bytes())

@@ -135,9 +135,8 @@ impl ClientRequester {
             && self.revision == Revision::V2025_11_25
             && !request.params.has(ELICITATION_ID)
         {
-            let mut params = request.params.clone();
-            params.set(ELICITATION_ID, json::quote(&secret::random_token()));
-            return params.to_bytes();
+            let id = json::quote(&secret::random_token());
+            return request.params.clone().with(ELICITATION_ID, id).to_bytes();
         }
         request.params.to_bytes()
     }
@@ -165,9 +164,9 @@ impl Drop for PendingClientRequest<'_> {
         if !self.pending.is_open() {
             return;
         }
-        let mut params = Object::new();
-        params.set("requestId", self.pending.id().to_string());
-        params.set("reason", json::quote("the call that needed this request has ended"));
+        let params = Object::new()
+            .with("requestId", self.pending.id().to_string())
+            .with("reason", json::quote("the call that needed this request has ended"));
         let cancelled = jsonrpc::write_notification("notifications/cancelled", &params.to_bytes());
         // If the queue is full or closed, the request was not sent either, or the client has gone.
         let _ = self.sender.try_send(cancelled);

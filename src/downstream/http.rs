@@ -139,18 +139,20 @@ where
         RequestScope::begin().run(handling).map(Ok::<_, Infallible>).boxed()
     });
     let connection = builder.serve_connection(TokioIo::new(timed_io.clone()), service);
+    let closing = async {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = Certificate::expired(certificate.as_ref()) => {}
+        }
+    };
     let ended = {
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
             biased;
             ended = connection.as_mut() => ended,
             () = timed_io.clone().idle_timeout_elapsed() => Ok(()),
-            () = wait_to_close(stop.cancelled(), &timed_io) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
             // Requests in progress are answered; notification streams end by themselves.
-            () = wait_to_close(Certificate::expired(certificate.as_ref()), &timed_io) => {
+            () = wait_to_close(closing, &timed_io) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }

@@ -65,7 +65,7 @@ pub(super) fn take_context(
     let meta = request_meta::take(&mut request.params)
         .map_err(|request_meta::InvalidMeta(text)| bad(&text))?;
     // Spec, `_meta`: a request without a required field MUST be rejected with -32602 and 400.
-    let version = meta.version.as_ref().and_then(decode_text).ok_or_else(|| {
+    let version = meta.version.as_deref().and_then(json::decode_bytes).ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/protocolVersion`, a string")
     })?;
     let capabilities = meta.capabilities.clone().ok_or_else(|| {
@@ -442,11 +442,6 @@ fn has_hints(result: &Object, is_private: bool) -> bool {
 
 fn declares_extensions(capabilities: &Object) -> bool {
     capabilities.get_object("extensions").is_some_and(|extensions| !extensions.is_empty())
-}
-
-fn decode_text(raw: &Bytes) -> Option<String> {
-    let text = std::str::from_utf8(raw).ok()?;
-    json::decode_string(text).map(|text| text.into_owned())
 }
 
 /// Method that describes the server.

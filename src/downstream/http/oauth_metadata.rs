@@ -3,12 +3,11 @@
 //! Invariants: a challenge reveals no more about a refused credential than that one was presented.
 //! All texts are the same for every client, and nothing from the request is repeated.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::http::request::Parts;
+use url::form_urlencoded;
 
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::downstream::Settings;
@@ -53,9 +52,9 @@ impl ProtectedResource {
             let texts: Vec<_> = texts.iter().map(|text| quote(text)).collect();
             [b"[", &texts.join(&b","[..])[..], b"]"].concat()
         };
-        let mut document = Object::new();
-        document.set("resource", quote(&format!("{origin}{path}")));
-        document.set("authorization_servers", list(servers));
+        let mut document = Object::new()
+            .with("resource", quote(&format!("{origin}{path}")))
+            .with("authorization_servers", list(servers));
         if !scopes_supported.is_empty() {
             document.set("scopes_supported", list(scopes_supported));
         }
@@ -81,19 +80,13 @@ pub(super) fn metadata(settings: &Settings) -> HttpResponse {
 /// Refuses a request with a token in its URL, where logs and histories would store it (spec
 /// 2026-07-28, authorization, token requirements: MUST NOT).
 pub(super) fn check_query(parts: &Parts) -> Result<(), HttpRefusal> {
-    let fields = parts.uri.query().unwrap_or_default().split('&');
-    let named = |field: &str| {
-        let name = field.split('=').next().unwrap_or_default();
-        unescape(name).eq_ignore_ascii_case("access_token")
-    };
-    match fields.into_iter().any(named) {
-        false => Ok(()),
-        true => {
-            let text =
-                "a token does not belong in the URL: send it as `Authorization: Bearer <token>`";
-            Err((StatusCode::BAD_REQUEST, text).into())
-        }
+    let query = parts.uri.query().unwrap_or_default().as_bytes();
+    let is_token = |name: &str| name.eq_ignore_ascii_case("access_token");
+    if form_urlencoded::parse(query).any(|(name, _)| is_token(&name)) {
+        let text = "a token does not belong in the URL: send it as `Authorization: Bearer <token>`";
+        return Err((StatusCode::BAD_REQUEST, text).into());
     }
+    Ok(())
 }
 
 /// Creates the response to a client that was not authenticated.
@@ -142,29 +135,6 @@ fn challenged(
     let challenge = challenge.unwrap_or(HeaderValue::from_static("Bearer"));
     let response = response_body::refusal(status, text);
     response_body::with_header(response, WWW_AUTHENTICATE, challenge).into()
-}
-
-/// Decodes percent escapes; other bytes stay as they are.
-fn unescape(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return text.into();
-    }
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
 const NEEDED: &str =

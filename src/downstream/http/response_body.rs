@@ -38,7 +38,7 @@ pub(super) struct HttpBody {
     /// Keeps the connection in the busy phase.
     in_progress: Option<RequestInProgress>,
     /// Audit event of a stream that stays open.
-    record: Option<OpenStreamEvent>,
+    _audit_event: Option<OpenStreamEvent>,
 }
 
 enum BodyContent {
@@ -99,7 +99,7 @@ impl From<(StatusCode, &str)> for HttpRefusal {
 
 impl HttpBody {
     fn new(content: BodyContent) -> Self {
-        Self { content, gone: None, in_progress: None, record: None }
+        Self { content, gone: None, in_progress: None, _audit_event: None }
     }
 
     fn complete(text: Bytes) -> Self {
@@ -124,8 +124,8 @@ impl HttpBody {
     }
 
     /// Ends an audit event with the body.
-    pub(super) fn record_stream(&mut self, record: OpenStreamEvent) {
-        self.record = Some(record);
+    pub(super) fn record_stream(&mut self, audit_event: OpenStreamEvent) {
+        self._audit_event = Some(audit_event);
     }
 }
 

@@ -20,14 +20,13 @@ use crate::mcp::revision::Revision;
 pub(super) fn required(input_requests: &[InputRequest], state: Option<&str>) -> Bytes {
     let mut requests = Object::new();
     for input_request in input_requests {
-        let mut request = Object::new();
-        request.set("method", json::quote(input_request.kind.method()));
-        request.set("params", input_request.params.to_bytes());
+        let request = Object::new()
+            .with("method", json::quote(input_request.kind.method()))
+            .with("params", input_request.params.to_bytes());
         requests.set(String::from(&*input_request.key), request.to_bytes());
     }
-    let mut result = Object::new();
-    result.set("resultType", INPUT_REQUIRED);
-    result.set(INPUT_REQUESTS, requests.to_bytes());
+    let mut result =
+        Object::new().with("resultType", INPUT_REQUIRED).with(INPUT_REQUESTS, requests.to_bytes());
     if let Some(state) = state {
         result.set(REQUEST_STATE, json::quote(state));
     }
@@ -64,8 +63,7 @@ pub(super) fn undeclared(missing_features: ClientFeatures) -> ErrorResponse {
 
 /// Error: the client did not declare the tasks extension.
 pub(super) fn undeclared_tasks() -> ErrorResponse {
-    let mut data = Object::new();
-    data.set("requiredCapabilities", capabilities::TASKS);
+    let data = Object::new().with("requiredCapabilities", capabilities::TASKS);
     missing("tasks need an extension that the client did not declare", data.to_bytes())
 }
 
@@ -79,9 +77,8 @@ fn missing(text: &str, data: Bytes) -> ErrorResponse {
 
 /// Builds the `data` of an error about missing client capabilities.
 pub(super) fn required_capabilities(missing_features: ClientFeatures) -> Bytes {
-    let mut data = Object::new();
-    data.set("requiredCapabilities", missing_features.declare(Revision::NEWEST).to_bytes());
-    data.to_bytes()
+    let missing_features = missing_features.declare(Revision::NEWEST).to_bytes();
+    Object::new().with("requiredCapabilities", missing_features).to_bytes()
 }
 
 /// Returns the URL elicitations of a legacy server's error (spec 2025-11-25, elicitation, error

@@ -13,8 +13,10 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::stream::BoxStream;
 
+use crate::audit::AuditOutcome;
 use crate::downstream::limits::concurrency::ConcurrencyPermit;
-use crate::downstream::response::audit_events::StreamedCompletion;
+use crate::downstream::response::audit_events::RequestEnd;
+use crate::gateway::RequestStatus;
 use crate::jsonrpc::{self, Id};
 use crate::mcp::call::PayloadBroken;
 use crate::policy::limits::Permit;
@@ -29,25 +31,24 @@ pub(in crate::downstream) struct ArrivingResult {
     pub(super) permit: Option<Permit>,
     /// Permit of the client's own concurrency limit.
     pub(in crate::downstream) concurrency_permit: Option<ConcurrencyPermit>,
-    /// Audit event and metrics that the last piece ends.
-    pub(super) completion: Option<StreamedCompletion>,
+    /// Bytes of the response so far, including those around the result.
+    sent: u64,
+    /// End of the request, which the last piece records.
+    pub(super) end: Option<RequestEnd>,
 }
 
 impl ArrivingResult {
     /// Creates the response to a request from the pieces of its result.
     pub(super) fn new(id: &Id, pieces: BoxStream<'static, Result<Bytes, PayloadBroken>>) -> Self {
+        let prefix = jsonrpc::response_prefix(id);
         Self {
-            prefix: Some(jsonrpc::response_prefix(id)),
+            sent: (prefix.len() + SUFFIX.len()) as u64,
+            prefix: Some(prefix),
             pieces: Some(pieces),
             permit: None,
             concurrency_permit: None,
-            completion: None,
+            end: None,
         }
-    }
-
-    /// Length of the text around the result.
-    pub(super) fn envelope_len(&self) -> usize {
-        self.prefix.as_ref().map_or(0, Bytes::len) + SUFFIX.len()
     }
 }
 
@@ -61,24 +62,28 @@ impl Stream for ArrivingResult {
         let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
         let piece = ready!(pieces.as_mut().poll_next(cx));
         match &piece {
-            Some(Ok(piece)) => {
-                if let Some(completion) = &mut self.completion {
-                    completion.add_sent(piece.len());
-                }
-            }
+            Some(Ok(piece)) => self.sent += piece.len() as u64,
             Some(Err(_)) => {
-                if let Some(completion) = self.completion.take() {
-                    completion.fail();
+                if let Some(end) = self.end.take() {
+                    end.record_as(AuditOutcome::Error, RequestStatus::Error(None), self.sent);
                 }
             }
             None => {
                 (self.pieces, self.permit, self.concurrency_permit) = (None, None, None);
-                if let Some(completion) = self.completion.take() {
-                    completion.finish();
+                if let Some(end) = self.end.take() {
+                    end.record(Some(self.sent));
                 }
             }
         }
         Poll::Ready(Some(piece.unwrap_or(Ok(Bytes::from_static(SUFFIX)))))
+    }
+}
+
+impl Drop for ArrivingResult {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end.record_as(AuditOutcome::Cancelled, RequestStatus::Cancelled, self.sent);
+        }
     }
 }
 

@@ -32,10 +32,8 @@ pub(crate) fn finish_request(
     };
     let end = RequestEnd { audit_event, timing: timing.map(|timing| (timing, status)) };
     match &mut response.text {
-        // The text around the result counts as well.
         ResponseBody::Arriving(arriving) => {
-            let sent = arriving.envelope_len() as u64;
-            arriving.completion = Some(StreamedCompletion { sent, end: Some(end) });
+            arriving.end = Some(end);
         }
         text => end.record(text.len()),
     }
@@ -43,19 +41,29 @@ pub(crate) fn finish_request(
 }
 
 /// Audit event and timer of a request, with the end that its response gives them.
-struct RequestEnd {
+pub(super) struct RequestEnd {
     audit_event: Option<(AuditEvent, EventCompletion)>,
     timing: Option<(RequestTimer, RequestStatus)>,
 }
 
 impl RequestEnd {
-    fn record(self, bytes_out: Option<u64>) {
+    /// Records the end, after so many bytes of the response.
+    pub(super) fn record(self, bytes_out: Option<u64>) {
         if let Some((audit_event, completion)) = self.audit_event {
             audit_event.end(EventCompletion { bytes_out, ..completion });
         }
         if let Some((timing, status)) = self.timing {
             timing.end(status);
         }
+    }
+
+    /// Records another end than the response's.
+    pub(super) fn record_as(self, outcome: AuditOutcome, status: RequestStatus, bytes_out: u64) {
+        let Self { audit_event, timing } = self;
+        let audit_event =
+            audit_event.map(|(event, planned)| (event, EventCompletion { outcome, ..planned }));
+        let timing = timing.map(|(timing, _)| (timing, status));
+        Self { audit_event, timing }.record(Some(bytes_out));
     }
 }
 
@@ -76,46 +84,5 @@ fn outcome_of(
             };
             (if is_error { AuditOutcome::Error } else { AuditOutcome::Refused }, Some(code))
         }
-    }
-}
-
-/// Completion of a streamed result. Dropped before the result's end, it records a cancellation.
-pub(super) struct StreamedCompletion {
-    sent: u64,
-    /// End of the request, until it is recorded.
-    end: Option<RequestEnd>,
-}
-
-impl StreamedCompletion {
-    /// Counts a piece.
-    pub(super) fn add_sent(&mut self, bytes: usize) {
-        self.sent += bytes as u64;
-    }
-
-    /// Records the planned end after the last piece.
-    pub(super) fn finish(mut self) {
-        if let Some(end) = self.end.take() {
-            end.record(Some(self.sent));
-        }
-    }
-
-    /// Records that the upstream broke off the result.
-    pub(super) fn fail(mut self) {
-        self.end_otherwise(AuditOutcome::Error, RequestStatus::Error(None));
-    }
-
-    /// Records another end than the planned one, if none has been recorded.
-    fn end_otherwise(&mut self, outcome: AuditOutcome, status: RequestStatus) {
-        let Some(RequestEnd { audit_event, timing }) = self.end.take() else { return };
-        let audit_event =
-            audit_event.map(|(event, planned)| (event, EventCompletion { outcome, ..planned }));
-        let timing = timing.map(|(timing, _)| (timing, status));
-        RequestEnd { audit_event, timing }.record(Some(self.sent));
-    }
-}
-
-impl Drop for StreamedCompletion {
-    fn drop(&mut self) {
-        self.end_otherwise(AuditOutcome::Cancelled, RequestStatus::Cancelled);
     }
 }
