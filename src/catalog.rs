@@ -226,9 +226,15 @@ impl Catalog {
             tracing::warn!(%upstream, %kind, %problems, "items excluded from the list");
         }
         *slot = Some(exported);
-        for builder in &mut writer.view_builders {
-            let tables = &mut writer.tables[kind.index()];
-            builder.refresh_upstream(&self.settings, &writer.sources, tables, upstream_index, kind);
+        self.refresh_views(writer, upstream_index, kind);
+    }
+
+    /// Updates all views after a change of one upstream's list of one kind.
+    fn refresh_views(&self, writer: &mut WriterState, upstream_index: usize, kind: Kind) {
+        let WriterState { sources, view_builders, tables } = writer;
+        for builder in view_builders {
+            let tables = &mut tables[kind.index()];
+            builder.refresh_upstream(&self.settings, sources, tables, upstream_index, kind);
         }
     }
 
@@ -242,18 +248,7 @@ impl Catalog {
             return;
         }
         cpu_bound::run(writer.weight_of(writer.sources[upstream_index].len()), || {
-            for builder in &mut writer.view_builders {
-                for kind in Kind::ALL {
-                    let tables = &mut writer.tables[kind.index()];
-                    builder.refresh_upstream(
-                        &self.settings,
-                        &writer.sources,
-                        tables,
-                        upstream_index,
-                        kind,
-                    );
-                }
-            }
+            Kind::ALL.into_iter().for_each(|kind| self.refresh_views(writer, upstream_index, kind));
         });
     }
 
@@ -360,14 +355,13 @@ impl RoleViewBuilder {
     ) -> Self {
         let exports = &settings.exports;
         let reaches = exports.iter().map(|export| filter.reaches(&export.name)).collect();
-        let view = RoleView::empty(Arc::clone(settings), Arc::clone(filter));
+        let mut view = RoleView::empty(Arc::clone(settings), Arc::clone(filter));
         let mut builder = Self {
             filter: Arc::clone(filter),
             reaches,
             visible_items: std::array::from_fn(|_| vec![Vec::new(); exports.len()]),
             sender: Arc::new(watch::Sender::new(Arc::new(view.clone()))),
         };
-        let mut view = view;
         for kind in Kind::ALL {
             for upstream_index in 0..exports.len() {
                 builder.visible_items[kind.index()][upstream_index] =

@@ -41,9 +41,8 @@ pub use crate::downstream::legacy::stdio_handshake::read_handshake;
 pub use crate::downstream::limits::client_limits::{ClientQuota, ConnectionTimeouts};
 use crate::downstream::limits::concurrency::ConcurrencyLimiter;
 use crate::downstream::limits::stream_limit::StreamLimiter;
-use crate::gateway::{ClientContext, ConfigSnapshot, Gateway};
+use crate::gateway::{ConfigSnapshot, Gateway};
 use crate::memory_budget::{BufferLimit, MemoryBudget};
-use crate::policy::{AuthAttempt, AuthError};
 use era::Versions;
 use host_check::{AllowedHost, Origin};
 use http::ProtectedResource;
@@ -175,11 +174,6 @@ impl ServerState {
         let buffer_limit = BufferLimit { budget: self.budget().clone(), ..settings.buffer_limit };
         let settings = Settings { audit: self.settings.audit.clone(), buffer_limit, ..settings };
         Self { config, settings, ..self.clone() }
-    }
-
-    /// Authenticates a client.
-    async fn authenticate(&self, attempt: AuthAttempt<'_>) -> Result<ClientContext, AuthError> {
-        self.gateway.authenticate_under(&self.config, attempt).await
     }
 
     /// All paths that are served over HTTP, with their routes.

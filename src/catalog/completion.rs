@@ -7,7 +7,6 @@
 //! URI that a rule denies.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::expansion::{Expansion, VariableValue, expand};
@@ -105,11 +104,5 @@ impl Completion {
         let of_upstream = self.view.export_rules(upstream).map(|it| (String::new(), &it.resources));
         let of_role = (format!("{upstream}/"), self.view.resource_rules());
         of_upstream.into_iter().chain([of_role])
-    }
-}
-
-impl fmt::Debug for Completion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Completion").field("variable", &self.variable).finish_non_exhaustive()
     }
 }

@@ -44,7 +44,7 @@ use crate::memory_budget::BufferLimit;
 pub(super) const INITIALIZE: &str = "initialize";
 
 /// Client of an initialized session.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct LegacyClient {
     /// Context of its calls, without notifications.
     pub(super) context: CallContext,

@@ -152,9 +152,7 @@ fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
 
 /// Stops an upstream that has not stopped by itself within `grace`.
 async fn stop_after(stop: CancellationToken, grace: Duration) {
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => {}
-        () = tokio::time::sleep(grace) => stop.cancel(),
+    if tokio::time::timeout(grace, stop.cancelled()).await.is_err() {
+        stop.cancel();
     }
 }

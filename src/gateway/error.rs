@@ -1,6 +1,6 @@
 //! Errors of the gateway, by who has to act.
 //!
-//! JSON-RPC codes and HTTP statuses are not decided here: each dialect maps the errors in one
+//! JSON-RPC codes and HTTP statuses are not decided here: `downstream` maps the errors in one
 //! exhaustive `match`.
 
 use std::time::Duration;

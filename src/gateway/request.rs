@@ -96,12 +96,12 @@ impl ClientContext {
         };
         match limits.acquire(&self.limit_request(method, item.as_deref())) {
             Ok(permit) => Ok(Admission { permit, item }),
-            Err(refused) => {
+            Err(limited) => {
                 // The audit event names the item, whatever the limit counts.
                 if item.is_none() && self.audit_event.is_on() {
                     item = self.find_requested(revision, method, params).await;
                 }
-                Err(self.reject_limited(&refused, method, item.as_deref()))
+                Err(self.reject_limited(&limited, method, item.as_deref()))
             }
         }
     }
@@ -112,7 +112,7 @@ impl ClientContext {
         let Some(limits) = self.limits() else { return Ok(Admission::unlimited()) };
         match limits.acquire(&self.limit_request(method, None)) {
             Ok(permit) => Ok(Admission { permit, item: None }),
-            Err(refused) => Err(self.reject_limited(&refused, method, None)),
+            Err(limited) => Err(self.reject_limited(&limited, method, None)),
         }
     }
 
@@ -126,7 +126,7 @@ impl ClientContext {
             LimitRequest { is_part: true, ..self.limit_request(SUBSCRIBE, item.as_deref()) };
         match limits.acquire(&charge) {
             Ok(permit) => Ok(Admission { permit, item }),
-            Err(refused) => Err(self.reject_limited(&refused, SUBSCRIBE, item.as_deref())),
+            Err(limited) => Err(self.reject_limited(&limited, SUBSCRIBE, item.as_deref())),
         }
     }
 
@@ -154,11 +154,11 @@ impl ClientContext {
     /// Logs which limit is reached; the client's error says only when to retry.
     fn reject_limited(
         &self,
-        refused: &RateLimited,
+        limited: &RateLimited,
         method: &str,
         item: Option<&ExportedItem>,
     ) -> Error {
-        let RateLimited { retry_after, limit } = *refused;
+        let RateLimited { retry_after, limit } = *limited;
         tracing::debug!(client = %self.principal.name, method, limit, "rate limit reached");
         self.record_limited(item, limit);
         self.gateway.metrics.limited(limit);

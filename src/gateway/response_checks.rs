@@ -37,8 +37,8 @@ impl ResponseChecks {
     ) -> Result<UpstreamResponse, Error> {
         if let Some(inspection) = self.inspection {
             let Inspection { inspector, audit_event, limit } = *inspection;
-            let found_event = audit_event.clone();
-            let on_findings = move |found: Findings| found_event.add_findings(found.count());
+            let event = audit_event.clone();
+            let on_findings = move |found: Findings| event.add_findings(found.count());
             let inspected = inspector.inspect(response, &limit, on_findings).await;
             response =
                 inspected.map_err(|why| rejected_response(&self.upstream, why, &audit_event))?;

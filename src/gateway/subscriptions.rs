@@ -6,7 +6,6 @@
 //! pending updates are a bounded set, however long the client does not read.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -122,13 +121,6 @@ impl ClientContext {
                 false
             }
         }
-    }
-}
-
-impl fmt::Debug for Subscriptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let uris = self.table.lock().uris.len();
-        f.debug_struct("Subscriptions").field("uris", &uris).finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,6 @@
 //! most [`MAX_PENDING_UPDATES`] entries: beyond that the subscribed resource stands for its parts.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ pub const SPACING: Duration = Duration::from_secs(1);
 pub const MAX_PENDING_UPDATES: usize = 1_000;
 
 /// Set of changed resources with any number of writers and one reader. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PendingResourceUpdates {
     queue: Arc<CoalescingQueue<UpdateSet>>,
 }
@@ -36,7 +35,7 @@ pub struct ResourceUpdate {
     pub uri: Arc<str>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct UpdateSet {
     states: HashMap<ResourceUpdate, State>,
     /// Updates that can be sent now, in the order in which they were marked.
@@ -45,6 +44,7 @@ struct UpdateSet {
     resting: VecDeque<(Instant, ResourceUpdate)>,
 }
 
+#[derive(Debug)]
 enum State {
     Ready,
     Resting { has_changed: bool },
@@ -109,13 +109,6 @@ impl UpdateSet {
         self.states.insert(changed.clone(), State::Resting { has_changed: false });
         self.resting.push_back((now + SPACING, changed.clone()));
         Ok(changed)
-    }
-}
-
-impl fmt::Debug for PendingResourceUpdates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ready = self.queue.lock().ready.len();
-        f.debug_struct("PendingResourceUpdates").field("ready", &ready).finish_non_exhaustive()
     }
 }
 

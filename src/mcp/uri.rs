@@ -204,14 +204,12 @@ struct DecodedChar {
 
 /// Decodes the whole URI.
 fn decode(parts: &UriParts<'_>) -> Result<Vec<DecodedChar>, NotCanonical> {
-    let UriParts { scheme, authority, path, query, fragment, path_start } = *parts;
-    let start = path_start - authority.map_or(0, |authority| authority.len() + 2);
+    let authority = parts.authority.unwrap_or_default();
     let mut letters = Vec::new();
-    debug_assert_eq!(start, scheme.len() + 1);
-    let in_path = [authority.unwrap_or_default(), path].map(|part| (part, false));
-    let in_tail = [query, fragment].map(|part| (part, true));
-    let mut at = if authority.is_some() { start + 2 } else { start };
-    for (part, is_tail) in in_path.into_iter().chain(in_tail) {
+    let mut at = parts.path_start - authority.len();
+    for (part, is_tail) in
+        [(authority, false), (parts.path, false), (parts.query, true), (parts.fragment, true)]
+    {
         decode_part(part, at, is_tail, &mut letters)?;
         at += part.len();
     }

@@ -122,9 +122,9 @@ async fn authenticate(
     route: HttpRoute,
 ) -> Result<ClientContext, HttpRefusal> {
     let HttpRequest { state, connection, .. } = request;
-    let (settings, meters) = (&state.settings, state.gateway.metrics());
+    let (settings, metrics) = (&state.settings, state.gateway.metrics());
     if state.is_closed() {
-        meters.refused(RefusalReason::Stopping);
+        metrics.refused(RefusalReason::Stopping);
         let refused = results::unavailable("shutting down; connect again", CLOSING_RETRY);
         return Err(HttpRefusal::from(refused).with_connection_close());
     }
@@ -133,10 +133,11 @@ async fn authenticate(
     let certificate = connection.certificate.as_ref();
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
     let attempt = AuthAttempt { credentials, certificate, from };
-    let client = state.authenticate(attempt).await.map_err(|refusal| {
+    let authenticated = state.gateway.authenticate_under(&state.config, attempt).await;
+    let client = authenticated.map_err(|refusal| {
         // Only the operator sees the reason; the client learns that it was refused.
         debug!(%refusal, "client not authenticated");
-        meters.refused(RefusalReason::Auth);
+        metrics.refused(RefusalReason::Auth);
         oauth_metadata::refuse(settings, &refusal)
     })?;
     let client = client.with_audit_event(request.audit_event.clone());
@@ -145,7 +146,7 @@ async fn authenticate(
         && !is_exempt_from_limits(request, &client)
     {
         debug!(client = %client.principal().name, "request over the rate limit, body not read");
-        meters.refused(RefusalReason::Limit);
+        metrics.refused(RefusalReason::Limit);
         return Err(results::too_busy(wait).into());
     }
     Ok(client)
@@ -196,6 +197,7 @@ async fn post(
         Era::Legacy => legacy_endpoint::post(request, client, message).await,
     }
 }
+
 async fn post_modern(
     request: &mut HttpRequest,
     client: &ClientContext,

@@ -14,6 +14,7 @@
 mod session;
 mod sessions;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, future, stream};
@@ -28,7 +29,7 @@ use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::routes::MESSAGES_PATH;
 use crate::audit::{SessionMark, TransportKind};
 use crate::downstream::response::{ClientResponse, results};
-use crate::downstream::stream_session::StreamMessage;
+use crate::downstream::stream_session::{StreamMessage, StreamRules, StreamSession};
 use crate::downstream::{ClientQuota, ServerState};
 use crate::gateway::ClientContext;
 use crate::jsonrpc::Message;
@@ -67,10 +68,18 @@ pub(super) async fn open(
     audit_event.set_session(&mark);
     client.audit_event().set_session(&mark);
     let client = client.with_audit_event(audit_event);
-    let session_task =
-        SseSession::new(request, client, posted_messages, queue, end.clone(), registered);
+    let certificate = client.certificate().cloned();
+    let rules = StreamRules {
+        hint: "send `initialize` first",
+        // Enough for one response of the largest size in addition to whatever else is queued.
+        max_queued_bytes: 2 * state.settings.buffer_limit.limit,
+        has_modern: false,
+        can_reinitialize: false,
+    };
+    let (state_cell, under) = (&request.state_cell, Arc::clone(state));
+    let session = StreamSession::new(state_cell, under, client, queue, end.clone(), rules);
+    let session_task = SseSession { session, inbox: posted_messages, registered, certificate };
     state.tracker.spawn(session_task.run());
-
     // Spec 2024-11-05, transports: the server MUST send an `endpoint` event when a client connects.
     let endpoint = stream::once(future::ready(Ok(write_event("endpoint", &messages_path))));
     // Dropping the stream ends the session.

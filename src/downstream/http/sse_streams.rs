@@ -55,17 +55,12 @@ impl GetStream {
     /// Returns the next event, and the rest of the stream unless that was the last event.
     async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
-            let event = async {
-                match &mut self.stored {
-                    Some((_, reader)) => reader.next().await,
-                    None => std::future::pending().await,
-                }
-            };
+            let event = async { Some(self.stored.as_mut()?.1.next().await) };
             let notification = tokio::select! {
                 biased;
                 () = self.standalone.over.cancelled() => return None,
                 () = self.stop.cancelled() => return Some((closing_event(&self.standalone)?, None)),
-                event = event => {
+                Some(event) = event => {
                     // The stored stream ends for this reader if another one has resumed it.
                     let event = event?.ok()?;
                     return Some((write_numbered(&event.id, &event.text), Some(self)));

@@ -26,7 +26,7 @@ pub(crate) struct CallMessages {
 struct CallNotifications {
     /// Progress token, if the client has sent one.
     token: Option<Id>,
-    notes: NotificationStream,
+    stream: NotificationStream,
     budget: MemoryBudget,
 }
 
@@ -47,13 +47,13 @@ impl CallMessages {
         if token.is_none() && logs.minimum().is_none() && completions.is_none() {
             return (NotificationSink::disabled(), Self::default());
         }
-        let (notes, stream) = NotificationSink::open(token.is_some(), logs);
+        let (sink, stream) = NotificationSink::open(token.is_some(), logs);
         if let Some(completions) = completions {
-            notes.forward_elicitation_completions(completions);
+            sink.forward_elicitation_completions(completions);
         }
-        notes.count_against(budget);
-        let notifications = CallNotifications { token, notes: stream, budget: budget.clone() };
-        (notes, Self { notifications: Some(notifications), complete: None })
+        sink.count_against(budget);
+        let notifications = CallNotifications { token, stream, budget: budget.clone() };
+        (sink, Self { notifications: Some(notifications), complete: None })
     }
 
     /// Adds a sender for complete messages.
@@ -78,19 +78,19 @@ impl CallMessages {
     /// call was cancelled, only the complete messages are left.
     pub(crate) fn rest(self, is_answered: bool) -> impl Iterator<Item = Bytes> {
         let Self { notifications, complete } = self;
-        let notes =
+        let notifications =
             notifications.filter(|_| is_answered).into_iter().flat_map(CallNotifications::rest);
         let complete = complete
             .into_iter()
             .flat_map(|mut complete| std::iter::from_fn(move || complete.try_recv().ok()));
-        notes.chain(complete)
+        notifications.chain(complete)
     }
 }
 
 impl CallNotifications {
     async fn next(&mut self) -> Bytes {
         loop {
-            let notification = self.notes.next().await;
+            let notification = self.stream.next().await;
             // A notification is dropped if the budget has no space for it.
             if let Ok(message) =
                 self.budget.charge_large(message(self.token.as_ref(), notification))
@@ -101,8 +101,8 @@ impl CallNotifications {
     }
 
     fn rest(self) -> impl Iterator<Item = Bytes> {
-        let Self { token, notes, budget } = self;
-        let messages = notes
+        let Self { token, stream, budget } = self;
+        let messages = stream
             .drain()
             .into_iter()
             .map(move |notification| message(token.as_ref(), notification));

@@ -13,7 +13,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +30,6 @@ pub(crate) struct SuspendedRequests<T> {
     /// Random prefix of every state that is issued here.
     prefix: Box<str>,
     table: Mutex<SuspendedTable<T>>,
-    inserted: Notify,
 }
 
 struct SuspendedTable<T> {
@@ -84,7 +82,7 @@ impl<T> SuspendedRequests<T> {
             issued: VecDeque::new(),
         };
         let prefix = secret::random_token()[..PREFIX_CHARS].into();
-        Self { prefix, table: Mutex::new(table), inserted: Notify::new() }
+        Self { prefix, table: Mutex::new(table) }
     }
 
     /// Stores `value` and returns the state that redeems it.
@@ -115,7 +113,6 @@ impl<T> SuspendedRequests<T> {
                 issued.retain(|(_, state)| entries.contains_key(state));
             }
         }
-        self.inserted.notify_one();
         Ok(state)
     }
 
@@ -188,12 +185,12 @@ impl<T> SuspendedRequests<T> {
     /// Drops expired entries until `stop`; then all that are left.
     pub(crate) async fn sweep(&self, stop: &CancellationToken) {
         loop {
-            let next = self.drop_expired();
+            // No entry that is inserted meanwhile expires earlier.
+            let next = self.drop_expired().unwrap_or_else(|| Instant::now() + EXPIRY);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
-                () = self.inserted.notified(), if next.is_none() => {}
+                () = sleep_until(next) => {}
             }
         }
         let left = self.table.lock().entries.take();

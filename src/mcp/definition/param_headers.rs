@@ -14,6 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
+use memchr::memmem;
 
 use crate::json::{self, Object};
 
@@ -233,11 +234,7 @@ fn value_at(arguments: &Object, path: &[Box<str>]) -> Option<ParamHeader> {
 /// Whether a schema must be parsed: most have no annotations, and parsing is expensive. A key with
 /// an escape may be an annotation as well.
 fn may_have_annotations(schema: &[u8]) -> bool {
-    contains(schema, ANNOTATION.as_bytes()) || contains(schema, b"\\u")
-}
-
-fn contains(text: &[u8], needle: &[u8]) -> bool {
-    text.windows(needle.len()).any(|window| window == needle)
+    [ANNOTATION, "\\u"].iter().any(|it| memmem::find(schema, it.as_bytes()).is_some())
 }
 
 /// The annotation in a property's schema.

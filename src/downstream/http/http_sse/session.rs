@@ -6,50 +6,24 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-use super::super::request::HttpRequest;
 use super::sessions::{PostedMessage, RegisteredSession};
 use crate::audit::AuditEvent;
 use crate::downstream::response::{ClientResponse, ResponseFuture};
-use crate::downstream::stream_session::{StreamMessage, StreamRules, StreamSession};
-use crate::gateway::ClientContext;
+use crate::downstream::stream_session::{StreamMessage, StreamSession};
 use crate::policy::Certificate;
 
 /// Session of one client, run as a task.
 pub(super) struct SseSession {
-    session: StreamSession,
-    inbox: mpsc::Receiver<PostedMessage>,
-    registered: RegisteredSession,
+    pub(super) session: StreamSession,
+    pub(super) inbox: mpsc::Receiver<PostedMessage>,
+    pub(super) registered: RegisteredSession,
     /// Client certificate of the stream's connection.
-    certificate: Option<Arc<Certificate>>,
+    pub(super) certificate: Option<Arc<Certificate>>,
 }
 
 impl SseSession {
-    pub(super) fn new(
-        request: &HttpRequest,
-        client: ClientContext,
-        inbox: mpsc::Receiver<PostedMessage>,
-        queue: mpsc::Sender<Bytes>,
-        end: CancellationToken,
-        registered: RegisteredSession,
-    ) -> Self {
-        let state = Arc::clone(&request.state);
-        let certificate = client.certificate().cloned();
-        let rules = StreamRules {
-            hint: "send `initialize` first",
-            // Enough for one response of the largest size in addition to whatever else is queued.
-            max_queued_bytes: 2 * state.settings.buffer_limit.limit,
-            has_modern: false,
-            can_reinitialize: false,
-        };
-        let state_cell = &request.state_cell;
-        let session = StreamSession::new(state_cell, state, client, queue, end, rules);
-        Self { session, inbox, registered, certificate }
-    }
-
     /// Handles posted messages until the stream ends, the gateway shuts down, or the client's
     /// credentials are no longer valid. The stream ends with this task, because all of its senders
     /// are dropped.
