@@ -29,11 +29,18 @@ settings! {
     /// default. Write `[roles.local]` to restrict it.
     ///
     /// ```toml
-    /// [roles.developer]
+    /// [roles.local]                        # exists by default: one user, one machine
     /// prompts.allow = ["*"]
-    /// tools.allow = ["github/*", "wiki/*"]
-    /// tools.deny = ["github/delete_*"]
-    /// resources.allow = ["github/repo://public/*"]
+    /// tools.allow = ["*"]
+    /// resources.allow = ["*"]
+    ///
+    /// #[roles.developer]                   # items that are not allowed are not listed
+    /// #prompts.allow = ["library/*", "everything/*"]
+    /// #prompts.deny = ["library/internal-*"]
+    /// #tools.allow = ["github/*", "wiki/*"]
+    /// #tools.deny = ["github/delete_*"]
+    /// #resources.allow = ["github/repo://public/*"]
+    /// #resources.deny = []
     /// ```
     for Role {
         /// The prompts that the role may use.
@@ -58,13 +65,15 @@ settings! {
     /// ```
     ///
     /// ```toml
-    /// [clients.alice-laptop]
-    /// key_sha256 = ["<output of: printf %s KEY | sha256sum>"]
-    /// role = "developer"
+    /// #[clients.alice-laptop]              # weir keys add alice-laptop --role developer
+    /// #key_sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]
+    /// #role = "developer"
+    /// #expires = 2027-06-30T00:00:00Z
     ///
-    /// [clients.ci]                     # rules of its own instead of a role
-    /// key_sha256 = ["<another hash>"]
-    /// prompts.allow = ["library/*"]
+    /// #[clients.ci]                        # rules of its own instead of a role
+    /// #key_sha256 = ["60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"]
+    /// #certificates = ["dns:ci.example.com"]
+    /// #prompts.allow = ["library/*"]
     /// ```
     pub struct ClientConfig {
         /// The SHA-256 of the client's key: one, or two while you replace a key by a new one. No

@@ -32,7 +32,7 @@ settings! {
         /// addresses also `/metrics` and `/readyz?verbose`, as `Authorization: Bearer <token>`.
         ///
         /// ```toml
-        /// token = { file = "/run/secrets/weir-admin" }
+        /// token = { file = "secrets/admin" }
         /// ```
         token: Option<Secret> = None,
             by_hand(ValueShape::Secret(shape::ADMIN_TOKEN)).default_text(

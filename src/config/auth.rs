@@ -10,9 +10,9 @@ settings! {
     /// Access over HTTP without a key, or with a token of an identity provider. The client of `weir
     /// stdio` is the user who starts it, and needs no key.
     pub struct AuthConfig {
-        /// `required`: every request needs a client's key or certificate, or a token. `anonymous`:
-        /// requests without a key are accepted with the role `anonymous_role`; on an address that
-        /// the network can reach this is an error unless Weir is started with
+        /// Need of credentials. `required`: every request needs a client's key or certificate, or a
+        /// token. `anonymous`: requests without a key are accepted with the role `anonymous_role`;
+        /// on an address that the network can reach this is an error unless Weir is started with
         /// `--allow-anonymous-network`. `auto`: `anonymous` on a loopback address as long as no
         /// client and no identity provider is defined, otherwise `required`.
         mode: AuthMode = AuthMode::Auto, choice(&AUTH_MODES);

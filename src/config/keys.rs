@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
-pub(super) use documentation::Documentation;
+pub(super) use documentation::{Documentation, enabled};
 pub(super) use shape::ValueShape;
 
 /// Description of one key, for the documents.

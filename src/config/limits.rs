@@ -20,17 +20,18 @@ settings! {
     /// there are no limits. All `[[limits]]` must be in one file.
     ///
     /// ```toml
-    /// [[limits]]
-    /// per = "client"
-    /// rate = "600/min"
-    /// burst = 60
+    /// #[[limits]]                          # all requests of each client
+    /// #per = "client"
+    /// #method = "*"
+    /// #rate = "600/min"
+    /// #burst = 60
     ///
-    /// [[limits]]                # a tool that is expensive
-    /// per = "client"
-    /// method = "tools/call"
-    /// match = "github/*"
-    /// rate = "60/min"
-    /// concurrency = 4
+    /// #[[limits]]                          # fewer of the expensive requests
+    /// #per = "client"
+    /// #method = "tools/call"
+    /// #match = "github/*"
+    /// #rate = "60/min"
+    /// #concurrency = 4
     /// ```
     pub(super) struct LimitKeys {
         /// The requests that are counted together: those of each `client`, those of each `user`

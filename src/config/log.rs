@@ -8,8 +8,8 @@ settings! {
         /// The least severe level that is logged. The variable `WEIR_LOG` overrides it, for example
         /// `WEIR_LOG=weir=debug`.
         level: tracing::Level = tracing::Level::INFO, choice(&LOG_LEVELS);
-        /// `pretty` is for people, `json` for machines; `auto` is `pretty` on a terminal and `json`
-        /// elsewhere.
+        /// Format of the lines. `pretty` is for people, `json` for machines; `auto` is `pretty` on
+        /// a terminal and `json` elsewhere.
         format: LogFormat = LogFormat::Auto, choice(&LOG_FORMATS);
     }
 }

@@ -12,8 +12,9 @@ settings! {
     /// the `item` of the audit log use the original name; `weir check` lists the names that are
     /// altered.
     pub struct NamingConfig {
-        /// `always`: names are `<prefix><separator><name>`, so that no two upstreams clash. `none`:
-        /// names have no prefix; this requires exactly one enabled upstream.
+        /// Use of prefixes in names. `always`: names are `<prefix><separator><name>`, so that no
+        /// two upstreams clash. `none`: names have no prefix; this requires exactly one enabled
+        /// upstream.
         mode: NamingMode = NamingMode::Always, choice(&NAMING_MODES);
         /// The text between prefix and name: `_`, then at most 7 of A-Z, a-z, 0-9, `_` and `-`.
         /// Clients may have stored the names, so choose it before the first use.

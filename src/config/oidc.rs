@@ -59,11 +59,18 @@ settings! {
     /// providers](identity-providers.md).
     ///
     /// ```toml
-    /// [auth.oidc.corp]
-    /// issuer = "https://id.example.com/realms/corp"
-    /// preset = "keycloak"
-    /// audience = ["https://mcp.example.com/mcp"]
-    /// roles = { "mcp-users" = "local" }
+    /// #[auth.oidc.corp]
+    /// #issuer = "https://login.microsoftonline.com/11111111-2222-3333-4444-555555555555/v2.0"
+    /// #audience = ["api://weir", "https://mcp.example.com/mcp"]
+    /// #preset = "entra"
+    /// #user_claim = "oid"
+    /// #role_claim = "roles"
+    /// #roles = { "mcp-developers" = "developer", "mcp-visitors" = "local" }
+    /// #default_role = "local"
+    /// #scopes_supported = ["api://weir/mcp.invoke"]
+    /// #scopes_required = []
+    /// #algorithms = ["RS256"]
+    /// #jwks_uri = "https://login.microsoftonline.com/common/discovery/v2.0/keys"
     /// ```
     pub(super) struct ProviderKeys {
         /// The provider's URL, exactly as in the `iss` of its tokens, including a slash at the end.

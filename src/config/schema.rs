@@ -10,7 +10,7 @@
 
 mod constraints;
 mod json;
-mod page;
+pub(super) mod page;
 
 use super::access;
 use super::guard::{self, GuardConfig, LockFile};
@@ -30,9 +30,6 @@ use crate::policy::role::Role;
 
 pub use json::schema;
 pub use page::page;
-
-#[cfg(test)]
-pub(super) use page::toml;
 
 /// Returns all keys of the top table, in the order of the example.
 pub(super) fn keys() -> Vec<KeySpec> {

@@ -115,9 +115,11 @@ settings! {
         /// TLS in front of Weir wherever others can read the traffic.
         ///
         /// ```toml
-        /// [server.tls]
-        /// cert = "/etc/weir/tls.crt"
-        /// key = { file = "/etc/weir/tls.key" }
+        /// #[server.tls]
+        /// #cert = "tls.crt"
+        /// #key = { file = "secrets/tls.key" }
+        /// #client_ca = "clients.crt"
+        /// #client_certificates = "optional"
         /// ```
         tls: Option<TlsFiles> = None, by_hand(ValueShape::Table(TlsKeys::keys()));
     }

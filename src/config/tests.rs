@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod example;
+mod example_file;
 mod files;
 mod leaks;
 mod limits;

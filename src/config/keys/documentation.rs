@@ -7,7 +7,8 @@ pub(in crate::config) struct Documentation {
     pub(in crate::config) description: String,
     /// Further paragraphs, for the page only.
     pub(in crate::config) details: String,
-    /// Example, as lines of TOML: the last block of the comment.
+    /// Example, as lines of TOML: the last block of the comment. Lines that are disabled in
+    /// config.example.toml begin with `#` and no space.
     pub(in crate::config) example: String,
 }
 
@@ -43,6 +44,17 @@ fn paragraphs(lines: &[&str]) -> String {
         is_code ^= is_fence;
     }
     text
+}
+
+/// Enables the disabled lines of an example.
+pub(in crate::config) fn enabled(example: &str) -> String {
+    let enabled = |line: &str| match line.strip_prefix('#') {
+        Some(off) if off.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()) => {
+            off.to_owned()
+        }
+        _ => line.to_owned(),
+    };
+    example.lines().map(enabled).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -65,7 +65,8 @@ pub(in crate::config) fn duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     // "60s" is easier to read than "1m".
-    let is_plain = |unit: u128| millis.is_multiple_of(unit) && millis >= 2 * unit;
+    let is_plain =
+        |unit: u128| millis.is_multiple_of(unit) && (millis >= 2 * unit || unit == 1_000);
     let unit = units.into_iter().find(|(_, unit)| is_plain(*unit));
     let (name, unit) = unit.unwrap_or(("ms", 1));
     format!("{}{name}", millis / unit)

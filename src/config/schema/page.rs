@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::keys;
-use crate::config::keys::{DefaultValue, Described, KeySpec, ValueShape};
+use crate::config::keys::{DefaultValue, Described, KeySpec, ValueShape, enabled};
 use crate::config::secrets::SecretSource;
 
 /// Returns the page.
@@ -82,11 +82,11 @@ fn is_table(shape: &ValueShape) -> bool {
 }
 
 fn example(lines: &str) -> String {
-    if lines.is_empty() { String::new() } else { format!("\n```toml\n{lines}\n```\n") }
+    if lines.is_empty() { String::new() } else { format!("\n```toml\n{}\n```\n", enabled(lines)) }
 }
 
 /// Wraps the lines of a text at [`MAX_COLUMNS`]; `indent` begins the new lines.
-fn wrapped(text: &str, indent: &str) -> String {
+pub(in crate::config) fn wrapped(text: &str, indent: &str) -> String {
     text.lines().map(|line| wrapped_line(line, indent)).collect::<Vec<_>>().join("\n")
 }
 
@@ -110,7 +110,7 @@ fn wrapped_line(line: &str, indent: &str) -> String {
 }
 
 /// Splits a line at its spaces, except for those in code spans.
-fn split_outside_code(line: &str) -> Vec<String> {
+pub(in crate::config) fn split_outside_code(line: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for word in line.split(' ') {
         match parts.last_mut() {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use toml::de::{DeTable, DeValue};
 
-use super::super::keys::DefaultValue;
-use super::super::schema::toml;
+use super::super::keys::enabled;
+use super::example_file::{completed, example_file, line};
 use super::schema::keys_of;
 use super::*;
 use crate::config::reader::diagnostics::Diagnostics;
@@ -14,17 +14,9 @@ use crate::config::reader::value::EXAMPLE_HASHES;
 
 const EXAMPLE_LIBRARY: &str = "[upstreams.library]\nprompts_dir = \"./prompts\"\n";
 
-pub(super) const EXAMPLE: &str = include_str!("../../../config.example.toml");
-
 /// Returns the example with its disabled lines enabled, and with hashes that are accepted.
 pub(super) fn example_in_full() -> String {
-    let on = |line: &str| match line.strip_prefix('#') {
-        Some(off) if off.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()) => {
-            off.to_owned()
-        }
-        _ => line.to_owned(),
-    };
-    let mut text = EXAMPLE.lines().map(on).collect::<Vec<_>>().join("\n");
+    let mut text = enabled(&example_file());
     for (i, hash) in EXAMPLE_HASHES.iter().enumerate() {
         text = text.replace(hash, &format!("{i:064}"));
     }
@@ -46,7 +38,7 @@ fn config_in_full() -> Config {
 
 #[test]
 fn the_example_shows_the_defaults() {
-    assert_eq!(config(EXAMPLE), config(EXAMPLE_LIBRARY));
+    assert_eq!(config(&example_file()), config(EXAMPLE_LIBRARY));
     let Config { upstreams, summaries, .. } = config(EXAMPLE_LIBRARY);
     assert_eq!(config(EXAMPLE_LIBRARY), Config { upstreams, summaries, ..Config::default() });
 }
@@ -96,54 +88,41 @@ fn the_example_holds_every_key_that_the_reader_asks_for() {
     // Inherited keys are shown only where they are inherited from, and the rules of clients only as
     // those of roles.
     let same = |path: &str| {
-        let inherited = path.replacen("upstreams.<name>.", "defaults.", 1);
-        [inherited, path.replacen("clients.<name>.", "roles.<name>.", 1)]
+        [
+            path.replacen("upstreams.<name>.", "defaults.", 1),
+            path.replacen("upstreams.<name>.guard.", "guard.", 1),
+            path.replacen("clients.<name>.", "roles.<name>.", 1),
+        ]
     };
     let missing: Vec<_> = known_keys
         .iter()
         .filter(|path| !shown.contains(*path) && !same(path).iter().any(|p| shown.contains(p)))
         .collect();
-    if std::env::var_os("WEIR_WRITE_DOCS").is_some() && !missing.is_empty() {
-        let missing: Vec<_> = missing.iter().map(|path| path.as_str()).collect();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config.example.toml");
-        std::fs::write(path, with_keys(EXAMPLE, &missing)).unwrap();
-        return;
-    }
     assert_eq!(missing, Vec::<&String>::new());
     assert!(known_keys.len() > 60, "the reader reads {} keys", known_keys.len());
 }
 
-/// Adds keys of top-level tables to the example: a line with the default, else a disabled line with
-/// the described example, and the first sentence of the description.
-fn with_keys(example: &str, missing: &[&str]) -> String {
-    let mut lines: Vec<String> = example.lines().map(str::to_owned).collect();
-    for path in missing {
-        let (table, key) = path.split_once('.').unwrap();
-        let key = keys_of(table).into_iter().find(|spec| spec.name == key).unwrap();
-        let line = match &key.default {
-            DefaultValue::Value(default) => format!("{} = {}", key.name, toml(default)),
-            _ => format!("#{}", key.documentation.example),
-        };
-        let (sentence, _) = key.documentation.description.split_once('.').unwrap();
-        let header = format!("[{table}]");
-        let start = lines.iter().position(|line| line.starts_with(&header)).unwrap();
-        let end = lines.iter().skip(start).position(String::is_empty);
-        lines
-            .insert(end.map_or(lines.len(), |end| start + end), format!("{line:<36} # {sentence}"));
-    }
-    lines.join("\n") + "\n"
-}
-
 #[test]
 fn a_key_that_the_example_lacks_is_added_to_its_table() {
-    let text = |line: &str| format!("[log]\nlevel = \"info\"\n{line}\n[server]\nwatch = true\n");
+    let text =
+        |line: &str| format!("#[log]\n#level = \"info\"  # level\n{line}\n#[log]\n#format = 1\n");
+    let log = keys_of("log");
+    let example = text("").replace("#format = 1\n", "");
+    let expected =
+        "#format = \"auto\"                      # auto | pretty | json: format of the lines\n";
+    assert_eq!(completed(&example, &log), text(expected).replace("#format = 1\n", ""));
+    let server = keys_of("server");
+    let key = |name: &str| line(server.iter().find(|key| key.name == name).unwrap(), "");
     assert_eq!(
-        with_keys(&text(""), &["log.format", "server.shutdown_delay"]),
-        text(
-            "format = \"auto\"                      # `pretty` is for people, `json` for machines; \
-              `auto` is `pretty` on a terminal and `json` elsewhere\n"
-        ) + "#shutdown_delay = \"5s\"               # Time after SIGTERM, SIGINT or SIGQUIT in \
-               which Weir serves as before but is no longer ready, so that a load balancer can notice\n"
+        key("shutdown_delay"),
+        "#shutdown_delay = \"5s\"               # time after SIGTERM, SIGINT or SIGQUIT in which \
+         Weir serves as before but is no\n                                     # longer ready, so \
+         that a load balancer can notice\n"
+    );
+    assert_eq!(
+        key("max_headers"),
+        "max_headers = 100                    # 16 to 1000: maximum number of header fields of a \
+         request; a request with more\n                                     # gets 431\n"
     );
 }
 
@@ -190,6 +169,6 @@ fn without_name(path: &str) -> String {
 
 #[test]
 fn the_example_as_it_is_shipped_opens_no_door() {
-    let with_clients = EXAMPLE.replace("\n#[", "\n[").replace("\n#key", "\nkey");
+    let with_clients = example_file().replace("\n#[", "\n[").replace("\n#key", "\nkey");
     assert!(parse(&with_clients).unwrap_err().to_string().contains("its key is public"));
 }

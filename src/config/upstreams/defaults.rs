@@ -93,6 +93,10 @@ settings! {
         /// Idle time after which a `lazy` server is stopped: no call, no subscription and no task
         /// that it is known to work on. At least a second; longer than the interval at which its
         /// clients poll their tasks. Without it a server that was started once stays up.
+        ///
+        /// ```toml
+        /// timeouts.idle = "15m"
+        /// ```
         idle: duration_of(idle).optional().default_text("never");
         /// Time that the process of a `command` has to end once its standard input is closed; after
         /// that it, and all processes that it has started, get SIGTERM. Raise it for servers that
@@ -136,6 +140,10 @@ settings! {
     pub(in crate::config) struct LimitDefaults {
         /// Maximum number of calls in flight. A call whose large response is streamed is in flight
         /// until the response is complete, or until the client has not read for 30 s.
+        ///
+        /// ```toml
+        /// limits.concurrency = 64
+        /// ```
         concurrency: Option<usize> = None,
             count(CALLS).optional().default_text("64; 256 for an upstream with a `url`");
         /// Maximum number of calls that wait because `concurrency` is reached; further ones are

@@ -87,16 +87,29 @@ settings! {
     /// `prompts_dir`.
     ///
     /// ```toml
-    /// [upstreams.library]
+    /// [upstreams.library]                  # the built-in prompt library
     /// prompts_dir = "./prompts"
     ///
-    /// [upstreams.fetch]
-    /// command = "uvx"
-    /// args = ["mcp-server-fetch"]
+    /// #[upstreams.everything]              # a child process over stdio
+    /// #command = "npx"
+    /// #args = ["-y", "@modelcontextprotocol/server-everything"]
+    /// #env = { LOG_LEVEL = "${LOG_LEVEL:-info}", API_KEY = { env = "EVERYTHING_KEY" } }
+    /// #pass_env = ["HTTPS_PROXY"]
+    /// #cwd = "."
+    /// #lazy = true                         # started at its first use
+    /// #rename = { "prompts/simple-prompt" = "hello", "tools/echo" = "say" }
     ///
-    /// [upstreams.github]
-    /// url = "https://api.githubcopilot.com/mcp/"
-    /// auth = { type = "bearer", token = "${GITHUB_TOKEN}" }
+    /// #[upstreams.github]                  # a server on the network
+    /// #url = "https://api.githubcopilot.com/mcp/"
+    /// #headers = { X-MCP-Readonly = "true", X-Team = { file = "secrets/team" } }
+    /// #auth = { type = "bearer", token = { command = ["gh", "auth", "token"] } }
+    /// #transport = "auto"
+    /// #timeouts.call = "30s"               # the other timeouts are inherited
+    /// #guard = { hidden_text = "strip", pinning = "enforce" }
+    ///
+    /// #[upstreams.wiki]                    # a server with HTTP basic authentication
+    /// #url = "https://wiki.example.com/mcp"
+    /// #auth = { type = "basic", user = "weir", password = "${WIKI_PASSWORD:?ask for it}" }
     /// ```
     pub(in crate::config) struct UpstreamKeys {
         /// A folder of Markdown files that Weir itself serves as prompts. A relative path starts
@@ -129,6 +142,10 @@ settings! {
         required: bool = false, boolean().by_hand();
         /// Prefix of the names of its items towards clients; formed like the name of the table, and
         /// unique. Rules use the name of the table, whatever the prefix.
+        ///
+        /// ```toml
+        /// prefix = "library"
+        /// ```
         prefix: Option<String> = None,
             by_hand(ValueShape::Text("string", shape::UPSTREAM_NAME))
                 .default_text("the name of the table");
