@@ -13,9 +13,11 @@ use hyper::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::reload::ReloadReport;
+use super::status::Status;
 use super::{Admin, health, metrics, remaining_quota};
 use crate::downstream::host_check;
 use crate::secret::Secret;
@@ -120,11 +122,9 @@ pub(super) async fn respond<B: Body>(
             text(status, &health.to_text(verbose))
         }
         Route::Metrics => response(StatusCode::OK, metrics::CONTENT_TYPE, metrics::text(admin)),
-        Route::Status => {
-            response(StatusCode::OK, "application/json", super::status::Status::of(admin).to_json())
-        }
+        Route::Status => json(StatusCode::OK, &Status::of(admin)),
         Route::Limits => match remaining_quota::respond(admin, query) {
-            Some(left) => response(StatusCode::OK, "application/json", left),
+            Some(left) => json(StatusCode::OK, &left),
             None => text(StatusCode::NOT_FOUND, "unknown client, or malformed query\n"),
         },
         Route::Reload => {
@@ -134,7 +134,7 @@ pub(super) async fn respond<B: Body>(
                 ReloadReport::Applied { .. } | ReloadReport::Unchanged => StatusCode::OK,
                 ReloadReport::Refused { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             };
-            response(status, "application/json", reloaded.to_json())
+            json(status, &reloaded)
         }
     }
 }
@@ -172,6 +172,12 @@ fn is_address(host: &str) -> bool {
 
 fn text(status: StatusCode, text: &str) -> AdminResponse {
     response(status, "text/plain; charset=utf-8", text.to_owned())
+}
+
+fn json(status: StatusCode, document: &impl Serialize) -> AdminResponse {
+    // Encoding cannot fail: every member has a JSON form.
+    let text = serde_json::to_string(document).unwrap_or_default();
+    response(status, "application/json", text)
 }
 
 fn response(status: StatusCode, kind: &'static str, text: String) -> AdminResponse {

@@ -71,15 +71,3 @@ pub struct ReloadProblem {
     /// Suggested correction.
     pub remedy: String,
 }
-
-impl ReloadReport {
-    /// Encodes the document.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Parses the document.
-    pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(text)
-    }
-}

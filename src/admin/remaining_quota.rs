@@ -33,17 +33,11 @@ impl QuotaQuery {
     }
 }
 
-/// Parses the document.
-pub fn parse(text: &[u8]) -> Result<Vec<RemainingQuota>, serde_json::Error> {
-    serde_json::from_slice(text)
-}
-
 /// Processes a query; `None` if it is malformed or the client is unknown.
-pub(super) fn respond(admin: &Admin, query: &str) -> Option<String> {
+pub(super) fn respond(admin: &Admin, query: &str) -> Option<Vec<RemainingQuota>> {
     let QuotaQuery { client, method, upstream, item } = QuotaQuery::from_query(query)?;
     let client_context = admin.gateway.named_client(&client)?;
-    let remaining = client_context.remaining_limits(&method, &upstream.parse().ok()?, &item);
-    serde_json::to_string(&remaining).ok()
+    Some(client_context.remaining_limits(&method, &upstream.parse().ok()?, &item))
 }
 
 #[cfg(test)]

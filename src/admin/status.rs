@@ -212,17 +212,6 @@ impl Status {
             usage: Process::read().map(|it| it.usage),
         }
     }
-
-    /// Encodes the document.
-    pub fn to_json(&self) -> String {
-        // Encoding cannot fail: every member has a JSON form.
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Parses the document.
-    pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(text)
-    }
 }
 
 impl UpstreamStatus {

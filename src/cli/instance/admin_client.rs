@@ -108,7 +108,7 @@ impl AdminClient {
                 let text = format!("the server at {address} responds with {status}");
                 return Err(Failure::Unreachable(text));
             }
-            let Ok(status) = Status::parse(&body) else {
+            let Ok(status) = serde_json::from_slice::<Status>(&body) else {
                 return Err(Failure::Unreachable(format!("the server at {address} is not Weir")));
             };
             return match &status.configuration {
@@ -153,7 +153,7 @@ impl RunningInstance {
     pub(crate) async fn reload(&self) -> Result<ReloadReport, Failure> {
         let (_, body) =
             request(self.address, &self.token, Route::Reload, "", RELOAD_TIMEOUT).await?;
-        ReloadReport::parse(&body).map_err(|_| self.unexpected_response("result of the reload"))
+        serde_json::from_slice(&body).map_err(|_| self.unexpected_response("result of the reload"))
     }
 
     /// Requests the remaining quotas.
@@ -164,7 +164,7 @@ impl RunningInstance {
         let query = query_params.to_query();
         let (_, body) =
             request(self.address, &self.token, Route::Limits, &query, RESPONSE_TIMEOUT).await?;
-        remaining_quota::parse(&body).map_err(|_| self.unexpected_response("remaining quotas"))
+        serde_json::from_slice(&body).map_err(|_| self.unexpected_response("remaining quotas"))
     }
 
     fn unexpected_response(&self, what: &str) -> Failure {
