@@ -293,7 +293,7 @@ impl Limits {
             is_new && limit.applies_to(charge.method, own.as_deref())
         };
         let applicable = self.limits.iter().enumerate().filter(|(_, limit)| counts(limit));
-        let with_bucket = |(number, limit): (usize, &'_ Limit)| {
+        let applicable = applicable.filter_map(|(number, limit)| {
             let principal = charge.principal;
             let (table, subject) = match limit.per {
                 LimitScope::Client => {
@@ -310,11 +310,7 @@ impl Limits {
                 }
                 LimitScope::Global => (&self.by_principal, BucketSubject::All),
             };
-            Some((number, table.bucket(BucketKey { limit: number, subject }, now)))
-        };
-        let applicable = applicable.filter_map(|(number, limit)| {
-            let (number, bucket) = with_bucket((number, limit))?;
-            Some((number, limit, bucket))
+            Some((number, limit, table.bucket(BucketKey { limit: number, subject }, now)))
         });
         applicable.collect()
     }
@@ -350,7 +346,7 @@ impl Limits {
             return None;
         }
         let (table, subject) = self.table_and_subject(principal, principal.user(), from);
-        let bucket = table.find(&BucketKey { limit: self.limits.len() + REFUSALS, subject })?;
+        let bucket = table.find(&self.own_key(REFUSALS, subject))?;
         let wait = bucket.lock().gcra.wait(refusal_rate(), self.now());
         (!wait.is_zero()).then_some(wait)
     }
@@ -358,51 +354,39 @@ impl Limits {
     fn count_refusal(&self, principal: &Principal, from: Option<IpAddr>, now: u64) {
         self.has_refused.store(true, Ordering::Relaxed);
         let (table, subject) = self.table_and_subject(principal, principal.user(), from);
-        self.count(
-            table,
-            BucketKey { limit: self.limits.len() + REFUSALS, subject },
-            refusal_rate(),
-            now,
-        );
+        count(table, self.own_key(REFUSALS, subject), refusal_rate(), now);
     }
 
     /// Counts unknown credentials. Returns the time to wait for an address with more than 20 a
     /// minute.
     pub fn count_failed_login(&self, from: Option<IpAddr>) -> Option<Duration> {
-        let key = BucketKey {
-            limit: self.limits.len() + FAILED_LOGINS,
-            subject: BucketSubject::at(from?),
-        };
-        self.count(&self.by_address, key, failed_login_rate(), self.now())
+        let key = self.own_key(FAILED_LOGINS, BucketSubject::at(from?));
+        count(&self.by_address, key, failed_login_rate(), self.now())
     }
 
     /// Returns the time that an address has to wait after too many unknown credentials.
     pub fn failed_logins(&self, from: Option<IpAddr>) -> Option<Duration> {
-        let key = BucketKey {
-            limit: self.limits.len() + FAILED_LOGINS,
-            subject: BucketSubject::at(from?),
-        };
+        let key = self.own_key(FAILED_LOGINS, BucketSubject::at(from?));
         let wait = self.by_address.find(&key)?.lock().gcra.wait(failed_login_rate(), self.now());
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// Charges a bucket, or returns the time until that is possible.
-    fn count(
-        &self,
-        table: &BucketTable,
-        key: BucketKey,
-        rate: RequestRate,
-        now: u64,
-    ) -> Option<Duration> {
-        let bucket = table.bucket(key, now);
-        let mut state = bucket.lock();
-        let wait = state.gcra.wait(rate, now);
-        if wait.is_zero() {
-            state.gcra.charge(rate, now);
-            return None;
-        }
-        Some(wait)
+    /// Returns the key of one of Weir's own limits.
+    fn own_key(&self, own: usize, subject: BucketSubject) -> BucketKey {
+        BucketKey { limit: self.limits.len() + own, subject }
     }
+}
+
+/// Charges a bucket, or returns the time until that is possible.
+fn count(table: &BucketTable, key: BucketKey, rate: RequestRate, now: u64) -> Option<Duration> {
+    let bucket = table.bucket(key, now);
+    let mut state = bucket.lock();
+    let wait = state.gcra.wait(rate, now);
+    if wait.is_zero() {
+        state.gcra.charge(rate, now);
+        return None;
+    }
+    Some(wait)
 }
 
 impl Permit {
