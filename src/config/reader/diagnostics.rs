@@ -151,6 +151,10 @@ impl Diagnostics {
             .get(self.source_files.partition_point(|source| source.start <= at).checked_sub(1)?)
     }
 
+    pub(crate) fn error(&self, key: String, span: Option<Span>, error: ValueError) {
+        self.add(Severity::Error, key, span, error);
+    }
+
     pub(crate) fn add(
         &self,
         severity: Severity,
@@ -163,12 +167,9 @@ impl Diagnostics {
 
     /// Marks a value, with everything in it, as secret in all rendered problems.
     pub(crate) fn redact(&self, value: &SpannedValue<'_>) {
-        match value.get_ref() {
-            DeValue::Table(entries) => entries.iter().for_each(|(_, value)| self.redact(value)),
-            DeValue::Array(entries) => entries.iter().for_each(|value| self.redact(value)),
-            DeValue::Boolean(_) => {}
-            _ => self.secrets.borrow_mut().push(value.span()),
-        }
+        let plain = plain_values(value).into_iter();
+        let secrets = plain.filter(|value| !matches!(value.get_ref(), DeValue::Boolean(_)));
+        self.secrets.borrow_mut().extend(secrets.map(Spanned::span));
     }
 
     // === Variables ===
@@ -187,26 +188,15 @@ impl Diagnostics {
 
     /// True if the variables of all strings in a value were replaced.
     pub(crate) fn is_resolved(&self, value: &SpannedValue<'_>) -> bool {
-        match value.get_ref() {
-            DeValue::Table(entries) => entries.iter().all(|(_, value)| self.is_resolved(value)),
-            DeValue::Array(entries) => entries.iter().all(|value| self.is_resolved(value)),
-            _ => !self.unresolved.borrow().contains_key(&value.span().start),
-        }
+        let unresolved = self.unresolved.borrow();
+        plain_values(value).iter().all(|value| !unresolved.contains_key(&value.span().start))
     }
 
     /// Drops the diagnostics about variables in a value that cannot be replaced.
     pub(crate) fn ignore_unresolved(&self, value: &SpannedValue<'_>) {
-        match value.get_ref() {
-            DeValue::Table(entries) => {
-                entries.iter().for_each(|(_, value)| self.ignore_unresolved(value))
-            }
-            DeValue::Array(entries) => {
-                entries.iter().for_each(|value| self.ignore_unresolved(value))
-            }
-            _ => {
-                let mut unresolved = self.unresolved.borrow_mut();
-                unresolved.entry(value.span().start).and_modify(Vec::clear);
-            }
+        let mut unresolved = self.unresolved.borrow_mut();
+        for value in plain_values(value) {
+            unresolved.entry(value.span().start).and_modify(Vec::clear);
         }
     }
 
@@ -304,6 +294,17 @@ impl Diagnostics {
         files: impl IntoIterator<Item = &'f ConfigFile>,
     ) -> ConfigReport {
         ConfigReport::new(self.into_problems(files))
+    }
+}
+
+/// Returns the values in a value that are neither tables nor lists.
+fn plain_values<'v, 't>(value: &'v SpannedValue<'t>) -> Vec<&'v SpannedValue<'t>> {
+    match value.get_ref() {
+        DeValue::Table(entries) => {
+            entries.iter().flat_map(|(_, value)| plain_values(value)).collect()
+        }
+        DeValue::Array(entries) => entries.iter().flat_map(plain_values).collect(),
+        _ => vec![value],
     }
 }
 

@@ -39,15 +39,7 @@ pub(crate) fn read_with_mistakes<R>(
     environment: &Environment,
     read: impl FnOnce(&TableReader<'_>) -> R,
 ) -> Result<(R, Vec<ConfigProblem>), ConfigReport> {
-    let mut diagnostics = Diagnostics::default();
-    diagnostics.add_file(main);
-    let Some(mut root) = parse(main, 0, &diagnostics) else {
-        return Err(diagnostics.into_report([main]));
-    };
-    if let Some(value) = root.get_mut("include") {
-        expand(value, "include", &diagnostics, environment);
-    }
-    let included = include::read(main, &root, &diagnostics);
+    let (mut diagnostics, mut root, included) = open(main, environment)?;
     root.remove("include");
     let files = || std::iter::once(main).chain(&included);
 
@@ -69,11 +61,11 @@ pub(crate) fn read_with_mistakes<R>(
     Ok((result, problems))
 }
 
-/// Lists the files of a configuration, and the files of its secrets, whether they exist or not.
-pub(crate) fn sources(
-    main: &ConfigFile,
+/// Parses the main file, and reads the files that it includes.
+fn open<'f>(
+    main: &'f ConfigFile,
     environment: &Environment,
-) -> Result<Sources, ConfigReport> {
+) -> Result<(Diagnostics, DeTable<'f>, Vec<ConfigFile>), ConfigReport> {
     let mut diagnostics = Diagnostics::default();
     diagnostics.add_file(main);
     let Some(mut root) = parse(main, 0, &diagnostics) else {
@@ -83,6 +75,15 @@ pub(crate) fn sources(
         expand(value, "include", &diagnostics, environment);
     }
     let included = include::read(main, &root, &diagnostics);
+    Ok((diagnostics, root, included))
+}
+
+/// Lists the files of a configuration, and the files of its secrets, whether they exist or not.
+pub(crate) fn sources(
+    main: &ConfigFile,
+    environment: &Environment,
+) -> Result<Sources, ConfigReport> {
+    let (_, mut root, included) = open(main, environment)?;
     // The files of `[server.tls]` are watched separately, all of them together.
     if let Some(DeValue::Table(server)) = root.get_mut("server").map(Spanned::get_mut) {
         server.remove("tls");
@@ -135,12 +136,7 @@ fn parse<'f>(file: &'f ConfigFile, start: usize, diagnostics: &Diagnostics) -> O
         let at = start + text.find('{').unwrap_or(0);
         let what = "this is JSON, and the configuration is TOML";
         let remedy = "`weir init --from FILE` makes one from the configuration of an MCP client";
-        diagnostics.add(
-            Severity::Error,
-            String::new(),
-            Some(at..at + 1),
-            ValueError::new(what, remedy),
-        );
+        diagnostics.error(String::new(), Some(at..at + 1), ValueError::new(what, remedy));
         diagnostics.set_format(start, FileFormat::Json);
         return None;
     }
@@ -153,7 +149,7 @@ fn parse<'f>(file: &'f ConfigFile, start: usize, diagnostics: &Diagnostics) -> O
             continue;
         }
         let span = error.span().map(|span| span.start + start..span.end + start);
-        diagnostics.add(Severity::Error, String::new(), span.or(Some(start..start)), syntax(error));
+        diagnostics.error(String::new(), span.or(Some(start..start)), syntax(error));
     }
     if !errors.is_empty() {
         diagnostics.set_format(start, FileFormat::Broken);
@@ -204,12 +200,7 @@ fn refuse_include(table: &mut DeTable<'_>, diagnostics: &Diagnostics) {
     if let Some((name, _)) = table.remove_entry("include") {
         let what = "an included file cannot include others";
         let remedy = "name them in the include of the main file";
-        diagnostics.add(
-            Severity::Error,
-            "include".to_owned(),
-            Some(name.span()),
-            ValueError::new(what, remedy),
-        );
+        diagnostics.error("include".to_owned(), Some(name.span()), ValueError::new(what, remedy));
     }
 }
 
@@ -234,7 +225,7 @@ fn merge<'t>(into: &mut DeTable<'t>, from: DeTable<'t>, path: &str, diagnostics:
                 diagnostics.redact(&value);
                 let what = format!("{} defines this already", diagnostics.line(first.start));
                 let error = ValueError::new(what, "remove one of the two");
-                diagnostics.add(Severity::Error, path, Some(name.span()), error);
+                diagnostics.error(path, Some(name.span()), error);
             }
         }
     }

@@ -14,7 +14,7 @@ use rustix::process::getegid;
 use toml::de::DeTable;
 
 use crate::config::reader::diagnostics::{ConfigFile, Diagnostics, Parsed, SpannedValue};
-use crate::config::reader::report::{Severity, ValueError};
+use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value;
 use crate::mcp::pattern::Pattern;
@@ -35,7 +35,7 @@ pub(crate) fn read(
     for entry in entries.into_iter().flatten() {
         let report = |error: ValueError| {
             let at = Some(entry.span());
-            diagnostics.add(Severity::Error, "include".to_owned(), at, error);
+            diagnostics.error("include".to_owned(), at, error);
         };
         // Unusable entries have been reported already.
         let Some(Ok(pattern)) = diagnostics.parse_value(entry, value::text) else { continue };

@@ -55,12 +55,7 @@ impl<'a> TableReader<'a> {
                     .or_else(|| did_you_mean(key.get_ref(), known_keys.iter().copied()))
                     .unwrap_or_else(|| format!("known here: {}", known_keys.join(", ")));
                 let error = ValueError::new("no such key", remedy);
-                self.diagnostics.add(
-                    Severity::Error,
-                    join(&self.path, key.get_ref()),
-                    Some(key.span()),
-                    error,
-                );
+                self.diagnostics.error(join(&self.path, key.get_ref()), Some(key.span()), error);
             }
         }
         result
@@ -234,14 +229,8 @@ impl<'a> TableReader<'a> {
     ) -> Vec<T> {
         let path = join(&self.path, key);
         let accept = |(name, value): (SpannedName<'a>, &'a SpannedValue<'a>)| {
-            let report = |c| {
-                self.diagnostics.add(
-                    Severity::Error,
-                    join(&path, name.get_ref()),
-                    Some(value.span()),
-                    c,
-                )
-            };
+            let report =
+                |c| self.diagnostics.error(join(&path, name.get_ref()), Some(value.span()), c);
             self.diagnostics.parse_value(value, |value| parse(name, value))?.map_err(report).ok()
         };
         self.sorted_entries(key).into_iter().filter_map(accept).collect()
@@ -307,12 +296,12 @@ impl<'a> TableReader<'a> {
     /// Reports an error about a key, at its value or else at the table. Its texts are not redacted:
     /// they must not contain values, which may come from variables.
     pub(crate) fn error(&self, key: &str, error: ValueError) {
-        self.diagnostics.add(Severity::Error, join(&self.path, key), self.span_of(key), error);
+        self.diagnostics.error(join(&self.path, key), self.span_of(key), error);
     }
 
     /// Reports an error about the table itself.
     pub(crate) fn table_error(&self, error: ValueError) {
-        self.diagnostics.add(Severity::Error, self.path.clone(), self.span.clone(), error);
+        self.diagnostics.error(self.path.clone(), self.span.clone(), error);
     }
 
     /// Adds a warning for each name of a table of tables for which `check` returns an error.
