@@ -22,7 +22,7 @@ use crate::audit::{self, Audit, AuditTarget};
 use crate::catalog::Catalog;
 use crate::config::{Config, ConfigReport};
 use crate::downstream::ServerStateCell;
-use crate::gateway::{Gateway, SnapshotParts};
+use crate::gateway::{Gateway, Inspectors};
 use crate::mcp::call::CallContext;
 use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
@@ -113,12 +113,9 @@ impl App {
             .upstreams
             .iter()
             .map(|it| start(settings::upstream(it, single_client, config.state.catalog_folder())));
-        let parts = SnapshotParts {
-            policy: Policy::new(settings::policy(config)),
-            catalog: Catalog::new(settings::catalog(config)),
-            inspectors: settings::inspectors_for(config),
-            upstreams: upstreams.collect(),
-        };
+        let catalog = Catalog::new(settings::catalog(config));
+        let nothing = (&Policy::default(), &Inspectors::default());
+        let parts = settings::snapshot_parts(config, upstreams.collect(), catalog, nothing);
         let gateway = Gateway::open(parts, &upstream_tasks, &stop_upstreams);
         let (audit_tasks, stop_audit) = (TaskTracker::new(), CancellationToken::new());
         if let Some((audit, writer)) = audit_log {

@@ -42,11 +42,11 @@ pub use crate::config::reader::variables::Environment;
 pub(crate) use crate::config::reader::variables::is_variable_name;
 pub use crate::guard::GuardRules;
 pub use crate::pins::Mode;
+use crate::policy::ClientCredentials;
 use crate::policy::limits::Limit;
 use crate::policy::role::Role;
 pub use crate::secret::Secret;
 pub use crate::upstream::{HttpTransport, RetrySettings, Timeouts, UpstreamLimits};
-pub use access::ClientConfig;
 pub use admin::AdminConfig;
 pub use audit::{AuditConfig, StateConfig};
 pub use auth::{AuthConfig, AuthMode};
@@ -58,7 +58,6 @@ pub(crate) use reader::rule_locations::owner_of;
 pub use schema::{page, schema};
 pub use server::ServerConfig;
 pub(crate) use upstreams::headers::is_own_header;
-pub use upstreams::source::SourceConfig;
 pub use upstreams::{UpstreamConfig, UpstreamSummary};
 
 use crate::config::reader::diagnostics::ConfigFile;
@@ -96,7 +95,7 @@ pub struct Config {
     /// Rules of each role; contains every role that [`AuthConfig`] or a client names.
     pub roles: BTreeMap<String, Role>,
     /// Clients with a key or a certificate, in the order of the file.
-    pub clients: Vec<ClientConfig>,
+    pub clients: Vec<ClientCredentials>,
     /// Rate and concurrency limits, in the order of the file.
     pub limits: Vec<Limit>,
     /// Level and format of the log.
@@ -111,19 +110,6 @@ pub struct Config {
     pub rule_locations: RuleLocations,
     /// Problems that do not prevent a start.
     pub warnings: Vec<Warning>,
-}
-
-/// Endpoint of a configuration: its address, and the credentials that clients need.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EndpointInfo {
-    /// HTTP server for clients.
-    pub server: ServerConfig,
-    /// Access without a key.
-    pub auth: AuthConfig,
-    /// True if clients are defined.
-    pub has_clients: bool,
-    /// True if identity providers are defined, from which clients get tokens themselves.
-    pub has_providers: bool,
 }
 
 /// Addresses of a Weir process that runs with a configuration.
@@ -189,22 +175,9 @@ impl Config {
         Self::from_file(&open(path)?, &options, false, false)
     }
 
-    /// Lists the configuration files, the main one first, in the order in which they are read.
-    pub fn files(path: &Path, options: &Options) -> Result<Vec<PathBuf>, ConfigReport> {
-        Ok(Self::sources(path, options)?.files)
-    }
-
     /// Lists all files that a configuration depends on, even if it is invalid.
     pub fn sources(path: &Path, options: &Options) -> Result<Sources, ConfigReport> {
         reader::document::sources(&open(path)?, &options.environment)
-    }
-
-    /// Reads the endpoint that a file configures, without using any of its upstreams.
-    pub fn endpoint(path: &Path, options: &Options) -> Result<EndpointInfo, ConfigReport> {
-        let config = Self::without_upstreams(path, options)?;
-        let has_clients = !config.clients.is_empty();
-        let has_providers = !config.providers.is_empty();
-        Ok(EndpointInfo { server: config.server, auth: config.auth, has_clients, has_providers })
     }
 
     /// Reads the addresses of a Weir process that runs with a file, whatever mistakes the file has

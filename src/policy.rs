@@ -22,9 +22,9 @@ use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use certificates::Certificates;
 pub use certificates::{Certificate, Validity};
-use certificates::{CertificateBinding, Certificates};
-use keys::{ApiKey, Keys};
+use keys::Keys;
 use limits::{Limit, Limits};
 use role::{Role, Roles};
 use tokens::{Fetch, TokenError, Tokens};
@@ -144,14 +144,27 @@ pub struct Settings {
     pub local_role: String,
     /// Roles by name.
     pub roles: HashMap<String, Role>,
-    /// API keys of the clients.
-    pub keys: Vec<ApiKey>,
-    /// Certificates of the clients.
-    pub certificates: Vec<CertificateBinding>,
+    /// Clients with a key or a certificate.
+    pub clients: Vec<ClientCredentials>,
     /// Rate and concurrency limits.
     pub limits: Vec<Limit>,
     /// Identity providers with accepted tokens.
     pub providers: Vec<tokens::Settings>,
+}
+
+/// Client with the hashes of its keys and the names of its certificates.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClientCredentials {
+    /// The client's name.
+    pub name: String,
+    /// The client's role.
+    pub role: String,
+    /// SHA-256 of each valid key: one, or two while the key is being changed.
+    pub key_sha256: Vec<[u8; 32]>,
+    /// Names as in [`Certificate::names`]; no two clients share a name.
+    pub certificates: Vec<String>,
+    /// Time from which the client is refused, however long its certificate is valid.
+    pub expires: Option<SystemTime>,
 }
 
 /// Authentication, roles and limits of one configuration. The default refuses everyone.
@@ -160,6 +173,8 @@ pub struct Policy {
     anonymous: Option<Principal>,
     local_role: Arc<str>,
     roles: Arc<Roles>,
+    /// Clients with a key or a certificate, by name.
+    clients: HashMap<String, Principal>,
     keys: Keys,
     certificates: Certificates,
     limits: Limits,
@@ -202,6 +217,12 @@ impl Principal {
     }
 }
 
+impl ClientCredentials {
+    fn principal(&self) -> Principal {
+        Principal::new(&*self.name, &*self.role)
+    }
+}
+
 impl Policy {
     /// Creates a policy. An undefined role of a client allows nothing.
     pub fn new(settings: Settings) -> Self {
@@ -217,8 +238,13 @@ impl Policy {
         Self {
             anonymous: settings.anonymous_role.map(|role| Principal::new(ANONYMOUS, role)),
             local_role: settings.local_role.into(),
-            keys: Keys::new(settings.keys),
-            certificates: Certificates::new(settings.certificates),
+            keys: Keys::new(&settings.clients),
+            certificates: Certificates::new(&settings.clients),
+            clients: settings
+                .clients
+                .into_iter()
+                .map(|it| (it.name.clone(), it.principal()))
+                .collect(),
             limits: self.limits.with_limits(settings.limits),
             tokens: self.tokens.with_providers(settings.providers, Arc::clone(&roles)),
             roles,
@@ -321,9 +347,7 @@ impl Policy {
     /// Returns the principal of this name, for the command line's `--as`.
     pub fn principal(&self, name: &str) -> Option<Principal> {
         let anonymous = self.anonymous.iter().find(|anonymous| *anonymous.name == *name);
-        let anonymous = anonymous.cloned();
-        let by_key = || self.keys.principal(name);
-        anonymous.or_else(by_key).or_else(|| self.certificates.principal(name))
+        anonymous.or_else(|| self.clients.get(name)).cloned()
     }
 
     /// Returns the rate and concurrency limits.
@@ -383,6 +407,22 @@ mod tests {
         let closed = Policy::new(Settings::default());
         let refused = closed.authenticate(shows(Credentials::None), SystemTime::now()).await;
         assert_eq!(refused.err(), Some(AuthError::Missing));
+    }
+
+    #[test]
+    fn a_client_with_a_key_or_a_certificate_is_found_by_its_name() {
+        let client = |name: &str| ClientCredentials {
+            name: name.to_owned(),
+            role: "dev".to_owned(),
+            ..ClientCredentials::default()
+        };
+        let key = ClientCredentials { key_sha256: vec![[1; 32]], ..client("bob") };
+        let certificate = ClientCredentials { certificates: vec!["dns:b".into()], ..client("ann") };
+        let policy =
+            Policy::new(Settings { clients: vec![key, certificate], ..Settings::default() });
+        let role = |name: &str| policy.principal(name).map(|found| found.role);
+        assert_eq!(["bob", "ann"].map(role), [Some("dev".into()), Some("dev".into())]);
+        assert_eq!(role("eve"), None);
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod tests;
 mod transport;
 mod url_elicitations;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,7 +176,7 @@ pub enum Sharing {
 }
 
 /// Process, URL or folder of an upstream.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum UpstreamSource {
     /// The built-in prompt library.
     Library {
@@ -193,6 +194,23 @@ pub enum UpstreamSource {
         /// HTTP transport; `None` means that it is detected.
         transport: Option<HttpTransport>,
     },
+}
+
+/// Leaves out the query of a URL, which often is a secret although it is not marked as such.
+impl fmt::Debug for UpstreamSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
+            Self::Process(command) => command.fmt(f),
+            Self::Http { url, headers, transport } => f
+                .debug_struct("Http")
+                .field("host", &url.host())
+                .field("path", &url.path())
+                .field("headers", headers)
+                .field("transport", transport)
+                .finish(),
+        }
+    }
 }
 
 /// HTTP transport of a remote server.
@@ -291,6 +309,20 @@ pub struct UpstreamLimits {
     pub max_pages: usize,
     /// Maximum size of a list, in bytes; the page that exceeds it is the last one read.
     pub max_list: usize,
+}
+
+impl Default for UpstreamLimits {
+    fn default() -> Self {
+        Self {
+            concurrency: 64,
+            waiting: 128,
+            wait: Duration::from_secs(1),
+            max_message: 8 << 20,
+            max_items: 10_000,
+            max_pages: 100,
+            max_list: 32 << 20,
+        }
+    }
 }
 
 /// Connection status of an upstream.

@@ -19,24 +19,27 @@ impl Changes {
     pub(super) fn between(before: &Config, next: &Config) -> Self {
         let mut changes = Self::default();
         let names = |config: &Config| -> Vec<String> {
-            config.upstreams.iter().map(|upstream| upstream.name.clone()).collect()
+            config.upstreams.iter().map(|upstream| upstream.name().to_owned()).collect()
         };
         let (were, are) = (names(before), names(next));
         for name in were.iter().filter(|name| !are.contains(name)) {
             changes.lines.push(format!("upstream {name} removed"));
         }
         for upstream in &next.upstreams {
-            let was = before.upstreams.iter().find(|was| was.name == upstream.name);
+            let was = before.upstreams.iter().find(|was| was.name() == upstream.name());
             let is_guarded = |was: &UpstreamConfig| {
                 (&was.guard, was.pinning) == (&upstream.guard, upstream.pinning)
             };
             if was.is_some_and(|was| was.exports != upstream.exports) {
-                changes
-                    .lines
-                    .push(format!("upstream {}: prefix, rules or renames changed", upstream.name));
+                changes.lines.push(format!(
+                    "upstream {}: prefix, rules or renames changed",
+                    upstream.name()
+                ));
             }
             if was.is_some_and(|was| !is_guarded(was)) {
-                changes.lines.push(format!("upstream {}: guard or pinning changed", upstream.name));
+                changes
+                    .lines
+                    .push(format!("upstream {}: guard or pinning changed", upstream.name()));
             }
         }
         let sorted = |mut names: Vec<String>| {

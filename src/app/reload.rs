@@ -19,7 +19,6 @@ use tracing::{error, info, warn};
 use super::changes::{self, Changes};
 use super::{Components, settings};
 use crate::config::{Config, ConfigReport, Severity, Warning};
-use crate::gateway::SnapshotParts;
 use crate::upstream::Upstream;
 
 /// Function that reads the configuration, and stops when the token fires.
@@ -141,7 +140,7 @@ fn apply(components: &Components, next: Config) -> ReloadOutcome {
         match was {
             Some(was) if *was.settings() == settings => was.clone(),
             was => {
-                changes.opened(&upstream.name, was.is_some());
+                changes.opened(upstream.name(), was.is_some());
                 let (connector, stop) =
                     (Arc::clone(&components.connector), &components.stop_upstreams);
                 Upstream::start_after(
@@ -160,11 +159,9 @@ fn apply(components: &Components, next: Config) -> ReloadOutcome {
     if changes.is_empty() && after_restart.is_empty() {
         return ReloadOutcome::Unchanged;
     }
-    let parts = components.gateway.rules(|policy, catalog, inspectors| SnapshotParts {
-        policy: policy.with_settings(settings::policy(&next)),
-        catalog: catalog.with_settings(settings::catalog(&next)),
-        inspectors: settings::next_inspectors(&next, inspectors),
-        upstreams,
+    let parts = components.gateway.rules(|policy, catalog, inspectors| {
+        let catalog = catalog.with_settings(settings::catalog(&next));
+        settings::snapshot_parts(&next, upstreams, catalog, (policy, inspectors))
     });
     let generation = components.gateway.prepare(parts);
     let downstream = settings::downstream(&next);

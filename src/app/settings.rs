@@ -7,16 +7,15 @@ use std::path::PathBuf;
 
 use hyper::Uri;
 
+use crate::catalog::Catalog;
 use crate::downstream::http::ProtectedResource;
-use crate::gateway::Inspectors;
+use crate::gateway::{Inspectors, SnapshotParts};
 use crate::mcp::call::CallContext;
-use crate::mcp::name::{Naming, UpstreamName};
+use crate::mcp::name::Naming;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
-use crate::policy::certificates::CertificateBinding;
-use crate::policy::keys::ApiKey;
+use crate::policy::Policy;
 use crate::secret::Secret;
-use crate::upstream::Sharing;
-use crate::upstream::connect::ChildCommand;
+use crate::upstream::{Sharing, Upstream, UpstreamSource};
 use crate::{audit, catalog, config, downstream, pins, policy, upstream};
 
 /// Variables that every child process inherits; others must be named.
@@ -28,25 +27,12 @@ const CHECKED: &str = "the configuration was checked";
 /// Largest page of a list, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
 
-pub(super) fn policy(config: &config::Config) -> policy::Settings {
-    let key = |client: &config::ClientConfig| ApiKey {
-        client: client.name.clone(),
-        role: client.role.clone(),
-        sha256: client.key_sha256.clone(),
-        expires: client.expires,
-    };
-    let certificate_binding = |client: &config::ClientConfig| CertificateBinding {
-        client: client.name.clone(),
-        role: client.role.clone(),
-        names: client.certificates.clone(),
-        expires: client.expires,
-    };
+fn policy_settings(config: &config::Config) -> policy::Settings {
     policy::Settings {
         anonymous_role: config.auth.anonymous.then(|| config.auth.anonymous_role.clone()),
         local_role: config.auth.anonymous_role.clone(),
         roles: config.roles.clone().into_iter().collect(),
-        keys: config.clients.iter().map(key).collect(),
-        certificates: config.clients.iter().map(certificate_binding).collect(),
+        clients: config.clients.clone(),
         limits: config.limits.clone(),
         providers: config.providers.iter().map(|provider| provider.tokens.clone()).collect(),
     }
@@ -77,37 +63,44 @@ pub(super) fn upstream(
     single_client: Option<&CallContext>,
     list_cache_dir: Option<PathBuf>,
 ) -> upstream::Settings {
-    upstream::Settings {
-        name: name(&upstream.name),
-        source: source(&upstream.source),
-        era: upstream.era,
-        sharing: match single_client {
-            Some(caller) => Sharing::Sole(upstream::declared_capabilities(caller)),
-            None => upstream.sharing.clone(),
-        },
-        timeouts: upstream.timeouts,
-        retry: upstream.retry,
-        limits: upstream.limits,
-        required: upstream.required,
-        lazy: upstream.lazy,
-        breaker: upstream.breaker,
-        on_down: upstream.on_down,
-        list_cache_dir,
+    let mut settings = upstream::Settings { list_cache_dir, ..upstream.settings.clone() };
+    if let Some(caller) = single_client {
+        settings.sharing = Sharing::Sole(upstream::declared_capabilities(caller));
     }
+    if let UpstreamSource::Process(command) = &mut settings.source {
+        let passed = upstream.pass_env.iter().map(String::as_str);
+        let inherited = BASE_ENVIRONMENT.into_iter().chain(passed).filter_map(|name| {
+            // Variables may contain secrets.
+            Some((name.to_owned(), Secret::from(std::env::var(name).ok()?)))
+        });
+        // Configured variables come last and take precedence.
+        let configured = std::mem::take(&mut command.env);
+        command.env = inherited.chain(configured).collect();
+    }
+    settings
 }
 
-/// Creates the content checks.
-pub(super) fn inspectors_for(config: &config::Config) -> Inspectors {
-    next_inspectors(config, &Inspectors::default())
-}
-
-/// Creates the content checks with the state and statistics of the previous ones.
-pub(super) fn next_inspectors(config: &config::Config, before: &Inspectors) -> Inspectors {
-    let upstreams = || config.upstreams.iter().map(|upstream| (name(&upstream.name), upstream));
-    let guard = upstreams().map(|(name, upstream)| (name, upstream.guard.clone()));
-    let modes = upstreams().map(|(name, upstream)| (name, upstream.pinning));
-    let pins = pins::Settings { modes: modes.collect(), file: Some(config.lock_file.clone()) };
-    Inspectors { guard: before.guard.with_rules(guard), pins: before.pins.with_settings(pins) }
+/// Creates the parts of a snapshot, with the state of the previous ones.
+pub(super) fn snapshot_parts(
+    config: &config::Config,
+    upstreams: Vec<Upstream>,
+    catalog: Catalog,
+    (policy, inspectors): (&Policy, &Inspectors),
+) -> SnapshotParts {
+    let names =
+        || config.upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream));
+    let modes = names().map(|(name, upstream)| (name, upstream.pinning)).collect();
+    let pins = pins::Settings { modes, file: Some(config.lock_file.clone()) };
+    let guard = names().map(|(name, upstream)| (name, upstream.guard.clone()));
+    SnapshotParts {
+        policy: policy.with_settings(policy_settings(config)),
+        catalog,
+        inspectors: Inspectors {
+            guard: inspectors.guard.with_rules(guard),
+            pins: inspectors.pins.with_settings(pins),
+        },
+        upstreams,
+    }
 }
 
 /// Settings of the audit log; an error if there is no folder for its file.
@@ -195,38 +188,6 @@ fn protected_resource(config: &config::Config) -> Option<ProtectedResource> {
         &Vec::from_iter(supported),
         scope.unwrap_or_default(),
     ))
-}
-
-fn source(source: &config::SourceConfig) -> upstream::UpstreamSource {
-    match source {
-        config::SourceConfig::Library { dir } => {
-            upstream::UpstreamSource::Library { dir: dir.clone() }
-        }
-        config::SourceConfig::Http { url, headers, transport } => upstream::UpstreamSource::Http {
-            url: url.clone(),
-            headers: headers.iter().cloned().collect(),
-            transport: *transport,
-        },
-        config::SourceConfig::Process { command, shown, args, env, pass_env, cwd } => {
-            let inherited = BASE_ENVIRONMENT.into_iter().chain(pass_env.iter().map(String::as_str));
-            let inherited = inherited.filter_map(|name| {
-                // Variables may contain secrets.
-                Some((name.to_owned(), Secret::from(std::env::var(name).ok()?)))
-            });
-            upstream::UpstreamSource::Process(ChildCommand {
-                program: command.clone(),
-                display_name: shown.clone(),
-                args: args.clone(),
-                // Configured variables come last and take precedence.
-                env: inherited.chain(env.iter().cloned()).collect(),
-                cwd: cwd.clone(),
-            })
-        }
-    }
-}
-
-fn name(text: &str) -> UpstreamName {
-    text.parse().expect(CHECKED)
 }
 
 #[cfg(test)]
@@ -407,14 +368,14 @@ transport = "sse"
 
     #[test]
     fn every_key_of_the_policy_reaches_it() {
-        let settings = policy(&config());
+        let settings = policy_settings(&config());
         assert_eq!(settings.anonymous_role.as_deref(), Some("guest"));
         let [prompts, tools, resources] =
             ["hub/p", "hub/t", "hub/r"].map(|it| AllowDeny::new(&[it], &[]));
         assert_eq!(settings.roles["guest"], Role { prompts, tools, resources });
-        let key = &settings.keys[0];
-        assert_eq!((key.client.as_str(), key.role.as_str()), ("ann", "guest"));
-        assert!(key.sha256 == [[0x11; 32]] && key.expires.is_some());
+        let client = &settings.clients[0];
+        assert_eq!((client.name.as_str(), client.role.as_str()), ("ann", "guest"));
+        assert!(client.key_sha256 == [[0x11; 32]] && client.expires.is_some());
         let expected = tokens::Settings {
             name: "corp".into(),
             issuer: "https://id.lan/a/".into(),

@@ -163,7 +163,7 @@ fn is_idle(text: &str, kind: Kind, config: &Config, everything: &RoleView) -> bo
     let mut candidates = upstreams.filter(|name| may_match_upstream(text, name)).peekable();
     let is_read = |name: &str| {
         let missing = |kind| everything.missing(kind).iter().any(|it| it.as_str() == name);
-        config.upstreams.iter().any(|it| it.name == name) && !kinds.clone().any(missing)
+        config.upstreams.iter().any(|it| it.name() == name) && !kinds.clone().any(missing)
     };
     // A pattern for an unknown upstream has a warning of its own.
     if candidates.peek().is_none() || !candidates.all(is_read) {
@@ -191,19 +191,19 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
     let row = |configured: &config::UpstreamConfig| {
         let count = |kind| {
             let targets = view.items(kind).iter();
-            targets.filter(|target| target.upstream.as_str() == configured.name).count()
+            targets.filter(|target| target.upstream.as_str() == configured.name()).count()
         };
         let problems =
-            problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
+            problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name());
         let state = oneshot
-            .find_upstream(&configured.name)
+            .find_upstream(configured.name())
             .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
-            .and_then(|state| require_complete_lists(&view, &configured.name, state));
+            .and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
         let ok = state.is_ok();
         let (Ok(state) | Err(state)) = state;
         CheckRow {
-            name: configured.name.clone(),
+            name: configured.name().to_owned(),
             ok,
             state,
             prompts,
@@ -223,7 +223,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
 fn altered(config: &Config, configured: &config::UpstreamConfig, view: &RoleView) -> Vec<String> {
     let (naming, outlet) = (app::naming(&config.naming), &configured.exports);
     let listed = Kind::ALL.into_iter().flat_map(|kind| view.items(kind));
-    let lines = listed.filter(|target| target.upstream.as_str() == configured.name);
+    let lines = listed.filter(|target| target.upstream.as_str() == configured.name());
     let mut lines = lines.filter_map(|target| {
         let (_, reason) = outlet.altered(&naming, target.kind, &target.own)?;
         Some(format!("{} {:?} is {} for clients: {reason}", target.kind, target.own, target.key))

@@ -21,7 +21,6 @@ use crate::cli::query::required_upstreams::{NameMeaning, UpstreamSelection};
 use crate::config::owner_of;
 use crate::gateway::ClientContext;
 use crate::mcp::kind::Kind;
-use crate::mcp::name::UpstreamName;
 use reasons::RuleSubject;
 use report::{ExplainedItem, Explanation, Statement, StatementTopic, Visibility};
 use search::{SearchHit, search};
@@ -158,7 +157,7 @@ fn explain_item(
     let config = &oneshot.config;
     let exports = reasons::export_rule(config, upstream, listed_subject(hit));
     let is_out = exports.good;
-    let listed = format!("{} lists it as `{}/{}`", upstream.name, upstream.name, item.key);
+    let listed = format!("{} lists it as `{}/{}`", upstream.name(), upstream.name(), item.key);
     let mut statements = vec![state.clone(), StatementTopic::Listed.good(listed), exports];
     if is_out {
         let naming = app::naming(&config.naming);
@@ -169,7 +168,7 @@ fn explain_item(
         statements.extend(list_anomaly(oneshot, hit));
     }
     let (kind, own) = (Some(*kind), Some(item.key.to_string()));
-    let (name, key) = (Some(upstream.name.clone()), Some(key.to_string()));
+    let (name, key) = (Some(upstream.name().to_owned()), Some(key.to_string()));
     let mut finding =
         ExplainedItem { kind, upstream: name, own, key, statements, ..ExplainedItem::default() };
     // If no client can see the item, roles explain nothing, unless `--as` names a client.
@@ -190,7 +189,7 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
     let problems = oneshot.app.gateway().problems();
     let mut problems = problems
         .iter()
-        .filter(|(name, of, _)| name.as_str() == upstream.name && of == kind)
+        .filter(|(name, of, _)| name.as_str() == upstream.name() && of == kind)
         .flat_map(|(.., problems)| &problems.first);
     if let Some(problem) = problems.find(|problem| problem.own == item.key) {
         return Some(StatementTopic::List.bad(format!("it is left out: {problem}")));
@@ -198,13 +197,13 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
     let withheld = oneshot.app.gateway().awaiting_approval();
     if withheld
         .iter()
-        .any(|(name, of, own)| name.as_str() == upstream.name && of == kind && **own == *item.key)
+        .any(|(name, of, own)| name.as_str() == upstream.name() && of == kind && **own == *item.key)
     {
         return Some(StatementTopic::List.bad(format!("it {HELD_BACK}")));
     }
     let view = oneshot.operator_context.view();
     match view.resolve(*kind, key) {
-        Some(other) if other.upstream.as_str() != upstream.name => {
+        Some(other) if other.upstream.as_str() != upstream.name() => {
             // Clients that cannot see the other item see this one.
             let text = format!("{} also lists it and comes first in the file", other.upstream);
             Some(StatementTopic::List.good(text))
@@ -229,7 +228,7 @@ fn visibility(
 ) -> Visibility {
     let SearchHit { upstream, kind, item, key, .. } = hit;
     let mut statements = Vec::new();
-    let name: Option<UpstreamName> = upstream.name.parse().ok();
+    let name = Some(upstream.settings.name.clone());
     if let Some(name) = &name {
         let subject = listed_subject(hit);
         statements.extend(reasons::role_rules(&oneshot.config, &viewer.role, name, subject));

@@ -20,8 +20,9 @@ use super::output;
 use super::timestamp::format_rfc3339;
 use crate::cli::loading;
 use crate::cli::reference::help;
-use crate::config::{self, AuthMode, ClientConfig, Config, nearest};
+use crate::config::{self, AuthMode, Config, nearest};
 use crate::hex::hex;
+use crate::policy::ClientCredentials;
 use crate::policy::keys::text;
 use crate::secret::Secret;
 use crate::sha256::sha256;
@@ -364,11 +365,11 @@ impl ConfigEditor {
         let path = loading::config_path(location.config.as_deref())?;
         let options = loading::options(true);
         let config = Config::without_upstreams(&path, &options).map_err(Failure::Config)?;
-        let files = Config::files(&path, &options).map_err(Failure::Config)?;
-        Ok(Self { config, files })
+        let sources = Config::sources(&path, &options).map_err(Failure::Config)?;
+        Ok(Self { config, files: sources.files })
     }
 
-    fn client(&self, name: &str) -> Result<&ClientConfig, Failure> {
+    fn client(&self, name: &str) -> Result<&ClientCredentials, Failure> {
         let clients = &self.config.clients;
         clients.iter().find(|client| client.name == name).ok_or_else(|| {
             let near = nearest(name, clients.iter().map(|client| client.name.as_str()));

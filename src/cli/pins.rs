@@ -73,7 +73,7 @@ fn compare(
     let inspectors = oneshot.app.gateway().inspectors();
     let pins = &inspectors.pins;
     let names = oneshot.config.upstreams.iter();
-    let names: Vec<UpstreamName> = names.filter_map(|it| it.name.parse().ok()).collect();
+    let names: Vec<&UpstreamName> = names.map(|it| &it.settings.name).collect();
     let unlisted = names.iter().filter(|name| !pins.is_listed(name));
     let unlisted: Vec<_> = unlisted.map(|name| format!("`{name}`")).collect();
     let unlisted = (!unlisted.is_empty()).then(|| {

@@ -15,6 +15,7 @@ use crate::config::reader::rule_locations::OWN_ROLE_PREFIX;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::mcp::pattern::{AllowDeny, Pattern};
+use crate::policy::ClientCredentials;
 use crate::policy::role::Role;
 
 settings! {
@@ -75,15 +76,14 @@ settings! {
     /// #certificates = ["dns:ci.example.com"]
     /// #prompts.allow = ["library/*"]
     /// ```
-    pub struct ClientConfig {
+    for ClientCredentials {
         /// The SHA-256 of the client's key: one, or two while you replace a key by a new one. No
         /// two clients may have the same key.
         ///
         /// ```toml
         /// key_sha256 = ["<output of: printf %s KEY | sha256sum>"]
         /// ```
-        key_sha256: Vec<[u8; 32]> = Vec::new(),
-            by_hand(ValueShape::list(ValueShape::Text("64 hexadecimal digits", shape::HASH)))
+        key_sha256: by_hand(ValueShape::list(ValueShape::Text("64 hexadecimal digits", shape::HASH)))
                 .entries(1, Some(2));
         /// Names of the client's certificates, with `server.tls.client_ca`: `dns:<name>` or
         /// `uri:<URI>` as in their subjectAltName, or `sha256:<fingerprint>`. They replace a key,
@@ -92,22 +92,17 @@ settings! {
         /// ```toml
         /// certificates = ["uri:spiffe://example.com/ci"]
         /// ```
-        certificates: Vec<String> = Vec::new(),
-            list(ValueShape::Text("name in a certificate", shape::CERTIFICATE), certificate_name);
+        certificates: list(ValueShape::Text("name in a certificate", shape::CERTIFICATE), certificate_name);
         /// The client's role: a `[roles.<name>]` table, or `local`. A client has either a role or
         /// rules of its own.
-        role: String = String::new(), by_hand(ROLE_NAME);
+        role: by_hand(ROLE_NAME);
         /// Date and time from which the client's keys are refused, with an offset from UTC and
         /// without quotes.
         ///
         /// ```toml
         /// expires = 2027-06-30T00:00:00Z
         /// ```
-        expires: Option<SystemTime> = None,
-            parsed(ValueShape::DateTime, value::date_time).optional().default_text("never");
-        =>
-        /// Name of its table.
-        name: String = String::new();
+        expires: parsed(ValueShape::DateTime, value::date_time).optional().default_text("never");
     }
 }
 
@@ -121,7 +116,7 @@ pub(super) fn read_roles_and_clients(
     server: &ServerConfig,
     upstreams: &[String],
     options: &Options,
-) -> (RoleConfigs, Vec<ClientConfig>) {
+) -> (RoleConfigs, Vec<ClientCredentials>) {
     let requests_certificates = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
     let written = root.named_tables("roles", |name, t| {
         let name = name.get_ref();
@@ -168,7 +163,7 @@ pub(super) fn read_roles_and_clients(
         }
         (client, own)
     });
-    let own_roles = |(client, own): &(ClientConfig, Option<Role>)| {
+    let own_roles = |(client, own): &(ClientCredentials, Option<Role>)| {
         own.clone().map(|own| (client.role.clone(), own))
     };
     roles.extend(clients.iter().filter_map(own_roles));
@@ -301,8 +296,8 @@ fn client(
     t: &TableReader<'_>,
     roles: &RoleConfigs,
     upstreams: &[String],
-) -> (ClientConfig, Option<Role>) {
-    let mut client = ClientConfig::read(t);
+) -> (ClientCredentials, Option<Role>) {
+    let mut client = ClientCredentials::read(t);
     // A value that is not a hash may be the key itself, so it is redacted.
     let hash = |v: &SpannedValue<'_>| value::hash(v).inspect_err(|_| t.redact("key_sha256"));
     let key_sha256 = t.list("key_sha256", hash);

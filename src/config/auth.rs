@@ -1,10 +1,11 @@
 //! `[auth]`: which requests need credentials.
 
 use super::access::{LOCAL_ROLE, ROLE_NAME, RoleConfigs, existing_role};
-use super::{ClientConfig, Options, ProviderConfig, ServerConfig};
+use super::{Options, ProviderConfig, ServerConfig};
 use crate::config::keys::{Described, by_hand, choice, settings};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
+use crate::policy::ClientCredentials;
 
 settings! {
     /// Access over HTTP without a key, or with a token of an identity provider. The client of `weir
@@ -79,7 +80,7 @@ pub(super) fn read_auth(
 pub(super) fn warn_of_unused_roles(
     root: &TableReader<'_>,
     roles: &RoleConfigs,
-    clients: &[ClientConfig],
+    clients: &[ClientCredentials],
     providers: &[ProviderConfig],
     auth: &AuthConfig,
 ) {

@@ -192,9 +192,9 @@ impl<T: Clone + 'static> Key<T> {
         }
     }
 
-    /// Makes the key one that must be set; `None` if it is missing, which the caller reports.
-    pub(super) fn required(self) -> Key<Option<T>> {
-        Key { default: Box::new(|_| DefaultValue::Required), ..self.optional() }
+    /// Makes the key one that must be set; the caller reports if it is missing.
+    pub(super) fn required(self) -> Self {
+        Self { default: Box::new(|_| DefaultValue::Required), ..self }
     }
 
     /// Sets a description of the default.

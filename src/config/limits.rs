@@ -42,7 +42,7 @@ settings! {
         /// Clients without a key are counted by the address of their connection: each IPv4 address
         /// by itself, IPv6 addresses by their /64. Behind a reverse proxy all of these have one
         /// address, because headers that contain an address can be forged.
-        per: Option<LimitScope> = None, choice(&SCOPES).required();
+        per: Option<LimitScope> = None, choice(&SCOPES).optional().required();
         /// The methods that are counted, all together: `"tools/call"`, `["prompts/get",
         /// "resources/read"]`, `"*/list"`.
         methods ("method"): Vec<String> = vec!["*".to_owned()], methods();

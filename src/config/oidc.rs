@@ -1,7 +1,5 @@
 //! `[auth.oidc.<name>]`: identity providers whose access tokens are accepted.
 
-use std::collections::BTreeMap;
-
 use hyper::Uri;
 
 use super::ServerConfig;
@@ -13,16 +11,6 @@ use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::policy::tokens::discovery::{is_allowed_jwks_uri, is_loopback};
 use crate::policy::tokens::{Algorithm, Preset, Settings};
-
-/// Identity provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProviderConfig {
-    /// Settings of token verification. The roles exist, the issuer is unique, and no required list
-    /// is empty.
-    pub tokens: Settings,
-    /// Scopes that are announced to clients.
-    pub scopes_supported: Vec<String>,
-}
 
 /// Reads all providers; `t` is `[auth]`.
 pub(super) fn read_providers(
@@ -72,28 +60,25 @@ settings! {
     /// #algorithms = ["RS256"]
     /// #jwks_uri = "https://login.microsoftonline.com/common/discovery/v2.0/keys"
     /// ```
-    pub(super) struct ProviderKeys {
+    for Settings {
         /// The provider's URL, exactly as in the `iss` of its tokens, including a slash at the end.
         /// `http://` is accepted on this machine only. Weir finds the provider's metadata and its
         /// keys from this URL.
-        issuer: Option<String> = None, string("https URL", shape::ISSUER, issuer).required();
+        issuer: string("https URL", shape::ISSUER, issuer).required();
         /// The audience of tokens: the `aud` of a token must contain one of these values, exactly.
         /// Usually this is the URL of the MCP endpoint, or the identifier under which Weir is
         /// registered at the provider.
-        audience: Option<Vec<String>> = None,
-            strings(ValueShape::text(), value::text).entries(1, None).required();
+        audience: strings(ValueShape::text(), value::text).entries(1, None).required();
         /// The product: it decides which claims contain the user and the roles, and how access
         /// tokens are distinguished from other tokens.
-        preset: Preset = Preset::Generic, choice(&Preset::NAMED);
+        preset: choice(&Preset::NAMED);
         /// The claim that identifies the user. Its value must never be given to another user;
         /// `email` counts only with `email_verified`.
-        user_claim: Option<String> = None,
-            text().optional().default_text("`oid` for `entra`, else `sub`");
+        user_claim: text().default_text("`oid` for `entra`, else `sub`");
         /// The claim that contains the groups or roles: a string or a list of strings. Dots lead
         /// into objects, unless the whole text is the name of a claim; `scope` and `scp` are split
         /// into words.
-        role_claim: Option<String> = None,
-            text().optional().default_text(
+        role_claim: text().default_text(
                 "`roles` for `generic` and `entra`, `groups` for `okta`, `permissions` for \
                  `auth0`, `realm_access.roles` for `keycloak`, `hd` for `google`, \
                  `cognito:groups` for `cognito`",
@@ -104,35 +89,42 @@ settings! {
         /// ```toml
         /// roles = { "mcp-developers" = "developer", "mcp-ops" = "ops" }
         /// ```
-        roles: BTreeMap<String, String> = BTreeMap::new(),
-            by_hand(ValueShape::map(shape::NOT_EMPTY, ROLE_NAME));
+        roles: by_hand(ValueShape::map(shape::NOT_EMPTY, ROLE_NAME));
         /// The role of users with a valid token that contains no value for a role. Without it such
         /// a user is accepted and may use nothing.
-        default_role: Option<String> = None, by_hand(ROLE_NAME);
-        /// The scopes that Weir announces to clients, so that they can request them.
-        scopes_supported: Vec<String> = Vec::new(), strings(SCOPE, scope);
+        default_role: by_hand(ROLE_NAME);
         /// The scopes that every token must contain, in `scope` or `scp`; if one is missing the
         /// response is 403, which names all of them.
-        scopes_required: Vec<String> = Vec::new(), strings(SCOPE, scope);
+        scopes_required: strings(SCOPE, scope);
         /// The signature algorithms that are accepted. A key that does not name its own algorithm
         /// is used for one only: that of its curve, or the first RSA algorithm in this list.
-        algorithms: Vec<Algorithm> = Algorithm::NAMED.map(|(_, it)| it).to_vec(),
-            list(ValueShape::choice(&Algorithm::NAMED), algorithm)
+        algorithms: list(ValueShape::choice(&Algorithm::NAMED), algorithm)
                 .entries(1, None)
                 .default_text("all of them");
         /// The URL of the provider's keys, for a provider without metadata that contain it.
-        jwks_uri: Option<Uri> = None, by_hand(ValueShape::Text("https URL", shape::URL));
+        jwks_uri: by_hand(ValueShape::Text("https URL", shape::URL));
+    }
+}
+
+settings! {
+    /// Identity provider.
+    pub struct ProviderConfig {
+        /// The scopes that Weir announces to clients, so that they can request them.
+        scopes_supported: Vec<String> = Vec::new(), strings(SCOPE, scope);
+        =>
+        /// Settings of token verification. The roles exist, the issuer is unique, and no required
+        /// list is empty.
+        tokens: Settings = Settings::default();
     }
 }
 
 fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderConfig {
-    let keys = ProviderKeys::read(t);
-    let ProviderKeys { issuer, preset, .. } = keys;
+    let mut tokens = Settings::read(t);
     let needed = [("issuer", "\"https://id.example.com\""), ("audience", "[\"api://weir\"]")];
     for (key, example) in needed.into_iter().filter(|(key, _)| !t.has(key)) {
         t.error(key, ValueError::new("is missing", format!("add {key} = {example}")));
     }
-    if preset == Preset::Entra && issuer.as_deref().is_some_and(is_for_all_tenants) {
+    if tokens.preset == Preset::Entra && is_for_all_tenants(&tokens.issuer) {
         let what = "this address is that of many tenants, and no token has it as its issuer";
         t.error("issuer", ValueError::new(what, "put the id of your own tenant in its place"));
     }
@@ -146,11 +138,13 @@ fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderCon
     for (key, remedy) in one_is_needed.into_iter().filter(|(key, _)| t.is_empty_list(key)) {
         t.error(key, ValueError::new("the list is empty", remedy));
     }
-    let jwks_uri = t.read("jwks_uri", |v| parse_jwks_uri(v, issuer.as_deref()));
-    let mapped = t
-        .map("roles", |value, role| Ok((value.get_ref().to_string(), existing_role(role, roles)?)));
-    let default_role = t.read("default_role", |v| existing_role(v, roles));
-    if default_role.is_none() && !t.has("roles") && !t.has("default_role") {
+    tokens.name = name.to_owned();
+    tokens.jwks_uri = t.read("jwks_uri", |v| parse_jwks_uri(v, &tokens.issuer));
+    let role = |v: &SpannedValue<'_>| existing_role(v, roles);
+    let mapped = t.map("roles", |value, v| Ok((value.get_ref().to_string(), role(v)?)));
+    tokens.roles = mapped.into_iter().collect();
+    tokens.default_role = t.read("default_role", role);
+    if tokens.default_role.is_none() && !t.has("roles") && !t.has("default_role") {
         let what = "no token of this provider gives a role, and users without a role may use \
                     nothing";
         t.warning(
@@ -158,20 +152,17 @@ fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderCon
             ValueError::new(what, "add roles = { \"<group>\" = \"<role>\" }, or default_role"),
         );
     }
-    let tokens = Settings {
-        name: name.to_owned(),
-        issuer: issuer.unwrap_or_default(),
-        audience: keys.audience.unwrap_or_default(),
-        preset,
-        user_claim: keys.user_claim.unwrap_or_else(|| preset.user_claim().to_owned()),
-        role_claim: keys.role_claim.unwrap_or_else(|| preset.role_claim().to_owned()),
-        roles: mapped.into_iter().collect(),
-        default_role,
-        scopes_required: keys.scopes_required,
-        algorithms: keys.algorithms,
-        jwks_uri,
-    };
-    ProviderConfig { tokens, scopes_supported: keys.scopes_supported }
+    if !t.has("algorithms") {
+        tokens.algorithms = Algorithm::NAMED.map(|(_, algorithm)| algorithm).to_vec();
+    }
+    // An empty name is not accepted, so these are not set.
+    if tokens.user_claim.is_empty() {
+        tokens.user_claim = tokens.preset.user_claim().to_owned();
+    }
+    if tokens.role_claim.is_empty() {
+        tokens.role_claim = tokens.preset.role_claim().to_owned();
+    }
+    ProviderConfig { tokens, ..ProviderConfig::read(t) }
 }
 
 /// Parses the issuer, and returns it unchanged, because it is compared character by character.
@@ -198,10 +189,10 @@ fn is_for_all_tenants(issuer: &str) -> bool {
     issuer.split('/').any(|part| ["common", "organizations", "consumers"].contains(&part))
 }
 
-fn parse_jwks_uri(v: &SpannedValue<'_>, issuer: Option<&str>) -> Parsed<Uri> {
+fn parse_jwks_uri(v: &SpannedValue<'_>, issuer: &str) -> Parsed<Uri> {
     let url = value::url(v)?;
-    let issuer = issuer.and_then(|issuer| issuer.parse().ok());
-    match issuer.is_none_or(|issuer: Uri| is_allowed_jwks_uri(&issuer, &url)) {
+    let issuer = issuer.parse();
+    match issuer.ok().is_none_or(|issuer: Uri| is_allowed_jwks_uri(&issuer, &url)) {
         true => Ok(url),
         false => Err(ValueError::new(
             "over http anyone on the network path could inject other keys",

@@ -16,17 +16,18 @@ use super::access;
 use super::guard::{self, GuardConfig, LockFile};
 use super::limits::LimitKeys;
 use super::log::LogConfig;
-use super::oidc::ProviderKeys;
+use super::oidc::ProviderConfig;
 use super::upstreams::ExportKeys;
 use super::upstreams::defaults::UpstreamDefaults;
 use super::upstreams::source::UpstreamKeys;
 use super::{
-    AdminConfig, AuditConfig, AuthConfig, ClientConfig, NamingConfig, ProtocolConfig, ServerConfig,
-    StateConfig,
+    AdminConfig, AuditConfig, AuthConfig, NamingConfig, ProtocolConfig, ServerConfig, StateConfig,
 };
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{Described, KeySpec, by_hand};
+use crate::policy::ClientCredentials;
 use crate::policy::role::Role;
+use crate::policy::tokens;
 
 pub use json::schema;
 pub use page::page;
@@ -43,7 +44,7 @@ pub(super) fn keys() -> Vec<KeySpec> {
         table::<GuardConfig>("guard", [guard::guard_keys(), LockFile::keys()].concat()),
         table::<AuthConfig>("auth", [AuthConfig::keys(), vec![providers()]].concat()),
         named::<Role>("roles", shape::PLAIN_NAME, Role::keys()),
-        named::<ClientConfig>("clients", shape::PLAIN_NAME, client_keys()),
+        named::<ClientCredentials>("clients", shape::PLAIN_NAME, client_keys()),
         KeySpec::new(
             "limits",
             ValueShape::list(ValueShape::Table(LimitKeys::keys())),
@@ -77,11 +78,12 @@ fn upstream_keys() -> Vec<KeySpec> {
 }
 
 fn client_keys() -> Vec<KeySpec> {
-    ClientConfig::keys().into_iter().chain(access::own_rules()).collect()
+    ClientCredentials::keys().into_iter().chain(access::own_rules()).collect()
 }
 
 fn providers() -> KeySpec {
-    named::<ProviderKeys>("oidc", shape::PLAIN_NAME, ProviderKeys::keys())
+    let keys = [tokens::Settings::keys(), ProviderConfig::keys()].concat();
+    named::<tokens::Settings>("oidc", shape::PLAIN_NAME, keys)
 }
 
 fn include() -> KeySpec {

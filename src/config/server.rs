@@ -201,7 +201,7 @@ settings! {
     struct TlsKeys {
         /// The server's certificate with its chain up to the CA, in PEM. The file is read again
         /// when it changes.
-        cert: Option<PathBuf> = None, path("path").required();
+        cert: Option<PathBuf> = None, path("path").optional().required();
         /// The certificate's private key, in PEM; a secret. A key in a `file` is read again when
         /// the file changes.
         key: Option<TlsKey> = None, by_hand(ValueShape::Secret(shape::ANYTHING)).required();

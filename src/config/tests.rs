@@ -19,6 +19,8 @@ use super::*;
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::AllowDeny;
 use crate::mcp::revision::Era;
+use crate::upstream::UpstreamSource;
+use crate::upstream::connect::ChildCommand;
 
 fn parse(text: &str) -> Result<Config, ConfigReport> {
     Config::parse(text, Path::new("weir.toml"), &Options::default())
@@ -109,7 +111,8 @@ fn a_lazy_upstream_is_no_library_is_not_required_and_alone_has_an_idle_time() {
         required = true
         "#,
     );
-    let messages: Vec<_> = lazy.upstreams.iter().map(|it| (it.lazy, it.timeouts.idle)).collect();
+    let messages: Vec<_> =
+        lazy.upstreams.iter().map(|it| (it.settings.lazy, it.settings.timeouts.idle)).collect();
     assert_eq!(messages, [(false, None), (true, Some(Duration::from_secs(600))), (false, None)]);
     let messages = |text: &str| {
         let home = Home::new(&[("weir.toml", text), ("p/a.md", "a")]);
@@ -174,17 +177,18 @@ fn an_upstream_inherits_what_it_does_not_say() {
         max_pages: 3,
         max_list: 32 << 20,
     };
-    assert_eq!((web.era, web.limits), (Some(Era::Legacy), limits));
-    assert_eq!(web.timeouts, Timeouts { list: Duration::from_secs(2), ..timeouts });
-    assert_eq!((child.era, child.timeouts), (Some(Era::Modern), timeouts));
-    assert_eq!(child.limits, UpstreamLimits { concurrency: 7, ..limits });
+    assert_eq!((web.settings.era, web.settings.limits), (Some(Era::Legacy), limits));
+    assert_eq!(web.settings.timeouts, Timeouts { list: Duration::from_secs(2), ..timeouts });
+    assert_eq!((child.settings.era, child.settings.timeouts), (Some(Era::Modern), timeouts));
+    assert_eq!(child.settings.limits, UpstreamLimits { concurrency: 7, ..limits });
 }
 
 #[test]
 fn a_transport_is_found_out_unless_it_is_written() {
     let transport = |line: &str| {
         let text = format!("[upstreams.a]\nurl = \"http://h/\"\n{line}\n");
-        let SourceConfig::Http { transport, .. } = config(&text).upstreams[0].source else {
+        let UpstreamSource::Http { transport, .. } = config(&text).upstreams[0].settings.source
+        else {
             panic!("a url")
         };
         transport
@@ -199,7 +203,7 @@ fn a_transport_is_found_out_unless_it_is_written() {
 fn concurrency_depends_on_the_kind_of_upstream_unless_it_is_written() {
     let text = "[upstreams.a]\ncommand = \"x\"\n[upstreams.b]\nurl = \"http://h/\"\n[upstreams.c]\nprompts_dir = \"x\"\n";
     let concurrency = |text: &str| {
-        config(text).upstreams.iter().map(|u| u.limits.concurrency).collect::<Vec<_>>()
+        config(text).upstreams.iter().map(|u| u.settings.limits.concurrency).collect::<Vec<_>>()
     };
     assert_eq!(concurrency(text), [64, 256, 64]);
     assert_eq!(concurrency(&format!("[defaults]\nlimits.concurrency = 9\n{text}")), [9, 9, 9]);
@@ -221,10 +225,7 @@ fn upstreams_keep_the_order_of_the_file_and_disabled_ones_are_left_out() {
         command = "x"
         "#,
     );
-    assert_eq!(
-        config.upstreams.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(),
-        ["zebra", "ant"]
-    );
+    assert_eq!(config.upstreams.iter().map(|u| u.name()).collect::<Vec<_>>(), ["zebra", "ant"]);
     assert_eq!(config.warnings, []);
 }
 
@@ -234,9 +235,11 @@ fn relative_folders_start_from_the_folder_of_the_file() {
     let config =
         Config::parse(text, Path::new("/etc/weir/weir.toml"), &Options::default()).unwrap();
     let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
-    assert_eq!(a.source, SourceConfig::Library { dir: "/etc/weir/./prompts".into() });
-    let SourceConfig::Process { command, cwd, .. } = &b.source else { panic!("a process") };
-    assert_eq!((command.as_str(), cwd.as_deref()), ("./x", Some(Path::new("/srv"))));
+    assert_eq!(a.settings.source, UpstreamSource::Library { dir: "/etc/weir/./prompts".into() });
+    let UpstreamSource::Process(ChildCommand { program, cwd, .. }) = &b.settings.source else {
+        panic!("a process")
+    };
+    assert_eq!((program.as_str(), cwd.as_deref()), ("./x", Some(Path::new("/srv"))));
 }
 
 #[test]
@@ -254,7 +257,9 @@ fn a_secret_is_not_in_the_debug_output() {
     );
     assert!(!format!("{config:?}").contains("hunter2"));
     let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
-    let SourceConfig::Process { env, .. } = &a.source else { panic!("a process") };
+    let UpstreamSource::Process(ChildCommand { env, .. }) = &a.settings.source else {
+        panic!("a process")
+    };
     assert_eq!(
         env.iter().map(|(_, secret)| secret.expose()).collect::<Vec<_>>(),
         ["hunter2", "${Y}"]
@@ -274,7 +279,7 @@ fn a_client_has_a_role_or_one_of_its_own() {
         hash("c"),
     ));
     let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(951_868_800);
-    let client = |name: &str, key_sha256, role: &str, expires| ClientConfig {
+    let client = |name: &str, key_sha256, role: &str, expires| ClientCredentials {
         name: name.to_owned(),
         key_sha256,
         role: role.to_owned(),

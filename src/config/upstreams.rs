@@ -21,42 +21,30 @@ use crate::mcp::kind::Kind;
 use crate::mcp::pattern::AllowDeny;
 use crate::mcp::revision::Era;
 use crate::pins::Mode;
-use crate::upstream::health::breaker::Settings as Breaker;
-use crate::upstream::{HttpTransport, OnDown, RetrySettings, Sharing, Timeouts, UpstreamLimits};
+use crate::upstream::{self, HttpTransport, Timeouts, UpstreamSource};
 use defaults::{TableOwner, UpstreamDefaults, read_defaults};
-use source::{SourceConfig, UpstreamKeys, source};
+use source::{UpstreamKeys, source};
 
 /// One upstream, with inherited values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamConfig {
-    /// Name of its table, which policy, logs and lists use. Unique.
-    pub name: String,
+    /// Settings of the connection, as for many clients and without a list cache.
+    pub settings: upstream::Settings,
+    /// Variables of Weir's environment that its process gets, besides those that every child gets.
+    pub pass_env: Vec<String>,
     /// Exported items, and their public names.
     pub exports: ExportRules,
-    /// Location of the server, or of the prompts.
-    pub source: SourceConfig,
-    /// Era of MCP that it speaks; `None` means that it is detected.
-    pub era: Option<Era>,
-    /// Sharing of connections between clients.
-    pub sharing: Sharing,
-    /// Time limits.
-    pub timeouts: Timeouts,
-    /// Pauses between attempts to reconnect.
-    pub retry: RetrySettings,
-    /// Circuit breaker.
-    pub breaker: Breaker,
-    /// Handling of its lists while it is not connected.
-    pub on_down: OnDown,
-    /// Limits on its messages and on concurrent calls.
-    pub limits: UpstreamLimits,
-    /// True if Weir is ready only while it is connected.
-    pub required: bool,
-    /// True if it is started at its first use.
-    pub lazy: bool,
     /// Content checks.
     pub guard: GuardRules,
     /// Handling of changed definitions.
     pub pinning: Mode,
+}
+
+impl UpstreamConfig {
+    /// Returns the name of its table, which policy, logs and lists use. Unique.
+    pub fn name(&self) -> &str {
+        self.settings.name.as_str()
+    }
 }
 
 /// Summary of an upstream, used or not; enough to decide whether a command needs it.
@@ -198,8 +186,8 @@ fn upstream(
     context: &LoadContext<'_>,
     used: bool,
 ) -> (AllowDeny, Option<UpstreamConfig>) {
-    let source = source(t, context, used);
-    let is_library = matches!(source, Some(SourceConfig::Library { .. }));
+    let (source, pass_env) = source(t, context, used);
+    let is_library = matches!(source, Some(UpstreamSource::Library { .. }));
     let defaults = read_defaults(
         t,
         inherited,
@@ -226,27 +214,34 @@ fn upstream(
     if used {
         guard::warn_of_unapproved(t, guard.pinning, name, lock, context.on_disk);
     }
-    if let Some(SourceConfig::Http { transport: Some(HttpTransport::Sse), .. }) = &source
+    if let Some(UpstreamSource::Http { transport: Some(HttpTransport::Sse), .. }) = &source
         && defaults.era == Some(Era::Modern)
     {
         let what = "era is \"modern\", and modern servers have no HTTP+SSE";
         t.error("transport", ValueError::new(what, "remove it, or set era = \"legacy\""));
     }
     let upstream = source.zip(exports).map(|(source, exports)| UpstreamConfig {
-        name: name.to_owned(),
+        settings: upstream::Settings {
+            name: exports.name.clone(),
+            era: defaults.era,
+            sharing: defaults.sharing.clone(),
+            timeouts: Timeouts {
+                idle: defaults.timeouts.idle.filter(|_| lazy),
+                ..defaults.timeouts
+            },
+            retry: defaults.retry,
+            limits: defaults.limits(matches!(source, UpstreamSource::Http { .. })),
+            required,
+            lazy,
+            breaker: defaults.breaker,
+            on_down: defaults.on_down(),
+            source,
+            list_cache_dir: None,
+        },
+        pass_env,
         exports,
-        era: defaults.era,
-        sharing: defaults.sharing.clone(),
-        timeouts: Timeouts { idle: defaults.timeouts.idle.filter(|_| lazy), ..defaults.timeouts },
-        retry: defaults.retry,
-        required,
-        lazy,
-        breaker: defaults.breaker,
-        on_down: defaults.on_down(),
         guard: guard.rules,
         pinning: guard.pinning,
-        limits: defaults.limits(matches!(source, SourceConfig::Http { .. })),
-        source,
     });
     (exported_resources, upstream)
 }

@@ -28,7 +28,7 @@ use crate::gateway::{Gateway, Inspectors, SnapshotParts};
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::AllowDeny;
 use crate::policy::role::Role;
-use crate::policy::{self, Policy, keys::ApiKey};
+use crate::policy::{self, ClientCredentials, Policy};
 use crate::sha256::sha256;
 use crate::upstream::connect::ByteStream;
 use crate::upstream::{self, RetrySettings, Timeouts, Upstream, UpstreamLimits, UpstreamSource};
@@ -108,11 +108,11 @@ fn policy() -> Policy {
             ("local".to_owned(), Role::everything()),
             ("guest".to_owned(), nothing_secret),
         ]),
-        keys: vec![ApiKey {
-            client: "ann".into(),
+        clients: vec![ClientCredentials {
+            name: "ann".into(),
             role: "guest".into(),
-            sha256: vec![sha256("ann-key")],
-            expires: None,
+            key_sha256: vec![sha256("ann-key")],
+            ..ClientCredentials::default()
         }],
         ..Default::default()
     })

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{AuthError, Principal};
+use super::{AuthError, ClientCredentials, Principal};
 
 /// Verified certificate of a client.
 #[derive(Debug)]
@@ -73,29 +73,15 @@ impl Validity {
     }
 }
 
-/// Client with the names of its certificates.
-#[derive(Debug, Clone)]
-pub struct CertificateBinding {
-    /// The client's name.
-    pub client: String,
-    /// The client's role.
-    pub role: String,
-    /// Names as in [`Certificate::names`]; no two clients share a name.
-    pub names: Vec<String>,
-    /// Time from which the client is refused, however long the certificate is valid.
-    pub expires: Option<SystemTime>,
-}
-
 /// Clients by certificate name.
 #[derive(Debug, Default)]
 pub(super) struct Certificates(HashMap<String, (Principal, Option<SystemTime>)>);
 
 impl Certificates {
-    pub(super) fn new(holders: Vec<CertificateBinding>) -> Self {
-        let entries = holders.into_iter().flat_map(|holder| {
-            let principal = Principal::new(holder.client, holder.role);
-            let entry = move |name| (name, (principal.clone(), holder.expires));
-            holder.names.into_iter().map(entry)
+    pub(super) fn new(clients: &[ClientCredentials]) -> Self {
+        let entries = clients.iter().flat_map(|client| {
+            let entry = (client.principal(), client.expires);
+            client.certificates.iter().map(move |name| (name.clone(), entry.clone()))
         });
         Self(entries.collect())
     }
@@ -124,11 +110,6 @@ impl Certificates {
             (_, Some(expires)) if *expires <= now => Err(AuthError::Expired),
             (principal, _) => Ok(principal.clone()),
         }
-    }
-
-    pub(super) fn principal(&self, name: &str) -> Option<Principal> {
-        let mut principals = self.0.values().map(|(principal, _)| principal);
-        principals.find(|principal| *principal.name == *name).cloned()
     }
 }
 
@@ -174,13 +155,14 @@ mod tests {
     #[test]
     fn a_certificate_is_its_holders_by_itself_or_by_its_names() {
         let now = SystemTime::now();
-        let holder = |client: &str, names: &[&str], expires| CertificateBinding {
-            client: client.to_owned(),
+        let holder = |client: &str, names: &[&str], expires| ClientCredentials {
+            name: client.to_owned(),
             role: "dev".to_owned(),
-            names: shown(names).names,
+            certificates: shown(names).names,
             expires,
+            ..Default::default()
         };
-        let certificates = Certificates::new(vec![
+        let certificates = Certificates::new(&[
             holder("ann", &["dns:ann.lan", "uri:spiffe://lan/ann"], None),
             holder("bob", &["dns:bob.lan", "sha256:b0b"], None),
             holder("old", &["dns:old.lan"], Some(now)),
@@ -201,6 +183,5 @@ mod tests {
         }
         let earlier = now - Duration::from_secs(1);
         assert!(certificates.find(&shown(&["dns:old.lan"]), earlier).is_ok());
-        assert_eq!(certificates.principal("bob").map(|found| found.role), Some("dev".into()));
     }
 }

@@ -9,33 +9,18 @@
 pub mod text;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use subtle::ConstantTimeEq;
 
-use super::{AuthError, Principal, VerifiedCredential};
+use super::{AuthError, ClientCredentials, Principal, VerifiedCredential};
 use crate::sha256::sha256;
-
-/// Client with the hashes of its keys.
-#[derive(Debug, Clone)]
-pub struct ApiKey {
-    /// The client's name.
-    pub client: String,
-    /// The client's role.
-    pub role: String,
-    /// SHA-256 of each valid key: one, or two while the key is being changed.
-    pub sha256: Vec<[u8; 32]>,
-    /// Expiry of the keys.
-    pub expires: Option<SystemTime>,
-}
 
 /// Table of all keys.
 #[derive(Debug, Default)]
 pub struct Keys {
     /// Entries by the first bytes of the hash; nearly always one.
     by_hash: HashMap<[u8; 8], Vec<KeyEntry>>,
-    by_name: HashMap<Arc<str>, Principal>,
 }
 
 #[derive(Debug)]
@@ -47,16 +32,14 @@ struct KeyEntry {
 
 impl Keys {
     /// Creates the table.
-    pub fn new(keys: Vec<ApiKey>) -> Self {
+    pub fn new(clients: &[ClientCredentials]) -> Self {
         let mut table = Self::default();
-        for key in keys {
-            let name: Arc<str> = key.client.into();
-            let principal = Principal::new(Arc::clone(&name), key.role);
-            for sha256 in key.sha256 {
-                let entry = KeyEntry { principal: principal.clone(), sha256, expires: key.expires };
+        for client in clients {
+            let (principal, expires) = (client.principal(), client.expires);
+            for sha256 in client.key_sha256.iter().copied() {
+                let entry = KeyEntry { principal: principal.clone(), sha256, expires };
                 table.by_hash.entry(first(&sha256)).or_default().push(entry);
             }
-            table.by_name.insert(name, principal);
         }
         table
     }
@@ -98,11 +81,6 @@ impl Keys {
     fn candidates(&self, sha256: &[u8; 32]) -> &[KeyEntry] {
         self.by_hash.get(&first(sha256)).map_or(&[], Vec::as_slice)
     }
-
-    /// Returns the client of this name.
-    pub fn principal(&self, name: &str) -> Option<Principal> {
-        self.by_name.get(name).cloned()
-    }
 }
 
 fn first(sha256: &[u8; 32]) -> [u8; 8] {
@@ -114,6 +92,7 @@ fn first(sha256: &[u8; 32]) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn whose(
@@ -127,13 +106,14 @@ mod tests {
     }
 
     fn keys(expires: Option<SystemTime>) -> Keys {
-        let key = |client: &str, keys: &[&str]| ApiKey {
-            client: client.into(),
+        let key = |client: &str, keys: &[&str]| ClientCredentials {
+            name: client.into(),
             role: "dev".into(),
-            sha256: keys.iter().copied().map(hash).collect(),
+            key_sha256: keys.iter().copied().map(hash).collect(),
             expires,
+            ..Default::default()
         };
-        Keys::new(vec![key("ann", &["old", "new"]), key("bob", &["bob's"])])
+        Keys::new(&[key("ann", &["old", "new"]), key("bob", &["bob's"])])
     }
 
     #[test]
@@ -143,7 +123,6 @@ mod tests {
             assert_eq!(whose(keys(None).find(key, now)), Ok(client.into()));
         }
         assert_eq!(whose(keys(None).find("", now)), Err(AuthError::Unknown));
-        assert_eq!(keys(None).principal("bob").map(|found| found.role), Some("dev".into()));
     }
 
     #[test]
@@ -159,26 +138,26 @@ mod tests {
         let key = text::new_key();
         let cut = &key.expose()[..54];
         // Even if its hash is configured.
-        let made = |key: &str| ApiKey {
-            client: "ann".into(),
+        let made = |key: &str| ClientCredentials {
+            name: "ann".into(),
             role: "dev".into(),
-            sha256: vec![hash(key)],
-            expires: None,
+            key_sha256: vec![hash(key)],
+            ..Default::default()
         };
         let now = SystemTime::now();
-        assert!(Keys::new(vec![made(key.expose())]).find(key.expose(), now).is_ok());
-        assert_eq!(whose(Keys::new(vec![made(cut)]).find(cut, now)), Err(AuthError::Unknown));
+        assert!(Keys::new(&[made(key.expose())]).find(key.expose(), now).is_ok());
+        assert_eq!(whose(Keys::new(&[made(cut)]).find(cut, now)), Err(AuthError::Unknown));
     }
 
     #[test]
     fn s36_a_key_is_compared_with_one_of_ten_thousand_and_a_guess_with_none() {
-        let many = (0..10_000).map(|n| ApiKey {
-            client: format!("client-{n}"),
+        let many = (0..10_000).map(|n| ClientCredentials {
+            name: format!("client-{n}"),
             role: "dev".into(),
-            sha256: vec![hash(&format!("key-{n}")), hash(&format!("old-{n}"))],
-            expires: None,
+            key_sha256: vec![hash(&format!("key-{n}")), hash(&format!("old-{n}"))],
+            ..Default::default()
         });
-        let keys = Keys::new(many.collect());
+        let keys = Keys::new(&Vec::from_iter(many));
         for n in 0..10_000 {
             assert_eq!(keys.candidates(&hash(&format!("key-{n}"))).len(), 1);
             assert!(keys.candidates(&hash(&format!("guess-{n}"))).is_empty());
@@ -191,13 +170,13 @@ mod tests {
     fn s36_hashes_that_begin_alike_are_compared_whole() {
         let mut near = hash("ann's");
         near[31] ^= 1;
-        let key = |client: &str, sha256| ApiKey {
-            client: client.into(),
+        let key = |client: &str, sha256| ClientCredentials {
+            name: client.into(),
             role: "dev".into(),
-            sha256: vec![sha256],
-            expires: None,
+            key_sha256: vec![sha256],
+            ..Default::default()
         };
-        let keys = Keys::new(vec![key("near", near), key("ann", hash("ann's"))]);
+        let keys = Keys::new(&[key("near", near), key("ann", hash("ann's"))]);
         assert_eq!(keys.candidates(&hash("ann's")).len(), 2);
         let found = whose(keys.find("ann's", SystemTime::now()));
         assert_eq!(found, Ok("ann".into()));

@@ -40,7 +40,7 @@ use provider::Provider;
 use token_cache::{CachedToken, TokenCache};
 
 /// Settings of one identity provider.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Name in the configuration.
     pub name: String,

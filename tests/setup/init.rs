@@ -1,7 +1,9 @@
 //! `weir init`, with and without a client to import from.
 
 use insta::assert_snapshot;
-use weir::config::{Config, Options, SourceConfig};
+use weir::config::{Config, Options};
+use weir::upstream::UpstreamSource;
+use weir::upstream::connect::ChildCommand;
 
 use crate::user_home::{CLIENTS, Client, UserHome, mode};
 
@@ -66,7 +68,7 @@ fn what_was_taken_over_is_a_good_configuration() {
         let path = user_home.path("project/weir.toml");
         let config = Config::load(&path, &options)
             .unwrap_or_else(|report| panic!("{}:\n{report}\n{text}", client.name));
-        let names: Vec<_> = config.upstreams.iter().map(|one| one.name.as_str()).collect();
+        let names: Vec<_> = config.upstreams.iter().map(|one| one.name()).collect();
         let enabled: Vec<_> = upstreams(&text)
             .into_iter()
             .filter(|name| {
@@ -85,15 +87,15 @@ fn what_was_taken_over_is_a_good_configuration() {
 
 /// Values that an upstream's server receives, secrets included.
 fn secrets(upstream: &weir::config::UpstreamConfig) -> Vec<(String, String)> {
-    match &upstream.source {
-        SourceConfig::Process { env, .. } => {
+    match &upstream.settings.source {
+        UpstreamSource::Process(ChildCommand { env, .. }) => {
             env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect()
         }
-        SourceConfig::Http { headers, .. } => {
+        UpstreamSource::Http { headers, .. } => {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             headers.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect()
         }
-        SourceConfig::Library { .. } => Vec::new(),
+        UpstreamSource::Library { .. } => Vec::new(),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::cli::clients::{HttpEntry, McpClient};
 use crate::cli::exit::Failure;
 use crate::cli::loading;
 use crate::cli::{files, output};
-use crate::config::{self, Config, EndpointInfo};
+use crate::config::{self, Config};
 use entry::ConnectMethod;
 
 /// Arguments of `weir connect`.
@@ -113,7 +113,7 @@ fn connect_method(
     let config = match args.stdio || args.url.is_some() {
         // The content of the file does not matter, and it need not exist.
         true => None,
-        false => match load_endpoint_info(args) {
+        false => match load_config(args) {
             Err(Failure::Config(_)) if !is_http_requested => {
                 output::print_stderr(
                     "note: this configuration is invalid, so Weir will not start with it: \
@@ -127,12 +127,12 @@ fn connect_method(
     let endpoint = config.as_ref().map(|config| endpoint(&config.server));
     let endpoints = args.url.iter().cloned().chain(endpoint.clone()).collect();
     let has_keys = config.as_ref().is_some_and(|config| {
-        let logs_in = config.has_providers && !config.has_clients;
+        let logs_in = !config.providers.is_empty() && config.clients.is_empty();
         !config.auth.anonymous && !logs_in
     });
     let is_shared = config
         .as_ref()
-        .is_some_and(|config| config.has_clients || config.server.public_url.is_some());
+        .is_some_and(|config| !config.clients.is_empty() || config.server.public_url.is_some());
     let prefers_http = is_shared && !matches!(client.http, HttpEntry::Bridge);
     if is_http_requested || prefers_http {
         let url = match &args.url {
@@ -157,14 +157,15 @@ fn connect_method(
     Ok((ConnectMethod::Stdio { program: text(&program), config: text(&config) }, endpoints))
 }
 
-fn load_endpoint_info(args: &Args) -> Result<EndpointInfo, Failure> {
+/// Loads the configuration without its upstreams, which an entry does not need.
+fn load_config(args: &Args) -> Result<Config, Failure> {
     let path = loading::config_path(args.config.as_deref())?;
     if !path.exists() {
         let text = format!("{} does not exist; `weir init` writes one", path.display());
         return Err(Failure::Usage(text));
     }
     // Anonymous access from the network does not matter here.
-    Config::endpoint(&path, &loading::options(true)).map_err(Failure::Config)
+    Config::without_upstreams(&path, &loading::options(true)).map_err(Failure::Config)
 }
 
 /// Endpoint of a configuration for clients on this machine.

@@ -34,7 +34,7 @@ pub(super) fn export_rule(
     upstream: &UpstreamConfig,
     subject: RuleSubject<'_>,
 ) -> Statement {
-    let (name, key) = (&upstream.name, subject.key());
+    let (name, key) = (upstream.name(), subject.key());
     let patterns = upstream.exports.rules(subject.kind);
     let place = |list: &str, at: usize| {
         config.rule_locations.of_entry(&["upstreams", name, key, list], at).map(str::to_owned)

@@ -28,7 +28,8 @@ pub(super) fn finding(
     };
     finding.statements = match &everything {
         UriRoute::None => {
-            let kept = config.upstreams.iter().filter(|it| only.is_none_or(|only| it.name == only));
+            let kept =
+                config.upstreams.iter().filter(|it| only.is_none_or(|only| it.name() == only));
             let kept = kept.map(|it| reasons::export_rule(config, it, unlisted_subject(uri)));
             nothing.into_iter().chain(kept.filter(|statement| !statement.good)).collect()
         }
@@ -101,7 +102,7 @@ fn visibility(
     // If this role has no route, the operator's route shows which rule blocks it.
     if let Some(upstream) = owner(&route).or(owner(everything)) {
         let subject = unlisted_subject(uri);
-        let exports = config.upstreams.iter().find(|it| it.name == upstream.as_str());
+        let exports = config.upstreams.iter().find(|it| it.name() == upstream.as_str());
         let exports = exports.filter(|_| viewer.client.is_some());
         statements.extend(exports.map(|it| reasons::export_rule(config, it, subject)));
         statements.extend(reasons::role_rules(config, &viewer.role, upstream, subject));

@@ -61,10 +61,10 @@ pub(super) async fn search<'c>(
     let mut found = SearchResult::default();
     let NameMeaning { upstream: named, own, .. } = *meant;
     let is_selected =
-        |upstream: &&UpstreamConfig| named.is_none_or(|named| upstream.name == named.name);
+        |upstream: &&UpstreamConfig| named.is_none_or(|named| upstream.name() == named.name);
     for upstream in config.upstreams.iter().filter(is_selected) {
-        let state = connection_statement(oneshot, &upstream.name);
-        let Some(connected) = oneshot.find_upstream(&upstream.name).filter(|_| state.good) else {
+        let state = connection_statement(oneshot, upstream.name());
+        let Some(connected) = oneshot.find_upstream(upstream.name()).filter(|_| state.good) else {
             found.unread.push(state);
             continue;
         };
@@ -73,20 +73,20 @@ pub(super) async fn search<'c>(
             let listing = match connected.list(kind).await {
                 Ok(listing) => listing,
                 Err(error) => {
-                    let text = format!("{} could not be listed: {error}", upstream.name);
+                    let text = format!("{} could not be listed: {error}", upstream.name());
                     found.unread.push(StatementTopic::Upstream.bad(text));
                     continue;
                 }
             };
             found.any = true;
             if let Some(limit) = listing.truncated {
-                let text = format!("{} {CUT}: {limit} of {}", upstream.name, kind.list_method());
+                let text = format!("{} {CUT}: {limit} of {}", upstream.name(), kind.list_method());
                 found.unread.push(StatementTopic::Listed.bad(text));
             }
             for item in listing.items {
                 let key = exports.public_key(&naming, kind, &item.key);
                 let (is_it, known) = match own {
-                    Some(own) => (*item.key == *own, format!("{}/{}", upstream.name, item.key)),
+                    Some(own) => (*item.key == *own, format!("{}/{}", upstream.name(), item.key)),
                     None => (*key == *name, key.to_string()),
                 };
                 match is_it {

@@ -11,6 +11,7 @@ use super::*;
 use crate::config::reader::diagnostics::Diagnostics;
 use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value::EXAMPLE_HASHES;
+use crate::upstream;
 
 const EXAMPLE_LIBRARY: &str = "[upstreams.library]\nprompts_dir = \"./prompts\"\n";
 
@@ -62,7 +63,9 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
     );
     let [full, alone] =
         [full.upstreams, config(EXAMPLE_LIBRARY).upstreams].map(|all| all[0].clone());
-    assert_eq!(UpstreamConfig { source: alone.source.clone(), ..full }, alone);
+    let settings =
+        upstream::Settings { source: alone.settings.source.clone(), ..full.settings.clone() };
+    assert_eq!(UpstreamConfig { settings, ..full }, alone);
 }
 
 /// Returns every key that the reader reads in the full example.

@@ -46,6 +46,7 @@ fn section(table: &KeySpec, keys: &[KeySpec], path: &str) -> String {
 fn is_section(key: &KeySpec) -> bool {
     key.documentation.example.starts_with("#[")
 }
+
 /// Returns the keys of a table, or of each of several tables.
 fn keys_of(shape: &ValueShape) -> Option<&[KeySpec]> {
     match shape {

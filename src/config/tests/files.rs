@@ -3,7 +3,7 @@
 use super::*;
 
 fn names(config: &Config) -> Vec<&str> {
-    config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect()
+    config.upstreams.iter().map(|upstream| upstream.name()).collect()
 }
 
 /// Returns an upstream in a single line.
@@ -40,8 +40,9 @@ fn tables_grow_together() {
     let config = home.load().unwrap();
     let seven = Duration::from_secs(7);
     assert_eq!((config.protocol.page_size, config.protocol.session_ttl), (7, seven));
-    assert_eq!(config.upstreams[0].timeouts.call, seven);
-    let SourceConfig::Process { args, .. } = &config.upstreams[0].source else {
+    assert_eq!(config.upstreams[0].settings.timeouts.call, seven);
+    let UpstreamSource::Process(ChildCommand { args, .. }) = &config.upstreams[0].settings.source
+    else {
         panic!("a process")
     };
     assert_eq!(args, &["y"]);
@@ -68,12 +69,16 @@ fn relative_paths_start_from_the_folder_of_their_own_file() {
     let config = home.load().unwrap();
     assert_eq!(config.warnings, []);
     let [b, a, c, d] = &config.upstreams[..] else { panic!("four upstreams") };
-    assert_eq!(b.source, SourceConfig::Library { dir: home.path("p") });
-    assert_eq!(a.source, SourceConfig::Library { dir: home.path("team/p") });
-    let SourceConfig::Process { cwd, .. } = &c.source else { panic!("a process") };
+    assert_eq!(b.settings.source, UpstreamSource::Library { dir: home.path("p") });
+    assert_eq!(a.settings.source, UpstreamSource::Library { dir: home.path("team/p") });
+    let UpstreamSource::Process(ChildCommand { cwd, .. }) = &c.settings.source else {
+        panic!("a process")
+    };
     assert_eq!(cwd.as_deref(), Some(&*home.path("team/w")));
     for upstream in [c, d] {
-        let SourceConfig::Process { env, .. } = &upstream.source else { panic!("a process") };
+        let UpstreamSource::Process(ChildCommand { env, .. }) = &upstream.settings.source else {
+            panic!("a process")
+        };
         assert_eq!(env[0].1.expose(), "found");
     }
 }

@@ -60,12 +60,13 @@ fn check(judged: Result<Config, ConfigReport>, what: &str) {
     if let Some(problem) = problems.first() {
         assert!(!leaks(&problem.render(true)), "{what}\n{problem}");
     }
-    let sources = config.map(|config| config.upstreams.into_iter().map(|upstream| upstream.source));
+    let sources =
+        config.map(|config| config.upstreams.into_iter().map(|upstream| upstream.settings.source));
     for source in sources.into_iter().flatten() {
-        if let SourceConfig::Process { env, .. } = &source {
+        if let UpstreamSource::Process(ChildCommand { env, .. }) = &source {
             assert!(!leaks(&format!("{env:?}")), "{what}");
         }
-        if let SourceConfig::Http { headers, .. } = &source {
+        if let UpstreamSource::Http { headers, .. } = &source {
             assert!(!leaks(&format!("{headers:?}")), "{what}");
         }
     }
@@ -181,10 +182,12 @@ fn a_program_from_a_variable_is_not_shown() {
         Options { environment: [("NAME", "qxqxq")].into_iter().collect(), ..Options::default() };
     let config = Config::parse(text, Path::new("weir.toml"), &options).expect("good");
     assert!(!leaks(&format!("{config:?}")), "{config:?}");
-    let SourceConfig::Process { command, shown, .. } = &config.upstreams[0].source else {
+    let UpstreamSource::Process(ChildCommand { program, display_name, .. }) =
+        &config.upstreams[0].settings.source
+    else {
         panic!("a process")
     };
-    assert_eq!((command.as_str(), shown.as_str()), ("/qxqxq", "/${NAME}"));
+    assert_eq!((program.as_str(), display_name.as_str()), ("/qxqxq", "/${NAME}"));
 }
 
 #[test]

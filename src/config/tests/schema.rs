@@ -11,7 +11,7 @@ use super::super::keys::{DefaultValue, KeySpec, ValueShape};
 use super::super::schema::keys;
 use super::super::schema::page::toml as written;
 use super::super::secrets::SecretSource;
-use super::super::upstreams::defaults::{DEFAULT_CONCURRENCY, DEFAULT_HTTP_CONCURRENCY};
+use super::super::upstreams::defaults::DEFAULT_HTTP_CONCURRENCY;
 use super::example::{example_in_full, known_keys};
 use super::example_file::example_file;
 use super::*;
@@ -149,7 +149,8 @@ fn the_described_defaults_are_those_of_the_reader() {
     assert_eq!(config(&full), config(&plain), "{full}");
     assert_eq!(schema_errors(&validator(), &full), "");
     let messages = format!(
-        "default: {DEFAULT_CONCURRENCY}; {DEFAULT_HTTP_CONCURRENCY} for an upstream with a `url`"
+        "default: {}; {DEFAULT_HTTP_CONCURRENCY} for an upstream with a `url`",
+        UpstreamLimits::default().concurrency
     );
     assert!(page().contains(&messages), "the page says {messages}");
 }

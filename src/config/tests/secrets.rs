@@ -16,7 +16,8 @@ fn home(secret: &str) -> Home {
 
 fn secret(home: &Home) -> String {
     let config = home.load().unwrap();
-    let SourceConfig::Process { env, .. } = &config.upstreams[0].source else {
+    let UpstreamSource::Process(ChildCommand { env, .. }) = &config.upstreams[0].settings.source
+    else {
         panic!("a process")
     };
     let [(name, secret)] = &env[..] else { panic!("one variable") };
@@ -28,10 +29,10 @@ fn secret(home: &Home) -> String {
 /// Returns the headers of the only upstream with a URL.
 fn headers(lines: &str) -> Vec<(String, String)> {
     let config = config(&format!("[upstreams.a]\nurl = \"http://h/\"\n{lines}\n"));
-    let SourceConfig::Http { headers, .. } = &config.upstreams[0].source else {
+    let UpstreamSource::Http { headers, .. } = &config.upstreams[0].settings.source else {
         panic!("a server")
     };
-    let header = |(name, value): &(hyper::header::HeaderName, hyper::header::HeaderValue)| {
+    let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
         assert!(value.is_sensitive());
         (name.to_string(), value.to_str().unwrap().to_owned())
     };
@@ -223,7 +224,7 @@ fn what_is_not_used_needs_no_secrets_and_no_variables_and_is_still_known() {
 #[test]
 fn the_entrance_needs_no_upstream() {
     let home = Home::new(&[("weir.toml", &format!("{CHILD}env.T = {{ env = \"GONE\" }}\n"))]);
-    assert!(Config::endpoint(&home.path("weir.toml"), &home.options).is_ok());
+    assert!(Config::without_upstreams(&home.path("weir.toml"), &home.options).is_ok());
 }
 
 #[test]

@@ -64,7 +64,10 @@ settings! {
         /// ```toml
         /// limits.max_message = "32MiB"
         /// ```
-        limits: LimitDefaults = LimitDefaults::default(), table();
+        limits: UpstreamLimits = UpstreamLimits::default(), table();
+        =>
+        /// True if `limits.concurrency` is set here, or where it is inherited from.
+        sets_concurrency: bool = false;
     }
 }
 
@@ -136,30 +139,28 @@ settings! {
 }
 
 settings! {
-    /// Limits on one upstream, whose default concurrency depends on its kind.
-    pub(in crate::config) struct LimitDefaults {
+    for UpstreamLimits {
         /// Maximum number of calls in flight. A call whose large response is streamed is in flight
         /// until the response is complete, or until the client has not read for 30 s.
         ///
         /// ```toml
         /// limits.concurrency = 64
         /// ```
-        concurrency: Option<usize> = None,
-            count(CALLS).optional().default_text("64; 256 for an upstream with a `url`");
+        concurrency: count(CALLS).default_text("64; 256 for an upstream with a `url`");
         /// Maximum number of calls that wait because `concurrency` is reached; further ones are
         /// refused at once, with error 4290.
-        waiting: usize = 128, count(CALLS);
+        waiting: count(CALLS);
         /// Time that such a request waits; after that it is refused.
-        wait: Duration = Duration::from_secs(1), duration();
+        wait: duration();
         /// The largest message from the server; a call with a larger response fails.
-        max_message: usize = 8 << 20, size();
+        max_message: size();
         /// Maximum number of items that are taken from one list; the rest is left out.
-        max_items: usize = 10_000, count(1..=1_000_000);
+        max_items: count(1..=1_000_000);
         /// Maximum number of pages that are read of one list; the rest is left out.
-        max_pages: usize = 100, count(1..=100_000);
+        max_pages: count(1..=100_000);
         /// Maximum size of one list, all pages together; the page that exceeds it is the last one
         /// that is read.
-        max_list: usize = 32 << 20, size();
+        max_list: size();
     }
 }
 
@@ -174,19 +175,9 @@ impl UpstreamDefaults {
 
     /// Returns the limits, with the default concurrency of the kind of upstream.
     pub(in crate::config) fn limits(&self, over_http: bool) -> UpstreamLimits {
-        let limits = &self.limits;
-        UpstreamLimits {
-            concurrency: limits.concurrency.unwrap_or(if over_http {
-                DEFAULT_HTTP_CONCURRENCY
-            } else {
-                DEFAULT_CONCURRENCY
-            }),
-            waiting: limits.waiting,
-            wait: limits.wait,
-            max_message: limits.max_message,
-            max_items: limits.max_items,
-            max_pages: limits.max_pages,
-            max_list: limits.max_list,
+        match over_http && !self.sets_concurrency {
+            true => UpstreamLimits { concurrency: DEFAULT_HTTP_CONCURRENCY, ..self.limits },
+            false => self.limits,
         }
     }
 }
@@ -216,7 +207,11 @@ pub(in crate::config) fn read_defaults(
         }
     };
     without_effect(t, &NOT_FOR_A_LIBRARY);
-    let defaults = UpstreamDefaults::read_keys(t, inherited);
+    let mut defaults = UpstreamDefaults::read_keys(t, inherited);
+    t.check_table("limits", |t| {
+        without_effect(t, &LIMITS_NOT_FOR_A_LIBRARY);
+        defaults.sets_concurrency |= t.has("concurrency");
+    });
     t.check_table("timeouts", |t| {
         without_effect(t, &TIMEOUTS_NOT_FOR_A_LIBRARY);
         if of == TableOwner::Server && !defaults.lazy && t.has("idle") {
@@ -236,7 +231,6 @@ pub(in crate::config) fn read_defaults(
         let default = Breaker::default().max_cool_down;
         check_order(t, ["cool_down", "max_cool_down"], [cool_down, max_cool_down], default);
     });
-    t.check_table("limits", |t| without_effect(t, &LIMITS_NOT_FOR_A_LIBRARY));
     defaults
 }
 
@@ -272,8 +266,6 @@ fn check_order(
 
 const MIN_IDLE: Duration = Duration::from_secs(1);
 
-/// Default for calls in flight to a process or a prompt library.
-pub(in crate::config) const DEFAULT_CONCURRENCY: usize = 64;
 /// Default for calls in flight to a server on the network, which usually has many processes.
 pub(in crate::config) const DEFAULT_HTTP_CONCURRENCY: usize = 256;
 

@@ -4,7 +4,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
 use crate::config::keys::shape::{self, ValueShape};
@@ -20,10 +20,9 @@ pub(in crate::config) fn read_headers(
     t: &TableReader<'_>,
     resolver: &SecretResolver<'_>,
     used: bool,
-) -> Vec<(HeaderName, HeaderValue)> {
-    let mut headers = t.table("headers", |t| {
-        let headers = t.keys().into_iter().filter_map(|name| header(t, name, resolver, used));
-        headers.collect::<Vec<_>>()
+) -> HeaderMap {
+    let mut headers: HeaderMap = t.table("headers", |t| {
+        t.keys().into_iter().filter_map(|name| header(t, name, resolver, used)).collect()
     });
     let auth = t.table("auth", |table| {
         // A value of another type has been reported, and a missing table needs no `type`.
@@ -92,7 +91,7 @@ settings! {
     /// Keys of `auth`.
     pub(in crate::config) struct CredentialKeys {
         /// `bearer` sends `token`, `basic` sends `user` and `password`, `none` sends nothing.
-        scheme ("type"): Option<Scheme> = None, choice(&SCHEMES).required();
+        scheme ("type"): Option<Scheme> = None, choice(&SCHEMES).optional().required();
         /// The token alone, without the word Bearer; a secret. Required for `type = "bearer"`, and
         /// only allowed there.
         token: Option<Secret> = None, by_hand(ValueShape::Secret(shape::TOKEN));

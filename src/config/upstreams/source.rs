@@ -1,10 +1,9 @@
 //! Source of an upstream: the server or the folder that it names, and the keys that belong to it.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use hyper::Uri;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderValue};
 
 use super::headers::{self, CredentialKeys};
 use crate::config::LoadContext;
@@ -17,65 +16,8 @@ use crate::config::reader::table_reader::{Parsed, SpannedName, TableReader};
 use crate::config::reader::value;
 use crate::config::secrets::{self, SecretResolver};
 use crate::secret::Secret;
-use crate::upstream::HttpTransport;
-
-/// Source of an upstream.
-#[derive(Clone, PartialEq)]
-pub enum SourceConfig {
-    /// Built-in prompt library.
-    Library {
-        /// Folder of Markdown files.
-        dir: PathBuf,
-    },
-    /// Child process with MCP over stdio.
-    Process {
-        /// Program, looked up in `PATH` if it has no slash.
-        command: String,
-        /// Program as it is in the file, for messages: the value of a variable may be a secret.
-        shown: String,
-        /// Arguments.
-        args: Vec<String>,
-        /// Environment variables to set.
-        env: Vec<(String, Secret)>,
-        /// Variables to pass on from Weir's environment, besides the few that every child gets.
-        pass_env: Vec<String>,
-        /// Working directory; `None` means that of Weir.
-        cwd: Option<PathBuf>,
-    },
-    /// Server on the network.
-    Http {
-        /// Endpoint: `http` or `https`, with a host, without credentials.
-        url: Uri,
-        /// Headers to add to every request; the values are marked sensitive.
-        headers: Vec<(HeaderName, HeaderValue)>,
-        /// Transport; `None` means that it is detected.
-        transport: Option<HttpTransport>,
-    },
-}
-
-/// Leaves out values that often are secrets although they are not marked as such: arguments, and
-/// the query of a URL.
-impl fmt::Debug for SourceConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
-            Self::Process { shown, args, env, pass_env, .. } => f
-                .debug_struct("Process")
-                .field("command", shown)
-                .field("args", &format_args!("{} of them", args.len()))
-                .field("env", env)
-                .field("pass_env", pass_env)
-                .finish_non_exhaustive(),
-            Self::Http { url, headers, transport } => f
-                .debug_struct("Http")
-                .field("host", &url.host())
-                .field("path", &url.path())
-                .field("headers", headers)
-                .field("transport", transport)
-                .finish(),
-        }
-    }
-}
+use crate::upstream::connect::ChildCommand;
+use crate::upstream::{HttpTransport, UpstreamSource};
 
 settings! {
     /// One upstream MCP server. The name of the table is a lower-case letter, then at most 31 of
@@ -186,7 +128,7 @@ settings! {
         /// ```toml
         /// headers = { X-Team = { file = "secrets/team" } }
         /// ```
-        headers: Vec<(HeaderName, HeaderValue)> = Vec::new(),
+        headers: HeaderMap = HeaderMap::new(),
             by_hand(ValueShape::map(
                 shape::header_name(&headers::OWN_HEADERS),
                 ValueShape::Secret(shape::HEADER_VALUE),
@@ -212,12 +154,13 @@ fn url() -> Key<Uri> {
     })
 }
 
-/// Reads the one of three keys that names the source, and the keys that belong to it.
+/// Reads the one of three keys that names the source, and the keys that belong to it. Returns the
+/// source, and the variables of Weir's environment that a process gets in addition.
 pub(super) fn source(
     t: &TableReader<'_>,
     context: &LoadContext<'_>,
     used: bool,
-) -> Option<SourceConfig> {
+) -> (Option<UpstreamSource>, Vec<String>) {
     let kind = source_key(t);
     let UpstreamKeys { command, args, pass_env, url, transport, .. } = UpstreamKeys::read(t);
     let dir = folder(t, "prompts_dir", context.on_disk && used);
@@ -227,21 +170,16 @@ pub(super) fn source(
     for key in ["env", "headers", "auth"] {
         t.redact_unless_table(key);
     }
-    match kind? {
-        "prompts_dir" => dir.map(|dir| SourceConfig::Library { dir }),
-        "command" => {
-            let shown = t.source_text("command");
-            command.map(|command| SourceConfig::Process {
-                command,
-                shown,
-                args,
-                env,
-                pass_env,
-                cwd,
-            })
-        }
-        _ => url.map(|url| SourceConfig::Http { url, headers, transport }),
-    }
+    let source = match kind {
+        None => None,
+        Some("prompts_dir") => dir.map(|dir| UpstreamSource::Library { dir }),
+        Some("command") => command.map(|program| {
+            let display_name = t.source_text("command");
+            UpstreamSource::Process(ChildCommand { program, display_name, args, env, cwd })
+        }),
+        Some(_) => url.map(|url| UpstreamSource::Http { url, headers, transport }),
+    };
+    (source, pass_env)
 }
 
 /// Returns the one key that names the source; `None` if there are none or several. These are

@@ -4,9 +4,10 @@ use super::TokenError;
 use crate::json::Object;
 
 /// Identity product: its user and role claims, and the marks of its access tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Preset {
     /// Any provider that follows RFC 9068.
+    #[default]
     Generic,
     /// Microsoft Entra ID.
     Entra,

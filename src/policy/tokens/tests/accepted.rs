@@ -131,15 +131,15 @@ async fn each_product_is_taken_at_its_own_words() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_and_a_token_are_told_apart_by_their_form() {
-    let key = crate::policy::keys::ApiKey {
-        client: "bob".into(),
+    let client = crate::policy::ClientCredentials {
+        name: "bob".into(),
         role: "dev".into(),
-        sha256: vec![sha256("a.b.c"), sha256("abc")],
-        expires: None,
+        key_sha256: vec![sha256("a.b.c"), sha256("abc")],
+        ..Default::default()
     };
     let authenticate = async |providers: Vec<Settings>, shown: &str| {
         let policy = Policy::new(crate::policy::Settings {
-            keys: vec![key.clone()],
+            clients: vec![client.clone()],
             providers,
             ..Default::default()
         });
