@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::TokenError;
 use super::key::{Algorithm, KeyError, VerificationKey};
 use crate::json::Object;
 
@@ -28,17 +29,6 @@ pub(super) struct KeySet {
 struct KeySetEntry {
     id: Option<Box<str>>,
     key: Arc<VerificationKey>,
-}
-
-/// Result of looking up a key.
-pub(super) enum KeyLookup {
-    Found(Arc<VerificationKey>),
-    /// The id is known, but its key is for another algorithm.
-    OtherAlgorithm,
-    /// No key has this id.
-    Unknown,
-    /// The token has no key id, and none or several keys could be meant.
-    Ambiguous,
 }
 
 impl KeySet {
@@ -86,22 +76,24 @@ impl KeySet {
 
     /// Returns the key of this id for this algorithm. Without an id there must be a single
     /// candidate.
-    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> KeyLookup {
+    pub(super) fn find(
+        &self,
+        id: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<Arc<VerificationKey>, TokenError> {
         let Some(id) = id else {
             let mut fitting = self.keys.iter().filter(|entry| entry.key.algorithm == algorithm);
             return match (fitting.next(), fitting.next()) {
-                (Some(only), None) => KeyLookup::Found(Arc::clone(&only.key)),
-                _ => KeyLookup::Ambiguous,
+                (Some(only), None) => Ok(Arc::clone(&only.key)),
+                _ => Err(TokenError::NoKeyId),
             };
         };
         let mut named = self.keys.iter().filter(|entry| entry.id.as_deref() == Some(id)).peekable();
         if named.peek().is_none() {
-            return KeyLookup::Unknown;
+            return Err(TokenError::UnknownKey);
         }
-        match named.find(|entry| entry.key.algorithm == algorithm) {
-            Some(entry) => KeyLookup::Found(Arc::clone(&entry.key)),
-            None => KeyLookup::OtherAlgorithm,
-        }
+        let fitting = named.find(|entry| entry.key.algorithm == algorithm);
+        fitting.map(|entry| Arc::clone(&entry.key)).ok_or(TokenError::KeyMismatch)
     }
 }
 

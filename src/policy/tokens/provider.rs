@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::key::{Algorithm, VerificationKey};
-use super::key_set::{KeyLookup, KeySet, SkippedKey};
+use super::key_set::{KeySet, SkippedKey};
 use super::{Fetch, Settings, TokenError, discovery};
 use crate::backoff::Backoff;
 use crate::policy::AuthError;
@@ -37,7 +37,8 @@ pub(super) struct Provider {
 /// Current keys and state of the fetches.
 #[derive(Clone, Default)]
 struct State {
-    cached: Option<CachedKeys>,
+    /// Keys, and the time of their last fetch.
+    cached: Option<(Arc<KeySet>, Instant)>,
     /// Incremented with each key set that differs from the previous one.
     generation: u64,
     /// Number of completed fetches.
@@ -45,12 +46,6 @@ struct State {
     /// Start of the last fetch.
     fetch_began: Option<Instant>,
     is_fetching: bool,
-}
-
-#[derive(Clone)]
-struct CachedKeys {
-    keys: Arc<KeySet>,
-    since: Instant,
 }
 
 impl Provider {
@@ -95,9 +90,7 @@ impl Provider {
         if snapshot.is_fetching {
             return true;
         }
-        let due = snapshot
-            .fetch_began
-            .is_none_or(|fetch_began| fetch_began.elapsed() >= UNKNOWN_KEY_REFETCH_INTERVAL);
+        let due = snapshot.is_fetch_due();
         if due {
             self.refresh_requested.notify_one();
         }
@@ -138,10 +131,7 @@ impl Provider {
             loop {
                 self.refresh_requested.notified().await;
                 // Several requests may have caused the fetch that has just ended.
-                let fetch_began = self.state.borrow().fetch_began;
-                if fetch_began
-                    .is_none_or(|fetch_began| fetch_began.elapsed() >= UNKNOWN_KEY_REFETCH_INTERVAL)
-                {
+                if self.state.borrow().is_fetch_due() {
                     return;
                 }
             }
@@ -156,8 +146,8 @@ impl Provider {
 impl State {
     /// Returns the keys if they are not too old.
     fn keys(&self) -> Option<&KeySet> {
-        let cached = self.cached.as_ref()?;
-        (cached.since.elapsed() < MAX_KEY_AGE).then_some(&*cached.keys)
+        let (keys, since) = self.cached.as_ref()?;
+        (since.elapsed() < MAX_KEY_AGE).then_some(&**keys)
     }
 
     fn find(
@@ -165,12 +155,13 @@ impl State {
         id: Option<&str>,
         algorithm: Algorithm,
     ) -> Result<(Arc<VerificationKey>, u64), AuthError> {
-        match self.keys().ok_or(AuthError::Unverifiable)?.find(id, algorithm) {
-            KeyLookup::Found(key) => Ok((key, self.generation)),
-            KeyLookup::Unknown => Err(TokenError::UnknownKey.into()),
-            KeyLookup::OtherAlgorithm => Err(TokenError::KeyMismatch.into()),
-            KeyLookup::Ambiguous => Err(TokenError::NoKeyId.into()),
-        }
+        let key = self.keys().ok_or(AuthError::Unverifiable)?.find(id, algorithm)?;
+        Ok((key, self.generation))
+    }
+
+    /// Returns whether keys may be fetched again because of an unknown one.
+    fn is_fetch_due(&self) -> bool {
+        self.fetch_began.is_none_or(|began| began.elapsed() >= UNKNOWN_KEY_REFETCH_INTERVAL)
     }
 }
 
@@ -283,12 +274,12 @@ impl JwksRefresher<'_> {
 
     fn publish(&self, keys: KeySet) {
         self.provider.state.send_modify(|state| {
-            let same = state.cached.take().filter(|cached| cached.keys.equals(&keys));
+            let same = state.cached.take().map(|(known, _)| known);
+            let same = same.filter(|known| known.equals(&keys));
             if same.is_none() {
                 state.generation += 1;
             }
-            let keys = same.map_or_else(|| Arc::new(keys), |cached| cached.keys);
-            state.cached = Some(CachedKeys { keys, since: Instant::now() });
+            state.cached = Some((same.unwrap_or_else(|| Arc::new(keys)), Instant::now()));
         });
     }
 }
