@@ -31,12 +31,12 @@ pub struct CannotOpen {
 #[derive(Debug)]
 pub(super) struct LogFile {
     file: File,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Size up to the end of the last complete line; `None` for anything but a regular file, such
     /// as `/dev/null`.
-    size: Option<u64>,
-    /// True if the file ends with an incomplete line.
-    is_torn: bool,
+    pub(super) size: Option<u64>,
+    /// True if the file ends with an incomplete line, so that a line feed has to be written first.
+    pub(super) is_torn: bool,
 }
 
 /// Opened log file, and the end of its chain.
@@ -125,20 +125,6 @@ impl LogFile {
         Ok(OpenedLog { log: self, chain: end.chain, torn: end.torn })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the size of a regular file.
-    pub(super) fn size(&self) -> Option<u64> {
-        self.size
-    }
-
-    /// Returns whether a line feed has to be written first.
-    pub(super) fn is_torn(&self) -> bool {
-        self.is_torn
-    }
-
     /// Appends complete lines.
     pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), WriteError> {
         let mut written = 0;
@@ -163,11 +149,6 @@ impl LogFile {
             self.advance(whole);
         }
         self.size.is_some_and(|size| self.file.set_len(size).is_ok())
-    }
-
-    /// Sets whether an incomplete line follows the last complete one.
-    pub(super) fn set_torn(&mut self, is_torn: bool) {
-        self.is_torn = is_torn;
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -301,12 +282,12 @@ mod tests {
         let base = folder.path().join("state/audit.jsonl");
         let first = LogFile::open(&base).expect("opened");
         let second = LogFile::open(&base).expect("opened beside it");
-        assert_eq!(second.log.path(), folder.path().join("state/audit-2.jsonl"));
+        assert_eq!(second.log.path, folder.path().join("state/audit-2.jsonl"));
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        assert_eq!((mode(first.log.path()), mode(&folder.path().join("state"))), (0o600, 0o700));
+        assert_eq!((mode(&first.log.path), mode(&folder.path().join("state"))), (0o600, 0o700));
         drop(first);
-        assert_eq!(LogFile::open(&base).expect("opened").log.path(), base);
-        assert_eq!(log_files(&base), [vec![base.clone()], vec![second.log.path().to_owned()]]);
+        assert_eq!(LogFile::open(&base).expect("opened").log.path, base);
+        assert_eq!(log_files(&base), [vec![base.clone()], vec![second.log.path.to_owned()]]);
     }
 
     #[test]
@@ -329,7 +310,7 @@ mod tests {
             fs::write(&path, text).expect("written");
             let opened = LogFile::open(&path).expect("opened");
             assert_eq!((opened.chain, opened.torn), (Chain { next, last }, torn), "{text:?}");
-            assert_eq!(opened.log.is_torn(), is_torn, "{text:?}");
+            assert_eq!(opened.log.is_torn, is_torn, "{text:?}");
         }
     }
 

@@ -78,12 +78,13 @@ impl Writer {
     /// Writes the first line, so that an error is reported at the start of the program.
     pub fn write_first(&mut self) -> Result<(), CannotOpen> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        file.write(&mut self.pending).map_err(|cause| CannotOpen { path: file.path(), cause })
+        file.write(&mut self.pending)
+            .map_err(|cause| CannotOpen { path: file.log.path.clone(), cause })
     }
 
     /// Returns the path of the log.
     pub fn path(&self) -> std::path::PathBuf {
-        self.file.as_ref().map(ChainedFile::path).unwrap_or_default()
+        self.file.as_ref().map(|file| file.log.path.clone()).unwrap_or_default()
     }
 
     /// Writes until `stop` fires; then writes the rest of the queue and the final entry.
@@ -178,7 +179,7 @@ impl Writer {
     async fn write(&mut self) {
         let Some(mut file) = self.file.take() else { return };
         let mut pending = std::mem::take(&mut self.pending);
-        let path = file.path();
+        let path = file.log.path.clone();
         let writing = tokio::task::spawn_blocking(move || {
             let written = file.write(&mut pending);
             (file, pending, written)
@@ -230,28 +231,24 @@ impl ChainedFile {
         Ok((Self { log, chain, chained, rotate_size, rotate_keep }, torn))
     }
 
-    fn path(&self) -> std::path::PathBuf {
-        self.log.path().to_owned()
-    }
-
     /// Writes the pending entries, and leaves there those that could not be written.
     fn write(&mut self, pending: &mut VecDeque<QueuedEntry>) -> io::Result<()> {
         while !pending.is_empty() {
             self.rotate_if_needed()?;
             let mut batch =
                 String::with_capacity(MAX_BATCH_BYTES.min(pending.len() * TYPICAL_LINE_BYTES));
-            if self.log.is_torn() {
+            if self.log.is_torn {
                 batch.push('\n');
             }
             // Per line: its end in the batch, and the chain after it.
             let mut ends = Vec::new();
             let mut chain = self.chain;
-            let remaining = self.rotate_size.saturating_sub(self.log.size().unwrap_or(0));
+            let remaining = self.rotate_size.saturating_sub(self.log.size.unwrap_or(0));
             for entry in pending.iter() {
                 let begin = batch.len();
                 entry.line.write_to(&mut batch, &chain, entry.at, self.chained);
                 let is_full = batch.len() >= MAX_BATCH_BYTES
-                    || self.log.size().is_some() && batch.len() as u64 >= remaining;
+                    || self.log.size.is_some() && batch.len() as u64 >= remaining;
                 if is_full && !ends.is_empty() {
                     batch.truncate(begin);
                     break;
@@ -292,7 +289,7 @@ impl ChainedFile {
         }
         // Perhaps only the line feed behind an older incomplete line was written.
         let torn = rest.strip_prefix(b"\n").unwrap_or(rest);
-        self.log.set_torn(!torn.is_empty());
+        self.log.is_torn = !torn.is_empty();
         if !torn.is_empty() {
             self.chain.push_unnumbered(torn);
         }
@@ -302,7 +299,7 @@ impl ChainedFile {
         if self.log.is_moved() {
             return self.log.reopen();
         }
-        if self.log.size().is_some_and(|size| size >= self.rotate_size) {
+        if self.log.size.is_some_and(|size| size >= self.rotate_size) {
             return self.log.rotate(self.rotate_keep);
         }
         Ok(())
