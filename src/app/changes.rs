@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::config::{Config, ServerConfig, UpstreamConfig};
+use crate::config::{Config, UpstreamConfig};
 
 /// Description of the differences.
 #[derive(Default)]
@@ -121,7 +121,7 @@ impl Changes {
 /// there is no listener.
 pub(super) fn applicable(
     before: &Config,
-    next: Config,
+    mut next: Config,
     single_client: bool,
 ) -> Result<(Config, Vec<&'static str>), String> {
     let (was, is) = (&before.server, &next.server);
@@ -139,40 +139,41 @@ pub(super) fn applicable(
             is.listen, was.listen
         ));
     }
-    let mut after_restart = Vec::new();
-    let mut defer = |key, is_same: bool| {
-        if !is_same {
-            after_restart.push(key);
-        }
-    };
-    if !single_client {
-        defer("server.listen", was.listen == is.listen);
-        defer("server.tls", was.tls == is.tls);
-        defer("server.max_connections", was.max_connections == is.max_connections);
+    let mut kept = Vec::new();
+    let (was, is) = (&before.server, &mut next.server);
+    keep(&mut kept, "server.listen", &was.listen, &mut is.listen);
+    keep(&mut kept, "server.tls", &was.tls, &mut is.tls);
+    keep(&mut kept, "server.max_connections", &was.max_connections, &mut is.max_connections);
+    keep(&mut kept, "server.max_buffered", &was.max_buffered, &mut is.max_buffered);
+    keep(&mut kept, "log", &before.log, &mut next.log);
+    keep(&mut kept, "state", &before.state, &mut next.state);
+    keep(&mut kept, "admin", &before.admin, &mut next.admin);
+    keep(&mut kept, "audit", &before.audit, &mut next.audit);
+    if single_client {
+        kept.retain(|key| !KEYS_OF_LISTENERS.contains(key));
+    } else if before.records_requests() != next.records_requests() && !kept.contains(&"audit") {
+        // By default, the audit log depends on whether clients need credentials.
+        kept.push("audit");
     }
-    defer("server.max_buffered", was.max_buffered == is.max_buffered);
-    defer("log", before.log == next.log);
-    defer("state", before.state == next.state);
-    defer("admin", single_client || before.admin == next.admin);
-    let server = ServerConfig {
-        listen: was.listen,
-        tls: was.tls.clone(),
-        max_connections: was.max_connections,
-        max_buffered: was.max_buffered,
-        ..next.server
-    };
-    let (log, state) = (before.log.clone(), before.state.clone());
-    let admin = before.admin.clone();
-    let (audit, written) = (before.audit.clone(), next.audit.clone());
-    let next = Config { server, log, state, audit, admin, ..next };
-    // By default, the audit log depends on whether clients need credentials.
-    defer(
-        "audit",
-        before.audit == written
-            && (single_client || before.records_requests() == next.records_requests()),
-    );
-    Ok((next, after_restart))
+    Ok((next, kept))
 }
+
+/// Keeps the value of a key that needs a restart; `kept` are the keys that have changed.
+fn keep<T: Clone + PartialEq>(
+    kept: &mut Vec<&'static str>,
+    key: &'static str,
+    was: &T,
+    is: &mut T,
+) {
+    if was != is {
+        kept.push(key);
+        is.clone_from(was);
+    }
+}
+
+/// Keys that have no effect with a single client.
+const KEYS_OF_LISTENERS: [&str; 4] =
+    ["server.listen", "server.tls", "server.max_connections", "admin"];
 
 #[cfg(test)]
 mod tests {
