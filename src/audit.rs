@@ -41,6 +41,8 @@ pub use event::{AuditEvent, AuditUnavailable, OpenStreamEvent, RequestProgress};
 pub use file::{CannotOpen, log_files};
 pub use writer::Writer;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::rate_limit::RateLimiter;
 use crate::sync::Mutex;
 use entry::Actor;
@@ -73,7 +75,8 @@ pub enum AuditTarget {
 }
 
 /// Extent to which a request's arguments are recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Arguments {
     /// Not at all.
     None,
@@ -86,7 +89,8 @@ pub enum Arguments {
 }
 
 /// Treatment of requests that cannot be recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum OnError {
     /// They are served, and counted.
     Continue,

@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
+use toml::de::DeTable;
 
 pub(crate) use crate::config::reader::include::MAX_FILE_BYTES;
 pub(crate) use crate::config::reader::report::nearest;
@@ -60,11 +61,10 @@ pub use server::ServerConfig;
 pub(crate) use upstreams::headers::is_own_header;
 pub use upstreams::{UpstreamConfig, UpstreamSummary};
 
-use crate::config::reader::diagnostics::ConfigFile;
+use crate::config::reader::diagnostics::{ConfigFile, Diagnostics};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
-use access::LOCAL_ROLE;
-use guard::{GuardConfig, LockFile};
+use guard::GuardConfig;
 use keys::Described;
 use secrets::SecretResolver;
 
@@ -304,29 +304,13 @@ fn file(path: &Path, text: String) -> ConfigFile {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            server: ServerConfig::default(),
-            protocol: ProtocolConfig::default(),
-            naming: NamingConfig::default(),
-            guard: GuardRules::default(),
-            pinning: GuardConfig::default().pinning,
-            lock_file: LockFile::default().lock_file.into(),
-            upstreams: Vec::new(),
-            summaries: Vec::new(),
-            auth: AuthConfig::default(),
-            providers: Vec::new(),
-            roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
-            clients: Vec::new(),
-            limits: Vec::new(),
-            log: LogConfig::default(),
-            audit: AuditConfig::default(),
-            admin: AdminConfig::default(),
-            state: StateConfig::default(),
-            rule_locations: RuleLocations::default(),
-            warnings: Vec::new(),
-        }
+        let (options, diagnostics, nothing) =
+            (Options::default(), Diagnostics::default(), DeTable::new());
+        let resolver = SecretResolver::new(&options.environment, &options.stop, false);
+        let context = LoadContext { resolver, on_disk: false, only: None };
+        Self::read(&TableReader::root(&diagnostics, &nothing), &options, &context)
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

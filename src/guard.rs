@@ -27,6 +27,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::json::{self, Object, ParseError};
 use crate::mcp::call::{
@@ -65,7 +66,8 @@ pub struct GuardRules {
 }
 
 /// Extent to which the arguments of prompts are checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum ArgumentCheck {
     /// Not at all.
     Off,
@@ -76,7 +78,8 @@ pub enum ArgumentCheck {
 }
 
 /// Treatment of malformed results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum ResultCheck {
     /// No check.
     Off,
@@ -87,7 +90,8 @@ pub enum ResultCheck {
 }
 
 /// Treatment of invisible text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum HiddenText {
     /// No check.
     Pass,

@@ -1,10 +1,22 @@
-//! Lower-case hex encoding.
+//! Lower-case hex encoding, and decoding of hashes.
 
 /// Encodes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(2 * bytes.len());
     push_hex(&mut out, bytes);
     out
+}
+
+/// Decodes exactly 64 hexadecimal digits, of either case.
+pub fn decode_32_bytes(digits: &str) -> Option<[u8; 32]> {
+    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
 }
 
 /// Appends bytes to a text as lower-case hexadecimal digits.

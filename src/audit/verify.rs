@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::chain::Chain;
 use super::file::number_of;
-use crate::hex::hex;
+use crate::hex::{decode_32_bytes, hex};
 use crate::json::Object;
 use crate::regular_file;
 
@@ -130,7 +130,10 @@ impl LogReader {
         let prev = line.get_string("prev");
         let chain = match &self.chain {
             Some(chain) => *chain,
-            None => Chain { next: number, last: from_hex(prev.as_deref()).unwrap_or_default() },
+            None => Chain {
+                next: number,
+                last: prev.as_deref().and_then(decode_32_bytes).unwrap_or_default(),
+            },
         };
         if number != chain.next {
             let expected = chain.next;
@@ -189,15 +192,6 @@ impl LogReader {
         self.report.last_hash = self.chain.unwrap_or_default().last_hash_hex();
         Ok(self.report.clone())
     }
-}
-
-fn from_hex(text: Option<&str>) -> Option<[u8; 32]> {
-    let text = text.filter(|text| text.len() == 64 && text.is_ascii())?;
-    let mut bytes = [0; 32];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// Longest line that is read; longer ones are not lines of a log.

@@ -83,7 +83,8 @@ settings! {
         /// ```toml
         /// key_sha256 = ["<output of: printf %s KEY | sha256sum>"]
         /// ```
-        key_sha256: by_hand(ValueShape::list(ValueShape::Text("64 hexadecimal digits", shape::HASH)))
+        key_sha256:
+            by_hand(ValueShape::list(ValueShape::Text("64 hexadecimal digits", shape::HASH)))
                 .entries(1, Some(2));
         /// Names of the client's certificates, with `server.tls.client_ca`: `dns:<name>` or
         /// `uri:<URI>` as in their subjectAltName, or `sha256:<fingerprint>`. They replace a key,
@@ -92,7 +93,8 @@ settings! {
         /// ```toml
         /// certificates = ["uri:spiffe://example.com/ci"]
         /// ```
-        certificates: list(ValueShape::Text("name in a certificate", shape::CERTIFICATE), certificate_name);
+        certificates:
+            list(ValueShape::Text("name in a certificate", shape::CERTIFICATE), certificate_name);
         /// The client's role: a `[roles.<name>]` table, or `local`. A client has either a role or
         /// rules of its own.
         role: by_hand(ROLE_NAME);
@@ -118,23 +120,15 @@ pub(super) fn read_roles_and_clients(
     options: &Options,
 ) -> (RoleConfigs, Vec<ClientCredentials>) {
     let requests_certificates = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-    let written = root.named_tables("roles", |name, t| {
-        let name = name.get_ref();
-        if !value::is_plain_name(name) {
-            t.table_error(value::bad_plain_name(name));
-        }
-        (name.to_string(), read_rules(t, upstreams))
+    let written = value::plainly_named_tables(root, "roles", |name, t| {
+        (name.to_owned(), read_rules(t, upstreams))
     });
     let mut roles = RoleConfigs::from([(LOCAL_ROLE.to_owned(), Role::everything())]);
     roles.extend(written);
 
     let (mut hashes, mut certificates) = (BTreeMap::new(), BTreeMap::new());
-    let clients = root.named_tables("clients", |name, t| {
-        let name = name.get_ref();
-        if !value::is_plain_name(name) {
-            t.table_error(value::bad_plain_name(name));
-        }
-        if RESERVED_NAMES.contains(&&**name) {
+    let clients = value::plainly_named_tables(root, "clients", |name, t| {
+        if RESERVED_NAMES.contains(&name) {
             let what = format!("{name:?} is a name that Weir itself uses");
             t.table_error(ValueError::new(what, "give the client another name"));
         }

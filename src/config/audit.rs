@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::audit::{Arguments, OnError};
 use crate::config::keys::{
-    Described, ValueShape, boolean, choice, count, parsed, path, settings, size_of, table,
+    Described, ValueShape, boolean, count, parsed, path, settings, size_of, table, variant,
 };
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
@@ -40,7 +40,7 @@ settings! {
         /// The part of a request's arguments that a line contains: nothing, their names, the
         /// SHA-256 of their text as it was sent, or the text up to 16 KiB. A hash does not protect
         /// values that can be guessed; arguments in full may contain secrets.
-        arguments: Arguments = Arguments::Names, choice(&ARGUMENTS);
+        arguments: Arguments = Arguments::Names, variant();
         /// With `true` each line contains the hash of the line before, so that `weir audit verify`
         /// finds changes.
         chain: bool = true, boolean();
@@ -50,8 +50,7 @@ settings! {
         /// `continue` serves and counts them; `refuse` refuses them with error 5031, and writes a
         /// line before each call goes to its upstream, so that nothing is executed without a
         /// record.
-        on_error: OnError = OnError::Continue,
-            choice(&[("continue", OnError::Continue), ("refuse", OnError::Refuse)]);
+        on_error: OnError = OnError::Continue, variant();
     }
 }
 
@@ -132,13 +131,6 @@ fn rotate_size(v: &SpannedValue<'_>) -> Parsed<usize> {
         _ => Err(ValueError::new("files would be rotated all the time", "write \"64KiB\" or more")),
     }
 }
-
-const ARGUMENTS: [(&str, Arguments); 4] = [
-    ("none", Arguments::None),
-    ("names", Arguments::Names),
-    ("hash", Arguments::Hash),
-    ("full", Arguments::Full),
-];
 
 /// Minimum size for rotation: a few of the longest lines.
 const MIN_ROTATE_SIZE: usize = 64 << 10;

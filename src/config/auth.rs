@@ -1,8 +1,10 @@
 //! `[auth]`: which requests need credentials.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::access::{LOCAL_ROLE, ROLE_NAME, RoleConfigs, existing_role};
 use super::{Options, ProviderConfig, ServerConfig};
-use crate::config::keys::{Described, by_hand, choice, settings};
+use crate::config::keys::{Described, by_hand, settings, variant};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
 use crate::policy::ClientCredentials;
@@ -16,7 +18,7 @@ settings! {
         /// on an address that the network can reach this is an error unless Weir is started with
         /// `--allow-anonymous-network`. `auto`: `anonymous` on a loopback address as long as no
         /// client and no identity provider is defined, otherwise `required`.
-        mode: AuthMode = AuthMode::Auto, choice(&AUTH_MODES);
+        mode: AuthMode = AuthMode::Auto, variant();
         /// The role of clients without a key: a `[roles.<name>]` table, or `local`.
         anonymous_role: String = LOCAL_ROLE.to_owned(),
             by_hand(ROLE_NAME).written(|role: &String| role.as_str().into());
@@ -27,7 +29,8 @@ settings! {
 }
 
 /// Requirement of credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum AuthMode {
     /// `Anonymous` on a loopback address with neither clients nor identity providers, otherwise
     /// `Required`.
@@ -96,9 +99,3 @@ pub(super) fn warn_of_unused_roles(
         (!is_used).then(|| ValueError::new("no client has this role", remedy))
     });
 }
-
-const AUTH_MODES: [(&str, AuthMode); 3] = [
-    ("auto", AuthMode::Auto),
-    ("required", AuthMode::Required),
-    ("anonymous", AuthMode::Anonymous),
-];

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, Key, KeySpec, choice, custom, list, settings, size_of, string,
+    Described, Key, KeySpec, choice, custom, list, settings, size_of, string, variant,
 };
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedName, SpannedValue, TableReader};
 use crate::config::reader::value;
-use crate::guard::{
-    ArgumentCheck, BadPattern, GuardRules, HiddenText, RedactionPattern, ResultCheck,
-};
+use crate::guard::{BadPattern, GuardRules, RedactionPattern};
 use crate::mcp::kind::Kind;
 use crate::pins::{Mode, PinFile};
 
@@ -50,7 +48,7 @@ settings! {
         /// The kinds of items whose results `output` and `hidden_text` check. A large result is
         /// streamed as it arrives, and is checked on the way if its kind is listed here; a result
         /// that may be rewritten or refused is buffered until it is complete.
-        results: list(ValueShape::choice(&RESULTS), value::choice(&RESULTS))
+        results: list(ValueShape::choice(&RESULTS), value::choice(RESULTS.to_vec()))
             .written(|kinds| kinds.iter().map(|kind| shape::word(&RESULTS, kind)).collect());
         /// Text to redact: names, and regular expressions in Rust's syntax. Each match, in any
         /// string of any result, error or definition and in instructions, becomes
@@ -70,13 +68,13 @@ settings! {
         /// prompt declares as required; `declared`: in addition there is none that the prompt does
         /// not declare; `off`: they are not checked. Arguments of tools have a JSON schema, which
         /// their upstream enforces.
-        arguments: choice(&ARGUMENTS);
+        arguments: variant();
         /// The longest argument of a prompt, unless `arguments` is `off`.
         max_argument: size_of(max_argument);
         /// Handling of a malformed result: a wrong role, content without the members that its type
         /// needs, invalid base64, MIME types or URIs. Content of unknown types is accepted. `flag`:
         /// the result is passed on, logged and counted; `refuse`: the client gets an error instead.
-        output: choice(&OUTPUTS);
+        output: variant();
         /// Handling of text that a person does not see but a model reads, in results and in the
         /// definitions of all items: control characters (including ESC), characters that change the
         /// writing direction, tag characters, zero-width characters. `flag`: the text is passed on,
@@ -84,7 +82,7 @@ settings! {
         /// removed; `refuse`: the client gets an error instead of a result, and a definition is
         /// left out of the lists. An item whose own name or URI contains such text is left out
         /// under `escape` and `strip`, too.
-        hidden_text: choice(&HIDDEN);
+        hidden_text: variant();
     }
 }
 
@@ -192,23 +190,6 @@ fn pattern(name: SpannedName<'_>, v: &SpannedValue<'_>) -> Parsed<(String, Redac
     })?;
     Ok((name_text.to_owned(), pattern))
 }
-
-const ARGUMENTS: [(&str, ArgumentCheck); 3] = [
-    ("off", ArgumentCheck::Off),
-    ("required", ArgumentCheck::Required),
-    ("declared", ArgumentCheck::Declared),
-];
-
-const OUTPUTS: [(&str, ResultCheck); 3] =
-    [("off", ResultCheck::Off), ("flag", ResultCheck::Flag), ("refuse", ResultCheck::Refuse)];
-
-const HIDDEN: [(&str, HiddenText); 5] = [
-    ("pass", HiddenText::Pass),
-    ("flag", HiddenText::Flag),
-    ("escape", HiddenText::Escape),
-    ("strip", HiddenText::Strip),
-    ("refuse", HiddenText::Refuse),
-];
 
 const RESULTS: [(&str, Kind); 3] =
     [("prompts", Kind::Prompt), ("tools", Kind::Tool), ("resources", Kind::Resource)];

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
+use strum::VariantArray;
 
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -291,12 +292,26 @@ where
 }
 
 /// One of a few words.
-pub(super) fn choice<T>(choices: &'static [(&'static str, T)]) -> Key<T>
+pub(super) fn choice<T>(choices: &[(&'static str, T)]) -> Key<T>
 where
     T: Clone + PartialEq + 'static,
 {
-    parsed(ValueShape::choice(choices), value::choice(choices))
-        .written(|it| shape::word(choices, it))
+    let choices = choices.to_vec();
+    parsed(ValueShape::choice(&choices), value::choice(choices.clone()))
+        .written(move |it| shape::word(&choices, it))
+}
+
+/// One of the variants of a type, by its name.
+pub(super) fn variant<T>() -> Key<T>
+where
+    T: VariantArray + Into<&'static str> + Copy + PartialEq,
+{
+    choice(&variants())
+}
+
+/// Returns the variants of a type with their names.
+pub(super) fn variants<T: VariantArray + Into<&'static str> + Copy>() -> Vec<(&'static str, T)> {
+    T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant)).collect()
 }
 
 /// String with a parser: the name of its kind, and its pattern.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::access::{self, warn_of_unknown_upstream};
 use crate::config::keys::shape::{self, ValueShape};
-use crate::config::keys::{Described, Key, choice, count, custom, parsed, settings, string};
+use crate::config::keys::{Described, Key, count, custom, parsed, settings, string, variant};
 use crate::config::reader::report::{ValueError, did_you_mean};
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -42,7 +42,7 @@ settings! {
         /// Clients without a key are counted by the address of their connection: each IPv4 address
         /// by itself, IPv6 addresses by their /64. Behind a reverse proxy all of these have one
         /// address, because headers that contain an address can be forged.
-        per: Option<LimitScope> = None, choice(&SCOPES).optional().required();
+        per: Option<LimitScope> = None, variant().optional().required();
         /// The methods that are counted, all together: `"tools/call"`, `["prompts/get",
         /// "resources/read"]`, `"*/list"`.
         methods ("method"): Vec<String> = vec!["*".to_owned()], methods();
@@ -164,13 +164,5 @@ fn rate(v: &SpannedValue<'_>) -> Parsed<(u32, Duration)> {
         )),
     }
 }
-
-const SCOPES: [(&str, LimitScope); 5] = [
-    ("client", LimitScope::Client),
-    ("user", LimitScope::User),
-    ("role", LimitScope::Role),
-    ("upstream", LimitScope::Upstream),
-    ("global", LimitScope::Global),
-];
 
 const BURSTS: std::ops::RangeInclusive<usize> = 1..=1_000_000;

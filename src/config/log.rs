@@ -1,6 +1,8 @@
 //! `[log]`: the log.
 
-use crate::config::keys::{choice, settings};
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::config::keys::{choice, settings, variant};
 
 settings! {
     /// Weir's own log, always on standard error.
@@ -10,12 +12,13 @@ settings! {
         level: tracing::Level = tracing::Level::INFO, choice(&LOG_LEVELS);
         /// Format of the lines. `pretty` is for people, `json` for machines; `auto` is `pretty` on
         /// a terminal and `json` elsewhere.
-        format: LogFormat = LogFormat::Auto, choice(&LOG_FORMATS);
+        format: LogFormat = LogFormat::Auto, variant();
     }
 }
 
 /// Format of a line of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum LogFormat {
     /// Pretty on a terminal, JSON otherwise.
     Auto,
@@ -32,6 +35,3 @@ const LOG_LEVELS: [(&str, tracing::Level); 5] = [
     ("debug", tracing::Level::DEBUG),
     ("trace", tracing::Level::TRACE),
 ];
-
-const LOG_FORMATS: [(&str, LogFormat); 3] =
-    [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];

@@ -1,7 +1,9 @@
 //! `[naming]`: public names of items.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::upstreams::Upstreams;
-use crate::config::keys::{Described, choice, count, settings, shape, string};
+use crate::config::keys::{Described, count, settings, shape, string, variant};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::TableReader;
 use crate::config::reader::value;
@@ -15,7 +17,7 @@ settings! {
         /// Use of prefixes in names. `always`: names are `<prefix><separator><name>`, so that no
         /// two upstreams clash. `none`: names have no prefix; this requires exactly one enabled
         /// upstream.
-        mode: NamingMode = NamingMode::Always, choice(&NAMING_MODES);
+        mode: NamingMode = NamingMode::Always, variant();
         /// The text between prefix and name: `_`, then at most 7 of A-Z, a-z, 0-9, `_` and `-`.
         /// Clients may have stored the names, so choose it before the first use.
         separator: String = "__".to_owned(), string("string", shape::SEPARATOR, value::separator);
@@ -25,7 +27,7 @@ settings! {
         /// same after a restart. The original name becomes the `title` of an item that has none.
         /// `any`: names keep the characters that their upstream uses; some clients replace them,
         /// and some providers refuse them with an error.
-        characters: Characters = Characters::Portable, choice(&CHARACTERS);
+        characters: Characters = Characters::Portable, variant();
         /// The longest name of a prompt or tool in bytes, prefix included; a longer one keeps its
         /// end and gets a short hash that stays the same. Model providers accept 64, of which
         /// Claude Code uses 11 for `mcp__weir__`, and some clients accept 60 for the names of
@@ -36,7 +38,8 @@ settings! {
 }
 
 /// Use of the upstream's prefix in names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum NamingMode {
     /// Names have a prefix, whatever the number of upstreams.
     Always,
@@ -47,7 +50,7 @@ pub enum NamingMode {
 pub(super) fn read_naming(t: &TableReader<'_>, upstreams: &Upstreams) -> NamingConfig {
     let naming = NamingConfig::read(t);
     let mode = naming.mode;
-    let enabled_upstreams = upstreams.enabled;
+    let enabled_upstreams = upstreams.enabled();
     if mode == NamingMode::None && enabled_upstreams != 1 {
         let what =
             format!("\"none\" is for exactly one upstream, and {enabled_upstreams} are enabled");
@@ -68,9 +71,3 @@ pub(super) fn read_naming(t: &TableReader<'_>, upstreams: &Upstreams) -> NamingC
     }
     naming
 }
-
-const NAMING_MODES: [(&str, NamingMode); 2] =
-    [("always", NamingMode::Always), ("none", NamingMode::None)];
-
-const CHARACTERS: [(&str, Characters); 2] =
-    [("portable", Characters::Portable), ("any", Characters::Any)];

@@ -1,11 +1,14 @@
 //! `[auth.oidc.<name>]`: identity providers whose access tokens are accepted.
 
 use hyper::Uri;
+use strum::VariantArray;
 
 use super::ServerConfig;
 use super::access::{ROLE_NAME, RoleConfigs, existing_role};
 use crate::config::keys::shape::{self, ValueShape};
-use crate::config::keys::{Described, by_hand, choice, list, settings, string, strings, text};
+use crate::config::keys::{
+    Described, by_hand, list, settings, string, strings, text, variant, variants,
+};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -19,11 +22,7 @@ pub(super) fn read_providers(
     roles: &RoleConfigs,
 ) -> Vec<ProviderConfig> {
     let mut issuers: Vec<(String, String)> = Vec::new();
-    t.named_tables("oidc", |name, t| {
-        let name = name.get_ref();
-        if !value::is_plain_name(name) {
-            t.table_error(value::bad_plain_name(name));
-        }
+    value::plainly_named_tables(t, "oidc", |name, t| {
         if server.public_url.is_none() {
             let what = "server.public_url is not set, and clients need it to request tokens";
             let remedy = "set public_url in [server] to the URL under which clients reach Weir";
@@ -71,7 +70,7 @@ settings! {
         audience: strings(ValueShape::text(), value::text).entries(1, None).required();
         /// The product: it decides which claims contain the user and the roles, and how access
         /// tokens are distinguished from other tokens.
-        preset: choice(&Preset::NAMED);
+        preset: variant();
         /// The claim that identifies the user. Its value must never be given to another user;
         /// `email` counts only with `email_verified`.
         user_claim: text().default_text("`oid` for `entra`, else `sub`");
@@ -79,10 +78,10 @@ settings! {
         /// into objects, unless the whole text is the name of a claim; `scope` and `scp` are split
         /// into words.
         role_claim: text().default_text(
-                "`roles` for `generic` and `entra`, `groups` for `okta`, `permissions` for \
-                 `auth0`, `realm_access.roles` for `keycloak`, `hd` for `google`, \
-                 `cognito:groups` for `cognito`",
-            );
+            "`roles` for `generic` and `entra`, `groups` for `okta`, `permissions` for `auth0`, \
+             `realm_access.roles` for `keycloak`, `hd` for `google`, `cognito:groups` for \
+             `cognito`",
+        );
         /// The role for each value of that claim. A user with several roles may use what any of
         /// them allows, except for what any of them denies.
         ///
@@ -98,9 +97,9 @@ settings! {
         scopes_required: strings(SCOPE, scope);
         /// The signature algorithms that are accepted. A key that does not name its own algorithm
         /// is used for one only: that of its curve, or the first RSA algorithm in this list.
-        algorithms: list(ValueShape::choice(&Algorithm::NAMED), algorithm)
-                .entries(1, None)
-                .default_text("all of them");
+        algorithms: list(ValueShape::choice(&variants::<Algorithm>()), algorithm)
+            .entries(1, None)
+            .default_text("all of them");
         /// The URL of the provider's keys, for a provider without metadata that contain it.
         jwks_uri: by_hand(ValueShape::Text("https URL", shape::URL));
     }
@@ -153,7 +152,7 @@ fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderCon
         );
     }
     if !t.has("algorithms") {
-        tokens.algorithms = Algorithm::NAMED.map(|(_, algorithm)| algorithm).to_vec();
+        tokens.algorithms = Algorithm::VARIANTS.to_vec();
     }
     // An empty name is not accepted, so these are not set.
     if tokens.user_claim.is_empty() {
@@ -211,7 +210,7 @@ fn algorithm(v: &SpannedValue<'_>) -> Parsed<Algorithm> {
             "name one with a public key, like \"RS256\" or \"ES256\"",
         ));
     }
-    value::choice(&Algorithm::NAMED)(v)
+    value::choice(variants())(v)
 }
 
 /// Parses one scope (RFC 6749, 3.3).

@@ -97,6 +97,7 @@ fn exports(allow: &'static str) -> Key<AllowDeny> {
 // === Tables ===
 
 /// All upstream tables of a file.
+#[derive(Default)]
 pub(super) struct Upstreams {
     /// Used upstreams.
     pub(super) used: Vec<UpstreamConfig>,
@@ -104,8 +105,13 @@ pub(super) struct Upstreams {
     pub(super) summaries: Vec<UpstreamSummary>,
     /// Names of all tables, because policy may name a disabled upstream.
     pub(super) names: Vec<String>,
-    /// Number of enabled upstreams, valid or not.
-    pub(super) enabled: usize,
+}
+
+impl Upstreams {
+    /// Returns the number of enabled upstreams, valid or not.
+    pub(super) fn enabled(&self) -> usize {
+        self.summaries.iter().filter(|summary| summary.enabled).count()
+    }
 }
 
 pub(super) fn read_upstreams(
@@ -115,8 +121,7 @@ pub(super) fn read_upstreams(
 ) -> Upstreams {
     let inherited =
         root.table("defaults", |t| read_defaults(t, &UpstreamDefaults::default(), TableOwner::All));
-    let mut result =
-        Upstreams { used: Vec::new(), summaries: Vec::new(), names: Vec::new(), enabled: 0 };
+    let mut result = Upstreams::default();
     let mut prefixes: Vec<(String, String)> = Vec::new();
     root.named_tables("upstreams", |name, t| {
         let name = name.get_ref().as_ref();
@@ -145,7 +150,6 @@ pub(super) fn read_upstreams(
         if !enabled {
             return;
         }
-        result.enabled += 1;
         if let Some((_, owner)) = prefixes.iter().find(|(taken, _)| *taken == prefix) {
             let what = format!("this prefix belongs to [upstreams.{owner}] already");
             t.error("prefix", ValueError::new(what, "give one of the two another prefix"));
@@ -159,7 +163,7 @@ pub(super) fn read_upstreams(
     if none_is_written {
         let remedy = "add at least one [upstreams.<name>] table with prompts_dir, command or url";
         root.error("upstreams", ValueError::new("there is nothing to serve", remedy));
-    } else if result.enabled == 0 && !result.names.is_empty() {
+    } else if result.enabled() == 0 && !result.names.is_empty() {
         root.warning(
             "upstreams",
             ValueError::new("every upstream is disabled", "remove enabled = false from one"),

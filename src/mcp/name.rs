@@ -15,6 +15,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::hex::hex;
 use crate::sha256::sha256;
 
@@ -76,7 +78,8 @@ pub struct Naming {
 }
 
 /// Character set of public names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Characters {
     /// `A-Z`, `a-z`, `0-9`, `_` and `-`: all known model providers accept these in the name of a
     /// tool.

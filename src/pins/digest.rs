@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
-use crate::hex::hex;
+use crate::hex::{decode_32_bytes, hex};
 use crate::json::{self, Object};
 use crate::sha256::sha256;
 
@@ -55,14 +55,7 @@ impl FromStr for Digest {
     type Err = BadDigest;
 
     fn from_str(text: &str) -> Result<Self, BadDigest> {
-        let digits = text.strip_prefix(VERSION).filter(|digits| digits.len() == 64);
-        let digits = digits.filter(|digits| digits.bytes().all(|it| it.is_ascii_hexdigit()));
-        let digits = digits.ok_or(BadDigest)?;
-        let mut bytes = [0; 32];
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| BadDigest)?;
-        }
-        Ok(Self(bytes))
+        text.strip_prefix(VERSION).and_then(decode_32_bytes).map(Self).ok_or(BadDigest)
     }
 }
 

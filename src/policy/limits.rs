@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 
 use super::Principal;
@@ -93,7 +94,8 @@ impl fmt::Display for Limit {
 }
 
 /// Scope of requests that are counted together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum LimitScope {
     /// Each client; without credentials, each address.
     Client,

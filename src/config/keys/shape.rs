@@ -55,6 +55,15 @@ impl ValueShape {
         Self::List { of: Box::new(of), count: (0, None) }
     }
 
+    /// Returns the keys of a table, or of each of several tables.
+    pub(in crate::config) fn keys(&self) -> Option<&[KeySpec]> {
+        match self {
+            Self::Table(keys) => Some(keys),
+            Self::Map { of, .. } | Self::List { of, .. } => of.keys(),
+            _ => None,
+        }
+    }
+
     pub(in crate::config) fn map(names: impl Into<String>, of: Self) -> Self {
         Self::Map { names: names.into(), of: Box::new(of) }
     }

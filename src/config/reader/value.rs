@@ -14,7 +14,8 @@ use toml::de::DeValue;
 use toml::value::{Datetime, Offset};
 
 use crate::config::reader::report::{ValueError, did_you_mean};
-use crate::config::reader::table_reader::{Parsed, SpannedValue, wrong_type};
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader, wrong_type};
+use crate::hex::decode_32_bytes;
 
 // === Plain types ===
 
@@ -60,7 +61,9 @@ fn without_nul(text: &str) -> Parsed<String> {
 }
 
 /// Parses one of a few words.
-pub(crate) fn choice<T: Clone>(choices: &[(&str, T)]) -> impl Fn(&SpannedValue<'_>) -> Parsed<T> {
+pub(crate) fn choice<T: Clone>(
+    choices: Vec<(&'static str, T)>,
+) -> impl Fn(&SpannedValue<'_>) -> Parsed<T> {
     move |value| {
         let word = string(value)?;
         let found = choices.iter().find(|(name, _)| *name == word);
@@ -290,6 +293,21 @@ pub(crate) fn bad_plain_name(name: &str) -> ValueError {
     )
 }
 
+/// Reads named tables, whose names are reported if they are not plain ones.
+pub(crate) fn plainly_named_tables<'a, R>(
+    t: &TableReader<'a>,
+    key: &'a str,
+    mut read: impl FnMut(&'a str, &TableReader<'a>) -> R,
+) -> Vec<R> {
+    t.named_tables(key, |name, t| {
+        let name = name.get_ref();
+        if !is_plain_name(name) {
+            t.table_error(bad_plain_name(name));
+        }
+        read(name, t)
+    })
+}
+
 /// Parses the separator between an upstream's prefix and an item's name. It starts with `_`, which
 /// no prefix contains, so that joined names are unambiguous.
 pub(crate) fn separator(value: &SpannedValue<'_>) -> Parsed<String> {
@@ -315,18 +333,8 @@ pub(crate) fn hash(value: &SpannedValue<'_>) -> Parsed<[u8; 32]> {
             MAKE_A_KEY,
         ));
     }
-    decode_hex(text).ok_or_else(|| ValueError::new("this is not 64 hexadecimal digits", MAKE_A_KEY))
-}
-
-fn decode_hex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (i, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
-    }
-    Some(bytes)
+    decode_32_bytes(text)
+        .ok_or_else(|| ValueError::new("this is not 64 hexadecimal digits", MAKE_A_KEY))
 }
 
 /// Parses a date and time with an offset from UTC.

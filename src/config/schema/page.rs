@@ -23,20 +23,13 @@ pub fn page() -> String {
 
 /// Appends the section of a top-level table or key.
 fn section(key: &KeySpec, page: &mut String) {
-    let (title, path, keys) = match &key.shape {
-        ValueShape::Table(keys) => (format!("[{}]", key.name), key.name.to_owned(), keys),
-        ValueShape::Map { of, .. } => match &**of {
-            ValueShape::Table(keys) => {
-                let path = format!("{}.<name>", key.name);
-                (format!("[{path}]"), path, keys)
-            }
-            _ => return entry(key, key.name, 2, page),
-        },
-        ValueShape::List { of, .. } => match &**of {
-            ValueShape::Table(keys) => (format!("[[{}]]", key.name), key.name.to_owned(), keys),
-            _ => return entry(key, key.name, 2, page),
-        },
-        _ => return entry(key, key.name, 2, page),
+    let Some(keys) = key.shape.keys() else { return entry(key, key.name, 2, page) };
+    let (title, path) = match &key.shape {
+        ValueShape::Map { .. } => {
+            (format!("[{}.<name>]", key.name), format!("{}.<name>", key.name))
+        }
+        ValueShape::List { .. } => (format!("[[{}]]", key.name), key.name.to_owned()),
+        _ => (format!("[{}]", key.name), key.name.to_owned()),
     };
     *page += &format!("\n## `{title}`\n\n{}\n", wrapped(&key.documentation.description, ""));
     if !key.documentation.details.is_empty() {

@@ -21,7 +21,7 @@ pub(super) fn example_file() -> String {
             let rule = "─".repeat(29);
             out += &format!("\n# {rule} {title} {rule}\n");
         }
-        out += &match keys_of(&key.shape) {
+        out += &match key.shape.keys() {
             Some(keys) => section(&key, keys, key.name),
             None => format!("\n{}", line(&key, "")),
         };
@@ -37,7 +37,7 @@ fn section(table: &KeySpec, keys: &[KeySpec], path: &str) -> String {
         _ => completed(&table.documentation.example, keys),
     };
     let inner = keys.iter().filter(|key| is_section(key));
-    let inner = inner.filter_map(|key| Some((key, keys_of(&key.shape)?)));
+    let inner = inner.filter_map(|key| Some((key, key.shape.keys()?)));
     let inner = inner.map(|(key, keys)| section(key, keys, &format!("{path}.{}", key.name)));
     format!("\n{}\n{body}{}", wrapped(&format!("# {text}"), "# "), inner.collect::<String>())
 }
@@ -45,18 +45,6 @@ fn section(table: &KeySpec, keys: &[KeySpec], path: &str) -> String {
 /// True if the key is a table with a header of its own, which its example has.
 fn is_section(key: &KeySpec) -> bool {
     key.documentation.example.starts_with("#[")
-}
-
-/// Returns the keys of a table, or of each of several tables.
-fn keys_of(shape: &ValueShape) -> Option<&[KeySpec]> {
-    match shape {
-        ValueShape::Table(keys) => Some(keys),
-        ValueShape::Map { of, .. } | ValueShape::List { of, .. } => match &**of {
-            ValueShape::Table(keys) => Some(keys),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// Completes the example of a table: its keys get comments where they have none, and the keys that
@@ -94,7 +82,7 @@ pub(super) fn completed(example: &str, keys: &[KeySpec]) -> String {
 fn find<'k>(keys: &'k [KeySpec], path: &str) -> Option<&'k KeySpec> {
     let (name, rest) = path.split_once('.').unwrap_or((path, ""));
     let key = keys.iter().find(|key| key.name == name)?;
-    if rest.is_empty() { Some(key) } else { find(keys_of(&key.shape)?, rest) }
+    if rest.is_empty() { Some(key) } else { find(key.shape.keys()?, rest) }
 }
 
 fn lines(keys: &[KeySpec], path: &str) -> String {
@@ -132,7 +120,7 @@ fn default_value(key: &KeySpec) -> Option<String> {
 }
 
 /// Returns the value in a key's example.
-fn example_value(key: &KeySpec) -> &str {
+pub(super) fn example_value(key: &KeySpec) -> &str {
     let example = key.documentation.example.split_once(" = ").map(|(_, value)| value);
     example.unwrap_or_else(|| panic!("{} has neither a default nor an example", key.name))
 }

@@ -5,10 +5,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use strum::{IntoStaticStr, VariantArray};
 use zeroize::Zeroizing;
 
 use crate::config::keys::shape::{self, ValueShape};
-use crate::config::keys::{Described, by_hand, choice, settings, string};
+use crate::config::keys::{Described, by_hand, settings, string, variant};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedName, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -91,7 +92,7 @@ settings! {
     /// Keys of `auth`.
     pub(in crate::config) struct CredentialKeys {
         /// `bearer` sends `token`, `basic` sends `user` and `password`, `none` sends nothing.
-        scheme ("type"): Option<Scheme> = None, choice(&SCHEMES).optional().required();
+        scheme ("type"): Option<Scheme> = None, variant().optional().required();
         /// The token alone, without the word Bearer; a secret. Required for `type = "bearer"`, and
         /// only allowed there.
         token: Option<Secret> = None, by_hand(ValueShape::Secret(shape::TOKEN));
@@ -102,7 +103,8 @@ settings! {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub(in crate::config) enum Scheme {
     None,
     Bearer,
@@ -176,9 +178,6 @@ fn user(v: &SpannedValue<'_>) -> Parsed<String> {
         false => Ok(user.to_owned()),
     }
 }
-
-const SCHEMES: [(&str, Scheme); 3] =
-    [("none", Scheme::None), ("bearer", Scheme::Bearer), ("basic", Scheme::Basic)];
 
 /// Headers of the protocol or the connection, in addition to those that begin with `mcp-`.
 pub(in crate::config) const OWN_HEADERS: [&str; 11] = [

@@ -1,10 +1,13 @@
 //! Differences between the identity products that issue tokens.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::TokenError;
 use crate::json::Object;
 
 /// Identity product: its user and role claims, and the marks of its access tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Preset {
     /// Any provider that follows RFC 9068.
     #[default]
@@ -24,17 +27,6 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// All products by name.
-    pub const NAMED: [(&'static str, Self); 7] = [
-        ("generic", Self::Generic),
-        ("entra", Self::Entra),
-        ("okta", Self::Okta),
-        ("auth0", Self::Auth0),
-        ("keycloak", Self::Keycloak),
-        ("google", Self::Google),
-        ("cognito", Self::Cognito),
-    ];
-
     /// Returns the claim that identifies the user uniquely and permanently.
     pub fn user_claim(self) -> &'static str {
         match self {

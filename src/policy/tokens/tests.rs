@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
+use strum::VariantArray;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -145,7 +146,7 @@ fn settings() -> Settings {
             .into(),
         default_role: None,
         scopes_required: Vec::new(),
-        algorithms: Algorithm::NAMED.map(|(_, algorithm)| algorithm).into(),
+        algorithms: Algorithm::VARIANTS.to_vec(),
         jwks_uri: None,
     }
 }
