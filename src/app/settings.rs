@@ -203,7 +203,7 @@ mod tests {
     use crate::policy::role::Role;
     use crate::policy::tokens;
 
-    /// Every key that a component gets, none of them at its default.
+    /// Keys that components get, none of them at its default.
     const UNUSUAL: &str = r#"
 [server]
 path = "/x"
@@ -284,6 +284,50 @@ transport = "sse"
         let options = config::Options::default();
         let config = config::Config::parse(UNUSUAL, Path::new("/etc/weir.toml"), &options);
         config.unwrap_or_else(|report| panic!("{report}"))
+    }
+
+    #[test]
+    fn every_key_reaches_a_component_or_the_program_itself() {
+        let several = "[roles.localx]\n[upstreams.a]\ncommand = \"x\"\nlazy = true\n\
+                       [upstreams.b]\nurl = \"http://h/\"\n\
+                       [upstreams.c]\ncommand = \"x\"\non_down = \"hide\"\n";
+        let single = "[upstreams.a]\ncommand = \"x\"\n";
+        let settings = |text: String| {
+            let environment = [("HOME", "/home/ann")].into_iter().collect();
+            let options = config::Options { environment, ..config::Options::default() };
+            let config = config::Config::parse(&text, Path::new("/weir.toml"), &options).ok()?;
+            let each = config.upstreams.iter();
+            let connections = each.map(|it| upstream(it, None, config.state.catalog_folder()));
+            let checks = config.upstreams.iter().map(|it| (&it.guard, it.pinning));
+            let (connections, checks) = (Vec::from_iter(connections), Vec::from_iter(checks));
+            let edges = (downstream(&config), audit(&config), &config.lock_file);
+            let mut rules = policy_settings(&config);
+            let roles = std::collections::BTreeMap::from_iter(std::mem::take(&mut rules.roles));
+            let rules = (rules, roles, catalog(&config));
+            Some(format!("{:?}", (connections, checks, edges, rules)))
+        };
+        let mut elsewhere = Vec::new();
+        for (path, line) in config::tests::unusual::unusual_values() {
+            let pair = [several, single].into_iter().find_map(|upstreams| {
+                Some((settings(upstreams.into())?, settings(format!("{line}{upstreams}"))?))
+            });
+            let (usual, unusual) = pair.unwrap_or_else(|| panic!("{line} is refused"));
+            elsewhere.extend((usual == unusual).then_some(path));
+        }
+        // The listeners, the log and the end of the process; whether requests are recorded.
+        let expected = [
+            "server.max_connections",
+            "server.shutdown_delay",
+            "server.shutdown_grace",
+            "server.watch",
+            "log.level",
+            "log.format",
+            "admin.enabled",
+            "admin.listen",
+            "admin.token",
+            "audit.enabled",
+        ];
+        assert_eq!(elsewhere, expected);
     }
 
     #[test]

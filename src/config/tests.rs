@@ -11,6 +11,7 @@ mod limits;
 mod mistakes;
 mod schema;
 mod secrets;
+pub(crate) mod unusual;
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
