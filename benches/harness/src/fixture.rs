@@ -38,6 +38,9 @@ pub(crate) struct Settings {
     /// Length of the text in each response
     #[arg(long, default_value_t = 1024)]
     pub(crate) bytes: usize,
+    /// Fills the text with characters that JSON escapes
+    #[arg(long)]
+    pub(crate) escapes: bool,
     /// Number of items on a page of a list
     #[arg(long, default_value_t = 1000)]
     pub(crate) page: usize,

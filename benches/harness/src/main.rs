@@ -11,6 +11,7 @@
 )]
 
 mod clock;
+mod count;
 mod fixture;
 mod forward;
 mod load;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use report::{Machine, Run};
@@ -41,6 +43,9 @@ enum Face {
     Report(ReportArguments),
     /// Lists the workloads
     List,
+    /// Counts the instructions and allocations of a call
+    #[command(hide = true)]
+    Count(count::Arguments),
     #[command(hide = true)]
     Fixture(fixture::Settings),
     #[command(hide = true)]
@@ -103,13 +108,15 @@ fn main() -> io::Result<()> {
         }
         Face::Run(arguments) => {
             allow_files();
-            // One thread: cheap for this work, and never on more than one processor.
-            tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?
-                .block_on(run(arguments))
+            runtime()?.block_on(run(arguments))
         }
+        Face::Count(arguments) => runtime()?.block_on(count::run(&arguments)),
     }
+}
+
+/// One thread: cheap for this work, and never on more than one processor.
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 async fn run(arguments: Arguments) -> io::Result<()> {

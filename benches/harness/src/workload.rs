@@ -4,7 +4,7 @@
 //! so that no group is affected by another's leftovers.
 
 mod growth;
-mod requests;
+pub(crate) mod requests;
 mod starting;
 mod streams;
 
@@ -12,7 +12,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::load::drive::{Client, drive};
+use crate::load::drive::{Client, Length, drive};
 use crate::process;
 use crate::results::Results;
 use crate::subject::{Programs, Subject};
@@ -92,7 +92,7 @@ impl Bench {
                 process::forget_peak(processes);
                 let mut before = 0.0;
                 let begin = || before = process::cpu_seconds(processes);
-                let driven = drive(&entry.clients, self.turn, begin).await;
+                let driven = drive(&entry.clients, Length::Time(self.turn), begin).await;
                 let cpu = process::cpu_seconds(processes) - before;
                 let driven = match driven {
                     Ok(driven) => driven,

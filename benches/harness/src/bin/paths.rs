@@ -4,8 +4,12 @@
 //! `./dev counts` counts the instructions in that one function with valgrind, divides, and compares
 //! with `counts.txt`. A path runs some times before, so that one-time initialization is not
 //! counted.
+//!
+//! `paths serve ARGUMENTS` is `weir serve ARGUMENTS`, so that `weir-bench count` can count calls
+//! through real sockets without another optimized build.
 
 use std::hint::black_box;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use weir::catalog::{Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings};
@@ -21,13 +25,21 @@ use weir::sse::{self, SseDecoder};
 
 use bytes::Bytes;
 
-fn main() {
+/// The allocator of Weir's optimized builds.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
+    if name == "serve" {
+        return weir::cli::run();
+    }
     let mut path = path(&name);
     for _ in 0..10 {
         path();
     }
     counted_path(&mut *path);
+    ExitCode::SUCCESS
 }
 
 /// Runs a path a hundred times; callgrind counts this function only.

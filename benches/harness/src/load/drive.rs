@@ -50,11 +50,19 @@ impl Driven {
     }
 }
 
+/// How long each client requests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Length {
+    Time(Duration),
+    /// Pieces of work.
+    Count(usize),
+}
+
 /// Connects all clients, sends one uncounted request each, and then requests for this long. `begin`
 /// is called in between.
 pub(crate) async fn drive(
     clients: &[Client],
-    time: Duration,
+    length: Length,
     begin: impl FnOnce(),
 ) -> io::Result<Driven> {
     let mut ready = Vec::with_capacity(clients.len());
@@ -86,10 +94,9 @@ pub(crate) async fn drive(
     }
     begin();
     let start = Instant::now();
-    let until = start + time;
     let mut active = JoinSet::new();
     for one in ready {
-        active.spawn(one.until(until));
+        active.spawn(one.work_for(length));
     }
     let mut driven = Driven::default();
     while let Some(one) = active.join_next().await {
@@ -109,12 +116,17 @@ struct ActiveClient {
 }
 
 impl ActiveClient {
-    async fn until(mut self, until: Instant) -> Driven {
+    async fn work_for(mut self, length: Length) -> Driven {
         let mut driven = Driven::default();
-        loop {
+        let start = Instant::now();
+        for count in 0.. {
             let begin = Instant::now();
-            if begin >= until {
-                return driven;
+            let is_over = match length {
+                Length::Time(time) => begin >= start + time,
+                Length::Count(most) => count >= most,
+            };
+            if is_over {
+                break;
             }
             let limit = tokio::time::timeout(PATIENCE, self.work()).await;
             let done = limit.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
@@ -128,10 +140,11 @@ impl ActiveClient {
                 Err(error) => {
                     driven.wrong += 1;
                     driven.first_wrong.get_or_insert(format!("the connection: {error}"));
-                    return driven;
+                    break;
                 }
             }
         }
+        driven
     }
 
     /// One piece of work: one exchange, or a whole walk.

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::drive::{Client, Driven, drive};
+use super::drive::{Client, Driven, Length, drive};
 use super::exchange::Want;
 use super::peer::{Era, Peer};
 
@@ -39,7 +39,9 @@ async fn driven(first: &'static str, later: &'static str) -> Driven {
     let peer = Peer::new(address, "/mcp", None, Era::Modern);
     let ask = peer.request("tools/call", json!({ "name": "a" }), Want::Text("a: text".into()));
     let client = Client { peer, script: Arc::new(vec![ask]), is_walk: false };
-    let driven = drive(&[client], Duration::from_millis(50), || {}).await.expect("it is there");
+    let driven = drive(&[client], Length::Time(Duration::from_millis(50)), || {})
+        .await
+        .expect("it is there");
     serving.abort();
     driven
 }

@@ -53,8 +53,10 @@ pub(super) fn fixture_arguments(settings: &fixture::Settings) -> Vec<String> {
     add("page", settings.page);
     add("delay", settings.delay as usize);
     add("threads", settings.threads);
-    if settings.stdio {
-        arguments.push("--stdio".into());
+    for (flag, is_set) in [("--stdio", settings.stdio), ("--escapes", settings.escapes)] {
+        if is_set {
+            arguments.push(flag.into());
+        }
     }
     arguments
 }

@@ -28,12 +28,22 @@ pub(crate) struct Setup<'a> {
     pub(crate) page: usize,
     /// Streams that one client may have open.
     pub(crate) streams: usize,
+    /// Whether prompts are checked.
+    pub(crate) guard: bool,
 }
 
 impl<'a> Setup<'a> {
     /// Defaults, in front of these upstreams.
     pub(crate) fn of(upstreams: &'a [SocketAddr], era: Era) -> Self {
-        Self { upstreams, stdio: None, era, policy: Policy::None, page: 200, streams: 8 }
+        Self {
+            upstreams,
+            stdio: None,
+            era,
+            policy: Policy::None,
+            page: 200,
+            streams: 8,
+            guard: true,
+        }
     }
 }
 
@@ -77,6 +87,9 @@ fn configuration(
          [protocol]\npage_size = {}\n[state]\ndir = \"{folder}/state\"\ncatalog = false\n[admin]\nenabled = false\n[log]\nlevel = \"warn\"\n",
         setup.page
     );
+    if !setup.guard {
+        text.push_str("[guard]\narguments = \"off\"\noutput = \"off\"\nhidden_text = \"pass\"\npinning = \"off\"\n");
+    }
     let era = setup.era.name();
     // A name belongs to one server, so that the items of one are listed in their order.
     for (number, upstream) in setup.upstreams.iter().enumerate() {

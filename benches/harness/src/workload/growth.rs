@@ -54,7 +54,7 @@ async fn open(bench: &Bench, size: &Size) -> io::Result<(Entry, impl Sized + use
     let mut running = subject::start_weir(&bench.programs, &setup, folder.path())?;
     running.lists(size.servers * size.prompts, Era::Modern).await?;
     let peers = requests::peers(&running, 32, Era::Modern).await?;
-    let clients = requests::clients(&peers, RequestKind::Get, 32, 1 << 10).await?;
+    let clients = requests::clients(&peers, RequestKind::Get, 32, &settings).await?;
     let entry = Entry { label: size.label.to_owned(), clients, processes: running.processes() };
     Ok((entry, (running, fixture, folder)))
 }

@@ -15,7 +15,7 @@ use crate::subject::{self, Fixture, Running, Setup, Subject};
 
 /// Kind of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestKind {
+pub(crate) enum RequestKind {
     Get,
     Call,
     Walk,
@@ -40,7 +40,7 @@ struct Cell {
 }
 
 /// Settings of the fixture in most workloads.
-pub(super) fn fixture(bytes: usize) -> fixture::Settings {
+pub(crate) fn fixture(bytes: usize) -> fixture::Settings {
     // Half of the processors: responding from memory needs no more, and the load takes its own.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     fixture::Settings {
@@ -50,6 +50,7 @@ pub(super) fn fixture(bytes: usize) -> fixture::Settings {
         tools: 100,
         resources: 0,
         bytes,
+        escapes: false,
         page: 1_000,
         delay: 0,
         threads: (processors / 2).max(1),
@@ -165,7 +166,7 @@ async fn measure(bench: &mut Bench, group: Group) -> io::Result<()> {
             if cell.connections > most_for(*subject) {
                 continue;
             }
-            let clients = clients(peers, cell.kind, cell.connections, group.fixture.bytes).await;
+            let clients = clients(peers, cell.kind, cell.connections, &group.fixture).await;
             match clients {
                 Ok(clients) => entries.push(Entry {
                     label: subject.name().to_owned(),
@@ -181,7 +182,7 @@ async fn measure(bench: &mut Bench, group: Group) -> io::Result<()> {
 }
 
 /// This number of clients, each with a session of its own in the legacy era.
-pub(super) async fn peers(running: &Running, count: usize, era: Era) -> io::Result<Vec<Peer>> {
+pub(crate) async fn peers(running: &Running, count: usize, era: Era) -> io::Result<Vec<Peer>> {
     let mut peers = Vec::with_capacity(count);
     for number in 0..count {
         let mut peer = running.peer(number, era);
@@ -192,11 +193,11 @@ pub(super) async fn peers(running: &Running, count: usize, era: Era) -> io::Resu
 }
 
 /// The first of these peers as clients that request equal items, under the names in their lists.
-pub(super) async fn clients(
+pub(crate) async fn clients(
     peers: &[Peer],
     kind: RequestKind,
     connections: usize,
-    bytes: usize,
+    fixture: &fixture::Settings,
 ) -> io::Result<Vec<Client>> {
     let list = if kind == RequestKind::Call { "tools/list" } else { "prompts/list" };
     let pages = peers[0].walk(list).await?;
@@ -220,7 +221,7 @@ pub(super) async fn clients(
             let own = &name[name.len().saturating_sub(6)..];
             let argument = if kind == RequestKind::Call { "query" } else { "topic" };
             let params = json!({ "name": name, "arguments": { argument: "brown foxes" } });
-            peer.request(method, params, Want::Text(text_of(own, bytes)))
+            peer.request(method, params, Want::Text(text_of(own, fixture)))
         };
         names.iter().take(ITEMS).map(item).collect()
     };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Bench;
 use super::requests::{self, RequestKind, fixture};
-use crate::load::drive::drive;
+use crate::load::drive::{Length, drive};
 use crate::load::peer::Era;
 use crate::process;
 use crate::subject::{self, Fixture, Setup, Subject};
@@ -34,7 +34,8 @@ pub(super) async fn run(bench: &mut Bench) -> io::Result<()> {
 async fn memory(bench: &mut Bench, subject: Subject) -> io::Result<()> {
     bench.report_progress(&format!("memory: {subject}"));
     let folder = tempfile::tempdir_in(&bench.folder)?;
-    let fixture = Fixture::start(&fixture(1 << 10), folder.path())?;
+    let settings = fixture(1 << 10);
+    let fixture = Fixture::start(&settings, folder.path())?;
     let setup = Setup::of(&fixture.addresses, Era::Modern);
     let mut running = subject::start(subject, &bench.programs, &setup, folder.path()).await?;
     running.lists(100, Era::Modern).await?;
@@ -43,8 +44,9 @@ async fn memory(bench: &mut Bench, subject: Subject) -> io::Result<()> {
     let idle = process::memory_kib(&processes, "VmRSS") / 1024.0;
     bench.results.note("memory", subject.name(), "idle_mib", idle);
     let peers = requests::peers(&running, 256, Era::Modern).await?;
-    let clients = requests::clients(&peers, RequestKind::Get, 256, 1 << 10).await?;
-    let driven = drive(&clients, bench.turn.max(Duration::from_secs(1)), || {}).await?;
+    let clients = requests::clients(&peers, RequestKind::Get, 256, &settings).await?;
+    let driven =
+        drive(&clients, Length::Time(bench.turn.max(Duration::from_secs(1))), || {}).await?;
     if let Some(wrong) = driven.first_wrong {
         return Err(io::Error::other(wrong));
     }

@@ -1,0 +1,171 @@
+//! `weir-bench count`: instructions and allocations of one call through real sockets, as callgrind
+//! counts them.
+//!
+//! For each kind of call, Weir runs twice under callgrind between the load and the fixture, with
+//! different numbers of calls. The difference of the two totals, divided by the difference of the
+//! numbers, is the cost of one call: start, stop and the first call of each connection cancel out.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::tempdir;
+
+use crate::fixture::Settings;
+use crate::load::drive::{Length, drive};
+use crate::load::peer::Era;
+use crate::subject::{self, Fixture, Policy, Programs, Setup};
+use crate::workload::requests::{self, RequestKind, fixture};
+
+/// Arguments of `count`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Only calls whose names begin with this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// The program of Weir to count
+    #[arg(long)]
+    weir: PathBuf,
+    /// The valgrind to count with
+    #[arg(long, default_value = "valgrind")]
+    valgrind: PathBuf,
+    /// Keeps callgrind's output of the longer run of each call in this folder
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+/// A counted call.
+struct Counted {
+    name: &'static str,
+    kind: RequestKind,
+    era: Era,
+    policy: Policy,
+    guard: bool,
+}
+
+const fn counted(name: &'static str, kind: RequestKind, era: Era) -> Counted {
+    Counted { name, kind, era, policy: Policy::None, guard: true }
+}
+
+const COUNTED: [Counted; 7] = [
+    counted("get_modern", RequestKind::Get, Era::Modern),
+    Counted { guard: false, ..counted("get_modern_unguarded", RequestKind::Get, Era::Modern) },
+    Counted {
+        policy: Policy::Full { roles: 8 },
+        ..counted("get_modern_policy", RequestKind::Get, Era::Modern)
+    },
+    counted("call_modern", RequestKind::Call, Era::Modern),
+    counted("get_legacy", RequestKind::Get, Era::Legacy),
+    counted("call_legacy", RequestKind::Call, Era::Legacy),
+    counted("list_modern", RequestKind::Walk, Era::Modern),
+];
+
+/// Number of connections.
+const CONNECTIONS: usize = 8;
+/// Calls of each connection in the shorter and in the longer run.
+const CALLS: [usize; 2] = [25, 150];
+
+/// Prints two lines for each kind of call: its name and its instructions, its name with
+/// `_allocations` and the number of its allocations.
+pub(crate) async fn run(arguments: &Arguments) -> io::Result<()> {
+    for counted in COUNTED.iter().filter(|counted| counted.name.starts_with(&arguments.only)) {
+        let mut totals = Vec::new();
+        for calls in CALLS {
+            totals.push(total(counted, calls, arguments).await?);
+        }
+        let calls = ((CALLS[1] - CALLS[0]) * CONNECTIONS) as u64;
+        let each = |of: fn(&Total) -> u64| of(&totals[1]).saturating_sub(of(&totals[0])) / calls;
+        println!("{} {}", counted.name, each(|total| total.instructions));
+        println!("{}_allocations {}", counted.name, each(|total| total.allocations));
+    }
+    Ok(())
+}
+
+/// Cost of a whole run.
+struct Total {
+    instructions: u64,
+    allocations: u64,
+}
+
+/// Runs Weir under callgrind for this number of calls on each connection.
+async fn total(counted: &Counted, calls: usize, arguments: &Arguments) -> io::Result<Total> {
+    let folder = tempdir()?;
+    let output = folder.path().join("callgrind.out");
+    let weir = under_callgrind(arguments, &output, folder.path())?;
+    let programs = Programs { weir, parts: PathBuf::new(), gateways: PathBuf::new() };
+    let settings = Settings { escapes: true, ..fixture(1 << 10) };
+    let servers = Fixture::start(&settings, folder.path())?;
+    let mut setup = Setup::of(&servers.addresses, counted.era);
+    (setup.policy, setup.guard) = (counted.policy, counted.guard);
+    let mut running = subject::start_weir(&programs, &setup, &folder.path().join("weir"))?;
+    running.lists(settings.prompts, counted.era).await?;
+    let peers = requests::peers(&running, CONNECTIONS, counted.era).await?;
+    let clients = requests::clients(&peers, counted.kind, CONNECTIONS, &settings).await?;
+    let driven = drive(&clients, Length::Count(calls), || ()).await?;
+    if let Some(wrong) = driven.first_wrong {
+        return Err(io::Error::other(format!("{}: {wrong}", counted.name)));
+    }
+    // Its end writes the output.
+    drop(running);
+    if let Some(keep) = &arguments.keep {
+        fs::copy(&output, keep.join(counted.name))?;
+    }
+    read(&output)
+}
+
+/// Writes a program that runs Weir under callgrind, and returns its path.
+fn under_callgrind(arguments: &Arguments, output: &Path, folder: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let weir = fs::canonicalize(&arguments.weir)?;
+    let script = format!(
+        "#!/bin/sh\nexec '{}' --tool=callgrind --callgrind-out-file='{}' '{}' \"$@\"\n",
+        arguments.valgrind.display(),
+        output.display(),
+        weir.display()
+    );
+    let path = folder.join("counted-weir");
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+/// Reads the total and the calls of the allocator's functions from callgrind's output.
+///
+/// A function is written once as `cfn=(ID) NAME` or `fn=(ID) NAME`, and as `(ID)` from then on; the
+/// line after `cfn=` has the number of calls.
+fn read(output: &Path) -> io::Result<Total> {
+    let text = fs::read_to_string(output)?;
+    let mut total = Total { instructions: 0, allocations: 0 };
+    let mut allocators = std::collections::BTreeSet::new();
+    let mut counts = false;
+    for line in text.lines() {
+        if let Some(function) = line.strip_prefix("cfn=").or_else(|| line.strip_prefix("fn=")) {
+            let (id, name) = function.split_once(' ').unwrap_or((function, ""));
+            if ALLOCATORS.contains(&name.split('\'').next().unwrap_or(name)) {
+                allocators.insert(id.to_owned());
+            }
+            counts = line.starts_with('c') && allocators.contains(id);
+        } else if let Some(calls) = line.strip_prefix("calls=") {
+            let calls = calls.split(' ').next().and_then(|calls| calls.parse::<u64>().ok());
+            if counts {
+                total.allocations += calls.unwrap_or(0);
+            }
+        } else if let Some(sum) = line.strip_prefix("totals: ") {
+            total.instructions = sum.trim().parse().map_err(io::Error::other)?;
+        }
+    }
+    match total.instructions {
+        0 => Err(io::Error::other("callgrind wrote no total")),
+        _ => Ok(total),
+    }
+}
+
+/// Functions of mimalloc that Rust's allocations call.
+const ALLOCATORS: [&str; 6] = [
+    "mi_malloc",
+    "mi_zalloc",
+    "mi_realloc",
+    "mi_malloc_aligned",
+    "mi_zalloc_aligned",
+    "mi_realloc_aligned",
+];
