@@ -171,6 +171,16 @@ impl Object {
         decode_string(self.get(key)?)
     }
 
+    /// Returns whether [`Object::get_string`] finds a string; long ones are not decoded for this.
+    pub fn has_string(&self, key: &str) -> bool {
+        // Only the values of these escapes are not checked when the text is parsed.
+        let is_string = |raw: &str| match raw.starts_with('"') {
+            true => !raw.contains("\\u") || decode_string(raw).is_some(),
+            false => false,
+        };
+        self.get(key).is_some_and(is_string)
+    }
+
     /// Returns a member that is an object; `None` if it is absent or of another type.
     pub fn get_object(&self, key: &str) -> Option<Self> {
         self.require_object(key).ok()
@@ -483,6 +493,7 @@ pub fn decode_bytes(raw: &[u8]) -> Option<Cow<'_, str>> {
 /// Replaces the line breaks between JSON's tokens, so that the text fits on one line.
 ///
 /// In valid JSON a raw line break never stands inside a string, so a space has the same meaning.
+#[inline]
 pub fn on_one_line(text: Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', &text).is_none() {
         return text;

@@ -30,7 +30,7 @@ impl RequestMeta {
         // Spec 2026-07-28, logging: an invalid level SHOULD be refused.
         let level = std::str::from_utf8(raw).ok().and_then(LogLevel::parse);
         let text = "`io.modelcontextprotocol/logLevel` must be a level, such as \"info\"";
-        level.map(LogLevelSetting::at_least).ok_or(InvalidMeta(text.into()))
+        level.map(LogLevelSetting::at_least).ok_or_else(|| InvalidMeta(text.into()))
     }
 }
 

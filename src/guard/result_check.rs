@@ -3,8 +3,6 @@
 //! Spec, prompts, security considerations: implementations MUST carefully validate all prompt
 //! outputs. Content of an unknown type may be newer than Weir, and is accepted.
 
-use bytes::Bytes;
-
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 
@@ -36,13 +34,9 @@ fn each(
     no_array: SchemaViolation,
     check: impl Fn(Object) -> Result<(), SchemaViolation>,
 ) -> Result<(), SchemaViolation> {
-    object.get_elements(member).ok_or(no_array)?.try_for_each(|element| check(read(element)?))
-}
-
-/// Parses a message or a content block.
-fn read(text: Bytes) -> Result<Object, SchemaViolation> {
-    Object::parse_trusted_with_nested(text, &[&[b"\"content\""]])
-        .map_err(|_| "an element is not an object")
+    // A message's content is parsed with the message.
+    let objects = object.get_elements(member).ok_or(no_array)?.objects(&[&[b"\"content\""]]);
+    objects.into_iter().try_for_each(|it| check(it.map_err(|_| "an element is not an object")?))
 }
 
 fn message(mut message: Object) -> Result<(), SchemaViolation> {
@@ -59,7 +53,7 @@ fn block(block: &Object) -> Result<(), SchemaViolation> {
     let string = |member: &str| block.get_string(member);
     let kind = string("type").ok_or("content has no type")?;
     match &*kind {
-        "text" => string("text").map(|_| ()).ok_or("a text has no text"),
+        "text" => block.has_string("text").then_some(()).ok_or("a text has no text"),
         "image" | "audio" => {
             let data = string("data").ok_or("an image or audio block has no data")?;
             is_base64(&data).then_some(()).ok_or("data is not base64")?;
@@ -78,7 +72,7 @@ fn contents(contents: &Object) -> Result<(), SchemaViolation> {
     if let Some(blob) = contents.get_string("blob") {
         return is_base64(&blob).then_some(()).ok_or("a blob is not base64");
     }
-    contents.get_string("text").map(|_| ()).ok_or("a resource has neither text nor blob")
+    contents.has_string("text").then_some(()).ok_or("a resource has neither text nor blob")
 }
 
 fn resource(resource: &Object) -> Result<(), SchemaViolation> {

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 
 use super::scan::Scan;
+use super::{Object, ParseError, read};
 
 /// Raw texts of an array's elements, each sharing the array's memory.
 #[derive(Debug, Clone)]
@@ -32,6 +33,27 @@ pub fn trusted_elements(text: &Bytes) -> Option<Elements> {
     let mut scan = Scan::trusted(text);
     let has_any = scan.enter_array().ok()?;
     Some(Elements { array: text.clone(), at: scan.position(), is_over: !has_any })
+}
+
+impl Elements {
+    /// Parses the elements as objects in the pass that finds them, with the members `nested` as in
+    /// [`Object::parse_with_nested`]. An element that is not an object is an error, and the last.
+    pub fn objects(
+        mut self,
+        nested: &[&[&[u8]]],
+    ) -> impl Iterator<Item = Result<Object, ParseError>> {
+        std::iter::from_fn(move || {
+            if self.is_over {
+                return None;
+            }
+            let read = read::element(&self.array, self.at, nested);
+            self.is_over = !matches!(read, Ok((_, _, true)));
+            Some(read.map(|(object, at, _)| {
+                self.at = at;
+                object
+            }))
+        })
+    }
 }
 
 impl Iterator for Elements {

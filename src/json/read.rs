@@ -36,15 +36,52 @@ pub(super) fn object(
         return Err(ParseError::Syntax(format!("more than {MAX_TEXT_BYTES} bytes")));
     }
     let scan = depth.map_or_else(|| Scan::trusted(&text), |depth| Scan::begin(&text, depth));
-    let mut outer =
-        ObjectBuilder { members: Vec::with_capacity(EXPECTED_MEMBERS), ..ObjectBuilder::default() };
-    // Nested objects by level, without the outermost one.
-    let mut inner: Vec<ObjectBuilder> = Vec::new();
-    let read = scan.members(nested, |found| {
+    let mut levels = Levels::new(&text);
+    let read = scan.members(nested, |found| levels.add(found));
+    let built = levels.finish();
+    match (read, built) {
+        (Ok(()), Ok(built)) => Ok(built.finish(text)),
+        (Err(ScanError::TooDeep), _) => Err(ParseError::TooDeep(depth.unwrap_or(usize::MAX))),
+        (Err(ScanError::Syntax), _) => Err(malformed(&text)),
+        (Ok(()), Err(refused)) => Err(refused),
+    }
+}
+
+/// Parses the element at this position of a trusted array as an object. Returns it, the position of
+/// the next element, and whether there is one.
+pub(super) fn element(
+    array: &Bytes,
+    at: usize,
+    nested: scan::MemberPaths<'_>,
+) -> Result<(Object, usize, bool), ParseError> {
+    let mut scan = Scan::trusted_from(array, at);
+    let mut levels = Levels::new(array);
+    let read = scan.object_element(nested, |found| levels.add(found));
+    let (span, continues) = read.map_err(|_| ParseError::NotAnObject)?;
+    let NestedObject { object, .. } = NestedObject::at(array, span, levels.finish()?);
+    Ok((object, scan.position(), continues))
+}
+
+/// Objects whose ends have not been reached yet.
+struct Levels<'a> {
+    text: &'a Bytes,
+    outer: ObjectBuilder,
+    /// Nested objects by level, without the outermost one.
+    inner: Vec<ObjectBuilder>,
+}
+
+impl<'a> Levels<'a> {
+    fn new(text: &'a Bytes) -> Self {
+        let members = Vec::with_capacity(EXPECTED_MEMBERS);
+        Self { text, outer: ObjectBuilder { members, ..Default::default() }, inner: Vec::new() }
+    }
+
+    fn add(&mut self, found: scan::MemberSpan) {
+        let Self { text, outer, inner } = self;
         // The object that ended just now is this member's value.
         let below = if inner.len() > found.level { inner.pop() } else { None };
         let open = match found.level.checked_sub(1) {
-            None => &mut outer,
+            None => outer,
             Some(span) => {
                 while inner.len() <= span {
                     inner.push(ObjectBuilder::default());
@@ -53,17 +90,15 @@ pub(super) fn object(
             }
         };
         if let Some(below @ ObjectBuilder { refused: None, .. }) = below {
-            open.nested = Some(Box::new(NestedObject::at(&text, found.value.clone(), below)));
+            open.nested = Some(Box::new(NestedObject::at(text, found.value.clone(), below)));
         }
         if open.refused.is_none() {
-            open.refused = add(&text, open, found).err();
+            open.refused = add(text, open, found).err();
         }
-    });
-    match (read, outer.refused.take()) {
-        (Ok(()), None) => Ok(outer.finish(text)),
-        (Err(ScanError::TooDeep), _) => Err(ParseError::TooDeep(depth.unwrap_or(usize::MAX))),
-        (Err(ScanError::Syntax), _) => Err(malformed(&text)),
-        (Ok(()), Some(refused)) => Err(refused),
+    }
+
+    fn finish(mut self) -> Result<ObjectBuilder, ParseError> {
+        self.outer.refused.take().map_or(Ok(self.outer), Err)
     }
 }
 

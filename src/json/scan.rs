@@ -134,6 +134,19 @@ impl<'a> Scan<'a> {
         Ok((position, self.continues(b']')?))
     }
 
+    /// Consumes one element that is an object and visits its members, as [`Scan::members`] does;
+    /// returns its span and whether another element follows.
+    pub(super) fn object_element(
+        &mut self,
+        paths: MemberPaths<'_>,
+        mut visit: impl FnMut(MemberSpan),
+    ) -> Result<(Range<usize>, bool), ScanError> {
+        let start = self.at;
+        self.object(0, paths, &mut visit)?;
+        let position = start..self.at;
+        Ok((position, self.continues(b']')?))
+    }
+
     /// Returns the current position.
     pub(super) fn position(&self) -> usize {
         self.at
@@ -311,53 +324,55 @@ impl<'a> Scan<'a> {
     /// Consumes a string, and returns whether it contains an escape.
     fn string(&mut self) -> Result<bool, ScanError> {
         self.take(b'"')?;
+        let start = self.at;
         let mut is_escaped = false;
         loop {
-            let rest = &self.text[self.at..];
-            let length = plain_prefix(rest).ok_or(ScanError::Syntax)?;
-            if self.has_controls && rest[..length].iter().any(|byte| *byte < b' ') {
-                return Err(ScanError::Syntax);
-            }
-            self.at += length;
-            if self.take_if(b'"') {
-                return Ok(is_escaped);
+            self.at = next_mark(self.text, self.at).ok_or(ScanError::Syntax)?;
+            if self.text[self.at] == b'"' {
+                break;
             }
             is_escaped = true;
             self.escape()?;
         }
-    }
-
-    fn escape(&mut self) -> Result<(), ScanError> {
-        let length = match self.text.get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
-            Some(b'u') => 6,
-            _ => return Err(ScanError::Syntax),
-        };
-        let digits = self.text.get(self.at + 2..self.at + length).ok_or(ScanError::Syntax)?;
-        if !digits.iter().all(u8::is_ascii_hexdigit) {
+        if self.has_controls && self.text[start..self.at].iter().any(|byte| *byte < b' ') {
             return Err(ScanError::Syntax);
         }
-        self.at += length;
+        self.at += 1;
+        Ok(is_escaped)
+    }
+
+    /// Consumes an escape, whose backslash comes next.
+    fn escape(&mut self) -> Result<(), ScanError> {
+        match self.text.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+            Some(b'u') => {
+                let digits = self.text.get(self.at + 2..self.at + 6).ok_or(ScanError::Syntax)?;
+                if !digits.iter().all(u8::is_ascii_hexdigit) {
+                    return Err(ScanError::Syntax);
+                }
+                self.at += 6;
+            }
+            _ => return Err(ScanError::Syntax),
+        }
         Ok(())
     }
 }
 
-/// Returns the number of bytes before the next quote or backslash. Most strings are short: their
-/// first bytes are compared here, eight at once, because calling `memchr` costs as much as
-/// comparing thirty bytes.
-fn plain_prefix(text: &[u8]) -> Option<usize> {
-    let words = &text.as_chunks::<8>().0;
-    let words = &words[..words.len().min(SHORT_WORDS)];
-    for (number, word) in words.iter().enumerate() {
+/// Returns the position of the next quote or backslash from `at` on. Most strings, and parts of
+/// strings between escapes, are short: their first bytes are compared here, eight at once, because
+/// calling `memchr` costs as much as comparing thirty bytes.
+fn next_mark(text: &[u8], mut at: usize) -> Option<usize> {
+    for _ in 0..SHORT_WORDS {
+        let Some(word) = text.get(at..at + 8).and_then(|word| word.first_chunk()) else { break };
         let word = u64::from_le_bytes(*word);
         let marks = zero_bytes(word ^ (ONES * u64::from(b'"')))
             | zero_bytes(word ^ (ONES * u64::from(b'\\')));
         if marks != 0 {
-            return Some(number * 8 + marks.trailing_zeros() as usize / 8);
+            return Some(at + marks.trailing_zeros() as usize / 8);
         }
+        at += 8;
     }
-    let passed = words.len() * 8;
-    memchr::memchr2(b'"', b'\\', &text[passed..]).map(|length| passed + length)
+    memchr::memchr2(b'"', b'\\', &text[at..]).map(|length| at + length)
 }
 
 /// Sets the highest bit of the first zero byte, and perhaps of some bytes behind it.
