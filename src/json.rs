@@ -174,9 +174,8 @@ impl Object {
     /// Returns whether [`Object::get_string`] finds a string; long ones are not decoded for this.
     pub fn has_string(&self, key: &str) -> bool {
         // Only the values of these escapes are not checked when the text is parsed.
-        let is_string = |raw: &str| match raw.starts_with('"') {
-            true => !raw.contains("\\u") || decode_string(raw).is_some(),
-            false => false,
+        let is_string = |raw: &str| {
+            raw.starts_with('"') && (!raw.contains("\\u") || decode_string(raw).is_some())
         };
         self.get(key).is_some_and(is_string)
     }

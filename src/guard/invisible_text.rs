@@ -76,8 +76,7 @@ pub(super) fn may_contain_hidden(text: &[u8]) -> bool {
 fn is_unusual(block: &[u8; BLOCK_BYTES + 1]) -> bool {
     let pairs = block.iter().zip(&block[1..]);
     pairs.fold(false, |found, (byte, next)| {
-        let is_escape =
-            (*byte == b'\\') & ((*next == b'u') | (*next == b'b') | (*next == b'f'));
+        let is_escape = (*byte == b'\\') & ((*next == b'u') | (*next == b'b') | (*next == b'f'));
         found | !(b' '..0x7F).contains(byte) | is_escape
     })
 }

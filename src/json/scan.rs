@@ -9,6 +9,8 @@
 
 use std::ops::Range;
 
+use wide::u8x16;
+
 /// Reason why a text is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ScanError {
@@ -326,62 +328,82 @@ impl<'a> Scan<'a> {
         self.take(b'"')?;
         let start = self.at;
         let mut is_escaped = false;
-        loop {
-            self.at = next_mark(self.text, self.at).ok_or(ScanError::Syntax)?;
-            if self.text[self.at] == b'"' {
-                break;
+        // Number of blocks since the last escape.
+        let mut plain = 0;
+        while let Some(block) = self.text.get(self.at..).and_then(|rest| rest.first_chunk()) {
+            let (quotes, backslashes) = marks(block);
+            let mut marks = quotes | backslashes;
+            let mut passed = 0;
+            while marks != 0 {
+                let at = marks.trailing_zeros() as usize;
+                if quotes >> at & 1 == 1 {
+                    return self.end_string(start, self.at + at, is_escaped);
+                }
+                passed = at + self.escape_length(self.at + at)?;
+                marks = if passed < BLOCK_BYTES { marks >> passed << passed } else { 0 };
+                is_escaped = true;
+                plain = 0;
             }
-            is_escaped = true;
-            self.escape()?;
+            self.at += passed.max(BLOCK_BYTES);
+            plain += 1;
+            if plain == PLAIN_BLOCKS {
+                let rest = self.text.get(self.at..).unwrap_or_default();
+                self.at += memchr::memchr2(b'"', b'\\', rest).ok_or(ScanError::Syntax)?;
+            }
         }
-        if self.has_controls && self.text[start..self.at].iter().any(|byte| *byte < b' ') {
+        // The end of the text is less than a block away.
+        loop {
+            match self.peek().ok_or(ScanError::Syntax)? {
+                b'"' => return self.end_string(start, self.at, is_escaped),
+                b'\\' => {
+                    self.at += self.escape_length(self.at)?;
+                    is_escaped = true;
+                }
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    /// Ends the string from `start` with the quote at `end`.
+    fn end_string(
+        &mut self,
+        start: usize,
+        end: usize,
+        is_escaped: bool,
+    ) -> Result<bool, ScanError> {
+        if self.has_controls && self.text[start..end].iter().any(|byte| *byte < b' ') {
             return Err(ScanError::Syntax);
         }
-        self.at += 1;
+        self.at = end + 1;
         Ok(is_escaped)
     }
 
-    /// Consumes an escape, whose backslash comes next.
-    fn escape(&mut self) -> Result<(), ScanError> {
-        match self.text.get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+    /// Returns the length of the escape that begins at a position.
+    fn escape_length(&self, at: usize) -> Result<usize, ScanError> {
+        match self.text.get(at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(2),
             Some(b'u') => {
-                let digits = self.text.get(self.at + 2..self.at + 6).ok_or(ScanError::Syntax)?;
-                if !digits.iter().all(u8::is_ascii_hexdigit) {
-                    return Err(ScanError::Syntax);
-                }
-                self.at += 6;
+                let digits = self.text.get(at + 2..at + 6).ok_or(ScanError::Syntax)?;
+                let is_valid = digits.iter().all(u8::is_ascii_hexdigit);
+                is_valid.then_some(6).ok_or(ScanError::Syntax)
             }
-            _ => return Err(ScanError::Syntax),
+            _ => Err(ScanError::Syntax),
         }
-        Ok(())
     }
 }
 
-/// Returns the position of the next quote or backslash from `at` on. Most strings, and parts of
-/// strings between escapes, are short: their first bytes are compared here, eight at once, because
-/// calling `memchr` costs as much as comparing thirty bytes.
-fn next_mark(text: &[u8], mut at: usize) -> Option<usize> {
-    for _ in 0..SHORT_WORDS {
-        let Some(word) = text.get(at..at + 8).and_then(|word| word.first_chunk()) else { break };
-        let word = u64::from_le_bytes(*word);
-        let marks = zero_bytes(word ^ (ONES * u64::from(b'"')))
-            | zero_bytes(word ^ (ONES * u64::from(b'\\')));
-        if marks != 0 {
-            return Some(at + marks.trailing_zeros() as usize / 8);
-        }
-        at += 8;
-    }
-    memchr::memchr2(b'"', b'\\', &text[at..]).map(|length| at + length)
+/// Returns which bytes of a block are quotes, and which are backslashes, one bit each.
+fn marks(block: &[u8; BLOCK_BYTES]) -> (u32, u32) {
+    let block = u8x16::new(*block);
+    let places = |mark: u8| block.simd_eq(u8x16::splat(mark)).to_bitmask();
+    (places(b'"'), places(b'\\'))
 }
 
-/// Sets the highest bit of the first zero byte, and perhaps of some bytes behind it.
-fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & (ONES << 7)
-}
-
-const ONES: u64 = u64::MAX / 255;
-const SHORT_WORDS: usize = 4;
+/// Number of bytes that are compared at once.
+const BLOCK_BYTES: usize = 16;
+/// Number of blocks without an escape after which `memchr` is faster, which compares more bytes at
+/// once and takes longer to begin.
+const PLAIN_BLOCKS: usize = 4;
 
 /// Stack of the expected closing brackets, one bit each: 1 for an object's.
 #[derive(Default)]
