@@ -228,19 +228,16 @@ fn visibility(
 ) -> Visibility {
     let SearchHit { upstream, kind, item, key, .. } = hit;
     let mut statements = Vec::new();
-    let name = Some(upstream.settings.name.clone());
-    if let Some(name) = &name {
-        let subject = listed_subject(hit);
-        statements.extend(reasons::role_rules(&oneshot.config, &viewer.role, name, subject));
-    }
+    let name = &upstream.settings.name;
+    let subject = listed_subject(hit);
+    statements.extend(reasons::role_rules(&oneshot.config, &viewer.role, name, subject));
     is_open &= statements.iter().all(|statement| statement.good);
-    if let Some(name) = name.as_ref().filter(|_| is_open) {
+    if is_open {
         statements.extend(reasons::limit_statements(&oneshot.config, *kind, name, &item.key));
     }
     let target = viewer.context.view().resolve(*kind, key);
-    let visible = target
-        .as_ref()
-        .is_some_and(|target| Some(&target.upstream) == name.as_ref() && target.own == item.key);
+    let visible =
+        target.as_ref().is_some_and(|target| target.upstream == *name && target.own == item.key);
     if let Some(other) = target.filter(|_| !visible && is_open) {
         let text = format!("the visible one is of {}, which comes first", other.upstream);
         statements.push(StatementTopic::List.bad(text));

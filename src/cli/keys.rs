@@ -278,7 +278,7 @@ struct ClientRow {
 fn list(args: &ListArgs) -> Result<(), Failure> {
     let editor = ConfigEditor::open(&args.location)?;
     let now = SystemTime::now();
-    let row = |client: &ClientConfig| ClientRow {
+    let row = |client: &ClientCredentials| ClientRow {
         name: client.name.clone(),
         role: Some(client.role.clone()).filter(|role| config::owner_of(role).is_none()),
         keys: client.key_sha256.len(),
