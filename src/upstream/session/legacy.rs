@@ -48,7 +48,7 @@ pub(crate) struct LegacyDialect {
     revision: Revision,
     session: Option<HeaderValue>,
     /// Log level of the server; `None` where its log messages could not be attributed to a client.
-    pub(crate) log_level: Option<SharedLogLevel>,
+    pub(crate) log_level: Option<Box<SharedLogLevel>>,
 }
 
 /// Builds the `initialize` request, which declares these capabilities.
@@ -101,7 +101,7 @@ impl LegacyDialect {
             id.set_sensitive(true);
         }
         let sends_logs = handshake_info.capabilities.logging && correlates_messages;
-        let log_level = sends_logs.then(SharedLogLevel::default);
+        let log_level = sends_logs.then(Box::default);
         Ok(Self { revision: handshake_info.revision, session, log_level })
     }
 

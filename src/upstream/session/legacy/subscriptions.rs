@@ -30,10 +30,6 @@ enum UriState {
     Failed(Instant),
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one at a time, and it is taken apart at once"
-)]
 enum Event {
     Done(Arc<str>, Result<ResponseOutcome, TransportError>),
     Recheck,
