@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_left_on_a_trail_is_seen_on_that_one_only() {
+    async fn the_values_of_a_request_scope_are_seen_in_that_scope_only() {
         assert!(number().is_none());
         let walk = |name: &'static str| {
             RequestScope::begin().run(async move {

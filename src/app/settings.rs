@@ -331,7 +331,7 @@ transport = "sse"
     }
 
     #[test]
-    fn every_key_of_an_upstream_reaches_its_room() {
+    fn every_key_of_an_upstream_reaches_its_settings() {
         let settings = upstream(&config().upstreams[0], None, None);
         let seconds = Duration::from_secs;
         assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
@@ -387,7 +387,7 @@ transport = "sse"
     }
 
     #[test]
-    fn every_key_of_an_upstream_on_the_network_reaches_its_room() {
+    fn every_key_of_an_http_upstream_reaches_its_settings() {
         let settings = upstream(&config().upstreams[1], None, None);
         let upstream::UpstreamSource::Http { url, headers, transport } = settings.source else {
             panic!("a url")
@@ -451,7 +451,7 @@ transport = "sse"
     }
 
     #[test]
-    fn every_key_of_the_doors_reaches_them() {
+    fn every_key_of_the_server_reaches_its_settings() {
         let settings = downstream(&config());
         assert_eq!((settings.path.as_str(), settings.loopback), ("/x", true));
         let hosts = ["weir.lan", "mcp.lan"].map(|host| host.parse().expect("a host"));

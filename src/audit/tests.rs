@@ -135,7 +135,7 @@ async fn a_log_that_was_moved_away_is_begun_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_at_the_door_is_a_number() {
+async fn a_flood_of_refusals_is_a_number() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = RunningLog::open(&settings(&folder.path().join("a")));
     // The client is unknown, with any outcome.

@@ -67,6 +67,7 @@ impl Table {
     }
 
     /// Index of the first row after a position, whether or not there is a row at the position.
+    #[inline]
     pub(super) fn place_after(&self, upstream: &UpstreamName, key: &str) -> usize {
         self.rows.partition_point(|row| (&row.upstream, &*row.key) <= (upstream, key))
     }

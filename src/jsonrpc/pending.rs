@@ -84,7 +84,7 @@ impl<A, S> PendingRequests<A, S> {
     }
 
     /// Returns the result of `look` for the newest pending request for which it has one. `look` is
-    /// called for all of them, under the lock, as in [`PendingRequests::with_context`].
+    /// called under the lock, as in [`PendingRequests::with_context`], for no older ones.
     pub fn find_newest<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
         let table = self.table.lock();
         table.open.as_ref()?.values().rev().find_map(|entry| look(&entry.context))

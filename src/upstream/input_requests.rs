@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_questions_of_all_calls_of_an_upstream_share_a_room() {
+    async fn the_input_requests_of_all_calls_of_an_upstream_share_a_limit() {
         let budget = InputBudget::new();
         let calls: Vec<_> = (0..5).map(|_| InputRequests::new(&caller(), budget.clone())).collect();
         let add = |call: usize, mib: usize| {

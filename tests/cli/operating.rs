@@ -570,7 +570,7 @@ fn whatever_clients_invent_makes_no_series() {
 }
 
 #[test]
-fn operators_are_answered_while_the_door_is_full() {
+fn operators_are_answered_while_all_connections_are_taken() {
     let served = Served::start(OPEN);
     let hanging: Vec<_> = (0..300)
         .map(|_| {

@@ -297,7 +297,7 @@ async fn each_element_of_a_batch_has_a_line_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_at_the_door_has_a_line_and_what_is_no_request_has_none() {
+async fn a_refused_request_has_a_line_and_what_is_no_request_has_none() {
     let audited = AuditedGateway::start(MODERN_STDIO, "").await;
     let client = audited.client(LEGACY_HTTP).await;
     let http = client.http();

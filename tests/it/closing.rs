@@ -70,7 +70,7 @@ async fn a_legacy_stream_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_house_that_nobody_uses_closes_at_once() {
+async fn an_unused_gateway_shuts_down_at_once() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         client.prompts().await;

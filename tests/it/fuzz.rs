@@ -47,7 +47,7 @@ fn what_reads_and_writes_text_keeps_its_word_for_every_committed_input() {
 }
 
 #[test]
-fn the_house_keeps_its_word_for_every_committed_input() {
+fn the_promises_hold_for_every_committed_input() {
     replay(11..TARGETS.len());
 }
 
@@ -103,7 +103,7 @@ fn made_from_the_committed_inputs_others_find_no_fault_with_text_either() {
 }
 
 #[test]
-fn made_from_the_committed_inputs_others_find_no_fault_with_the_house_either() {
+fn the_promises_hold_for_mutations_of_the_committed_inputs() {
     make(11..TARGETS.len(), MADE_HOUSES);
 }
 

@@ -431,7 +431,7 @@ async fn an_identity_provider_that_comes_and_goes_lets_its_tokens_in_from_the_ne
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_that_is_asked_for_when_the_doors_have_closed_is_refused_at_once() {
+async fn a_reload_during_shutdown_is_refused_at_once() {
     let world = World::start(hub(MODERN_HTTP), OPEN).await;
     world.stop_downstream();
     for _ in 0..2 {

@@ -430,7 +430,7 @@ async fn a_cancel_and_the_sessions_end_reach_a_call_whose_stream_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_house_answers_who_reads_and_waits_for_nobody_who_does_not() {
+async fn a_shutdown_answers_clients_that_read_and_waits_for_no_other() {
     let world = World::start(hub(LEGACY_HTTP), ON).await;
     let mut intercepted = world.upstream("hub").intercept("tools/call");
     let client = world.client(LEGACY_HTTP).await;

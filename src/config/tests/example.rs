@@ -171,7 +171,7 @@ fn without_name(path: &str) -> String {
 }
 
 #[test]
-fn the_example_as_it_is_shipped_opens_no_door() {
+fn the_keys_of_the_shipped_example_admit_no_client() {
     let with_clients = example_file().replace("\n#[", "\n[").replace("\n#key", "\nkey");
     assert!(parse(&with_clients).unwrap_err().to_string().contains("its key is public"));
 }

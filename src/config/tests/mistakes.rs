@@ -685,7 +685,7 @@ prompts.allow = ["giude/*", "*/x", "guide/y"]
 }
 
 #[test]
-fn a_door_that_nobody_can_open_is_a_warning() {
+fn a_listener_that_no_client_can_use_is_a_warning() {
     let rendered = warnings(
         r#"[auth]
 mode = "required"
@@ -787,7 +787,7 @@ key_sha256 = ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 }
 
 #[test]
-fn an_open_door_behind_a_public_url_is_a_warning() {
+fn anonymous_access_behind_a_public_url_is_a_warning() {
     let rendered = warnings(
         r#"[server]
 public_url = "https://mcp.example.com"
@@ -1011,7 +1011,7 @@ fn a_provider_that_would_let_in_too_many_or_nobody_is_a_mistake() {
 }
 
 #[test]
-fn a_provider_that_gives_no_role_is_a_warning_and_one_closes_the_door() {
+fn a_provider_that_gives_no_role_is_a_warning_and_one_refuses_anonymous_clients() {
     let text = |more: &str| {
         format!(
             "{PROMPT_LIBRARY}[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\n\

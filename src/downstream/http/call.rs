@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closing_house_does_not_wait_for_it() {
+    async fn a_shutdown_does_not_wait_for_it() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let work = Some(std::future::pending::<()>().boxed());
         drop(Detached { work, tracker: tasks.clone(), stop: stop.clone() });

@@ -172,7 +172,7 @@ async fn a_bare_line_feed_behind_any_request_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_under_way_is_finished_when_the_house_closes() {
+async fn running_requests_are_finished_at_a_shutdown() {
     let world = TestGateway::start().await;
     let mut waiting = world.script.waiting.subscribe();
     let mut client = world.connect();
@@ -235,7 +235,7 @@ async fn a_connection_that_nothing_is_asked_on_makes_room_for_one_that_waits_and
 }
 
 #[tokio::test]
-async fn who_has_no_place_waits_and_nobody_is_accepted_when_the_house_closes() {
+async fn a_connection_over_the_limit_waits_and_none_is_accepted_at_a_shutdown() {
     let world = TestGateway::with(Settings::default()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");

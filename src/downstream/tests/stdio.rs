@@ -175,7 +175,7 @@ async fn changes_are_told_to_an_initialized_client_and_to_each_listen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_house_cancels_the_listens_of_a_shared_stream() {
+async fn a_shutdown_cancels_the_listens_of_a_shared_stream() {
     let world = TestGateway::start().await;
     let mut client = world.pipe();
     client.say(&modern("5", "subscriptions/listen", r#""notifications":{}"#)).await;

@@ -60,7 +60,7 @@ async fn closing_the_stream_cancels_a_call_whose_answer_is_arriving() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_house_answers_what_is_under_way_and_ends_the_stream() {
+async fn a_shutdown_answers_running_calls_and_ends_the_stream() {
     let world = start("").await;
     let client = plain(&world, None);
     let http = client.http();

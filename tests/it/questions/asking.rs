@@ -258,7 +258,7 @@ async fn the_end_of_a_conversation_cancels_a_call_that_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_house_takes_no_answers_and_waits_for_none() {
+async fn a_shutdown_takes_no_answers_and_waits_for_none() {
     for side in LEGACY {
         let (world, client, mut intercepted) =
             intercepted_call(LEGACY_HTTP, &with_pair(""), side).await;
