@@ -17,7 +17,7 @@ mod strings;
 
 pub use elements::{Elements, elements, trusted_elements};
 pub use extract::{Extraction, MemberExtractor, WatchedMember};
-pub use strings::{JsonString, rewrite_strings};
+pub use strings::{JsonString, decode_bytes, decode_string, quote, rewrite_strings};
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,6 +25,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
+
+use strings::write_quoted;
 
 /// Most members of an [`Object`].
 pub const MAX_MEMBERS: usize = 1_024;
@@ -171,13 +173,9 @@ impl Object {
         decode_string(self.get(key)?)
     }
 
-    /// Returns whether [`Object::get_string`] finds a string; long ones are not decoded for this.
+    /// Returns whether [`Object::get_string`] finds a string, which is not decoded for this.
     pub fn has_string(&self, key: &str) -> bool {
-        // Only the values of these escapes are not checked when the text is parsed.
-        let is_string = |raw: &str| {
-            raw.starts_with('"') && (!raw.contains("\\u") || decode_string(raw).is_some())
-        };
-        self.get(key).is_some_and(is_string)
+        self.get(key).is_some_and(strings::is_string)
     }
 
     /// Returns a member that is an object; `None` if it is absent or of another type.
@@ -453,40 +451,6 @@ impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
         self.to_bytes() == other.to_bytes()
     }
-}
-
-/// Writes a string as JSON text, quotes included.
-pub fn quote(text: &str) -> Bytes {
-    let mut out = Vec::with_capacity(text.len() + 2);
-    write_quoted(&mut out, text);
-    out.into()
-}
-
-fn write_quoted(out: &mut Vec<u8>, text: &str) {
-    // Most texts are names without escapes. A fold has no early exit, so the compiler vectorizes
-    // it.
-    let is_plain = |byte: u8| (byte >= b' ') & (byte != b'"') & (byte != b'\\');
-    if text.bytes().fold(true, |all, byte| all & is_plain(byte)) {
-        out.push(b'"');
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'"');
-        return;
-    }
-    serde_json::to_writer(out, text).expect("a string is always writable as JSON");
-}
-
-/// Decodes JSON text that is a string; `None` if it is something else.
-pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
-    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
-    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
-        return Some(Cow::Borrowed(inner));
-    }
-    serde_json::from_str(raw).ok().map(Cow::Owned)
-}
-
-/// Decodes the raw text of a member that is a string; `None` if it is something else.
-pub fn decode_bytes(raw: &[u8]) -> Option<Cow<'_, str>> {
-    decode_string(std::str::from_utf8(raw).ok()?)
 }
 
 /// Replaces the line breaks between JSON's tokens, so that the text fits on one line.

@@ -50,7 +50,7 @@ impl Driven {
     }
 }
 
-/// How long each client requests.
+/// Length of the load of each client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Length {
     Time(Duration),
