@@ -98,7 +98,8 @@ async fn total(counted: &Counted, calls: usize, arguments: &Arguments) -> io::Re
     let mut setup = Setup::of(&servers.addresses, counted.era);
     (setup.policy, setup.guard) = (counted.policy, counted.guard);
     let mut running = subject::start_weir(&programs, &setup, &folder.path().join("weir"))?;
-    running.lists(settings.prompts, counted.era).await?;
+    running.lists("prompts/list", settings.prompts, counted.era).await?;
+    running.lists("tools/list", settings.tools, counted.era).await?;
     let peers = requests::peers(&running, CONNECTIONS, counted.era).await?;
     let clients = requests::clients(&peers, counted.kind, CONNECTIONS, &settings).await?;
     let driven = drive(&clients, Length::Count(calls), || ()).await?;

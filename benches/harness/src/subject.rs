@@ -101,22 +101,23 @@ impl Running {
         self.process.as_ref().map(|process| process::tree(process.number())).unwrap_or_default()
     }
 
-    /// Waits until it lists this number of prompts and leaves no upstream out.
-    pub(crate) async fn lists(&mut self, prompts: usize, era: Era) -> io::Result<()> {
+    /// Waits until a list (`prompts/list` or `tools/list`) has this number of items, and no upstream
+    /// is left out.
+    pub(crate) async fn lists(&mut self, list: &str, items: usize, era: Era) -> io::Result<()> {
         let begin = Instant::now();
         loop {
             let found = tokio::time::timeout(STARTUP, async {
                 let mut peer = self.peer(0, era);
                 peer.open().await?;
-                peer.walk("prompts/list").await
+                peer.walk(list).await
             });
             let because = match found.await {
                 Ok(Ok(pages)) => {
                     let count: usize = pages.iter().map(|page| page.names.len()).sum();
-                    if count == prompts && !pages.iter().any(|page| page.is_partial) {
+                    if count == items && !pages.iter().any(|page| page.is_partial) {
                         return Ok(());
                     }
-                    format!("it lists {count} prompts instead of {prompts}")
+                    format!("{list} has {count} items instead of {items}")
                 }
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "it does not answer".to_owned(),

@@ -52,7 +52,7 @@ async fn open(bench: &Bench, size: &Size) -> io::Result<(Entry, impl Sized + use
         setup.policy = Policy::Full { roles };
     }
     let mut running = subject::start_weir(&bench.programs, &setup, folder.path())?;
-    running.lists(size.servers * size.prompts, Era::Modern).await?;
+    running.lists("prompts/list", size.servers * size.prompts, Era::Modern).await?;
     let peers = requests::peers(&running, 32, Era::Modern).await?;
     let clients = requests::clients(&peers, RequestKind::Get, 32, &settings).await?;
     let entry = Entry { label: size.label.to_owned(), clients, processes: running.processes() };

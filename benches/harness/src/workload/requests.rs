@@ -145,7 +145,10 @@ async fn measure(bench: &mut Bench, group: Group) -> io::Result<()> {
         }
         let started = async {
             let mut one = subject::start(subject, &bench.programs, &setup, folder.path()).await?;
-            one.lists(expected, group.client).await?;
+            one.lists("prompts/list", expected, group.client).await?;
+            if group.cells.iter().any(|cell| cell.kind == RequestKind::Call) {
+                one.lists("tools/list", group.fixture.tools, group.client).await?;
+            }
             let most = group.cells.iter().map(|cell| cell.connections);
             let most = most.filter(|count| *count <= most_for(subject)).max().unwrap_or(1);
             let peers = peers(&one, most, group.client).await?;

@@ -38,7 +38,7 @@ async fn memory(bench: &mut Bench, subject: Subject) -> io::Result<()> {
     let fixture = Fixture::start(&settings, folder.path())?;
     let setup = Setup::of(&fixture.addresses, Era::Modern);
     let mut running = subject::start(subject, &bench.programs, &setup, folder.path()).await?;
-    running.lists(100, Era::Modern).await?;
+    running.lists("prompts/list", 100, Era::Modern).await?;
     let processes = running.processes();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let idle = process::memory_kib(&processes, "VmRSS") / 1024.0;

@@ -47,7 +47,7 @@ async fn measure(
     let fixture = Fixture::start(&fixture(64), folder.path())?;
     let setup = Setup { streams: streams + 8, ..Setup::of(&fixture.addresses, Era::Modern) };
     let mut running = subject::start(subject, &bench.programs, &setup, folder.path()).await?;
-    running.lists(100, Era::Modern).await?;
+    running.lists("prompts/list", 100, Era::Modern).await?;
     let peer = running.peer(0, Era::Modern);
     let processes = running.processes();
     let control = Peer::new(fixture.addresses[0], "/mcp", None, Era::Modern);
