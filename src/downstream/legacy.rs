@@ -6,6 +6,7 @@
 
 pub(crate) mod stdio_handshake;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -213,11 +214,15 @@ pub(super) fn serve(
     let context = CallContext { features, notifications, ..context.clone() };
     let subscriptions = Arc::clone(&peer.subscriptions);
     let mut request = LegacyRequest { parts, context, requester, subscriptions };
-    let work = async move {
-        let response = request.respond(mode).await;
-        request.parts.finish(response)
+    let response = async move {
+        // Pinned here, because a future that is passed on by value takes its space twice.
+        let done = {
+            let work = pin!(request.respond(mode));
+            open.run(work).await
+        };
+        done.map(|response| request.parts.finish(response))
     };
-    ResponseFuture { response: open.run(work).boxed(), messages }
+    ResponseFuture { response: response.boxed(), messages }
 }
 
 impl LegacyRequest {
@@ -298,7 +303,8 @@ impl LegacyRequest {
         let key = request.key.clone();
         let item = client.resolve(admission, &request, self.context.revision).await;
         let item = item.map_err(refuse)?;
-        let mut outcome = client.call(admission, item, request, self.context.clone()).await;
+        let mut outcome =
+            client.call(admission, item, request, Box::new(self.context.clone())).await;
         let upstream_response = loop {
             match outcome.map_err(refuse)? {
                 CallOutcome::Response(upstream_response) => break upstream_response,

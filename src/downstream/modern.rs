@@ -146,7 +146,7 @@ pub(super) fn serve(
     let logs = meta.logs().unwrap_or_default();
     let (notifications, messages) =
         CallMessages::open(meta.progress_token, logs, None, &buffer_limit.budget);
-    let context = CallContext {
+    let context = Box::new(CallContext {
         revision,
         info: meta.info.filter(|info| info.starts_with(b"{")),
         features: ClientFeatures::read(&capabilities),
@@ -154,7 +154,7 @@ pub(super) fn serve(
         client: client.client_handle(),
         notifications,
         param_headers,
-    };
+    });
     let request = ModernRequest { parts, capabilities };
     let response = request.respond(context, mode).boxed();
     ResponseKind::Unary(ResponseFuture { response, messages })
@@ -196,7 +196,11 @@ fn discovery(view: &RoleView, versions: String) -> Object {
 }
 
 impl ModernRequest {
-    async fn respond(mut self, context: CallContext, mode: ResponseMode) -> Option<ClientResponse> {
+    async fn respond(
+        mut self,
+        context: Box<CallContext>,
+        mode: ResponseMode,
+    ) -> Option<ClientResponse> {
         let RequestParts { client, method, params, .. } = &self.parts;
         let response = match client.admit(context.revision, method, params).await {
             Ok(mut admission) => {
@@ -217,7 +221,7 @@ impl ModernRequest {
     async fn handle(
         &mut self,
         admission: &mut Admission,
-        context: CallContext,
+        context: Box<CallContext>,
     ) -> Result<ClientResponse, ErrorResponse> {
         let RequestParts { client, method, .. } = &self.parts;
         if let Some(kind) = Kind::of_list_method(method) {
@@ -261,7 +265,7 @@ impl ModernRequest {
     async fn call(
         &mut self,
         admission: &mut Admission,
-        mut context: CallContext,
+        mut context: Box<CallContext>,
         method: Method,
     ) -> Result<ClientResponse, ErrorResponse> {
         let params = std::mem::take(&mut self.parts.params);

@@ -265,7 +265,7 @@ impl ClientContext {
         _: &Admission,
         item: ResolvedItem,
         request: ItemRequest,
-        context: CallContext,
+        context: Box<CallContext>,
     ) -> Result<CallOutcome<SuspendedRequest>, Error> {
         self.inspect_request(&item, &request)?;
         self.send(item, request, context).await
@@ -276,7 +276,7 @@ impl ClientContext {
         &self,
         item: ResolvedItem,
         request: ItemRequest,
-        context: CallContext,
+        context: Box<CallContext>,
     ) -> Result<CallOutcome<SuspendedRequest>, Error> {
         let completion = self.completion(&item.target, &request)?;
         self.record_sending().await?;
@@ -319,7 +319,7 @@ impl ClientContext {
         &self,
         item: &ResolvedItem,
         request: ItemRequest,
-        context: CallContext,
+        context: Box<CallContext>,
     ) -> (Box<UpstreamRequest>, ResponseChecks) {
         let (method, handle) = (request.method, item.task.as_ref().map(|_| request.key.clone()));
         let own = item.task.as_ref().map_or(&*item.own, |task| &*task.own);

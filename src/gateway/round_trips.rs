@@ -45,7 +45,7 @@ impl ClientContext {
         admission: &Admission,
         item: ResolvedItem,
         mut request: ItemRequest,
-        context: CallContext,
+        context: Box<CallContext>,
     ) -> Result<CallOutcome<PendingInput>, Error> {
         // Spec 2026-07-28, multi round-trip requests: only the other three methods have rounds.
         if request.method.is_task_method() {
@@ -100,7 +100,7 @@ impl ClientContext {
         request_key: &RequestKey,
         Retry { state, responses }: Retry,
         era: Option<Era>,
-        context: CallContext,
+        context: Box<CallContext>,
     ) -> Result<CallOutcome<SuspendedRequest>, Error> {
         let suspended = &self.gateway.suspended;
         // While the upstream is not connected, an unknown state may be its own.
@@ -118,7 +118,7 @@ impl ClientContext {
         }
         let taken = suspended.take(&self.principal, request_key, &state, read);
         let (call, responses) = taken.ok_or_else(bad_state)??;
-        call.with_audit_event(&self.audit_event).resume(responses, context).await
+        call.with_audit_event(&self.audit_event).resume(responses, *context).await
     }
 }
 

@@ -258,7 +258,11 @@ impl ItemRequest {
 
     /// Converts the request into one for the upstream, which knows the item as `own`. Boxed,
     /// because it is moved often.
-    pub fn into_upstream_request(self, own: &str, caller: CallContext) -> Box<UpstreamRequest> {
+    pub fn into_upstream_request(
+        self,
+        own: &str,
+        caller: Box<CallContext>,
+    ) -> Box<UpstreamRequest> {
         let mut params = self.params;
         // URIs are the same on both sides; then the parameters keep their bytes.
         if *self.key != *own {
@@ -293,7 +297,7 @@ pub struct UpstreamRequest {
     /// Scope of the tasks that it names: it is not sent to another scope.
     pub scope: Option<TaskScope>,
     /// Context of the client.
-    pub caller: CallContext,
+    pub caller: Box<CallContext>,
 }
 
 /// Response of an upstream. An error object is a response, not a failure of the gateway.
@@ -424,7 +428,7 @@ mod tests {
 
     fn called(method: Method, params: &'static str, own: &str) -> Bytes {
         let ask = ask(method, params).expect(params);
-        ask.into_upstream_request(own, CallContext::without_features(Revision::NEWEST))
+        ask.into_upstream_request(own, Box::new(CallContext::without_features(Revision::NEWEST)))
             .params
             .to_bytes()
     }

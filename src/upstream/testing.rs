@@ -310,11 +310,11 @@ pub(super) fn call(revision: Revision) -> Box<UpstreamRequest> {
             .expect("params"),
         scope: None,
         // The capabilities of the main connection, so that the call uses that one.
-        caller: CallContext {
+        caller: Box::new(CallContext {
             features: ClientFeatures::ALL,
             capabilities: capabilities::OWN.into(),
             ..CallContext::without_features(revision)
-        },
+        }),
     })
 }
 

@@ -71,10 +71,10 @@ pub(crate) async fn send_request(
     let key = request.key.clone();
     let (sink, stream) = progress::is_shown(oneshot.json).then(NotificationSink::channel).unzip();
     let progress = RefCell::new(String::new());
-    let caller = CallContext {
+    let caller = Box::new(CallContext {
         notifications: sink.unwrap_or_else(NotificationSink::disabled),
         ..CallContext::without_features(Revision::NEWEST)
-    };
+    });
     let collect = async {
         let (client, mut admission) = (&oneshot.client_context, Admission::unlimited());
         let called = async {

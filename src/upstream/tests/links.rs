@@ -40,7 +40,7 @@ fn client(id: &str, caller: CallContext) -> CallContext {
 }
 
 fn call_of(caller: CallContext) -> Box<UpstreamRequest> {
-    Box::new(UpstreamRequest { caller, ..*call(Revision::NEWEST_LEGACY) })
+    Box::new(UpstreamRequest { caller: Box::new(caller), ..*call(Revision::NEWEST_LEGACY) })
 }
 
 /// Starts a call.
@@ -115,7 +115,7 @@ async fn clients_that_declared_the_same_share_a_session_and_others_have_another(
     respond_to_call(&mut world, "s3").await;
     end(going).await.expect("a reply");
     // Capabilities of the main session need no additional session.
-    let going = start(&world, call(Revision::NEWEST).caller);
+    let going = start(&world, *call(Revision::NEWEST).caller);
     respond_to_call(&mut world, "s1").await;
     end(going).await.expect("a reply");
     assert!(world.is_quiet().await);

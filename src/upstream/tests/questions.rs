@@ -55,11 +55,11 @@ impl PendingCall {
 
 /// Caller with all client features.
 fn full_caller(revision: Revision) -> CallContext {
-    call(revision).caller
+    *call(revision).caller
 }
 
 fn call_by(caller: CallContext) -> Box<UpstreamRequest> {
-    Box::new(UpstreamRequest { caller, ..*call(LEGACY) })
+    Box::new(UpstreamRequest { caller: Box::new(caller), ..*call(LEGACY) })
 }
 
 fn question(id: &str, method: &str, params: &Value) -> Value {
