@@ -119,7 +119,11 @@ impl BucketTable {
             return bucket;
         }
         let mut queue = self.queue.lock();
-        for _ in 0..EVICTION_CHECKS.min(queue.len()) {
+        let checks = match queue.len() >= self.max_buckets.min(FEW_BUCKETS) {
+            true => EVICTION_CHECKS.min(queue.len()),
+            false => 0,
+        };
+        for _ in 0..checks {
             let Some(oldest) = queue.pop_front() else { break };
             // While `remove_if` holds the lock of the map's shard, no other request can get the
             // bucket.
@@ -150,6 +154,9 @@ impl BucketTable {
     }
 }
 
+/// Number of buckets below which none is evicted: a high rate fills a bucket again between two
+/// requests, and creating it for each request would cost more than keeping it.
+const FEW_BUCKETS: usize = 1_024;
 /// Number of buckets examined for eviction per new one: more than one, so that the table shrinks.
 const EVICTION_CHECKS: usize = 4;
 
@@ -201,5 +208,14 @@ mod tests {
         assert!(table.len() <= 8);
         assert!(Arc::ptr_eq(&table.bucket(address(0), later), &held));
         assert_eq!(table.bucket(address(1), later).lock().in_flight, 1);
+    }
+
+    #[test]
+    fn few_buckets_stay_when_they_are_full_again() {
+        let table = BucketTable::new(1, 10_000);
+        for n in 0..200 {
+            table.bucket(key(&format!("10.0.0.{n}")), 0);
+        }
+        assert_eq!(table.len(), 200);
     }
 }
