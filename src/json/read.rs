@@ -72,8 +72,7 @@ struct Levels<'a> {
 
 impl<'a> Levels<'a> {
     fn new(text: &'a Bytes) -> Self {
-        let members = Vec::with_capacity(EXPECTED_MEMBERS);
-        Self { text, outer: ObjectBuilder { members, ..Default::default() }, inner: Vec::new() }
+        Self { text, outer: ObjectBuilder::new(), inner: Vec::new() }
     }
 
     fn add(&mut self, found: scan::MemberSpan) {
@@ -84,7 +83,7 @@ impl<'a> Levels<'a> {
             None => outer,
             Some(span) => {
                 while inner.len() <= span {
-                    inner.push(ObjectBuilder::default());
+                    inner.push(ObjectBuilder::new());
                 }
                 &mut inner[span]
             }
@@ -103,6 +102,10 @@ impl<'a> Levels<'a> {
 }
 
 impl ObjectBuilder {
+    fn new() -> Self {
+        Self { members: Vec::with_capacity(EXPECTED_MEMBERS), ..Self::default() }
+    }
+
     fn finish(self, text: Bytes) -> Object {
         let Self { mut members, detached, nested, .. } = self;
         // Up to half of the capacity of a large object is unused.

@@ -81,7 +81,7 @@ fn matches(pattern: &str, text: &str) -> bool {
         return false;
     };
     // Matching each part at its first occurrence leaves the longest rest for the following parts.
-    for part in middle.split('*') {
+    for part in middle.split('*').filter(|part| !part.is_empty()) {
         let Some(at) = text.find(part) else {
             return false;
         };
