@@ -101,8 +101,8 @@ impl Running {
         self.process.as_ref().map(|process| process::tree(process.number())).unwrap_or_default()
     }
 
-    /// Waits until a list (`prompts/list` or `tools/list`) has this number of items, and no upstream
-    /// is left out.
+    /// Waits until a list (`prompts/list` or `tools/list`) has this number of items, and leaves no
+    /// upstream out.
     pub(crate) async fn lists(&mut self, list: &str, items: usize, era: Era) -> io::Result<()> {
         let begin = Instant::now();
         loop {
