@@ -226,7 +226,7 @@ characters = "any"
 max_length = 57
 [auth]
 mode = "anonymous"
-anonymous_role = "guest"
+anonymous_role = "viewer"
 [audit]
 path = "log/a"
 arguments = "hash"
@@ -235,13 +235,13 @@ rotate = { size = "1MiB", keep = 3 }
 on_error = "refuse"
 [state]
 dir = "state"
-[roles.guest]
+[roles.viewer]
 prompts.allow = ["hub/p"]
 tools.allow = ["hub/t"]
 resources.allow = ["hub/r"]
 [clients.ann]
 key_sha256 = ["1111111111111111111111111111111111111111111111111111111111111111"]
-role = "guest"
+role = "viewer"
 expires = 2027-06-30T00:00:00Z
 [auth.oidc.corp]
 issuer = "https://id.lan/a/"
@@ -249,7 +249,7 @@ audience = ["a1", "a2"]
 preset = "okta"
 user_claim = "uid"
 role_claim = "a.b"
-roles = { "g" = "guest" }
+roles = { "g" = "viewer" }
 default_role = "local"
 scopes_supported = ["s1"]
 scopes_required = ["s2"]
@@ -413,12 +413,12 @@ transport = "sse"
     #[test]
     fn every_key_of_the_policy_reaches_it() {
         let settings = policy_settings(&config());
-        assert_eq!(settings.anonymous_role.as_deref(), Some("guest"));
+        assert_eq!(settings.anonymous_role.as_deref(), Some("viewer"));
         let [prompts, tools, resources] =
             ["hub/p", "hub/t", "hub/r"].map(|it| AllowDeny::new(&[it], &[]));
-        assert_eq!(settings.roles["guest"], Role { prompts, tools, resources });
+        assert_eq!(settings.roles["viewer"], Role { prompts, tools, resources });
         let client = &settings.clients[0];
-        assert_eq!((client.name.as_str(), client.role.as_str()), ("ann", "guest"));
+        assert_eq!((client.name.as_str(), client.role.as_str()), ("ann", "viewer"));
         assert!(client.key_sha256 == [[0x11; 32]] && client.expires.is_some());
         let expected = tokens::Settings {
             name: "corp".into(),
@@ -427,7 +427,7 @@ transport = "sse"
             preset: tokens::Preset::Okta,
             user_claim: "uid".into(),
             role_claim: "a.b".into(),
-            roles: [("g".to_owned(), "guest".to_owned())].into(),
+            roles: [("g".to_owned(), "viewer".to_owned())].into(),
             default_role: Some("local".into()),
             scopes_required: vec!["s2".into()],
             algorithms: vec![tokens::Algorithm::Es256],
