@@ -205,6 +205,9 @@ pub(crate) async fn clients(
     let list = if kind == RequestKind::Call { "tools/list" } else { "prompts/list" };
     let pages = peers[0].walk(list).await?;
     let names: BTreeSet<_> = pages.iter().flat_map(|page| &page.names).cloned().collect();
+    if names.is_empty() {
+        return Err(io::Error::other(format!("{list} is empty")));
+    }
     if names.len() != pages.iter().map(|page| page.names.len()).sum::<usize>() {
         return Err(io::Error::other("a list names something twice"));
     }
