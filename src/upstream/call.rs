@@ -158,10 +158,10 @@ impl Upstream {
     ) -> Result<SentResponse, CallFailure> {
         let settings = &self.shared.settings;
         let (call, input_requests, sent) = (&*call, &input_requests, &sent);
-        let done = self.with_connection(Some(&call.caller), |connection| async move {
+        self.with_connection(Some(&call.caller), |connection| async move {
             connection.call(call, input_requests, sent, settings).await
-        });
-        done.await
+        })
+        .await
     }
 
     /// Runs `send` over the connection for this caller, and once more over the next connection if

@@ -70,7 +70,7 @@ impl Transport {
     /// defines.
     pub(crate) async fn exchange(
         &self,
-        request: OutboundRequest,
+        request: Box<OutboundRequest>,
     ) -> Result<ResponseOutcome, TransportError> {
         match self {
             Self::Stdio(transport) => transport.exchange(request).await,
@@ -83,7 +83,7 @@ impl Transport {
     /// with its outcome; other transports have none.
     pub(crate) async fn exchange_with_headers(
         &self,
-        request: OutboundRequest,
+        request: Box<OutboundRequest>,
     ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
         match self {
             Self::Http(transport) => transport.exchange(request).await,

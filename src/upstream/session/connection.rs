@@ -236,13 +236,13 @@ impl McpSession {
         call: &UpstreamRequest,
         input_requests: &InputRequests,
         sent: &SentFlag,
-    ) -> OutboundRequest {
+    ) -> Box<OutboundRequest> {
         let mut request = match &self.dialect {
             Dialect::Legacy(dialect) => dialect.build_request(call, input_requests),
             Dialect::Modern(dialect) => dialect.build_request(call, &self.transport),
         };
         request.sent = sent.for_next_request();
-        request
+        Box::new(request)
     }
 
     /// Requests one page of a list. `cursor` is JSON text.
@@ -259,12 +259,12 @@ impl McpSession {
             Dialect::Legacy(dialect) => dialect.build_list_request(kind, params),
             Dialect::Modern(dialect) => dialect.build_list_request(kind, params, &self.transport),
         };
-        self.send_request(request).await
+        self.send_request(Box::new(request)).await
     }
 
     async fn send_request(
         &self,
-        request: OutboundRequest,
+        request: Box<OutboundRequest>,
     ) -> Result<ResponseOutcome, TransportError> {
         let sent = request.sent.clone();
         let result = match request.context.input_requests.clone() {
@@ -295,23 +295,22 @@ impl McpSession {
     async fn send_with_log_level(
         &self,
         call: &UpstreamRequest,
-        request: OutboundRequest,
+        request: Box<OutboundRequest>,
     ) -> Result<ResponseOutcome, TransportError> {
-        let (logs, response) = (call.caller.notifications.logs(), self.send_request(request));
         match &self.dialect {
             Dialect::Legacy(legacy::LegacyDialect { log_level: Some(log_level), .. }) => {
-                log_level
-                    .run_with(logs, |level| Box::pin(self.set_level(level)), Box::pin(response))
-                    .await
+                let logs = call.caller.notifications.logs();
+                let response = Box::pin(self.send_request(request));
+                log_level.run_with(logs, |level| Box::pin(self.set_level(level)), response).await
             }
             // In the modern era each request carries its log level.
-            Dialect::Legacy(_) | Dialect::Modern(_) => response.await,
+            Dialect::Legacy(_) | Dialect::Modern(_) => self.send_request(request).await,
         }
     }
 
     async fn set_level(&self, level: LogLevel) {
         let Dialect::Legacy(dialect) = &self.dialect else { return };
-        let response = self.send_request(dialect.build_level_request(level)).await;
+        let response = self.send_request(Box::new(dialect.build_level_request(level))).await;
         tracing::debug!(level = level.as_str(), ?response, "upstream log level requested");
     }
 
@@ -319,7 +318,7 @@ impl McpSession {
     /// responses.
     async fn exchange_with_input(
         &self,
-        request: OutboundRequest,
+        request: Box<OutboundRequest>,
         input_requests: InputRequests,
     ) -> Result<ResponseOutcome, TransportError> {
         let headers = request.headers.clone();

@@ -243,7 +243,7 @@ impl ModernDialect {
             let since = Instant::now();
             let request = listen_request(transport, &filter, None, capabilities::OWN);
             // The dispatcher handles the acknowledgment and the notifications that follow it.
-            match self.interpret(transport.exchange(request).await) {
+            match self.interpret(transport.exchange(Box::new(request)).await) {
                 Ok(ResponseOutcome::Error(error)) => {
                     tracing::debug!(
                         error = error_text(&error),

@@ -142,11 +142,11 @@ async fn send_opening(
 ) -> Result<Negotiated, NegotiationError> {
     let first_request = request();
     let method = first_request.method;
-    let mut response = transport.exchange_with_headers(first_request).await;
+    let mut response = transport.exchange_with_headers(Box::new(first_request)).await;
     // A server that refuses a request before it has read it may break the connection, and lose its
     // response with it.
     if let (Err(TransportError::ConnectionLost(_)), Transport::Http(_)) = (&response, transport) {
-        response = transport.exchange_with_headers(request()).await;
+        response = transport.exchange_with_headers(Box::new(request())).await;
     }
     let (payload, headers) = match response {
         Ok((outcome, headers)) => {

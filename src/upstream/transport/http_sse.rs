@@ -89,7 +89,7 @@ impl HttpSseTransport {
     /// HTTP response to the POST.
     pub(crate) async fn exchange(
         &self,
-        mut request: OutboundRequest,
+        mut request: Box<OutboundRequest>,
     ) -> Result<ResponseOutcome, TransportError> {
         let cancel = self.http_client.canceller(&request);
         let mut open = RequestInFlight::register(&self.http_client.dispatcher, &request, cancel)

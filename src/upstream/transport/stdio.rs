@@ -151,7 +151,7 @@ impl StdioTransport {
     /// that dropping the future can always notify the child without waiting.
     pub(crate) async fn exchange(
         &self,
-        mut request: OutboundRequest,
+        mut request: Box<OutboundRequest>,
     ) -> Result<ResponseOutcome, TransportError> {
         let unsent = || self.lifetime.not_sent();
         let cancel = match request.cancel {

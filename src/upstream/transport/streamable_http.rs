@@ -38,7 +38,7 @@ impl StreamableHttpTransport {
     /// Sends a request and waits for its response; the headers are those of the HTTP response.
     pub(crate) async fn exchange(
         &self,
-        mut request: OutboundRequest,
+        mut request: Box<OutboundRequest>,
     ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
         let closed = || TransportError::NotSent("the connection is closing".into());
         let cancel = self.http_client.canceller(&request);

@@ -187,7 +187,8 @@ impl ModernDialect {
         let declared = if member == TASK_IDS { capabilities::TASKS } else { capabilities::OWN };
         let request = listen_request(transport, &filter, Some(accepted_tx), declared);
         let since = Instant::now();
-        let mut end = Box::pin(async move { self.interpret(transport.exchange(request).await) });
+        let mut end =
+            Box::pin(async move { self.interpret(transport.exchange(Box::new(request)).await) });
         let opening = async {
             loop {
                 tokio::select! {
