@@ -337,8 +337,9 @@ pub(super) fn quote(out: &mut String, text: &str, limit: usize) {
     let end = if text.len() <= limit { text.len() } else { text.floor_char_boundary(limit) };
     out.push('"');
     // Most texts need no escaping and are copied at once.
-    let is_plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
-    if text.as_bytes()[..end].iter().copied().all(is_plain) {
+    let is_plain = |byte: u8| (b' '..0x7f).contains(&byte) & (byte != b'"') & (byte != b'\\');
+    // A fold has no early exit, so the compiler vectorizes it.
+    if text.as_bytes()[..end].iter().fold(true, |all, byte| all & is_plain(*byte)) {
         out.push_str(&text[..end]);
     } else {
         text[..end].chars().for_each(|c| escape(out, c));

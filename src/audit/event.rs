@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use memchr::memmem;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -168,7 +169,9 @@ impl AuditEvent {
         let Some(event) = &self.0 else { return };
         let arguments = arguments(event.audit.arguments, method, params);
         // `_meta` is parsed only if it can contain a trace.
-        let has_trace = params.get("_meta").is_some_and(|meta| meta.contains(TRACEPARENT));
+        let has_trace = params
+            .get("_meta")
+            .is_some_and(|meta| memmem::find(meta.as_bytes(), TRACEPARENT.as_bytes()).is_some());
         let meta = has_trace.then(|| params.get_object("_meta")).flatten();
         let trace = meta.and_then(|meta| trace_id(&meta.get_string(TRACEPARENT)?));
         if trace.is_some() {
@@ -196,6 +199,14 @@ impl AuditEvent {
     /// Sets the kind of the item.
     pub fn set_kind(&self, kind: Kind) {
         self.details(|details| details.kind = Some(kind));
+    }
+
+    /// Sets the kind and the public name or URI of the item, before it is looked up.
+    pub fn set_requested(&self, kind: Kind, name: &str) {
+        self.details(|details| {
+            details.kind = Some(kind);
+            details.set_name(name);
+        });
     }
 
     /// Sets the public name or URI of the item.

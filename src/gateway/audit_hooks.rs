@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::{ClientContext, Error, RefusalReason};
 use crate::audit::{AuditDecision, AuditEvent};
 use crate::catalog::ExportedItem;
-use crate::json::Object;
 use crate::mcp::call::ItemRequest;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::Revision;
@@ -50,17 +49,6 @@ impl ClientContext {
     fn audit_unavailable(&self) -> Error {
         self.gateway.metrics.refused(RefusalReason::Audit);
         Error::AuditUnavailable
-    }
-
-    /// Records the requested item before it is resolved.
-    pub(super) fn record_requested(&self, method: &str, params: &Object) {
-        if !self.audit_event.is_on() {
-            return;
-        }
-        if let Some((_, kind, key)) = ItemRequest::requested(method, params) {
-            self.audit_event.set_kind(kind);
-            self.audit_event.set_public_name(&key);
-        }
     }
 
     /// Records a rejection by a limit, given by its index in the configuration.

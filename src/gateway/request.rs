@@ -17,7 +17,9 @@ use super::{ClientContext, Error, RefusalReason, SuspendedRequest};
 use crate::catalog::ExportedItem;
 use crate::gateway::suspended::table::RequestKey;
 use crate::json::Object;
-use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method, UpstreamRequest};
+use crate::mcp::call::{
+    CallContext, CallOutcome, ItemRequest, Method, RequestedItem, UpstreamRequest,
+};
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::input_request::REQUEST_STATE;
 use crate::mcp::kind::{Kind, SUBSCRIBE};
@@ -82,16 +84,24 @@ impl ClientContext {
         params: &Object,
     ) -> Result<Admission, Error> {
         request_scope::record(|known| known.client = Some(Arc::clone(&self.principal.name)));
-        self.record_requested(method, params);
+        let limits = self.limits();
+        if limits.is_none() && !self.audit_event.is_on() {
+            return Ok(Admission::unlimited());
+        }
+        let requested = ItemRequest::requested(method, params);
+        if let Some((_, kind, key)) = &requested {
+            self.audit_event.set_requested(*kind, key);
+        }
         self.reserve().await?;
-        let Some(limits) = self.limits() else { return Ok(Admission::unlimited()) };
-        if revision.era() == Era::Modern && self.resumes_suspended_call(method, params) {
-            let item = self.find_requested(revision, method, params).await;
+        let Some(limits) = limits else { return Ok(Admission::unlimited()) };
+        if revision.era() == Era::Modern && self.resumes_suspended_call(requested.as_ref(), params)
+        {
+            let item = self.find_requested(revision, requested.as_ref()).await;
             let permit = limits.resume(&self.limit_request(method, item.as_deref()));
             return Ok(Admission { permit, item });
         }
         let mut item = match limits.depend_on_items() {
-            true => self.find_requested(revision, method, params).await,
+            true => self.find_requested(revision, requested.as_ref()).await,
             false => None,
         };
         match limits.acquire(&self.limit_request(method, item.as_deref())) {
@@ -99,7 +109,7 @@ impl ClientContext {
             Err(limited) => {
                 // The audit event names the item, whatever the limit counts.
                 if item.is_none() && self.audit_event.is_on() {
-                    item = self.find_requested(revision, method, params).await;
+                    item = self.find_requested(revision, requested.as_ref()).await;
                 }
                 Err(self.reject_limited(&limited, method, item.as_deref()))
             }
@@ -166,10 +176,10 @@ impl ClientContext {
     }
 
     /// Whether the request has input responses for a suspended call.
-    fn resumes_suspended_call(&self, method: &str, params: &Object) -> bool {
+    fn resumes_suspended_call(&self, requested: Option<&RequestedItem>, params: &Object) -> bool {
         let can_take = || {
             let state = params.get_string(REQUEST_STATE)?;
-            let (method, kind, key) = ItemRequest::requested(method, params)?;
+            let (method, kind, key) = requested.cloned()?;
             let request = RequestKey::new(method, kind, key, params);
             Some(self.gateway.suspended.can_take(&self.principal, &request, &state))
         };
@@ -207,11 +217,10 @@ impl ClientContext {
     async fn find_requested(
         &self,
         revision: Revision,
-        method: &str,
-        params: &Object,
+        requested: Option<&RequestedItem>,
     ) -> Option<ResolvedItem> {
-        let (method, kind, key) = ItemRequest::requested(method, params)?;
-        self.find_item(method, kind, &key, revision).await
+        let (method, kind, key) = requested?;
+        self.find_item(*method, *kind, key, revision).await
     }
 
     /// The item with this key, if the client can reach it.

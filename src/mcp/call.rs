@@ -212,6 +212,9 @@ pub struct ItemRequest {
     pub params: Object,
 }
 
+/// Method, kind and key by which the item of a request is looked up.
+pub type RequestedItem = (Method, Kind, Box<str>);
+
 /// Error for parameters that do not fit the method; the text is for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -224,9 +227,9 @@ impl ItemRequest {
         Ok(Self { method, kind, key, params })
     }
 
-    /// The method, kind and key by which the item of a client's request is looked up. A resource is
-    /// subscribed to by the rules of reading it.
-    pub fn requested(method: &str, params: &Object) -> Option<(Method, Kind, Box<str>)> {
+    /// The item that a client's request names, if it names one. A resource is subscribed to by the
+    /// rules of reading it.
+    pub fn requested(method: &str, params: &Object) -> Option<RequestedItem> {
         if let SUBSCRIBE | UNSUBSCRIBE = method {
             return Some((Method::ReadResource, Kind::Resource, params.get_string("uri")?.into()));
         }

@@ -7,19 +7,23 @@
 //! Glob crates are not used: they interpret `{path}` and `[::1]`, which occur in URI templates and
 //! URIs.
 
+use memchr::memmem;
+
 use super::uri::{CanonicalUri, LooseForms};
 
 /// Pattern that is compared with a whole text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     text: Box<str>,
+    /// Positions of the first and the last `*`.
+    stars: Option<(usize, usize)>,
     loose: LooseForms,
 }
 
 impl Pattern {
     /// Creates a pattern; any text is one.
     pub fn new(text: &str) -> Self {
-        Self { text: text.into(), loose: LooseForms::of(text) }
+        Self { text: text.into(), stars: stars(text), loose: LooseForms::of(text) }
     }
 
     /// The pattern as written.
@@ -29,7 +33,7 @@ impl Pattern {
 
     /// Whether all of `text` matches. Linear in the text for each literal part.
     pub fn matches(&self, text: &str) -> bool {
-        matches(&self.text, text)
+        matches_between(&self.text, self.stars, text)
     }
 
     /// Whether the pattern matches some text that begins with `prefix`.
@@ -69,23 +73,33 @@ fn spellings(prefix: &str, uri: &CanonicalUri<'_>) -> Vec<(String, LooseForms)> 
     uri.spellings().map(|spelling| [prefix, spelling].concat()).zip(loose).collect()
 }
 
+fn stars(pattern: &str) -> Option<(usize, usize)> {
+    Some((pattern.find('*')?, pattern.rfind('*')?))
+}
+
 fn matches(pattern: &str, text: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else {
+    matches_between(pattern, stars(pattern), text)
+}
+
+/// Whether a pattern with its first and last `*` at these positions matches all of `text`.
+fn matches_between(pattern: &str, stars: Option<(usize, usize)>, text: &str) -> bool {
+    let Some((first, last)) = stars else {
         return *pattern == *text;
     };
-    let Some(text) = text.strip_prefix(head) else {
+    let Some(text) = text.strip_prefix(&pattern[..first]) else {
         return false;
     };
-    let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
-    let Some(mut text) = text.strip_suffix(tail) else {
+    let Some(text) = text.strip_suffix(&pattern[last + 1..]) else {
         return false;
     };
+    let middle = pattern.get(first + 1..last).unwrap_or_default();
+    let mut rest = text.as_bytes();
     // Matching each part at its first occurrence leaves the longest rest for the following parts.
     for part in middle.split('*').filter(|part| !part.is_empty()) {
-        let Some(at) = text.find(part) else {
+        let Some(at) = memmem::find(rest, part.as_bytes()) else {
             return false;
         };
-        text = &text[at + part.len()..];
+        rest = &rest[at + part.len()..];
     }
     true
 }

@@ -33,11 +33,12 @@ pub fn is_mistyped(text: &str) -> bool {
 }
 
 fn is_key(text: &str) -> bool {
-    let Some((body, check)) = text.rsplit_once('_') else { return false };
+    let Some((body, check)) = text.split_at_checked(PREFIX.len() + BODY_CHARS) else {
+        return false;
+    };
     let Some(digits) = body.strip_prefix(PREFIX) else { return false };
-    digits.len() == BODY_CHARS
-        && digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        && *check.as_bytes() == check_of(body)
+    digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && check.strip_prefix('_').is_some_and(|check| *check.as_bytes() == check_of(body))
 }
 
 fn with_check(body: &str) -> String {
