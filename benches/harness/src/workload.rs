@@ -39,12 +39,12 @@ pub(crate) const ALL: [(&str, &str); 15] = [
     ("call-1m", "tools/call of 1 MiB, 8 connections"),
     ("stdio", "tools/call of 1 KiB of a server over stdio, 32 connections"),
     ("mixed", "tools/call of 1 KiB, client and server of different eras, 32 connections"),
-    ("list-one", "prompts/list of 10 servers x 100, in one page, 8 connections"),
+    ("list-one", "prompts/list of 10 servers x 100, both eras, in one page, 8 connections"),
     ("list-200", "the same in pages of 200"),
     ("fanout-200", "one change of a list, sent to 200 streams"),
     ("fanout-10000", "the same to 10 000 streams, and what they take"),
     ("memory", "memory when idle, and with 256 connections"),
-    ("start", "from the start of the program to the first full list of ten servers"),
+    ("start", "from the start to the first full list of ten servers, and the memory after it"),
     ("growth", "the cost of a request with 100 servers, 100 000 items, 1 000 roles"),
 ];
 

@@ -91,6 +91,7 @@ fn others(results: &Results) -> String {
         ("memory", "weir", "idle_mib", "MiB of memory when idle"),
         ("memory", "weir", "with_256_mib", "MiB with 256 connections"),
         ("start", "weir", "first_list_ms", "ms from the start to the first list of ten servers"),
+        ("start", "weir", "idle_10_mib", "MiB of memory when idle, with ten servers"),
         ("fanout-10000", "weir", "told_ms", "ms until 10,000 streams have a change"),
         ("fanout-10000", "weir", "kib_each", "KiB of memory per stream"),
     ];

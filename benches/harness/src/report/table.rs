@@ -77,6 +77,7 @@ fn title(column: &str) -> &str {
         "cpu_ms" => "CPU ms",
         "kib_each" => "KiB a stream",
         "first_list_ms" => "first list ms",
+        "idle_10_mib" => "idle MiB",
         other => other,
     }
 }
@@ -105,4 +106,5 @@ const COLUMNS: &[(&str, &[&str])] = &[
     ("cpu_ms", &[]),
     ("kib_each", &[]),
     ("first_list_ms", &[]),
+    ("idle_10_mib", &[]),
 ];

@@ -110,8 +110,13 @@ fn groups() -> Vec<Group> {
         group.cells.push(cell(&name, RequestKind::Call, 32));
         groups.push(group);
     }
-    for (name, page) in [("list-one", 1_000), ("list-200", 200)] {
-        let mut group = base(Era::Modern, Era::Modern, 1 << 10);
+    for (name, page, era) in [
+        ("list-one", 1_000, Era::Modern),
+        ("list-200", 200, Era::Modern),
+        ("list-one-legacy", 1_000, Era::Legacy),
+        ("list-200-legacy", 200, Era::Legacy),
+    ] {
+        let mut group = base(era, era, 1 << 10);
         (group.fixture.servers, group.page, group.subjects) = (10, page, NO_PYTHON);
         group.cells.push(cell(name, RequestKind::Walk, 8));
         groups.push(group);

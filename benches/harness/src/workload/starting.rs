@@ -23,7 +23,10 @@ pub(super) async fn run(bench: &mut Bench) -> io::Result<()> {
         for turn in 0..bench.turns {
             bench.report_progress(&format!("start: turn {} of {}", turn + 1, bench.turns));
             match start(bench).await {
-                Ok(time) => bench.results.note("start", "weir", "first_list_ms", time * 1e3),
+                Ok((time, idle)) => {
+                    bench.results.note("start", "weir", "first_list_ms", time * 1e3);
+                    bench.results.note("start", "weir", "idle_10_mib", idle);
+                }
                 Err(error) => bench.results.fail("start", "weir", &error.to_string()),
             }
         }
@@ -55,8 +58,9 @@ async fn memory(bench: &mut Bench, subject: Subject) -> io::Result<()> {
     Ok(())
 }
 
-/// Seconds from the start of the program until a client has all prompts of ten servers.
-async fn start(bench: &Bench) -> io::Result<f64> {
+/// Seconds from the start of the program until a client has all prompts of ten servers, and the
+/// memory in MiB when idle behind that.
+async fn start(bench: &Bench) -> io::Result<(f64, f64)> {
     let folder = tempfile::tempdir_in(&bench.folder)?;
     let mut settings = fixture(64);
     settings.servers = 10;
@@ -69,7 +73,10 @@ async fn start(bench: &Bench) -> io::Result<f64> {
         if let Ok(pages) = peer.walk("prompts/list").await {
             let count: usize = pages.iter().map(|page| page.names.len()).sum();
             if count == 1_000 && pages.iter().all(|page| !page.is_partial) {
-                return Ok(begin.elapsed().as_secs_f64());
+                let time = begin.elapsed().as_secs_f64();
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let idle = process::memory_kib(&running.processes(), "VmRSS") / 1024.0;
+                return Ok((time, idle));
             }
         }
         if begin.elapsed() > Duration::from_secs(30) {
