@@ -5,7 +5,7 @@
 //! pool.
 //!
 //! Invariants: an idle connection does no work; that the server has closed it meanwhile is noticed
-//! when it is taken from the pool.
+//! when it is used again, before a request is written.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -54,7 +54,9 @@ struct ConnectionDriver {
     suppressible: Arc<SuppressibleWaker>,
     /// `suppressible` as the waker that is passed to hyper.
     waker: Waker,
-    stopped: Pin<Box<WaitForCancellationFutureOwned>>,
+    stop: CancellationToken,
+    /// Wakes the task when `stop` fires. Polled once: the waker stays the same.
+    _stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     read_bytes: Arc<AtomicU64>,
     /// Whether it was closed by the pool's `stop` token.
     is_stopped: bool,
@@ -74,16 +76,18 @@ impl HttpConnection {
             .max_buf_size(BUFFER_BYTES)
             .handshake(TokioIo::new(stream))
             .await?;
-        let stopped = Box::pin(stop.cancelled_owned());
         let connection = Some(Box::new(connection));
         let suppressible = Arc::<SuppressibleWaker>::default();
         let waker = Waker::from(Arc::clone(&suppressible));
+        let mut stopped = Box::pin(stop.clone().cancelled_owned());
+        let _ = stopped.as_mut().poll(&mut Context::from_waker(&waker));
         let (is_stopped, is_flooded) = (false, false);
         let driver = ConnectionDriver {
             connection,
             suppressible,
             waker,
-            stopped,
+            stop,
+            _stopped: stopped,
             read_bytes,
             is_stopped,
             is_flooded,
@@ -97,7 +101,13 @@ impl HttpConnection {
     }
 
     /// Waits until the connection can take a request; false if it has been closed. Cancel-safe.
+    ///
+    /// That its server has closed it may be noticed only when the request is sent: hyper reads
+    /// before it writes, and returns the request unsent.
     pub(crate) async fn is_ready(&mut self) -> bool {
+        if self.sender.is_ready() {
+            return true;
+        }
         poll_fn(|cx| {
             self.driver.poll_driver(cx);
             match self.is_closed() {
@@ -168,11 +178,14 @@ impl HttpConnection {
 }
 
 impl ConnectionDriver {
-    /// Polls the connection, and drops it at its end.
+    /// Polls the connection if it has been woken, and drops it at its end.
     fn poll_driver(&mut self, cx: &mut Context<'_>) {
         let Some(connection) = &mut self.connection else { return };
-        self.is_stopped = self.stopped.as_mut().poll(cx).is_ready();
         self.suppressible.task.register(cx.waker());
+        if !self.suppressible.take_wake() {
+            return;
+        }
+        self.is_stopped = self.stop.is_cancelled();
         let cx = &mut Context::from_waker(&self.waker);
         let ended =
             if self.is_stopped { Poll::Ready(Ok(())) } else { Pin::new(connection).poll(cx) };
@@ -189,25 +202,37 @@ impl ConnectionDriver {
 ///
 /// hyper wakes the driver of a connection when a request is passed to it, or when more of a body is
 /// requested. Here that is the task itself, which polls the connection anyway: if it were woken,
-/// the whole call would be polled once more for nothing.
-#[derive(Default)]
+/// the whole call would be polled once more for nothing. The other way round the task may be woken
+/// by anything, and polls the connection only if that was woken as well.
 struct SuppressibleWaker {
     task: AtomicWaker,
-    /// One of the three constants below.
+    /// Bits of the two constants below.
     state: AtomicU8,
 }
 
-const ACTIVE: u8 = 0;
+/// The task is not woken.
 const SUPPRESSED: u8 = 1;
+/// The connection has been woken since it was polled, or was never polled.
 const WOKEN: u8 = 2;
 
+impl Default for SuppressibleWaker {
+    fn default() -> Self {
+        Self { task: AtomicWaker::default(), state: AtomicU8::new(WOKEN) }
+    }
+}
+
 impl SuppressibleWaker {
-    /// Runs `work` without waking the task, and returns whether it would have been woken. A caller
-    /// that ignores this polls the connection next, or already has the result.
+    /// Runs `work` without waking the task, and returns whether the connection has to be polled. A
+    /// caller that ignores this polls it next, or already has the result.
     fn without_waking<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
-        self.state.store(SUPPRESSED, Ordering::Release);
+        self.state.fetch_or(SUPPRESSED, Ordering::AcqRel);
         let done = work();
-        (done, self.state.swap(ACTIVE, Ordering::AcqRel) == WOKEN)
+        (done, self.state.fetch_and(!SUPPRESSED, Ordering::AcqRel) & WOKEN != 0)
+    }
+
+    /// Returns whether the connection has to be polled, which the caller does.
+    fn take_wake(&self) -> bool {
+        self.state.fetch_and(!WOKEN, Ordering::AcqRel) & WOKEN != 0
     }
 }
 
@@ -218,10 +243,7 @@ impl Wake for SuppressibleWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // A wake from another thread meanwhile is recorded as well.
-        let suppressed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            (state != ACTIVE).then_some(WOKEN)
-        });
-        if suppressed.is_err() {
+        if self.state.fetch_or(WOKEN, Ordering::AcqRel) & SUPPRESSED == 0 {
             self.task.wake();
         }
     }

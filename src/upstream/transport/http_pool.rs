@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
-use hyper::header::HeaderMap;
+use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Method, Request, Response, Uri};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -26,6 +26,8 @@ use crate::upstream::message::{SentFlag, TransportError};
 use crate::upstream::transport::http_connection::HttpConnection;
 use crate::upstream::transport::min_rate::{MinRate, TOO_SLOW};
 
+/// Header with the idle timeout of a server.
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 /// Idle timeout of a connection if its server sets none. Node.js closes after 5 s.
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Longest idle timeout that is accepted from a server.
@@ -57,7 +59,7 @@ pub(crate) struct HttpPool {
 #[derive(Default)]
 struct IdleConnections {
     /// Idle connections with their expiry. The most recently used one is the last.
-    connections: Vec<(HttpConnection, Instant)>,
+    connections: Vec<(Box<HttpConnection>, Instant)>,
     /// Whether a sweep task runs.
     sweep_runs: bool,
 }
@@ -116,17 +118,17 @@ impl HttpPool {
         }
     }
 
-    async fn connect(&self) -> Result<HttpConnection, TransportError> {
+    async fn connect(&self) -> Result<Box<HttpConnection>, TransportError> {
         let stream = self.io.connect(&self.url, self.connect_timeout).await;
         let stream = stream.map_err(|error| TransportError::NotSent(error.to_string()))?;
         let connection = HttpConnection::open(stream, self.stop.clone()).await;
-        connection.map_err(|error| TransportError::NotSent(error.to_string()))
+        connection.map(Box::new).map_err(|error| TransportError::NotSent(error.to_string()))
     }
 
     fn response(
         self: &Arc<Self>,
         response: Response<Incoming>,
-        connection: HttpConnection,
+        connection: Box<HttpConnection>,
     ) -> Response<PooledBody> {
         // A server may send an error response before it has read the request, and then close the
         // connection.
@@ -150,7 +152,7 @@ impl HttpPool {
     }
 
     /// Takes an idle connection of this runtime, the most recently used first.
-    fn take_idle(&self) -> Option<HttpConnection> {
+    fn take_idle(&self) -> Option<Box<HttpConnection>> {
         let (now, here) = (Instant::now(), Handle::current().id());
         let mut idle = self.idle.lock();
         while let Some(at) =
@@ -165,7 +167,7 @@ impl HttpPool {
     }
 
     /// Takes an idle connection that can take a request now.
-    async fn take_ready(&self) -> Option<HttpConnection> {
+    async fn take_ready(&self) -> Option<Box<HttpConnection>> {
         while let Some(mut connection) = self.take_idle() {
             // The connection may have been returned before the end of its last exchange was seen.
             // If it is not ready soon, its server never read the whole request.
@@ -179,7 +181,7 @@ impl HttpPool {
 
     /// Adds an idle connection until its timeout. If the pool is full, the least recently used one
     /// is closed: that may belong to a runtime that does not need it any more.
-    fn add_idle(self: &Arc<Self>, connection: HttpConnection, time: Duration) {
+    fn add_idle(self: &Arc<Self>, connection: Box<HttpConnection>, time: Duration) {
         let mut idle = self.idle.lock();
         // After the pool's end no sweep would close the connection.
         if time.is_zero()
@@ -229,7 +231,7 @@ fn retryable_copy(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>
 
 /// Returns the idle timeout of a connection after this response.
 fn idle_timeout_of(headers: &HeaderMap) -> Duration {
-    let text = headers.get("keep-alive").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let text = headers.get(KEEP_ALIVE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let timeout = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="));
     match timeout.and_then(|seconds| seconds.parse().ok()) {
         Some(seconds) => {
@@ -259,7 +261,7 @@ async fn sweep(pool: Weak<HttpPool>, stop: CancellationToken) {
 /// Body of a response. Once it has been read to the end its connection returns to the pool.
 pub(crate) struct PooledBody {
     body: Incoming,
-    connection: Option<HttpConnection>,
+    connection: Option<Box<HttpConnection>>,
     idle_timeout: Duration,
     /// Minimum rate. If no end of a message is recorded in it, the body is one message.
     pub(crate) min_rate: MinRate,
@@ -274,6 +276,11 @@ impl PooledBody {
         loop {
             self.workload.add(0);
             self.workload.yield_if_due().await;
+            // The end of a body of known length needs no further read.
+            if self.body.is_end_stream() {
+                self.return_to_pool();
+                return None;
+            }
             // Without a connection nothing more will arrive.
             let frame = self.connection.as_mut()?.frame(&mut self.body);
             let Some(next) = self.min_rate.wait(frame).await else {
@@ -447,6 +454,48 @@ mod tests {
         // The next exchange uses another connection.
         let server = exchange(&mut world).await;
         drop(server);
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_post_does_not_break_on_a_connection_that_its_server_closed_meanwhile() {
+        let mut world = World::new();
+        drop(exchange(&mut world).await);
+        let (response, server) = tokio::join!(world.start(Method::POST), async {
+            let mut server = world.servers.recv().await.expect("another connection");
+            assert!(server.read(&mut [0; 1_024]).await.expect("a request") > 0);
+            server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("space");
+            server
+        });
+        assert_eq!(response.expect("a response").status(), 204);
+        drop(server);
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_its_server_will_close_is_closed_at_the_end_of_the_response() {
+        let mut world = World::new();
+        let text = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\n";
+        for parts in [["", "done"], ["do", "ne"]] {
+            let (response, mut server) = tokio::join!(world.start_get(), async {
+                let mut server = world.servers.recv().await.expect("a connection");
+                respond(&mut server, &format!("{text}{}", parts[0])).await;
+                server
+            });
+            let mut body = response.expect("a response").into_body();
+            let rest = async {
+                tokio::task::yield_now().await;
+                server.write_all(parts[1].as_bytes()).await.expect("space");
+            };
+            let read = async {
+                while let Some(chunk) = body.chunk().await {
+                    chunk.expect("ok");
+                }
+            };
+            tokio::join!(read, rest);
+            assert_eq!(server.read(&mut [0]).await.expect("an end"), 0);
+            assert!(world.pool.take_idle().is_none());
+        }
         world.finish().await;
     }
 

@@ -153,10 +153,14 @@ pub(crate) enum MediaType {
 /// Reads the media type of a body from the headers of its response.
 pub(crate) fn media_type(headers: &HeaderMap) -> MediaType {
     let Some(value) = headers.get(CONTENT_TYPE) else { return MediaType::None };
-    let text = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
-    match text.split(';').next().unwrap_or_default().trim() {
-        "application/json" => MediaType::Json,
-        "text/event-stream" => MediaType::EventStream,
-        other => MediaType::Other(crate::upstream::quote::quote(other, 100)),
+    let name = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+    let name = name.trim_ascii();
+    if name.eq_ignore_ascii_case(b"application/json") {
+        MediaType::Json
+    } else if name.eq_ignore_ascii_case(b"text/event-stream") {
+        MediaType::EventStream
+    } else {
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        MediaType::Other(crate::upstream::quote::quote(&name, 100))
     }
 }
