@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::handle::Upstream;
 use super::input_requests::InputRequests;
-use super::message::{SentFlag, TransportError};
+use super::message::{SentCount, TransportError};
 use super::supervisor::{FaultKind, FaultReport};
 use super::{ConnectionStatus, Error, UpstreamLimits};
 use crate::mcp::call::{CallContext, CallOutcome, UpstreamRequest};
@@ -154,7 +154,7 @@ impl Upstream {
         self,
         call: Box<UpstreamRequest>,
         input_requests: InputRequests,
-        sent: SentFlag,
+        sent: SentCount,
     ) -> Result<SentResponse, CallFailure> {
         let settings = &self.shared.settings;
         let (call, input_requests, sent) = (&*call, &input_requests, &sent);

@@ -5,12 +5,15 @@
 //! protocol eras or the meaning of messages: a cancellation is sent and a stream is resumed where
 //! `OutboundRequest::cancel` or `resume` says so.
 
+pub(crate) mod request_headers;
+pub(crate) mod request_params;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use tokio::sync::mpsc;
 
 use super::Error;
@@ -18,18 +21,20 @@ use super::input_requests::InputRequests;
 use super::quote::quote;
 use super::task_owners::TaskClaim;
 use crate::json::{Object, WatchedMember};
-use crate::jsonrpc;
+use crate::jsonrpc::{self, Id};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::meta;
 use crate::memory_budget::BufferError;
+use crate::upstream::message::request_headers::RequestHeaders;
+use crate::upstream::message::request_params::RequestParams;
 
 /// Request that a session has built.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OutboundRequest {
     pub(crate) method: &'static str,
-    pub(crate) params: Object,
-    /// HTTP headers that repeat parts of the request; unused by other transports.
-    pub(crate) headers: HeaderMap,
+    pub(crate) params: RequestParams,
+    /// HTTP headers; unused by other transports.
+    pub(crate) headers: RequestHeaders,
     pub(crate) context: PendingContext,
     pub(crate) cancel: CancelMode,
     /// Whether a lost event stream is resumed.
@@ -76,61 +81,83 @@ pub(crate) enum CancelMode {
 
 impl OutboundRequest {
     /// Creates a request without notifications, which must not be cancelled.
-    pub(crate) fn new(method: &'static str, params: Object, headers: HeaderMap) -> Self {
-        Self { method, params, headers, ..Self::default() }
+    pub(crate) fn new(
+        method: &'static str,
+        params: RequestParams,
+        headers: RequestHeaders,
+    ) -> Self {
+        Self {
+            method,
+            params,
+            headers,
+            context: PendingContext::default(),
+            cancel: CancelMode::default(),
+            resume: false,
+            stream: false,
+            buffer_if_member: &[],
+            sent: SentFlag::default(),
+        }
     }
 
-    /// Encodes the request under this id. The id is also the progress token: it is unique among the
-    /// requests of the connection, as the specification requires of a token.
-    pub(crate) fn write(&mut self, id: u64) -> Bytes {
-        if self.context.notifications.as_ref().is_some_and(NotificationSink::wants_progress) {
-            let mut meta = self.params.get_object("_meta").unwrap_or_default();
-            meta.set(meta::PROGRESS_TOKEN, id.to_string());
-            self.params.set("_meta", meta.to_bytes());
+    /// Encodes the request under this id, once. If progress is wanted, the id is also the progress
+    /// token: it is unique among the requests of the connection, as the specification requires of a
+    /// token.
+    pub(crate) fn write(&mut self, id: u64, wants_progress: bool) -> Bytes {
+        let id = Id::from(id);
+        if wants_progress {
+            self.params.add_meta(meta::PROGRESS_TOKEN, id.as_bytes());
         }
-        jsonrpc::write_request(&id.into(), self.method, &self.params.to_bytes())
+        jsonrpc::write_request(&id, self.method, &self.params.take_text())
     }
 }
 
 // === SentFlag ===
 
-/// Whether a request has begun to be written, and whether any request of its call has. The server
-/// cannot have executed a request that was never written, and needs no cancellation for it. Cheap
-/// to clone.
+/// Whether a request has begun to be written: the server cannot have executed one that was never
+/// written, and needs no cancellation for it. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SentFlag {
-    request: Arc<AtomicBool>,
-    call_count: Arc<AtomicUsize>,
+    is_sent: Arc<AtomicBool>,
+    /// Call that the request belongs to.
+    call: Option<SentCount>,
+}
+
+/// Number of requests of one call that have begun to be written. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SentCount(Arc<AtomicUsize>);
+
+impl SentCount {
+    /// Creates the flag of a further request of the call.
+    pub(crate) fn for_next_request(&self) -> SentFlag {
+        SentFlag { is_sent: Arc::default(), call: Some(self.clone()) }
+    }
+
+    /// Whether any request of the call has begun to be written.
+    pub(crate) fn is_any_sent(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
 }
 
 impl SentFlag {
-    /// Creates the flag of a further request of the same call.
-    pub(crate) fn for_next_request(&self) -> Self {
-        Self { request: Arc::default(), call_count: Arc::clone(&self.call_count) }
-    }
-
     /// Marks the request as visible to the server.
     pub(crate) fn mark_sent(&self) {
-        if !self.request.swap(true, Ordering::Relaxed) {
-            self.call_count.fetch_add(1, Ordering::Relaxed);
+        let was_sent = self.is_sent.swap(true, Ordering::Relaxed);
+        if let Some(SentCount(count)) = self.call.as_ref().filter(|_| !was_sent) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Reverts the mark: the server did not receive the request, or rejected it unexecuted.
     pub(crate) fn mark_unsent(&self) {
-        if self.request.swap(false, Ordering::Relaxed) {
-            self.call_count.fetch_sub(1, Ordering::Relaxed);
+        let was_sent = self.is_sent.swap(false, Ordering::Relaxed);
+        if let Some(SentCount(count)) = self.call.as_ref().filter(|_| was_sent) {
+            count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Whether this request has begun to be written.
     pub(crate) fn is_sent(&self) -> bool {
-        self.request.load(Ordering::Relaxed)
-    }
-
-    /// Whether any request of the call has begun to be written.
-    pub(crate) fn is_any_sent(&self) -> bool {
-        self.call_count.load(Ordering::Relaxed) > 0
+        self.is_sent.load(Ordering::Relaxed)
     }
 }
 

@@ -23,6 +23,7 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 
 use crate::mcp::call::ResponseOutcome;
+use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, TransportError};
 use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::http_client::HttpClient;
@@ -66,6 +67,12 @@ impl Transport {
         }
     }
 
+    /// Returns the headers of the requests of a session, where the transport has headers.
+    pub(crate) fn session_headers(&self, session: HeaderMap) -> RequestHeaders {
+        self.by_http()
+            .map_or_else(|_| RequestHeaders::default(), |client| client.session_headers(session))
+    }
+
     /// Sends a request and waits for its response. Dropping the future has the effect that `cancel`
     /// defines.
     pub(crate) async fn exchange(
@@ -95,7 +102,7 @@ impl Transport {
     pub(crate) async fn notify(
         &self,
         message: Bytes,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
     ) -> Result<(), TransportError> {
         match self.by_http() {
             Ok(http_client) => http_client.notify(message, headers).await,
@@ -105,7 +112,7 @@ impl Transport {
 
     /// Sends the responses to the server's own requests without waiting; beyond a bound they are
     /// dropped.
-    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &HeaderMap) {
+    pub(crate) fn send_responses(&self, responses: Vec<Bytes>, headers: &RequestHeaders) {
         match self.by_http() {
             Ok(http_client) => http_client.send_responses(responses, headers),
             Err(stdio) => stdio.send_responses(responses),

@@ -25,7 +25,7 @@ use crate::upstream::call::body_stream::{BodyInUse, StreamedBody};
 use crate::upstream::handle::Upstream;
 use crate::upstream::health::health_state::CallFailure;
 use crate::upstream::input_requests::InputRequests;
-use crate::upstream::message::SentFlag;
+use crate::upstream::message::SentCount;
 use crate::upstream::session::session_pool::CallRoute;
 use crate::upstream::{Error, Timeouts};
 
@@ -121,7 +121,7 @@ pub(crate) struct ActiveCall {
     slot: CallSlot,
     input_requests: InputRequests,
     /// Whether any request of the call has been written.
-    sent: SentFlag,
+    sent: SentCount,
     notifications: NotificationSink,
     began: Instant,
     /// Start of the idle time, moved on by the time that the call was suspended.
@@ -139,7 +139,7 @@ impl ActiveCall {
         let notifications = call.caller.notifications.clone();
         let budget = upstream.shared.input_budget.clone();
         let input_requests = InputRequests::new(&call.caller, budget);
-        let sent = SentFlag::default();
+        let sent = SentCount::default();
         let work = upstream.clone().send(call, input_requests.clone(), sent.clone()).boxed();
         Box::new(Self {
             upstream: upstream.clone(),

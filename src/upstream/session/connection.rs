@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::cpu_bound;
@@ -19,7 +18,8 @@ use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::Era;
 use crate::mcp::task::TaskScope;
 use crate::upstream::input_requests::InputRequests;
-use crate::upstream::message::{OutboundRequest, SentFlag, TransportError, error_code};
+use crate::upstream::message::request_headers::RequestHeaders;
+use crate::upstream::message::{OutboundRequest, SentCount, TransportError, error_code};
 use crate::upstream::session::library::LibraryConnection;
 use crate::upstream::session::negotiation::Negotiated;
 use crate::upstream::session::pagination::ListPager;
@@ -69,7 +69,7 @@ impl UpstreamConnection {
         &self,
         call: &UpstreamRequest,
         input_requests: &InputRequests,
-        sent: &SentFlag,
+        sent: &SentCount,
         settings: &Settings,
     ) -> Result<UpstreamResponse, TransportError> {
         match self {
@@ -120,11 +120,14 @@ impl McpSession {
             Era::Legacy => Dialect::Legacy(legacy::LegacyDialect::new(
                 &handshake_info,
                 &headers,
+                &transport,
                 correlates_messages,
             )?),
-            Era::Modern => {
-                Dialect::Modern(modern::ModernDialect::new(&handshake_info, correlates_messages))
-            }
+            Era::Modern => Dialect::Modern(modern::ModernDialect::new(
+                &handshake_info,
+                &transport,
+                correlates_messages,
+            )),
         };
         let has_session = match &dialect {
             Dialect::Legacy(dialect) => dialect.has_session(),
@@ -169,7 +172,7 @@ impl McpSession {
         &self,
         call: &UpstreamRequest,
         input_requests: &InputRequests,
-        sent: &SentFlag,
+        sent: &SentCount,
         settings: &Settings,
     ) -> Result<UpstreamResponse, TransportError> {
         if call.scope.is_some_and(|scope| scope != self.scope) {
@@ -189,7 +192,7 @@ impl McpSession {
         &self,
         call: &UpstreamRequest,
         input_requests: &InputRequests,
-        sent: &SentFlag,
+        sent: &SentCount,
         settings: &Settings,
     ) -> Result<UpstreamResponse, TransportError> {
         let request = self.build_request(call, input_requests, sent);
@@ -235,7 +238,7 @@ impl McpSession {
         &self,
         call: &UpstreamRequest,
         input_requests: &InputRequests,
-        sent: &SentFlag,
+        sent: &SentCount,
     ) -> Box<OutboundRequest> {
         let mut request = match &self.dialect {
             Dialect::Legacy(dialect) => dialect.build_request(call, input_requests),
@@ -413,7 +416,7 @@ impl McpSession {
 /// Input requests of a call. Dropping it refuses the open ones, since they will get no response.
 struct RejectOnDrop<'a> {
     transport: &'a Transport,
-    headers: &'a HeaderMap,
+    headers: &'a RequestHeaders,
     input_requests: InputRequests,
 }
 

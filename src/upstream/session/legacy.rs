@@ -5,6 +5,7 @@
 
 mod subscriptions;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +22,8 @@ use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskOwner;
 use crate::upstream::input_requests::InputRequests;
+use crate::upstream::message::request_headers::RequestHeaders;
+use crate::upstream::message::request_params::RequestParams;
 use crate::upstream::message::{
     CancelMode, OutboundRequest, PendingContext, TransportError, error_text,
 };
@@ -45,20 +48,23 @@ const SESSION_LOST: &str = "its session has ended";
 /// Protocol state negotiated by `initialize`.
 #[derive(Debug)]
 pub(crate) struct LegacyDialect {
-    revision: Revision,
-    session: Option<HeaderValue>,
+    /// Headers of every request.
+    headers: RequestHeaders,
+    has_session: bool,
     /// Log level of the server; `None` where its log messages could not be attributed to a client.
     pub(crate) log_level: Option<Box<SharedLogLevel>>,
 }
 
 /// Builds the `initialize` request, which declares these capabilities.
-pub(crate) fn opening_request(declared: &Bytes) -> OutboundRequest {
+pub(crate) fn opening_request(transport: &Transport, declared: &Bytes) -> OutboundRequest {
     let mut params = Object::new();
     params.set("protocolVersion", json::quote(Revision::NEWEST_LEGACY.as_str()));
     params.set("capabilities", declared.clone());
     params.set("clientInfo", crate::upstream::client_info());
     // spec 2025-11-25, cancellation: `initialize` MUST NOT be cancelled.
-    OutboundRequest { resume: true, ..OutboundRequest::new("initialize", params, HeaderMap::new()) }
+    let (params, headers) =
+        (RequestParams::new(&params), transport.session_headers(HeaderMap::new()));
+    OutboundRequest { resume: true, ..OutboundRequest::new("initialize", params, headers) }
 }
 
 /// Parses the response to `initialize`.
@@ -89,25 +95,34 @@ impl LegacyDialect {
     /// without it the server would refuse every request.
     pub(crate) fn new(
         handshake_info: &HandshakeInfo,
-        headers: &HeaderMap,
+        received: &HeaderMap,
+        transport: &Transport,
         correlates_messages: bool,
     ) -> Result<Self, TransportError> {
-        let mut session = headers.get(SESSION_HEADER).cloned();
-        if let Some(id) = &mut session {
+        let mut headers = HeaderMap::new();
+        let session = received.get(SESSION_HEADER);
+        if let Some(mut id) = session.cloned() {
             if id.len() > MAX_SESSION_BYTES {
                 let text = format!("its session id has more than {MAX_SESSION_BYTES} bytes");
                 return Err(TransportError::Protocol(text));
             }
             id.set_sensitive(true);
+            headers.insert(SESSION_HEADER, id);
+        }
+        // The header was introduced in 2025-06-18; its absence means 2025-03-26.
+        if handshake_info.revision >= Revision::V2025_06_18 {
+            let revision = HeaderValue::from_static(handshake_info.revision.as_str());
+            headers.insert(VERSION_HEADER, revision);
         }
         let sends_logs = handshake_info.capabilities.logging && correlates_messages;
         let log_level = sends_logs.then(Box::default);
-        Ok(Self { revision: handshake_info.revision, session, log_level })
+        let (headers, has_session) = (transport.session_headers(headers), session.is_some());
+        Ok(Self { headers, has_session, log_level })
     }
 
     /// Whether the server has a session, which ends with the connection.
     pub(crate) fn has_session(&self) -> bool {
-        self.session.is_some()
+        self.has_session
     }
 
     /// Completes the handshake: sends `notifications/initialized`.
@@ -116,10 +131,10 @@ impl LegacyDialect {
         transport: &Transport,
     ) -> Result<(), TransportError> {
         if let Transport::Sse(transport) = transport {
-            transport.set_reply_headers(self.headers());
+            transport.set_reply_headers(self.headers.clone());
         }
         let message = jsonrpc::write_notification("notifications/initialized", b"{}");
-        transport.notify(message, &self.headers()).await
+        transport.notify(message, &self.headers).await
     }
 
     /// Builds the request of a call.
@@ -129,14 +144,14 @@ impl LegacyDialect {
         input_requests: &InputRequests,
     ) -> OutboundRequest {
         let caller = &call.caller;
-        let mut params = call.params.clone();
-        for member in RETRY_MEMBERS {
-            params.take(member);
-        }
-        // Only 2025-11-25 knows this member; under other revisions it is to be ignored (spec
-        // 2025-11-25, tasks, behavior requirements; SEP-2663, backward compatibility).
-        if caller.revision != Revision::V2025_11_25 {
-            params.take("task");
+        // Only 2025-11-25 knows `task`; under other revisions it is to be ignored (spec 2025-11-25,
+        // tasks, behavior requirements; SEP-2663, backward compatibility).
+        let task = (caller.revision != Revision::V2025_11_25).then_some("task");
+        let mut params = Cow::Borrowed(&call.params);
+        for member in RETRY_MEMBERS.into_iter().chain(task) {
+            if params.has(member) {
+                params.to_mut().take(member);
+            }
         }
         // Spec 2025-11-25, tasks: the requests whose responses name a task.
         let begins_task = call.method == Method::CallTool && params.has("task");
@@ -158,13 +173,13 @@ impl LegacyDialect {
             // begins a task, or one that is related to the task that the call names. Any other task
             // that a result names gives access to nothing.
             stream: caller.revision.era() == Era::Legacy && call.scope.is_none() && !begins_task,
-            ..self.request(call.method.as_str(), params)
+            ..self.request(call.method.as_str(), &params)
         }
     }
 
     /// Builds the request for a page of a list.
     pub(crate) fn build_list_request(&self, kind: Kind, params: Object) -> OutboundRequest {
-        self.request(kind.list_method(), params)
+        self.request(kind.list_method(), &params)
     }
 
     /// Marks the tools of a list that can be called as tasks only.
@@ -180,15 +195,16 @@ impl LegacyDialect {
     pub(crate) fn build_level_request(&self, level: LogLevel) -> OutboundRequest {
         let mut params = Object::new();
         params.set("level", json::quote(level.as_str()));
-        OutboundRequest { resume: false, ..self.request("logging/setLevel", params) }
+        OutboundRequest { resume: false, ..self.request("logging/setLevel", &params) }
     }
 
     /// Builds a request that may be cancelled, and whose event stream is resumed.
-    fn request(&self, method: &'static str, params: Object) -> OutboundRequest {
+    fn request(&self, method: &'static str, params: &Object) -> OutboundRequest {
+        let params = RequestParams::new(params);
         OutboundRequest {
             cancel: CancelMode::Notify,
             resume: true,
-            ..OutboundRequest::new(method, params, self.headers())
+            ..OutboundRequest::new(method, params, self.headers.clone())
         }
     }
 
@@ -201,7 +217,7 @@ impl LegacyDialect {
             // spec 2025-11-25, transports, session management: 404 to a request with a session id
             // means that the session is over. The request was refused unexecuted.
             Err(TransportError::HttpStatus { status, .. })
-                if status.as_u16() == 404 && self.session.is_some() =>
+                if status.as_u16() == 404 && self.has_session =>
             {
                 Err(TransportError::SessionLost(SESSION_LOST.into()))
             }
@@ -214,7 +230,7 @@ impl LegacyDialect {
                 error: Some(error),
                 names_request: false,
                 ..
-            }) if status.as_u16() == 400 && self.session.is_some() && is_about_session(&error) => {
+            }) if status.as_u16() == 400 && self.has_session && is_about_session(&error) => {
                 Err(TransportError::SessionLost(SESSION_LOST.into()))
             }
             Err(TransportError::HttpStatus { error: Some(error), .. }) => {
@@ -243,7 +259,7 @@ impl LegacyDialect {
         loop {
             let since = Instant::now();
             let mut retry = None;
-            match transport.listen(&self.headers(), last_id.as_deref()).await {
+            match transport.listen(&self.headers, last_id.as_deref()).await {
                 Ok(mut events) => {
                     if std::mem::replace(&mut had_stream, true) {
                         dispatcher.missed_updates();
@@ -252,7 +268,7 @@ impl LegacyDialect {
                     while let Ok(Some(dispatched)) =
                         transport.dispatch_next(&mut events, None).await
                     {
-                        transport.http_client.send_responses(dispatched.outgoing, &self.headers());
+                        transport.http_client.send_responses(dispatched.outgoing, &self.headers);
                     }
                     last_id = events.last_id().or(last_id);
                     retry = events.retry();
@@ -260,7 +276,7 @@ impl LegacyDialect {
                 // After a stream was open, 404 means that the session is over. Before that, some
                 // servers send it because they have no stream.
                 Err(TransportError::HttpStatus { status, .. }) if status.is_client_error() => {
-                    let session_over = status.as_u16() == 404 && self.session.is_some();
+                    let session_over = status.as_u16() == 404 && self.has_session;
                     if had_stream && session_over {
                         return Some(SESSION_LOST.into());
                     }
@@ -289,21 +305,9 @@ impl LegacyDialect {
 
     /// Ends the session.
     pub(crate) async fn end(&self, transport: &Transport) {
-        if let (Transport::Http(transport), Some(_)) = (transport, &self.session) {
-            transport.http_client.delete(&self.headers()).await;
+        if let (Transport::Http(transport), true) = (transport, self.has_session) {
+            transport.http_client.delete(&self.headers).await;
         }
-    }
-
-    fn headers(&self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        if let Some(session) = &self.session {
-            headers.insert(SESSION_HEADER, session.clone());
-        }
-        // The header was introduced in 2025-06-18; its absence means 2025-03-26.
-        if self.revision >= Revision::V2025_06_18 {
-            headers.insert(VERSION_HEADER, HeaderValue::from_static(self.revision.as_str()));
-        }
-        headers
     }
 }
 

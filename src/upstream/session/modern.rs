@@ -24,6 +24,8 @@ use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TASK_ID;
 use crate::mcp::{capabilities, code, meta};
 use crate::sync::Mutex;
+use crate::upstream::message::request_headers::RequestHeaders;
+use crate::upstream::message::request_params::RequestParams;
 use crate::upstream::message::{
     AcceptedSubscriptions, CancelMode, OutboundRequest, PendingContext, TransportError, error_code,
     error_text,
@@ -48,12 +50,11 @@ const BUFFERED: &[WatchedMember] = &[
     WatchedMember { name: "resultType", value: Some("task") },
 ];
 
-/// Capacity for the headers of a request.
-const USUAL_HEADERS: usize = 4;
-
 /// Protocol state of a connection; this era has no handshake.
 #[derive(Debug)]
 pub(crate) struct ModernDialect {
+    /// Headers that all requests have.
+    headers: RequestHeaders,
     /// Arguments of tools that are repeated in headers, as of the last list.
     tool_headers: Mutex<HashMap<Box<str>, ParamHeaders>>,
     /// Whether the server sends log messages, and each names the call that it belongs to.
@@ -61,8 +62,8 @@ pub(crate) struct ModernDialect {
 }
 
 /// Builds the `server/discover` request.
-pub(crate) fn opening_request() -> OutboundRequest {
-    request_with_context("server/discover", Object::new(), None)
+pub(crate) fn opening_request(transport: &Transport) -> OutboundRequest {
+    request_of_weir("server/discover", &Object::new(), session_headers(transport))
 }
 
 /// Parses the response to `server/discover`.
@@ -123,8 +124,13 @@ fn check_support(supported: &[Revision]) -> Result<(), NegotiationError> {
 
 impl ModernDialect {
     /// Creates the dialect from the response to `server/discover`.
-    pub(crate) fn new(handshake_info: &HandshakeInfo, correlates_messages: bool) -> Self {
+    pub(crate) fn new(
+        handshake_info: &HandshakeInfo,
+        transport: &Transport,
+        correlates_messages: bool,
+    ) -> Self {
         Self {
+            headers: session_headers(transport),
             tool_headers: Mutex::default(),
             sends_logs: handshake_info.capabilities.logging && correlates_messages,
         }
@@ -137,21 +143,22 @@ impl ModernDialect {
         transport: &Transport,
     ) -> OutboundRequest {
         let caller = &call.caller;
-        let mut params = call.params.clone();
+        let info = caller.info.clone().unwrap_or_else(crate::upstream::client_info);
+        let method = call.method.as_str();
+        let mut request =
+            request_declaring(method, &call.params, &info, &declared(caller), self.headers.clone());
         // Spec 2026-07-28, logging: without a level there MUST NOT be messages.
         if let Some(level) = caller.notifications.logs().minimum().filter(|_| self.sends_logs) {
-            let mut context = params.get_object("_meta").unwrap_or_default();
-            context.set(meta::LOG_LEVEL, json::quote(level.as_str()));
-            params.set("_meta", context.to_bytes());
+            request.params.add_meta(meta::LOG_LEVEL, &json::quote(level.as_str()));
         }
-        let mut request = with_name_header(
-            request_with_context(call.method.as_str(), params, Some(caller)),
-            call.method.header_member(),
-        );
+        let member = call.method.header_member();
+        if let Some(subject) = member.and_then(|member| call.params.get_string(member)) {
+            request.headers.set(NAME_HEADER, header_value(&subject));
+        }
         // spec 2026-07-28, Streamable HTTP, custom headers: an intermediary that does not recognize
         // one MUST forward it.
         if let Some(headers) = &caller.param_headers {
-            request.headers.extend(headers.clone());
+            request.headers.add_all(headers);
         }
         if call.method == Method::CallTool
             && let Some(param_headers) = self.tool_headers.lock().get(&call.subject)
@@ -178,7 +185,7 @@ impl ModernDialect {
     ) -> OutboundRequest {
         OutboundRequest {
             cancel: cancel_mode(transport),
-            ..request_with_context(kind.list_method(), params, None)
+            ..request_of_weir(kind.list_method(), &params, self.headers.clone())
         }
     }
 
@@ -241,7 +248,7 @@ impl ModernDialect {
         backoff.next_pause();
         loop {
             let since = Instant::now();
-            let request = listen_request(transport, &filter, None, capabilities::OWN);
+            let request = self.listen_request(transport, &filter, None, capabilities::OWN);
             // The dispatcher handles the acknowledgment and the notifications that follow it.
             match self.interpret(transport.exchange(Box::new(request)).await) {
                 Ok(ResponseOutcome::Error(error)) => {
@@ -264,6 +271,25 @@ impl ModernDialect {
             tokio::time::sleep(backoff.next_pause()).await;
         }
     }
+
+    /// Builds a `subscriptions/listen` request, which declares these capabilities. The names that
+    /// the server accepts are sent to `accepted_tx`.
+    fn listen_request(
+        &self,
+        transport: &Transport,
+        filter: &Object,
+        accepted_tx: Option<mpsc::Sender<AcceptedSubscriptions>>,
+        capabilities: &'static str,
+    ) -> OutboundRequest {
+        let params = Object::new().with("notifications", filter.to_bytes());
+        let (info, capabilities) = (crate::upstream::client_info(), capabilities.as_bytes());
+        let (method, headers) = ("subscriptions/listen", self.headers.clone());
+        OutboundRequest {
+            context: PendingContext { listen: true, accepted_tx, ..PendingContext::default() },
+            cancel: cancel_mode(transport),
+            ..request_declaring(method, &params, &info, capabilities, headers)
+        }
+    }
 }
 
 /// Returns how a request is cancelled on this transport (spec 2026-07-28, cancellation).
@@ -276,52 +302,36 @@ fn cancel_mode(transport: &Transport) -> CancelMode {
     }
 }
 
-/// Builds a `subscriptions/listen` request, which declares these capabilities. The names that the
-/// server accepts are sent to `accepted_tx`.
-fn listen_request(
-    transport: &Transport,
-    filter: &Object,
-    accepted_tx: Option<mpsc::Sender<AcceptedSubscriptions>>,
-    capabilities: &'static str,
-) -> OutboundRequest {
-    let mut params = Object::new();
-    params.set("notifications", filter.to_bytes());
-    let capabilities = Bytes::from_static(capabilities.as_bytes());
-    OutboundRequest {
-        context: PendingContext { listen: true, accepted_tx, ..PendingContext::default() },
-        cancel: cancel_mode(transport),
-        ..request_declaring("subscriptions/listen", params, None, capabilities)
-    }
+/// Returns the headers that all requests over this transport have.
+fn session_headers(transport: &Transport) -> RequestHeaders {
+    let revision = HeaderValue::from_static(REVISION.as_str());
+    transport.session_headers(HeaderMap::from_iter([(VERSION_HEADER, revision)]))
 }
 
-/// Builds a request with its context, in the body and repeated in the headers. A `caller` of `None`
-/// is Weir itself.
-fn request_with_context(
+/// Builds a request of Weir itself.
+fn request_of_weir(
     method: &'static str,
-    params: Object,
-    caller: Option<&CallContext>,
+    params: &Object,
+    headers: RequestHeaders,
 ) -> OutboundRequest {
-    let info = caller.and_then(|caller| caller.info.clone());
-    let capabilities = caller.map_or(Bytes::from_static(capabilities::OWN.as_bytes()), declared);
-    request_declaring(method, params, info, capabilities)
+    let (info, capabilities) = (crate::upstream::client_info(), capabilities::OWN.as_bytes());
+    request_declaring(method, params, &info, capabilities, headers)
 }
 
-/// Builds a request with its context, which declares these capabilities.
+/// Builds a request with its context: the client and its capabilities in the body, the method
+/// repeated in the headers.
 fn request_declaring(
     method: &'static str,
-    mut params: Object,
-    info: Option<Bytes>,
-    capabilities: Bytes,
+    params: &Object,
+    info: &[u8],
+    capabilities: &[u8],
+    mut headers: RequestHeaders,
 ) -> OutboundRequest {
-    let mut context = params.get_object("_meta").unwrap_or_default();
-    context.set(meta::PROTOCOL_VERSION, REVISION_JSON);
-    context.set(meta::CLIENT_INFO, info.unwrap_or_else(crate::upstream::client_info));
-    context.set(meta::CLIENT_CAPABILITIES, capabilities);
-    params.set("_meta", context.to_bytes());
-
-    let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
-    headers.insert(VERSION_HEADER, HeaderValue::from_static(REVISION.as_str()));
-    headers.insert(METHOD_HEADER, HeaderValue::from_static(method));
+    let mut params = RequestParams::new(params);
+    params.add_meta(meta::PROTOCOL_VERSION, REVISION_JSON.as_bytes());
+    params.add_meta(meta::CLIENT_INFO, info);
+    params.add_meta(meta::CLIENT_CAPABILITIES, capabilities);
+    headers.set(METHOD_HEADER, HeaderValue::from_static(method));
     OutboundRequest::new(method, params, headers)
 }
 
@@ -341,23 +351,13 @@ fn declared(caller: &CallContext) -> Bytes {
 }
 
 /// Sets the headers to the arguments of these parameters, and removes those without an argument.
-fn set_param_headers(param_headers: &ParamHeaders, params: &Object, headers: &mut HeaderMap) {
+fn set_param_headers(param_headers: &ParamHeaders, params: &Object, headers: &mut RequestHeaders) {
     for (name, value) in param_headers.values(params) {
         match value.and_then(|value| value.to_header()) {
-            Some(header) => _ = headers.insert(name, header),
-            None => _ = headers.remove(name),
+            Some(header) => headers.set(name.clone(), header),
+            None => headers.remove(name),
         }
     }
-}
-
-/// Repeats the request's subject in its header, from the message that is sent.
-fn with_name_header(mut request: OutboundRequest, member: Option<&str>) -> OutboundRequest {
-    let subject = member.and_then(|member| request.params.get_string(member));
-    if let Some(subject) = subject {
-        let value = header_value(&subject);
-        request.headers.insert(NAME_HEADER, value);
-    }
-    request
 }
 
 #[cfg(test)]

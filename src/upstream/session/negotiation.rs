@@ -120,8 +120,8 @@ async fn negotiate_stdio(
 /// Retries once if the server refuses the revision and lists it as supported (spec 2026-07-28,
 /// versioning: the client SHOULD select one of the supported versions and retry).
 async fn discover(transport: &Transport) -> Result<Negotiated, NegotiationError> {
-    let discover_once =
-        || send_opening(transport, modern::opening_request, modern::parse_handshake);
+    let request = || modern::opening_request(transport);
+    let discover_once = || send_opening(transport, request, modern::parse_handshake);
     match discover_once().await {
         Err(NegotiationError::Retry(_)) => discover_once().await,
         result => result,
@@ -132,7 +132,8 @@ async fn initialize(
     transport: &Transport,
     declared: &Bytes,
 ) -> Result<Negotiated, NegotiationError> {
-    send_opening(transport, || legacy::opening_request(declared), legacy::parse_handshake).await
+    let request = || legacy::opening_request(transport, declared);
+    send_opening(transport, request, legacy::parse_handshake).await
 }
 
 async fn send_opening(

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::BufferLimit;
+use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{CancelMode, OutboundRequest, SentFlag, TransportError};
 use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::http_pool::{HttpPool, PooledBody};
@@ -45,7 +46,7 @@ pub(crate) struct HttpClient {
     pub(crate) pool: Arc<HttpPool>,
     /// Dispatcher of the server's messages.
     pub(crate) dispatcher: Arc<Dispatcher>,
-    /// Headers of every request: the configured ones and Weir's own.
+    /// Headers of every request: the configured ones and Weir's own, with those of a message.
     headers: HeaderMap,
     /// Maximum size of a message, and the memory budget of larger ones.
     pub(crate) message_limit: BufferLimit,
@@ -75,12 +76,19 @@ impl HttpClient {
         Self { target: Uri::from(path), ..self.clone() }
     }
 
+    /// Returns the headers of the requests of a session: its own replace those of every request.
+    pub(crate) fn session_headers(&self, session: HeaderMap) -> RequestHeaders {
+        let mut headers = self.headers.clone();
+        headers.extend(session);
+        RequestHeaders::new(headers)
+    }
+
     /// Sends request `id` and waits for the head of its HTTP response, which is a success.
     pub(crate) async fn post_request(
         &self,
         id: u64,
         message: Bytes,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
         let response = self.send(Method::POST, message, headers, sent).await?;
@@ -93,14 +101,14 @@ impl HttpClient {
     /// Opens an event stream, or resumes one that broke after the event `last_id`.
     pub(crate) async fn listen(
         &self,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
         last_id: Option<&str>,
         oversize: OversizePolicy,
     ) -> Result<SseBody, TransportError> {
         let mut headers = headers.clone();
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        headers.set(ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(id) = last_id.and_then(|id| HeaderValue::from_str(id).ok()) {
-            headers.insert(LAST_EVENT_ID, id);
+            headers.set(LAST_EVENT_ID, id);
         }
         let sent = SentFlag::default();
         let response = self.send(Method::GET, Bytes::new(), &headers, &sent).await?;
@@ -119,7 +127,7 @@ impl HttpClient {
     pub(crate) async fn notify(
         &self,
         message: Bytes,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
     ) -> Result<(), TransportError> {
         let sent = SentFlag::default();
         let response = self.send(Method::POST, message, headers, &sent).await?;
@@ -132,14 +140,18 @@ impl HttpClient {
     }
 
     /// Deletes the session at the server. Waits at most [`DETACHED_TIMEOUT`] for it.
-    pub(crate) async fn delete(&self, headers: &HeaderMap) {
+    pub(crate) async fn delete(&self, headers: &RequestHeaders) {
         let sent = SentFlag::default();
         let deletion = self.send(Method::DELETE, Bytes::new(), headers, &sent);
         let _ = tokio::time::timeout(DETACHED_TIMEOUT, deletion).await;
     }
 
     /// Sends responses to the server's own requests, detached.
-    pub(crate) fn send_responses(self: &Arc<Self>, responses: Vec<Bytes>, headers: &HeaderMap) {
+    pub(crate) fn send_responses(
+        self: &Arc<Self>,
+        responses: Vec<Bytes>,
+        headers: &RequestHeaders,
+    ) {
         for response in responses {
             match Arc::clone(&self.reply_slots).try_acquire_owned() {
                 Ok(permit) => self.spawn_send(response, headers, 1, Some(permit)),
@@ -153,7 +165,7 @@ impl HttpClient {
         self: &'a Arc<Self>,
         request: &OutboundRequest,
     ) -> Option<impl FnOnce(Bytes) + use<'a>> {
-        let cancel = |headers: HeaderMap| {
+        let cancel = |headers: RequestHeaders| {
             move |message| self.spawn_send(message, &headers, MAX_CANCEL_ATTEMPTS, None)
         };
         (request.cancel == CancelMode::Notify).then(|| cancel(request.headers.clone()))
@@ -162,7 +174,7 @@ impl HttpClient {
     fn spawn_send(
         self: &Arc<Self>,
         message: Bytes,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
         attempts: usize,
         permit: Option<OwnedSemaphorePermit>,
     ) {
@@ -196,24 +208,17 @@ impl HttpClient {
         &self,
         method: Method,
         message: Bytes,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
-        let usual = &self.headers;
-        let mut all = HeaderMap::with_capacity(usual.len() + headers.len() + 1);
-        // A header of the request replaces the usual ones of its name; several of one name are all
-        // sent.
-        let others = usual.iter().filter(|(name, _)| !headers.contains_key(*name));
-        for (name, value) in others.chain(headers) {
-            all.append(name, value.clone());
-        }
-        if method == Method::POST && !headers.contains_key(CONTENT_TYPE) {
-            all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut headers = headers.to_map();
+        if method != Method::POST {
+            headers.remove(CONTENT_TYPE);
         }
         let mut request = Request::new(Full::new(message));
         *request.method_mut() = method;
         *request.uri_mut() = self.target.clone();
-        *request.headers_mut() = all;
+        *request.headers_mut() = headers;
         self.pool.send(request, sent).await
     }
 }
@@ -231,6 +236,7 @@ fn base_headers(configured: HeaderMap, url: &Uri) -> HeaderMap {
     headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(DEFAULT_USER_AGENT));
     let accept = HeaderValue::from_static("application/json, text/event-stream");
     headers.insert(ACCEPT, accept);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers
 }
 

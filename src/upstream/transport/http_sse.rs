@@ -6,7 +6,7 @@
 //! The reader waits for nothing but the stream. A POST that is refused ends its own request only.
 //! `id` and `retry` have no effect: a stream that breaks takes its session with it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,8 @@ use url::{Position, Url};
 
 use crate::mcp::call::ResponseOutcome;
 use crate::sse::{Event, TruncatedEvent};
+use crate::sync::Mutex;
+use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, SentFlag, TransportError};
 use crate::upstream::quote::quote;
 use crate::upstream::transport::http_client::HttpClient;
@@ -39,8 +41,8 @@ pub(crate) struct HttpSseTransport {
     pub(crate) http_client: Arc<HttpClient>,
     /// Lifetime of the stream; its reader ends it.
     pub(crate) lifetime: Arc<ConnectionLifetime>,
-    /// Headers of responses to the server's own requests, beside the configured ones.
-    reply_headers: Arc<OnceLock<HeaderMap>>,
+    /// Headers of responses to the server's own requests.
+    reply_headers: Arc<Mutex<RequestHeaders>>,
 }
 
 impl HttpSseTransport {
@@ -48,8 +50,8 @@ impl HttpSseTransport {
     /// the error is [`TransportError::Refused`] or [`TransportError::Protocol`], the server does
     /// not support HTTP+SSE.
     pub(crate) async fn open(http_client: &HttpClient) -> Result<Self, TransportError> {
-        let mut events =
-            http_client.listen(&HeaderMap::new(), None, OversizePolicy::Truncate).await?;
+        let headers = http_client.session_headers(HeaderMap::new());
+        let mut events = http_client.listen(&headers, None, OversizePolicy::Truncate).await?;
         let late = |_| {
             TransportError::Protocol(format!(
                 "it sent no `endpoint` event within {ENDPOINT_TIMEOUT:?}"
@@ -67,7 +69,7 @@ impl HttpSseTransport {
             "the connection is closing",
             "its event stream is no longer read",
         );
-        let reply_headers = Arc::new(OnceLock::new());
+        let reply_headers = Arc::new(Mutex::new(headers));
         let reader = SseReader {
             events,
             http_client: Arc::clone(&http_client),
@@ -81,8 +83,8 @@ impl HttpSseTransport {
     }
 
     /// Sets the headers of later responses to the server's own requests.
-    pub(crate) fn set_reply_headers(&self, headers: HeaderMap) {
-        let _ = self.reply_headers.set(headers);
+    pub(crate) fn set_reply_headers(&self, headers: RequestHeaders) {
+        *self.reply_headers.lock() = headers;
     }
 
     /// Sends a request and waits for its response, which arrives on the stream, possibly before the
@@ -92,9 +94,10 @@ impl HttpSseTransport {
         mut request: Box<OutboundRequest>,
     ) -> Result<ResponseOutcome, TransportError> {
         let cancel = self.http_client.canceller(&request);
-        let mut open = RequestInFlight::register(&self.http_client.dispatcher, &request, cancel)
+        let dispatcher = &self.http_client.dispatcher;
+        let (mut open, message) = RequestInFlight::register(dispatcher, &mut request, cancel)
             .ok_or_else(|| self.lifetime.not_sent())?;
-        let (id, message) = (open.id(), request.write(open.id()));
+        let id = open.id();
         let http_client = Arc::clone(&self.http_client);
         let mut post = Box::pin(async move {
             post(&http_client, id, message, &request.headers, &request.sent).await
@@ -172,7 +175,7 @@ async fn post(
     http_client: &HttpClient,
     id: u64,
     message: Bytes,
-    headers: &HeaderMap,
+    headers: &RequestHeaders,
     sent: &SentFlag,
 ) -> Result<(), TransportError> {
     match http_client.post_request(id, message, headers, sent).await {
@@ -195,7 +198,7 @@ async fn post(
 struct SseReader {
     events: SseBody,
     http_client: Arc<HttpClient>,
-    reply_headers: Arc<OnceLock<HeaderMap>>,
+    reply_headers: Arc<Mutex<RequestHeaders>>,
 }
 
 impl SseReader {
@@ -233,7 +236,7 @@ impl SseReader {
         if let Ok(responses) = responses
             && !responses.is_empty()
         {
-            let headers = self.reply_headers.get().cloned().unwrap_or_default();
+            let headers = self.reply_headers.lock().clone();
             self.http_client.send_responses(responses, &headers);
         }
         self.events.count_dispatched(upstream, dispatched).map(drop)

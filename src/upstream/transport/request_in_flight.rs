@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::mcp::call_notifications::NotificationSink;
 use crate::upstream::message::{OutboundRequest, SentFlag, cancel_notification};
 use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
 
@@ -16,14 +17,19 @@ pub(crate) struct RequestInFlight<Cancel: FnOnce(Bytes)> {
 }
 
 impl<Cancel: FnOnce(Bytes)> RequestInFlight<Cancel> {
-    /// Registers a request; `None` if the connection is closed.
+    /// Registers a request, and encodes it under the id that was issued for it; `None` if the
+    /// connection is closed.
     pub(crate) fn register(
         dispatcher: &Dispatcher,
-        request: &OutboundRequest,
+        request: &mut OutboundRequest,
         cancel: Option<Cancel>,
-    ) -> Option<Self> {
-        let response = dispatcher.pending.open(request.context.clone())?;
-        Some(Self { response, sent: request.sent.clone(), cancel })
+    ) -> Option<(Self, Bytes)> {
+        let context = std::mem::take(&mut request.context);
+        let notifications = context.notifications.as_ref();
+        let wants_progress = notifications.is_some_and(NotificationSink::wants_progress);
+        let response = dispatcher.pending.open(context)?;
+        let message = request.write(response.id(), wants_progress);
+        Some((Self { response, sent: request.sent.clone(), cancel }, message))
     }
 
     /// Id that was issued for the request.

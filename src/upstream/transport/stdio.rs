@@ -168,10 +168,10 @@ impl StdioTransport {
         let write_permit = Arc::clone(&self.write_permits).acquire_owned();
         let write_permit = timeout(WRITE_WAIT, write_permit).await.map_err(blocked)?;
         let slot = self.outbox.reserve().await.map_err(|_| unsent())?;
-        let mut open =
-            RequestInFlight::register(&self.dispatcher, &request, cancel).ok_or_else(unsent)?;
+        let (mut open, line) =
+            RequestInFlight::register(&self.dispatcher, &mut request, cancel).ok_or_else(unsent)?;
         request.sent.mark_sent();
-        slot.send(OutboundLine { line: request.write(open.id()), permit: write_permit.ok() });
+        slot.send(OutboundLine { line, permit: write_permit.ok() });
         let response = (&mut open.response).await;
         response.unwrap_or_else(|| Err(self.lifetime.connection_lost()))
     }

@@ -13,6 +13,7 @@ use hyper::HeaderMap;
 
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::sse::Event;
+use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, TransportError};
 use crate::upstream::transport::dispatcher::Dispatched;
 use crate::upstream::transport::http_client::HttpClient;
@@ -42,9 +43,9 @@ impl StreamableHttpTransport {
     ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
         let closed = || TransportError::NotSent("the connection is closing".into());
         let cancel = self.http_client.canceller(&request);
-        let mut open = RequestInFlight::register(&self.http_client.dispatcher, &request, cancel)
-            .ok_or_else(closed)?;
-        let message = request.write(open.id());
+        let dispatcher = &self.http_client.dispatcher;
+        let (mut open, message) =
+            RequestInFlight::register(dispatcher, &mut request, cancel).ok_or_else(closed)?;
         let answer = self.send_request(open.id(), &request, message).await;
         open.disarm_cancel();
         answer
@@ -151,7 +152,7 @@ impl StreamableHttpTransport {
     /// Opens the server's standalone stream, or resumes a stream that broke.
     pub(crate) async fn listen(
         &self,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
         last_event_id: Option<&str>,
     ) -> Result<SseBody, TransportError> {
         self.http_client.listen(headers, last_event_id, OversizePolicy::Fail).await
@@ -196,7 +197,7 @@ impl StreamableHttpTransport {
         &self,
         mut dispatched: Dispatched,
         id: u64,
-        headers: &HeaderMap,
+        headers: &RequestHeaders,
     ) -> Option<Result<ResponseOutcome, TransportError>> {
         self.http_client.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
         dispatched.response_to(id)

@@ -143,7 +143,7 @@ impl LegacyDialect {
     ) -> (Arc<str>, Result<ResponseOutcome, TransportError>) {
         let mut params = Object::new();
         params.set("uri", json::quote(&uri));
-        let exchange = transport.exchange(Box::new(self.request(method, params)));
+        let exchange = transport.exchange(Box::new(self.request(method, &params)));
         let result = timeout(ACCEPT_TIMEOUT, exchange).await;
         let late = TransportError::Other(Error::TimedOut(ACCEPT_TIMEOUT));
         (uri, self.interpret(result.unwrap_or(Err(late))))

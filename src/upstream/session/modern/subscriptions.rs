@@ -23,7 +23,7 @@ use crate::mcp::kind::RESOURCE_SUBSCRIPTIONS;
 use crate::mcp::task::TASK_IDS;
 use crate::upstream::Error;
 use crate::upstream::message::{TransportError, error_code, error_text};
-use crate::upstream::session::modern::{ModernDialect, listen_request};
+use crate::upstream::session::modern::ModernDialect;
 use crate::upstream::subscriptions::{ACCEPT_TIMEOUT, DesiredSubscriptions, SubscriptionRegistry};
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
@@ -185,7 +185,7 @@ impl ModernDialect {
         // SEP-2663, task status notifications: a client that has not declared the extension is
         // refused.
         let declared = if member == TASK_IDS { capabilities::TASKS } else { capabilities::OWN };
-        let request = listen_request(transport, &filter, Some(accepted_tx), declared);
+        let request = self.listen_request(transport, &filter, Some(accepted_tx), declared);
         let since = Instant::now();
         let mut end =
             Box::pin(async move { self.interpret(transport.exchange(Box::new(request)).await) });
