@@ -98,6 +98,8 @@ pub(crate) struct McpSession {
     pub(crate) about: Arc<ConnectionInfo>,
     transport: Transport,
     dialect: Dialect,
+    /// Client capabilities with which it was opened.
+    pub(crate) declared: Bytes,
     /// Scope in which the task ids of the connection are valid.
     pub(crate) scope: TaskScope,
     /// Topics whose changes the server announces.
@@ -112,6 +114,7 @@ impl McpSession {
         epoch: u64,
         transport: Transport,
         (handshake_info, headers): Negotiated,
+        declared: Bytes,
         settings: &Settings,
     ) -> Result<Self, TransportError> {
         let dispatcher = transport.dispatcher();
@@ -155,7 +158,7 @@ impl McpSession {
         };
         let stop = CancellationToken::new();
         let (about, announced_topics) = (Arc::new(about), handshake_info.list_changed);
-        Ok(Self { about, transport, dialect, scope, announced_topics, stop })
+        Ok(Self { about, transport, dialect, declared, scope, announced_topics, stop })
     }
 
     /// Dispatcher of the server's messages.

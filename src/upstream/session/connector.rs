@@ -218,7 +218,8 @@ impl Connector {
             };
             let negotiated = negotiation::open(transport, era, &declared).await?;
             let (epoch, transport) = (request.epoch, transport.clone());
-            let session = McpSession::start(epoch, transport, negotiated, &self.settings).await;
+            let session =
+                McpSession::start(epoch, transport, negotiated, declared, &self.settings).await;
             session
                 .map(Arc::new)
                 .map_err(|failure| NegotiationError::Refused(failure.into_reason()))

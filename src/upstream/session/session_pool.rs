@@ -221,11 +221,10 @@ impl SessionPool {
             Sharing::Sole(_) if !is_legacy => return None,
             Sharing::Client | Sharing::Sole(_) => Some(Arc::clone(caller.client.id())),
         };
-        let main_declared = self.settings.declared(!over_http);
         // A modern request itself declares its client's capabilities.
         let declared =
-            if is_legacy { declared_capabilities(caller) } else { main_declared.clone() };
-        let equals_main = declared == main_declared;
+            if is_legacy { declared_capabilities(caller) } else { main.declared.clone() };
+        let equals_main = declared == main.declared;
         let shares_main = !matches!(self.settings.sharing, Sharing::Client);
         (!equals_main || !shares_main).then_some(SessionKey { client, declared })
     }
