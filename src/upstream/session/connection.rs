@@ -425,10 +425,14 @@ struct RejectOnDrop<'a> {
 
 impl Drop for RejectOnDrop<'_> {
     fn drop(&mut self) {
+        let open = self.input_requests.close();
+        if open.is_empty() {
+            return;
+        }
         let error = jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, "the call has ended");
         let error = error.to_bytes();
         let refuse = |id| jsonrpc::write_error(Some(&id), &error);
-        let refusals: Vec<_> = self.input_requests.close().into_iter().map(refuse).collect();
+        let refusals = open.into_iter().map(refuse).collect();
         self.transport.send_responses(refusals, self.headers);
     }
 }
