@@ -58,6 +58,7 @@ pub mod request_scope;
 pub mod secret;
 pub mod sha256;
 pub mod sse;
+pub mod suppressible_waker;
 pub mod sync;
 pub mod timestamp;
 pub mod upstream;

@@ -20,7 +20,7 @@ mod words;
 
 /// The top-level modules by layer, lowest first. A module may use modules of lower layers only.
 const LAYERS: [&[&str]; 8] = [
-    &["fairness", "jitter", "sync"],
+    &["fairness", "jitter", "suppressible_waker", "sync"],
     &[
         "backoff",
         "coalescing_queue",

@@ -10,11 +10,10 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use futures::task::AtomicWaker;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::TrySendError;
@@ -26,6 +25,7 @@ use tokio::task::coop::unconstrained;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::fairness::FairStream;
+use crate::suppressible_waker::SuppressibleWaker;
 use crate::upstream::connect::ByteStream;
 
 /// Buffer size: the maximum size of a response's head, with the informational responses before it
@@ -163,8 +163,8 @@ impl HttpConnection {
                 return frame_ready;
             }
             self.driver.poll_driver(cx);
-            let (frame_ready, was_woken) = self.driver.suppressible.without_waking(poll);
-            if frame_ready.is_pending() && was_woken {
+            let (frame_ready, wakes) = self.driver.suppressible.without_waking(poll);
+            if frame_ready.is_pending() && wakes > 0 {
                 cx.waker().wake_by_ref();
             }
             frame_ready
@@ -181,8 +181,8 @@ impl ConnectionDriver {
     /// Polls the connection if it has been woken, and drops it at its end.
     fn poll_driver(&mut self, cx: &mut Context<'_>) {
         let Some(connection) = &mut self.connection else { return };
-        self.suppressible.task.register(cx.waker());
-        if !self.suppressible.take_wake() {
+        self.suppressible.register(cx.waker());
+        if self.suppressible.take_wakes() == 0 {
             return;
         }
         self.is_stopped = self.stop.is_cancelled();
@@ -198,57 +198,6 @@ impl ConnectionDriver {
     }
 }
 
-/// Waker of the task that uses a connection; it can be suppressed.
-///
-/// hyper wakes the driver of a connection when a request is passed to it, or when more of a body is
-/// requested. Here that is the task itself, which polls the connection anyway: if it were woken,
-/// the whole call would be polled once more for nothing. The other way round the task may be woken
-/// by anything, and polls the connection only if that was woken as well.
-struct SuppressibleWaker {
-    task: AtomicWaker,
-    /// Bits of the two constants below.
-    state: AtomicU8,
-}
-
-/// The task is not woken.
-const SUPPRESSED: u8 = 1;
-/// The connection has been woken since it was polled, or was never polled.
-const WOKEN: u8 = 2;
-
-impl Default for SuppressibleWaker {
-    fn default() -> Self {
-        Self { task: AtomicWaker::default(), state: AtomicU8::new(WOKEN) }
-    }
-}
-
-impl SuppressibleWaker {
-    /// Runs `work` without waking the task, and returns whether the connection has to be polled. A
-    /// caller that ignores this polls it next, or already has the result.
-    fn without_waking<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
-        self.state.fetch_or(SUPPRESSED, Ordering::AcqRel);
-        let done = work();
-        (done, self.state.fetch_and(!SUPPRESSED, Ordering::AcqRel) & WOKEN != 0)
-    }
-
-    /// Returns whether the connection has to be polled, which the caller does.
-    fn take_wake(&self) -> bool {
-        self.state.fetch_and(!WOKEN, Ordering::AcqRel) & WOKEN != 0
-    }
-}
-
-impl Wake for SuppressibleWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // A wake from another thread meanwhile is recorded as well.
-        if self.state.fetch_or(WOKEN, Ordering::AcqRel) & SUPPRESSED == 0 {
-            self.task.wake();
-        }
-    }
-}
-
 /// Returns a context with a no-op waker, for futures that only progress when the connection is
 /// polled: the connection registers its own waker, so the task need not be woken twice.
 fn noop_context() -> Context<'static> {
@@ -257,27 +206,10 @@ fn noop_context() -> Context<'static> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
+    use crate::suppressible_waker::WakeCounter;
     use crate::upstream::transport::http_connection::*;
-
-    /// Counts wakes.
-    #[derive(Default)]
-    struct WakeCounter(AtomicUsize);
-
-    impl WakeCounter {
-        fn take_wakes(&self) -> usize {
-            self.0.swap(0, Ordering::Relaxed)
-        }
-    }
-
-    impl Wake for WakeCounter {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     async fn open_pair() -> (HttpConnection, DuplexStream) {
         let (ours, server) = duplex(64 * 1024);
