@@ -18,14 +18,14 @@ mod resume;
 mod routes;
 mod sse_streams;
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt, stream};
 use hyper::Request;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -44,19 +44,25 @@ pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};
 use crate::metrics::Gauge;
 use crate::policy::Certificate;
 use crate::request_scope::RequestScope;
+use crate::suppressible_waker::SuppressibleWaker;
 pub use oauth_metadata::ProtectedResource;
 pub use routes::HttpRoute;
 pub use routes::{MESSAGES_PATH, STREAM_PATH};
 
-/// Remote end of a connection.
-#[derive(Debug, Clone)]
+/// Connection of a client, as its requests see it.
 struct ClientConnection {
     peer: Option<SocketAddr>,
     /// Verified client certificate.
     certificate: Option<Arc<Certificate>>,
+    /// Waker of the task that serves the connection and its requests.
+    waker: Arc<SuppressibleWaker>,
 }
 
 impl ClientConnection {
+    fn new(peer: Option<SocketAddr>, certificate: Option<Arc<Certificate>>) -> Arc<Self> {
+        Arc::new(Self { peer, certificate, waker: Arc::default() })
+    }
+
     /// True if the client's certificate has expired: no further request is served.
     fn is_expired(&self) -> bool {
         !Certificate::is_valid(self.certificate.as_ref(), SystemTime::now())
@@ -69,7 +75,7 @@ pub async fn serve_connection<S>(state_cell: Arc<ServerStateCell>, io: S, peer: 
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    serve(state_cell, io, ClientConnection { peer, certificate: None }).await;
+    serve(state_cell, io, ClientConnection::new(peer, None)).await;
 }
 
 /// Performs the TLS handshake and serves the connection.
@@ -100,7 +106,7 @@ pub(super) async fn serve_tls<S>(
     };
     match accepted {
         Ok((stream, certificate)) => {
-            serve(state_cell, stream, ClientConnection { peer: Some(peer), certificate }).await;
+            serve(state_cell, stream, ClientConnection::new(Some(peer), certificate)).await;
         }
         Err(error) => {
             debug!(%peer, %error, "TLS handshake failed");
@@ -109,11 +115,10 @@ pub(super) async fn serve_tls<S>(
     }
 }
 
-async fn serve<S>(state_cell: Arc<ServerStateCell>, io: S, remote: ClientConnection)
+async fn serve<S>(state_cell: Arc<ServerStateCell>, io: S, remote: Arc<ClientConnection>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (peer, certificate) = (remote.peer, remote.certificate.clone());
     // Values that the connection needs. Keeping the state itself would keep its configuration in
     // memory as long as the connection.
     let (timed_io, builder, stop, _open) = {
@@ -131,29 +136,45 @@ where
     };
     let service = service_fn(|request: Request<Incoming>| {
         let gone = Box::pin(timed_io.clone().disconnected());
-        let (state_cell, remote) = (Arc::clone(&state_cell), remote.clone());
+        let (state_cell, remote) = (Arc::clone(&state_cell), Arc::clone(&remote));
         let in_progress = timed_io.begin_request(request.body().size_hint().exact());
         // Boxed: hyper stores the future inline for the lifetime of the connection, and a request's
         // future is a hundred times larger than what an idle stream needs.
         let handling = handler::handle(state_cell, remote, request, in_progress, gone);
-        RequestScope::begin().run(handling).map(Ok::<_, Infallible>).boxed()
+        RequestScope::begin().run(handling).boxed()
     });
-    let connection = builder.serve_connection(TokioIo::new(timed_io.clone()), service);
-    let closing = async {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = Certificate::expired(certificate.as_ref()) => {}
-        }
-    };
     let ended = {
-        let mut connection = std::pin::pin!(connection);
-        tokio::select! {
+        let mut connection = builder.serve_connection(TokioIo::new(timed_io.clone()), service);
+        let waker = Waker::from(Arc::clone(&remote.waker));
+        let mut served = poll_fn(|cx| {
+            remote.waker.register(cx.waker());
+            Pin::new(&mut connection).poll(&mut Context::from_waker(&waker))
+        });
+        // Polled when it is woken, not each time that the connection is.
+        let mut over = stream::FuturesUnordered::from_iter([async {
+            tokio::select! {
+                () = timed_io.clone().idle_timeout_elapsed() => ConnectionOver::Idle,
+                () = stop.cancelled() => ConnectionOver::Closing,
+                () = Certificate::expired(remote.certificate.as_ref()) => ConnectionOver::Closing,
+            }
+        }]);
+        let ended = tokio::select! {
             biased;
-            ended = connection.as_mut() => ended,
-            () = timed_io.clone().idle_timeout_elapsed() => Ok(()),
+            ended = &mut served => Some(ended),
+            Some(over) = over.next() => match over {
+                ConnectionOver::Idle => Some(Ok(())),
+                ConnectionOver::Closing => tokio::select! {
+                    biased;
+                    ended = &mut served => Some(ended),
+                    () = wait_for_last_request(&timed_io) => None,
+                }
+            }
+        };
+        match ended {
+            Some(ended) => ended,
             // Requests in progress are answered; notification streams end by themselves.
-            () = wait_to_close(closing, &timed_io) => {
-                connection.as_mut().graceful_shutdown();
+            None => {
+                Pin::new(&mut connection).graceful_shutdown();
                 connection.await
             }
         }
@@ -168,14 +189,21 @@ where
             };
             timed_io.lingering_close(linger).await;
         }
-        Err(error) => debug!(?peer, %error, "connection failed"),
+        Err(error) => debug!(peer = ?remote.peer, %error, "connection failed"),
     }
 }
 
-/// Waits until the connection is to be closed, and then until a request is in progress, whose
-/// response will be the last, or until none has begun for a moment.
-async fn wait_to_close<S>(closing: impl Future<Output = ()>, timed_io: &TimedIo<S>) {
-    closing.await;
+/// Reason to close a connection.
+enum ConnectionOver {
+    /// It has been idle for too long, or was evicted.
+    Idle,
+    /// Weir stops, or the client's certificate has expired.
+    Closing,
+}
+
+/// Waits until a request is in progress, whose response will be the last of the connection, or
+/// until none has begun for a moment.
+async fn wait_for_last_request<S>(timed_io: &TimedIo<S>) {
     let mut moment = std::pin::pin!(tokio::time::sleep(SHUTDOWN_GRACE));
     // Polled together with the connection, whose task is woken by each byte.
     poll_fn(|cx| match timed_io.is_busy() {

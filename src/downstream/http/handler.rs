@@ -5,6 +5,7 @@
 //! limits of size and time, and parsed. A request that fails before is refused without reading its
 //! body: the body is skipped.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,11 +38,11 @@ use crate::policy::AuthAttempt;
 /// the connection.
 pub(super) async fn handle(
     state_cell: Arc<ServerStateCell>,
-    connection: ClientConnection,
+    connection: Arc<ClientConnection>,
     request: Request<Incoming>,
     in_progress: RequestInProgress,
     gone: ConnectionClosed,
-) -> HttpResponse {
+) -> Result<HttpResponse, Infallible> {
     let state = state_cell.now();
     let (parts, incoming) = request.into_parts();
     let route = HttpRoute::find(&state.settings, parts.uri.path());
@@ -66,7 +67,7 @@ pub(super) async fn handle(
         response = with_connection_close(response);
     }
     response.body_mut().keep_in_progress(in_progress, gone);
-    response
+    Ok(response)
 }
 
 /// Checks the head, authenticates the client, and passes the request to the code of its route.
@@ -167,7 +168,7 @@ async fn post(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_post(request.headers())?;
-    let text = read(&request.state, &mut request.body).await?;
+    let text = read(&request.state, &request.connection, &mut request.body).await?;
     client.audit_event().set_bytes_in(text.len());
     if batch::is_batch(&text) {
         return Box::pin(legacy_endpoint::post_batch(request, client, &text)).await;

@@ -110,7 +110,7 @@ pub(super) async fn post(
     let inbox = state.sse_sessions.find(client.principal(), id);
     let inbox = inbox.ok_or_else(|| session_ended(state))?;
     client.audit_event().set_session(&SessionMark::of(id));
-    let text = read(state, &mut request.body).await?;
+    let text = read(state, &request.connection, &mut request.body).await?;
     client.audit_event().set_bytes_in(text.len());
     let message = StreamMessage::parse(text).map_err(|invalid| {
         if let Some(response) = invalid.as_error_response() {

@@ -20,7 +20,7 @@ use crate::memory_budget::MemoryPressure;
 pub(super) struct HttpRequest {
     pub(super) state_cell: Arc<ServerStateCell>,
     pub(super) state: Arc<ServerState>,
-    pub(super) connection: ClientConnection,
+    pub(super) connection: Arc<ClientConnection>,
     pub(super) parts: Parts,
     pub(super) body: UnreadBody,
     /// Ends the response; never ready if a lost connection does not.

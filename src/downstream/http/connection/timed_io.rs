@@ -10,9 +10,10 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -47,8 +48,10 @@ struct Inner<S> {
 /// Phase of a connection, shared with its requests.
 pub(crate) struct ConnectionPhases {
     now: Mutex<ConnectionPhase>,
-    /// Notified when the connection has become idle.
-    phase_changed: Notify,
+    /// Waker of the task that reads, while it waits for the end of the request in progress to get
+    /// the bytes of the next one.
+    next_reader: Mutex<Option<Waker>>,
+    eviction: Notify,
     head_timeout: Duration,
     idle_timeout: Duration,
     budget: MemoryBudget,
@@ -106,28 +109,31 @@ impl<S> TimedIo<S> {
     ///
     /// Reading cannot detect this: hyper watches for a disconnect while a request is in progress,
     /// and after the response it does not read again, so no read timer would start.
+    ///
+    /// A request does not touch the timer. When it fires, it is set to the time at which the
+    /// connection will have been idle for too long at the earliest.
     pub(crate) async fn idle_timeout_elapsed(self) {
         let mut stages = self.phase.budget.subscribe_pressure();
         loop {
-            let phase = *self.phase.now.lock();
             let is_tight = *stages.borrow_and_update() >= MemoryPressure::Elevated;
             let timeout = self.phase.idle_timeout.min(if is_tight {
                 TIGHT_IDLE_TIMEOUT
             } else {
                 Duration::MAX
             });
-            match phase {
-                ConnectionPhase::Idle(since) if since + timeout <= Instant::now() => return,
-                ConnectionPhase::Idle(since) => tokio::select! {
-                    biased;
-                    () = tokio::time::sleep_until(since + timeout) => {}
-                    _ = stages.changed() => {}
-                    () = self.phase.phase_changed.notified() => {}
-                },
+            let now = Instant::now();
+            let phase = *self.phase.now.lock();
+            let end = match phase {
+                ConnectionPhase::Idle(since) if since + timeout <= now => return,
+                ConnectionPhase::Idle(since) => since + timeout,
+                ConnectionPhase::Head(_) | ConnectionPhase::Busy => now + timeout,
                 ConnectionPhase::Evicted => return,
-                ConnectionPhase::Head(_) | ConnectionPhase::Busy => {
-                    self.phase.phase_changed.notified().await
-                }
+            };
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(end) => {}
+                _ = stages.changed() => {}
+                () = self.phase.eviction.notified() => {}
             }
         }
     }
@@ -138,7 +144,17 @@ impl<S: AsyncRead + Unpin> TimedIo<S> {
     /// request. With more than [`MAX_READ_AHEAD_BYTES`] of them, the disconnect is not noticed
     /// before they are read.
     pub(crate) async fn disconnected(self) {
-        poll_fn(|cx| self.inner.lock().poll_disconnected(cx)).await;
+        poll_fn(|cx| self.poll_disconnected(&mut self.inner.lock(), cx)).await;
+    }
+
+    /// Reads ahead until the client has closed the connection. The bytes are read once the request
+    /// in progress has been answered.
+    fn poll_disconnected(&self, inner: &mut Inner<S>, cx: &mut Context<'_>) -> Poll<()> {
+        let disconnected = inner.poll_disconnected(cx);
+        if !inner.read_ahead.is_empty() {
+            *self.phase.next_reader.lock() = Some(cx.waker().clone());
+        }
+        disconnected
     }
 }
 
@@ -177,9 +193,9 @@ impl<S: AsyncRead + Unpin> Inner<S> {
     }
 
     fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut chunk = [0_u8; 1_024];
+        let mut chunk = [const { MaybeUninit::uninit() }; 1_024];
         while !self.ended && self.read_ahead.len() < MAX_READ_AHEAD_BYTES {
-            let mut buffer = ReadBuf::new(&mut chunk);
+            let mut buffer = ReadBuf::uninit(&mut chunk);
             match ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {
                     self.read_ahead.extend_from_slice(buffer.filled());
@@ -190,13 +206,8 @@ impl<S: AsyncRead + Unpin> Inner<S> {
         if self.ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Reads bytes of the request in progress. After its end, only a disconnect is watched for: the
-    /// reader is woken when the request has been answered.
+    /// Reads bytes of the request in progress.
     fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.framing.is_at_end() {
-            ready!(self.poll_disconnected(cx));
-            return if self.read_ahead.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
-        }
         let before = into.filled().len();
         if !self.read_ahead.is_empty() {
             let count = self.read_ahead.len().min(into.remaining());
@@ -234,6 +245,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
         let mut inner = self.inner.lock();
         if !self.is_busy() {
             inner.framing.begin_head();
+        }
+        if inner.framing.is_at_end() {
+            // Only a disconnect is watched for: the reader is woken when the request has been
+            // answered.
+            ready!(self.poll_disconnected(&mut inner, cx));
+            return if inner.read_ahead.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
         let before = into.filled().len();
         match inner.poll_read(cx, into) {
@@ -315,7 +332,8 @@ impl ConnectionPhases {
     pub(crate) fn new(timeouts: &ConnectionTimeouts, budget: &MemoryBudget) -> Self {
         Self {
             now: Mutex::new(ConnectionPhase::Head(Instant::now() + timeouts.head)),
-            phase_changed: Notify::new(),
+            next_reader: Mutex::default(),
+            eviction: Notify::new(),
             head_timeout: timeouts.head,
             idle_timeout: timeouts.idle,
             budget: budget.clone(),
@@ -336,7 +354,7 @@ impl ConnectionPhases {
         let mut now = self.now.lock();
         if matches!(*now, ConnectionPhase::Head(_) | ConnectionPhase::Idle(_)) {
             *now = ConnectionPhase::Evicted;
-            self.phase_changed.notify_one();
+            self.eviction.notify_one();
         }
     }
 
@@ -348,7 +366,7 @@ impl ConnectionPhases {
     /// Waits until the connection is evicted. For a connection in its TLS handshake.
     pub(crate) async fn evicted(&self) {
         while !self.is_evicted() {
-            self.phase_changed.notified().await;
+            self.eviction.notified().await;
         }
     }
 
@@ -370,7 +388,9 @@ impl ConnectionPhases {
 impl Drop for RequestInProgress {
     fn drop(&mut self) {
         *self.0.now.lock() = ConnectionPhase::Idle(Instant::now());
-        self.0.phase_changed.notify_one();
+        if let Some(reader) = self.0.next_reader.lock().take() {
+            reader.wake();
+        }
     }
 }
 
@@ -413,6 +433,8 @@ const MAX_DISCARDED_BYTES: usize = 4 * 1024 * 1024;
 #[cfg(test)]
 mod tests {
     use crate::downstream::http::connection::timed_io::*;
+    use crate::suppressible_waker::WakeCounter;
+    use std::pin::pin;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio_util::task::TaskTracker;
 
@@ -489,6 +511,23 @@ mod tests {
             () = slow => {}
         }
         assert_eq!(start.elapsed(), Duration::from_secs(3 * 29 + 30));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_request_wakes_the_reader_only_for_bytes_of_the_next_one() {
+        for sent in [&b""[..], b"POST"] {
+            let (mut timed_io, mut client) = timed_io(64);
+            let task = Arc::<WakeCounter>::default();
+            let waker = Waker::from(Arc::clone(&task));
+            let cx = &mut Context::from_waker(&waker);
+            let in_progress = timed_io.begin_request(Some(0));
+            client.write_all(sent).await.expect("room");
+            let mut reading = pin!(timed_io.read_u8());
+            assert!(reading.as_mut().poll(cx).is_pending());
+            drop(in_progress);
+            assert_eq!(task.take_wakes(), usize::from(!sent.is_empty()));
+            assert_eq!(reading.poll(cx).is_ready(), !sent.is_empty());
+        }
     }
 
     #[tokio::test]
