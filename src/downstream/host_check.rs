@@ -4,6 +4,7 @@
 //! and compared as a whole, never searched for a substring: everything that is not exactly `host`
 //! or `host:port` in plain characters is refused.
 
+use std::borrow::Cow;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
@@ -14,21 +15,21 @@ use super::Settings;
 
 /// Host with an optional port, as in `example.com:8642` or `[::1]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Authority {
+struct Authority<'a> {
     /// Lower case; an IPv6 address in its shortest form, in brackets.
-    host: Box<str>,
+    host: Cow<'a, str>,
     port: Option<u16>,
 }
 
 /// Accepted Host: with a port only on that port, without one on any port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllowedHost(Authority);
+pub struct AllowedHost(Authority<'static>);
 
 /// Origin: scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     scheme: Box<str>,
-    authority: Authority,
+    authority: Authority<'static>,
 }
 
 /// Invalid host or origin.
@@ -72,7 +73,7 @@ pub(crate) fn check(
     }
 }
 
-fn host_is_allowed(settings: &Settings, host: &Authority) -> bool {
+fn host_is_allowed(settings: &Settings, host: &Authority<'_>) -> bool {
     let listed = settings.allowed_hosts.iter().any(|AllowedHost(allowed)| {
         allowed.host == host.host && (allowed.port.is_none() || allowed.port == host.port)
     });
@@ -92,8 +93,8 @@ pub(crate) fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Opt
     values.next().is_none().then_some(value)
 }
 
-impl Authority {
-    fn parse(text: &str) -> Option<Self> {
+impl<'a> Authority<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
         let (host, port) = if text.starts_with('[') {
             let end = text.find(']')?;
             (&text[..=end], &text[end + 1..])
@@ -106,10 +107,14 @@ impl Authority {
             Some(digits) => Some(parse_port(digits)?),
         };
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(address) => format!("[{}]", address.parse::<Ipv6Addr>().ok()?),
+            Some(address) => format!("[{}]", address.parse::<Ipv6Addr>().ok()?).into(),
             None => parse_name(host)?,
         };
-        Some(Self { host: host.into(), port })
+        Some(Self { host, port })
+    }
+
+    fn into_owned(self) -> Authority<'static> {
+        Authority { host: self.host.into_owned().into(), port: self.port }
     }
 
     fn is_loopback(&self) -> bool {
@@ -124,13 +129,14 @@ fn parse_port(digits: &str) -> Option<u16> {
 
 /// Parses a name or an IPv4 address: labels of letters, digits, hyphens and underscores, without a
 /// trailing dot.
-fn parse_name(host: &str) -> Option<String> {
+fn parse_name(host: &str) -> Option<Cow<'_, str>> {
     let is_label = |label: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         !label.is_empty() && label.bytes().all(plain)
     };
     let good = host.len() <= MAX_NAME_BYTES && host.split('.').all(is_label);
-    good.then(|| host.to_ascii_lowercase())
+    let is_lower_case = !host.bytes().any(|byte| byte.is_ascii_uppercase());
+    good.then(|| if is_lower_case { host.into() } else { host.to_ascii_lowercase().into() })
 }
 
 impl FromStr for AllowedHost {
@@ -139,7 +145,7 @@ impl FromStr for AllowedHost {
     fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
         let authority = Authority::parse(text);
         authority
-            .map(Self)
+            .map(|authority| Self(authority.into_owned()))
             .ok_or(InvalidOrigin("a host is `name` or `name:port`, without a scheme"))
     }
 }
@@ -156,7 +162,7 @@ impl FromStr for Origin {
             return Err(REFUSAL);
         }
         let scheme = scheme.to_ascii_lowercase();
-        let mut authority = Authority::parse(authority).ok_or(REFUSAL)?;
+        let mut authority = Authority::parse(authority).ok_or(REFUSAL)?.into_owned();
         // A browser omits the default port of a scheme, so an explicit one is the same origin.
         let own_port = match scheme.as_str() {
             "http" => Some(80),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
+use hyper::header::HeaderName;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +29,7 @@ use crate::secret;
 use crate::sync::Mutex;
 
 /// Header with the session id.
-pub(super) const HEADER: &str = "mcp-session-id";
+pub(super) const HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// Table of all sessions.
 pub(super) struct Sessions {

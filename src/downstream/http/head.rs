@@ -42,7 +42,9 @@ pub(super) fn check_transfer(headers: &HeaderMap) -> Result<(), (StatusCode, &'s
 /// Refuses a body that is not plain JSON, and a client that does not accept both response types.
 pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     check_body(headers)?;
-    if !accepts(headers, "application/json") || !accepts(headers, "text/event-stream") {
+    let is_usual = single_value(headers, &ACCEPT) == Some(USUAL);
+    let accepts_both = is_usual || accepts(headers, JSON) && accepts(headers, "text/event-stream");
+    if !accepts_both {
         let text = "the Accept header must list application/json and text/event-stream";
         return Err((StatusCode::NOT_ACCEPTABLE, text));
     }
@@ -52,7 +54,7 @@ pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'stati
 /// Refuses a body that is not plain JSON.
 pub(super) fn check_body(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     let content_type = single_value(headers, &CONTENT_TYPE).unwrap_or_default();
-    if !media_type(content_type).eq_ignore_ascii_case("application/json") {
+    if !media_type(content_type).eq_ignore_ascii_case(JSON) {
         let text = "the Content-Type must be application/json";
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
@@ -78,6 +80,7 @@ pub(super) fn check_get(headers: &HeaderMap) -> Result<(), (StatusCode, &'static
     }
 }
 
+const JSON: &str = "application/json";
 /// Accept value of most clients, compared without parsing.
 const USUAL: &str = "application/json, text/event-stream";
 
@@ -85,7 +88,7 @@ const USUAL: &str = "application/json, text/event-stream";
 /// specific matching range decides, and a weight of 0 refuses (RFC 9110, 12.5.1); other weights are
 /// ignored, because there is no choice between types.
 fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
-    if !headers.contains_key(ACCEPT) || single_value(headers, &ACCEPT) == Some(USUAL) {
+    if !headers.contains_key(ACCEPT) {
         return true;
     }
     let (wanted_kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
@@ -106,12 +109,13 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
 }
 
 fn media_type(value: &str) -> &str {
-    value.split(';').next().unwrap_or_default().trim()
+    value.split_once(';').map_or(value, |(media_type, _)| media_type).trim()
 }
 
 /// Returns a parameter of a media type, without quotes.
 fn parameter<'a>(value: &'a str, wanted: &str) -> Option<&'a str> {
-    let parameters = value.split(';').skip(1).filter_map(|it| it.split_once('='));
+    let (_, parameters) = value.split_once(';')?;
+    let parameters = parameters.split(';').filter_map(|it| it.split_once('='));
     let mut values = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted));
     values.next().map(|(_, value)| value.trim().trim_matches('"'))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{FutureExt, future};
 use hyper::StatusCode;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
 use super::request::HttpRequest;
@@ -111,8 +111,7 @@ async fn initialize(
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.context.revision);
     let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
-    let name = HeaderName::from_static(session::HEADER);
-    Ok(response_body::with_header(response_body::json(response), name, value))
+    Ok(response_body::with_header(response_body::json(response), session::HEADER, value))
 }
 
 /// Opens the standalone stream of a legacy session.
@@ -148,7 +147,7 @@ pub(super) fn find_session(
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its response";
         return Err((StatusCode::BAD_REQUEST, text).into());
     }
-    let id = host_check::single_value(headers, &HeaderName::from_static(session::HEADER));
+    let id = host_check::single_value(headers, &session::HEADER);
     let session =
         id.and_then(|id| state.sessions.find(client, id, state.settings.session_ttl)).ok_or((
             StatusCode::NOT_FOUND,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::HeaderMap;
 use hyper::http::request::Parts;
 
 use super::ClientConnection;
@@ -35,7 +35,7 @@ impl HttpRequest {
 
     /// Returns the value of the version header.
     pub(super) fn version(&self) -> Option<&str> {
-        host_check::single_value(self.headers(), &HeaderName::from_static(headers::VERSION))
+        host_check::single_value(self.headers(), &headers::VERSION)
     }
 
     /// Returns the era of a message that carries no version of its own.

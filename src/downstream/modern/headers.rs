@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use hyper::header::HeaderName;
 use hyper::{HeaderMap, StatusCode};
 
 use crate::downstream::response::ErrorResponse;
@@ -13,22 +14,23 @@ use crate::mcp::code::HEADER_MISMATCH;
 use crate::mcp::definition::param_headers::{self, ParamHeader, ParamHeaders};
 
 /// Header with the protocol version, in every era that has it.
-pub(crate) const VERSION: &str = "mcp-protocol-version";
-const METHOD: &str = "mcp-method";
+pub(crate) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// Refuses a version header that is missing or not the body's.
 pub(crate) fn check_version(headers: &HeaderMap, body: &str) -> Result<(), ErrorResponse> {
-    require_equal("MCP-Protocol-Version", single_value(headers, VERSION)?, body)
+    require_equal("MCP-Protocol-Version", single_value(headers, VERSION.as_str(), &VERSION)?, body)
 }
 
 /// Refuses a method header that is missing or not the body's.
 pub(crate) fn check_method(headers: &HeaderMap, body: &str) -> Result<(), ErrorResponse> {
-    require_equal("Mcp-Method", single_value(headers, METHOD)?, body)
+    require_equal("Mcp-Method", single_value(headers, METHOD.as_str(), &METHOD)?, body)
 }
 
 /// Refuses a name header that is missing or, decoded, not the body's.
 pub(crate) fn check_name(headers: &HeaderMap, body: &str) -> Result<(), ErrorResponse> {
-    require_equal("Mcp-Name", decoded_value(headers, "Mcp-Name")?.as_deref(), body)
+    require_equal("Mcp-Name", decoded_value(headers, "Mcp-Name", &NAME)?.as_deref(), body)
 }
 
 /// Returns all headers that repeat tool arguments.
@@ -49,7 +51,7 @@ pub(crate) fn check_params(
     params: &Object,
 ) -> Result<(), ErrorResponse> {
     for (name, value) in mirror.values(params) {
-        let header = decoded_value(headers, name.as_str())?;
+        let header = decoded_value(headers, name.as_str(), name)?;
         match (header.as_deref(), value) {
             // No header can repeat an object or an array; the tool validates these.
             (None, None | Some(ParamHeader::Other)) => {}
@@ -62,28 +64,33 @@ pub(crate) fn check_params(
     Ok(())
 }
 
-/// Returns the single value of a header, decoded.
+/// Returns the single value of a header, decoded. An error calls it `label`.
 fn decoded_value<'a>(
     headers: &'a HeaderMap,
-    name: &str,
+    label: &str,
+    name: &HeaderName,
 ) -> Result<Option<Cow<'a, str>>, ErrorResponse> {
-    let raw = single_value(headers, name)?;
+    let raw = single_value(headers, label, name)?;
     let decoded = raw.map(|raw| {
-        param_headers::decode(raw).ok_or_else(|| mismatch(&format!("{name} cannot be decoded")))
+        param_headers::decode(raw).ok_or_else(|| mismatch(&format!("{label} cannot be decoded")))
     });
     decoded.transpose()
 }
 
-/// Returns the single value of a header, in visible ASCII.
-fn single_value<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ErrorResponse> {
+/// Returns the single value of a header, in visible ASCII. An error calls it `label`.
+fn single_value<'a>(
+    headers: &'a HeaderMap,
+    label: &str,
+    name: &HeaderName,
+) -> Result<Option<&'a str>, ErrorResponse> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
         return Ok(None);
     };
     if values.next().is_some() {
-        return Err(mismatch(&format!("{name} occurs more than once")));
+        return Err(mismatch(&format!("{label} occurs more than once")));
     }
-    let text = value.to_str().map_err(|_| mismatch(&format!("{name} has invalid characters")))?;
+    let text = value.to_str().map_err(|_| mismatch(&format!("{label} has invalid characters")))?;
     Ok(Some(text))
 }
 
@@ -110,7 +117,7 @@ fn mismatch(text: &str) -> ErrorResponse {
 #[cfg(test)]
 mod tests {
     use crate::downstream::modern::headers::*;
-    use hyper::header::{HeaderName, HeaderValue};
+    use hyper::header::HeaderValue;
 
     fn name_is_good(values: &[&str], body: &str) -> bool {
         let mut headers = HeaderMap::new();
