@@ -9,10 +9,12 @@
 //! (two readers must not disagree about which one counts), at most [`MAX_MEMBERS`] members, and at
 //! most the given depth.
 
+mod block;
 mod elements;
 mod extract;
 mod read;
 mod scan;
+mod span;
 mod strings;
 
 pub use elements::{Elements, elements, trusted_elements};
@@ -21,11 +23,12 @@ pub use strings::{JsonString, decode_bytes, decode_string, quote, rewrite_string
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
+use scan::TextFacts;
+use span::TextSpan;
 use strings::write_quoted;
 
 /// Most members of an [`Object`].
@@ -33,6 +36,9 @@ pub const MAX_MEMBERS: usize = 1_024;
 
 /// Longest text of an [`Object`]: the spans of its members are stored in 32 bits.
 pub const MAX_TEXT_BYTES: usize = u32::MAX as usize - 1;
+
+/// Initial capacity for what is set in an object: a few members, each with a key and a value.
+const EXPECTED_PARTS: usize = 8;
 
 /// Default limit on nested objects and arrays.
 pub const MAX_DEPTH: usize = 64;
@@ -46,6 +52,8 @@ pub struct Object {
     detached: Vec<DetachedPart>,
     /// True if `members` differs from `text`.
     changed: bool,
+    /// Facts about `text`.
+    facts: TextFacts,
     /// One member's value that is an object and was parsed in the same pass.
     nested: Option<Box<NestedObject>>,
 }
@@ -63,15 +71,6 @@ struct ObjectMember {
     /// With its quotes.
     key: TextSpan,
     value: TextSpan,
-}
-
-/// Location of a key or value: a span of the object's own text, or the index of a detached part.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct TextSpan {
-    /// [`TextSpan::DETACHED`] for a detached part.
-    start: u32,
-    /// End of the span in the text, or index of the detached part.
-    end: u32,
 }
 
 /// Key or value that is not part of an object's text.
@@ -133,34 +132,37 @@ impl Object {
         depth: usize,
         nested: &[&[&[u8]]],
     ) -> Result<Self, ParseError> {
-        if !text.is_ascii() {
-            std::str::from_utf8(&text).map_err(|bad| ParseError::Syntax(bad.to_string()))?;
-        }
-        read::object(text, Some(depth), nested)
+        read::object(text, depth, nested)
     }
 
     /// Parses the object in a text that was validated as JSON before, or is a part of one that was:
     /// by quotes and brackets alone, which is a fraction of the work. For any other text the result
     /// is unspecified.
     pub fn parse_trusted(text: Bytes) -> Result<Self, ParseError> {
-        Self::parse_trusted_with_nested(text, &[])
+        Self::parse_part(text, TextFacts::default())
     }
 
-    /// Like [`Object::parse_trusted`], with nested objects as in [`Object::parse_with_nested`].
-    pub fn parse_trusted_with_nested(text: Bytes, nested: &[&[&[u8]]]) -> Result<Self, ParseError> {
+    /// Like [`Object::parse_trusted`], with known facts about the text.
+    fn parse_part(text: Bytes, facts: TextFacts) -> Result<Self, ParseError> {
         debug_assert!(serde_json::from_slice::<IgnoredAny>(&text).is_ok(), "{text:?} is no JSON");
-        read::object(text, None, nested)
+        read::trusted(text, facts)
     }
 
     /// Creates an object without members.
     pub fn new() -> Self {
         let text = Bytes::from_static(b"{}");
-        Self { text, members: Vec::new(), detached: Vec::new(), changed: false, nested: None }
+        let (members, detached, facts) = (Vec::new(), Vec::new(), TextFacts::default());
+        Self { text, members, detached, changed: false, facts, nested: None }
     }
 
     /// Returns the raw text of a member.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.member(key).map(|member| str_in(self.value(member.value)))
+    }
+
+    /// Returns whether a member is present and this is its raw text.
+    pub fn is(&self, key: &str, raw: &str) -> bool {
+        self.member(key).is_some_and(|member| self.value(member.value) == raw.as_bytes())
     }
 
     /// Returns the raw text of a member, sharing this object's memory.
@@ -175,7 +177,13 @@ impl Object {
 
     /// Returns whether [`Object::get_string`] finds a string, which is not decoded for this.
     pub fn has_string(&self, key: &str) -> bool {
-        self.get(key).is_some_and(strings::is_string)
+        self.member(key).is_some_and(|member| {
+            let raw = self.value(member.value);
+            match self.facts_about(member.value).is_plain {
+                true => raw.starts_with(b"\""),
+                false => strings::is_string(raw),
+            }
+        })
     }
 
     /// Returns a member that is an object; `None` if it is absent or of another type.
@@ -188,7 +196,7 @@ impl Object {
         let value = self.member(key).ok_or(ParseError::NotAnObject)?.value;
         match &self.nested {
             Some(nested) if nested.span == value => Ok(nested.object.clone()),
-            _ => Self::parse_trusted(self.bytes_of(value)),
+            _ => self.parse_value(value),
         }
     }
 
@@ -198,19 +206,27 @@ impl Object {
         let value = self.member(key)?.value;
         Some(match self.nested.take_if(|nested| nested.span == value) {
             Some(nested) => Ok(nested.object),
-            None => Self::parse_trusted(self.bytes_of(value)),
+            None => self.parse_value(value),
         })
     }
 
     /// Returns the raw texts of the elements of a member that is an array; `None` if it is absent
     /// or of another type.
     pub fn get_elements(&self, key: &str) -> Option<Elements> {
-        trusted_elements(&self.get_bytes(key)?)
+        let value = self.member(key)?.value;
+        Elements::of(self.bytes_of(value), self.facts_about(value))
     }
 
     /// Returns whether the member is present, `null` included.
     pub fn has(&self, key: &str) -> bool {
         self.member(key).is_some()
+    }
+
+    /// Returns whether the text is known to be plain: printable ASCII and white space without the
+    /// escapes `\b`, `\f` and `\u`. Therefore its strings have no other control characters than
+    /// line breaks and tabs.
+    pub fn is_plain(&self) -> bool {
+        self.facts.is_plain && !self.changed
     }
 
     /// Returns whether the object has no members.
@@ -239,6 +255,9 @@ impl Object {
         let key = key.into();
         self.changed = true;
         let value = DetachedPart::Value(value.into());
+        if self.detached.is_empty() {
+            self.detached.reserve(EXPECTED_PARTS);
+        }
         if let Some(at) = self.position(&key) {
             match self.members[at].value.number() {
                 Some(number) => self.detached[number] = value,
@@ -355,11 +374,23 @@ impl Object {
     }
 
     fn position(&self, key: &str) -> Option<usize> {
-        self.members.iter().position(|member| self.key(member.key) == key.as_bytes())
+        let Self { text, members, detached, .. } = self;
+        members.iter().position(|member| is_key(text, detached, member.key, key.as_bytes()))
     }
 
     fn member(&self, key: &str) -> Option<&ObjectMember> {
-        self.members.iter().find(|member| self.key(member.key) == key.as_bytes())
+        self.position(key).map(|at| &self.members[at])
+    }
+
+    fn parse_value(&self, span: TextSpan) -> Result<Self, ParseError> {
+        Self::parse_part(self.bytes_of(span), self.facts_about(span))
+    }
+
+    fn facts_about(&self, value: TextSpan) -> TextFacts {
+        match value.number() {
+            Some(_) => TextFacts::default(),
+            None => self.facts.part(value.range()),
+        }
     }
 
     fn key(&self, span: TextSpan) -> &[u8] {
@@ -393,44 +424,21 @@ impl Object {
     }
 }
 
+/// Returns whether a key is this one.
+fn is_key(text: &[u8], detached: &[DetachedPart], span: TextSpan, key: &[u8]) -> bool {
+    // Most keys in the text differ in length already.
+    span.may_have_length(key.len() + 2) && decoded_key(text, detached, span) == key
+}
+
 /// Returns a decoded key.
 fn decoded_key<'a>(text: &'a [u8], detached: &'a [DetachedPart], span: TextSpan) -> &'a [u8] {
     match span.number().map(|number| &detached[number]) {
         Some(DetachedPart::Escaped(_, decoded_key)) => decoded_key.as_bytes(),
         Some(DetachedPart::Key(key)) => key.as_bytes(),
         Some(DetachedPart::Value(_)) => &[],
-        None => &text[span.start as usize + 1..span.end as usize - 1],
-    }
-}
-
-impl TextSpan {
-    /// Start of a detached part: no text is so long that a span begins here, see
-    /// [`MAX_TEXT_BYTES`].
-    const DETACHED: u32 = u32::MAX;
-
-    /// Creates a span of a text of at most [`MAX_TEXT_BYTES`].
-    fn within(range: Range<usize>) -> Self {
-        Self { start: range.start as u32, end: range.end as u32 }
-    }
-
-    fn detached(all: &mut Vec<DetachedPart>, one: DetachedPart) -> Self {
-        all.push(one);
-        Self { start: Self::DETACHED, end: (all.len() - 1) as u32 }
-    }
-
-    fn number(self) -> Option<usize> {
-        (self.start == Self::DETACHED).then_some(self.end as usize)
-    }
-
-    fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-
-    /// Returns this span relative to a part of the text that begins at `start`.
-    fn since(self, start: usize) -> Self {
-        match self.number() {
-            Some(_) => self,
-            None => Self::within(self.start as usize - start..self.end as usize - start),
+        None => {
+            let key = span.range();
+            &text[key.start + 1..key.end - 1]
         }
     }
 }
@@ -572,18 +580,6 @@ mod tests {
     }
 
     #[test]
-    fn a_place_tells_its_part_of_a_text() {
-        let last = MAX_TEXT_BYTES - 2..MAX_TEXT_BYTES;
-        let span = TextSpan::within(last.clone());
-        assert_eq!((span.number(), span.range()), (None, last.clone()));
-        assert_eq!(span.since(last.start).range(), 0..2);
-        let mut detached = vec![DetachedPart::Value(Bytes::new())];
-        let one = TextSpan::detached(&mut detached, DetachedPart::Key("k".into()));
-        assert_eq!((one.number(), one.since(7) == one), (Some(1), true));
-        assert_eq!(size_of::<ObjectMember>(), 16);
-    }
-
-    #[test]
     fn a_member_that_is_set_and_taken_again_and_again_is_the_last_one() {
         let mut object = parse(r#"{"\u0061":1,"b":2}"#);
         for round in 0..3 {
@@ -599,6 +595,37 @@ mod tests {
     }
 
     #[test]
+    fn text_that_is_not_utf8_is_refused_before_anything_else() {
+        let not_utf8 = |text: &[u8]| {
+            let refused = Object::parse(Bytes::copy_from_slice(text));
+            matches!(refused, Err(ParseError::Syntax(reason)) if reason.contains("utf-8"))
+        };
+        assert!(not_utf8(b"{\"a\":\"\xff\"}"));
+        assert!(not_utf8(b"{\"a\xff\":1,\"a\xff\":2}"));
+        assert!(not_utf8(b"{\"a\":1} \xff"));
+        assert!(not_utf8(&[b"[".repeat(100), b"\xff".to_vec()].concat()));
+    }
+
+    #[test]
+    fn object_is_plain_until_it_changes_if_nothing_may_be_hidden_in_its_text() {
+        let is_plain = |text: &str, key: &str| {
+            let object = Object::parse_with_nested(text.to_owned().into(), 9, &[&[b"\"a\""]]);
+            let object = object.expect(text);
+            (object.is_plain(), object.get_object(key).map(|it| it.is_plain()))
+        };
+        for key in ["a", "b"] {
+            let of = |value: &str| is_plain(&format!("{{\"{key}\":{{\"k\":\"{value}\"}}}}"), key);
+            assert_eq!(of("x\\n"), (true, Some(true)));
+            assert_eq!(of("\\u001b"), (false, Some(false)));
+            assert_eq!(of("é"), (false, Some(false)));
+        }
+        let mut object = parse("{\"a\":1}");
+        assert!(object.is_plain());
+        object.set("b", "\"é\"");
+        assert!(!object.is_plain() && object.has_string("b"));
+    }
+
+    #[test]
     fn the_number_of_members_is_bounded() {
         let with = |count: usize| {
             let members: Vec<_> = (0..count).map(|n| format!("\"{n}\":0")).collect();
@@ -606,6 +633,7 @@ mod tests {
         };
         assert!(Object::parse(with(MAX_MEMBERS)).is_ok());
         assert!(matches!(refusal(&with(MAX_MEMBERS + 1)), ParseError::Members(_)));
+        assert_eq!(size_of::<ObjectMember>(), 16);
     }
 
     #[test]

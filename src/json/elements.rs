@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use super::scan::Scan;
+use super::scan::{Scan, TextFacts};
 use super::{Object, ParseError, read};
 
 /// Raw texts of an array's elements, each sharing the array's memory.
@@ -16,6 +16,7 @@ pub struct Elements {
     /// Start of the next element.
     at: usize,
     is_over: bool,
+    facts: TextFacts,
 }
 
 /// Returns the elements of the array in `text`; `None` if it is not an array, or not valid JSON up
@@ -30,12 +31,18 @@ pub fn elements(text: &Bytes) -> Option<Elements> {
 /// validated as JSON before, or is a part of one that was; for any other text the result is
 /// unspecified.
 pub fn trusted_elements(text: &Bytes) -> Option<Elements> {
-    let mut scan = Scan::trusted(text);
-    let has_any = scan.enter_array().ok()?;
-    Some(Elements { array: text.clone(), at: scan.position(), is_over: !has_any })
+    Elements::of(text.clone(), TextFacts::default())
 }
 
 impl Elements {
+    /// Returns the elements of a trusted array, of which these facts are known.
+    pub(super) fn of(array: Bytes, facts: TextFacts) -> Option<Self> {
+        let mut scan = Scan::trusted(&array, 0, facts);
+        let is_over = !scan.enter_array().ok()?;
+        let at = scan.position();
+        Some(Self { array, at, is_over, facts })
+    }
+
     /// Parses the elements as objects in the pass that finds them, with the members `nested` as in
     /// [`Object::parse_with_nested`]. An element that is not an object is an error, and the last.
     pub fn objects(
@@ -46,7 +53,7 @@ impl Elements {
             if self.is_over {
                 return None;
             }
-            let read = read::element(&self.array, self.at, nested);
+            let read = read::element(&self.array, self.at, self.facts, nested);
             self.is_over = !matches!(read, Ok((_, _, true)));
             Some(read.map(|(object, at, _)| {
                 self.at = at;
@@ -63,7 +70,7 @@ impl Iterator for Elements {
         if self.is_over {
             return None;
         }
-        let mut scan = Scan::trusted_from(&self.array, self.at);
+        let mut scan = Scan::trusted(&self.array, self.at, self.facts);
         let element = scan.element();
         self.at = scan.position();
         self.is_over = !matches!(element, Ok((_, true)));
@@ -74,7 +81,7 @@ impl Iterator for Elements {
 impl Default for Elements {
     /// Returns an iterator without elements.
     fn default() -> Self {
-        Self { array: Bytes::new(), at: 0, is_over: true }
+        Self { array: Bytes::new(), at: 0, is_over: true, facts: TextFacts::default() }
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! Invariants: an accepted text is JSON as in RFC 8259, except that the values of escapes in
 //! strings are not checked, and its depth is within the limit. Text of any depth is scanned in
-//! bounded stack. Bytes inside strings are scanned many at a time; every message is read with this
-//! scanner. UTF-8 is checked by the caller.
+//! bounded stack. Strings are scanned 64 bytes at a time; every message is read with this scanner.
+//! It tells which texts are not ASCII, whose UTF-8 the caller checks.
 //!
 //! Decision: docs/decisions/0002-json-scanner.md
 
 use std::ops::Range;
 
-use wide::u8x16;
+use super::block::{BLOCK_BYTES, Block, Lanes};
+use super::span::TextSpan;
 
 /// Reason why a text is rejected.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,21 +21,32 @@ pub(super) enum ScanError {
     TooDeep,
 }
 
-/// Member of the scanned object, or of a nested one.
-#[derive(Debug, PartialEq)]
-pub(super) struct MemberSpan {
-    /// Number of objects around the member's own object.
-    pub(super) level: usize,
-    /// The key, with the quotes.
-    pub(super) key: Range<usize>,
-    /// True if the key contains an escape.
-    pub(super) is_escaped: bool,
-    pub(super) value: Range<usize>,
+/// Facts about a text that its scan has found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TextFacts {
+    /// True if the text is known to be plain, see [`Object::is_plain`](super::Object::is_plain).
+    pub(super) is_plain: bool,
+    /// The longest string that is a value, with its quotes, unless all are short. A later scan of
+    /// a part of the text passes it in one step.
+    longest: TextSpan,
 }
 
-/// Keys, with the quotes, of the members to descend into: of the object itself, then of those
-/// members, and so on.
-pub(super) type MemberPaths<'a> = &'a [&'a [&'a [u8]]];
+impl TextFacts {
+    /// Returns the facts about a part of the text.
+    pub(super) fn part(self, part: Range<usize>) -> Self {
+        let longest = self.longest.range();
+        let is_inside = part.contains(&longest.start) && longest.end <= part.end;
+        let longest = if is_inside { self.longest.since(part.start) } else { TextSpan::NONE };
+        Self { longest, ..self }
+    }
+}
+
+impl Default for TextFacts {
+    /// Returns the facts about a text of which nothing is known.
+    fn default() -> Self {
+        Self { is_plain: false, longest: TextSpan::NONE }
+    }
+}
 
 /// Scan of one text.
 pub(super) struct Scan<'a> {
@@ -42,74 +54,61 @@ pub(super) struct Scan<'a> {
     at: usize,
     /// Most levels that are accepted.
     depth: usize,
-    /// True if the text contains any control character, which strings must not contain. Most
-    /// messages are on one line and have none.
-    has_controls: bool,
     /// True if the text was validated before.
     is_trusted: bool,
+    /// Part of the text in which the current string is, or the last one was.
+    block: Block,
+    /// True if all bytes so far are printable ASCII or white space.
+    is_ascii: bool,
+    /// True if there was an escape whose character may be invisible: `\b`, `\f` or `\u`.
+    has_rare_escapes: bool,
+    /// Longest string so far, or of all; see [`TextFacts`].
+    longest: TextSpan,
 }
 
 impl<'a> Scan<'a> {
     /// Starts a validating scan, at most `depth` levels deep.
     pub(super) fn begin(text: &'a [u8], depth: usize) -> Self {
-        let least = text.iter().fold(u8::MAX, |least, byte| least.min(*byte));
-        Self { text, at: 0, depth, has_controls: least < b' ', is_trusted: false }
+        let facts = TextFacts { is_plain: true, ..TextFacts::default() };
+        Self { depth, is_trusted: false, ..Self::trusted(text, 0, facts) }
     }
 
-    /// Starts a scan of a text that was validated before, or is a part of one; its values are not
-    /// validated again.
-    pub(super) fn trusted(text: &'a [u8]) -> Self {
-        Self::trusted_from(text, 0)
+    /// Starts a scan, at this position, of a text that was validated before, or is a part of one.
+    /// Its values are not validated again. `facts` are known facts about the text.
+    pub(super) fn trusted(text: &'a [u8], at: usize, facts: TextFacts) -> Self {
+        let (block, depth, is_trusted) = (Block::default(), usize::MAX, true);
+        let TextFacts { is_plain: is_ascii, longest } = facts;
+        Self { text, at, depth, is_trusted, block, is_ascii, has_rare_escapes: false, longest }
     }
 
-    /// Starts such a scan at a position that an earlier scan has reached.
-    pub(super) fn trusted_from(text: &'a [u8], at: usize) -> Self {
-        Self { text, at, depth: usize::MAX, has_controls: false, is_trusted: true }
+    /// Consumes the brace that begins an object within `levels` others; returns whether a member
+    /// follows.
+    pub(super) fn enter_object(&mut self, levels: usize) -> Result<bool, ScanError> {
+        self.enter(b'{', levels)?;
+        Ok(!self.take_if(b'}'))
     }
 
-    /// Calls `visit` for each member of the object. Members with keys, written without escapes,
-    /// among the first of `paths` are descended into: their members are visited before, and so on
-    /// with the rest of `paths`.
-    pub(super) fn members(
-        mut self,
-        paths: MemberPaths<'_>,
-        mut visit: impl FnMut(MemberSpan),
-    ) -> Result<(), ScanError> {
+    /// Consumes a key and its colon. Returns the key's span, with the quotes, and whether it
+    /// contains an escape.
+    pub(super) fn key(&mut self) -> Result<(Range<usize>, bool), ScanError> {
+        let start = self.at;
+        let is_escaped = self.string()?;
+        let key = start..self.at;
         self.skip_whitespace();
-        self.object(0, paths, &mut visit)?;
-        self.end()
+        self.take(b':')?;
+        self.skip_whitespace();
+        Ok((key, is_escaped))
     }
 
-    fn object(
-        &mut self,
-        level: usize,
-        paths: MemberPaths<'_>,
-        visit: &mut impl FnMut(MemberSpan),
-    ) -> Result<(), ScanError> {
-        self.enter(b'{', level)?;
-        if self.take_if(b'}') {
-            return Ok(());
-        }
-        loop {
-            let start = self.at;
-            let is_escaped = self.string()?;
-            let key = start..self.at;
-            self.colon()?;
-            let start = self.at;
-            match paths.split_first() {
-                Some((keys, paths))
-                    if self.peek() == Some(b'{')
-                        && keys.iter().any(|name| self.text[key.clone()] == **name) =>
-                {
-                    self.object(level + 1, paths, visit)?;
-                }
-                _ => self.value(level + 1)?,
-            }
-            visit(MemberSpan { level, key, is_escaped, value: start..self.at });
-            if !self.continues(b'}')? {
-                return Ok(());
-            }
-        }
+    /// Returns whether all of the text up to here is printable ASCII and white space.
+    pub(super) fn is_ascii(&self) -> bool {
+        self.is_ascii
+    }
+
+    /// Returns the facts about the text up to here.
+    pub(super) fn facts(&self) -> TextFacts {
+        let is_plain = self.is_ascii && !self.has_rare_escapes;
+        TextFacts { is_plain, longest: self.longest }
     }
 
     /// Scans the text as an array.
@@ -136,29 +135,18 @@ impl<'a> Scan<'a> {
         Ok((position, self.continues(b']')?))
     }
 
-    /// Consumes one element that is an object and visits its members, as [`Scan::members`] does;
-    /// returns its span and whether another element follows.
-    pub(super) fn object_element(
-        &mut self,
-        paths: MemberPaths<'_>,
-        mut visit: impl FnMut(MemberSpan),
-    ) -> Result<(Range<usize>, bool), ScanError> {
-        let start = self.at;
-        self.object(0, paths, &mut visit)?;
-        let position = start..self.at;
-        Ok((position, self.continues(b']')?))
-    }
-
     /// Returns the current position.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    fn peek(&self) -> Option<u8> {
+    /// Returns the next byte.
+    pub(super) fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
 
-    fn skip_whitespace(&mut self) {
+    /// Consumes white space.
+    pub(super) fn skip_whitespace(&mut self) {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
@@ -192,7 +180,7 @@ impl<'a> Scan<'a> {
 
     /// Consumes the comma behind a value and returns true, or the closing bracket and returns
     /// false.
-    fn continues(&mut self, bracket: u8) -> Result<bool, ScanError> {
+    pub(super) fn continues(&mut self, bracket: u8) -> Result<bool, ScanError> {
         self.skip_whitespace();
         if self.take_if(bracket) {
             return Ok(false);
@@ -202,49 +190,44 @@ impl<'a> Scan<'a> {
         Ok(true)
     }
 
-    /// Consumes the colon behind a key.
-    fn colon(&mut self) -> Result<(), ScanError> {
-        self.skip_whitespace();
-        self.take(b':')?;
-        self.skip_whitespace();
-        Ok(())
-    }
-
     /// Checks that only white space follows.
-    fn end(&mut self) -> Result<(), ScanError> {
+    pub(super) fn end(&mut self) -> Result<(), ScanError> {
         self.skip_whitespace();
         if self.at == self.text.len() { Ok(()) } else { Err(ScanError::Syntax) }
     }
 
     /// Consumes one value, which stands within `levels` levels.
-    fn value(&mut self, levels: usize) -> Result<(), ScanError> {
-        if self.is_trusted {
-            return self.skip();
+    pub(super) fn value(&mut self, levels: usize) -> Result<(), ScanError> {
+        match self.peek() {
+            Some(b'{' | b'[') if self.is_trusted => self.skip_container(),
+            Some(b'{' | b'[') => self.container(levels),
+            _ => self.scalar(),
         }
+    }
+
+    /// Consumes one object or array, which stands within `levels` levels. Not inlined, so that
+    /// scalar values do not pay for its stack.
+    #[inline(never)]
+    fn container(&mut self, levels: usize) -> Result<(), ScanError> {
         let mut open = BracketStack::default();
         loop {
-            match self.peek().ok_or(ScanError::Syntax)? {
-                b'"' => _ = self.string()?,
-                b'{' => {
-                    self.enter(b'{', levels.saturating_add(open.count))?;
-                    if !self.take_if(b'}') {
+            let levels = levels.saturating_add(open.count);
+            match self.peek() {
+                Some(b'{') => {
+                    if self.enter_object(levels)? {
                         open.push(b'}');
-                        self.string()?;
-                        self.colon()?;
+                        self.key()?;
                         continue;
                     }
                 }
-                b'[' => {
-                    self.enter(b'[', levels.saturating_add(open.count))?;
+                Some(b'[') => {
+                    self.enter(b'[', levels)?;
                     if !self.take_if(b']') {
                         open.push(b']');
                         continue;
                     }
                 }
-                b't' => self.literal(b"true")?,
-                b'f' => self.literal(b"false")?,
-                b'n' => self.literal(b"null")?,
-                _ => self.number()?,
+                _ => self.scalar()?,
             }
             loop {
                 let Some(bracket) = open.last() else { return Ok(()) };
@@ -253,39 +236,44 @@ impl<'a> Scan<'a> {
                     continue;
                 }
                 if bracket == b'}' {
-                    self.string()?;
-                    self.colon()?;
+                    self.key()?;
                 }
                 break;
             }
         }
     }
 
-    /// Consumes one value of a trusted text, by its quotes and brackets alone.
-    fn skip(&mut self) -> Result<(), ScanError> {
+    /// Consumes one object or array of a trusted text, by its quotes and brackets alone.
+    fn skip_container(&mut self) -> Result<(), ScanError> {
         let mut open = 0_usize;
         loop {
             match self.peek().ok_or(ScanError::Syntax)? {
-                b'"' => _ = self.string()?,
+                b'"' => self.string_value()?,
                 b'{' | b'[' => {
                     self.at += 1;
                     open += 1;
                 }
-                b'}' | b']' if open > 0 => {
+                b'}' | b']' => {
                     self.at += 1;
                     open -= 1;
+                    if open == 0 {
+                        return Ok(());
+                    }
                 }
                 // A part of a number or literal, or a separator.
-                _ if open > 0 => self.at += 1,
-                _ => {
-                    let rest = &self.text[self.at..];
-                    let end = rest.iter().position(|byte| b",}] \n\r\t".contains(byte));
-                    self.at += end.unwrap_or(rest.len());
-                }
+                _ => self.at += 1,
             }
-            if open == 0 {
-                return Ok(());
-            }
+        }
+    }
+
+    /// Consumes a string, literal or number.
+    fn scalar(&mut self) -> Result<(), ScanError> {
+        match self.peek().ok_or(ScanError::Syntax)? {
+            b'"' => self.string_value(),
+            b't' => self.literal(b"true"),
+            b'f' => self.literal(b"false"),
+            b'n' => self.literal(b"null"),
+            _ => self.number(),
         }
     }
 
@@ -323,87 +311,106 @@ impl<'a> Scan<'a> {
         if count == 0 { Err(ScanError::Syntax) } else { Ok(()) }
     }
 
+    /// Consumes a string that is a value.
+    fn string_value(&mut self) -> Result<(), ScanError> {
+        let (start, longest) = (self.at, self.longest.range());
+        if self.is_trusted && longest.start == start {
+            self.at = longest.end;
+            return Ok(());
+        }
+        self.string()?;
+        if self.at - start > longest.len().max(BLOCK_BYTES) {
+            self.longest = TextSpan::within(start..self.at);
+        }
+        Ok(())
+    }
+
     /// Consumes a string, and returns whether it contains an escape.
     fn string(&mut self) -> Result<bool, ScanError> {
         self.take(b'"')?;
-        let start = self.at;
+        if self.at >= self.block.end {
+            self.load(self.at, false)?;
+        }
         let mut is_escaped = false;
-        // Number of blocks since the last escape.
-        let mut plain = 0;
-        while let Some(block) = self.text.get(self.at..).and_then(|rest| rest.first_chunk()) {
-            let (quotes, backslashes) = marks(block);
-            let mut marks = quotes | backslashes;
-            let mut passed = 0;
-            while marks != 0 {
-                let at = marks.trailing_zeros() as usize;
-                if quotes >> at & 1 == 1 {
-                    return self.end_string(start, self.at + at, is_escaped);
-                }
-                passed = at + self.escape_length(self.at + at)?;
-                marks = if passed < BLOCK_BYTES { marks >> passed << passed } else { 0 };
-                is_escaped = true;
-                plain = 0;
-            }
-            self.at += passed.max(BLOCK_BYTES);
-            plain += 1;
-            if plain == PLAIN_BLOCKS {
-                let rest = self.text.get(self.at..).unwrap_or_default();
-                self.at += memchr::memchr2(b'"', b'\\', rest).ok_or(ScanError::Syntax)?;
-            }
-        }
-        // The end of the text is less than a block away.
         loop {
-            match self.peek().ok_or(ScanError::Syntax)? {
-                b'"' => return self.end_string(start, self.at, is_escaped),
-                b'\\' => {
-                    self.at += self.escape_length(self.at)?;
-                    is_escaped = true;
+            let from_here = u64::MAX << (self.at - self.block.start);
+            let quotes = self.block.quotes & from_here;
+            // The bytes before the first of these quotes, or all.
+            let inside = from_here & !quotes & quotes.wrapping_sub(1);
+            if self.block.invalid & inside != 0 {
+                return Err(ScanError::Syntax);
+            }
+            is_escaped |= self.block.escaped & inside != 0;
+            if quotes != 0 {
+                self.at = self.block.start + quotes.trailing_zeros() as usize + 1;
+                return Ok(is_escaped);
+            }
+            self.at = self.block.end;
+            if inside == u64::MAX && self.block.escaped == 0 && !self.block.escapes_next {
+                self.skip_plain();
+            }
+            self.load(self.at, self.block.escapes_next)?;
+        }
+    }
+
+    /// Consumes as many bytes of a long string as are plain, in steps of a block. Not inlined, so
+    /// that short strings do not pay for it.
+    #[inline(never)]
+    fn skip_plain(&mut self) {
+        let block_here = |at: usize| self.text.get(at..).and_then(|rest| rest.first_chunk());
+        while block_here(self.at).is_some_and(|block| Lanes::new(block).are_plain()) {
+            self.at += BLOCK_BYTES;
+        }
+    }
+
+    /// Starts the block at a position inside a string, whose first byte may be escaped.
+    fn load(&mut self, start: usize, is_escaped: bool) -> Result<(), ScanError> {
+        let rest = self.text.get(start..).filter(|rest| !rest.is_empty());
+        let rest = rest.ok_or(ScanError::Syntax)?;
+        let mut padded = [b' '; BLOCK_BYTES];
+        let bytes = rest.first_chunk().unwrap_or_else(|| {
+            padded[..rest.len()].copy_from_slice(rest);
+            &padded
+        });
+        let lanes = Lanes::new(bytes);
+        self.block = Block::new(&lanes, start, is_escaped);
+        if !self.is_trusted {
+            self.block.invalid = self.wrong_escapes();
+            if !lanes.are_printable() {
+                self.block.invalid |= lanes.controls();
+                self.is_ascii &= lanes.are_ascii();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns which escaped bytes of the block begin no valid escape.
+    fn wrong_escapes(&mut self) -> u64 {
+        let (mut rest, mut wrong) = (self.block.escaped, 0);
+        while rest != 0 {
+            let at = self.block.start + rest.trailing_zeros() as usize;
+            let others = rest & (rest - 1);
+            let is_valid = match self.text.get(at) {
+                Some(b'"' | b'\\' | b'/' | b'n' | b'r' | b't') => true,
+                Some(b'b' | b'f') => {
+                    self.has_rare_escapes = true;
+                    true
                 }
-                _ => self.at += 1,
+                Some(b'u') => {
+                    self.has_rare_escapes = true;
+                    let digits = self.text.get(at + 1..at + 5);
+                    digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+                }
+                _ => false,
+            };
+            if !is_valid {
+                wrong |= rest & !others;
             }
+            rest = others;
         }
-    }
-
-    /// Ends the string from `start` with the quote at `end`.
-    fn end_string(
-        &mut self,
-        start: usize,
-        end: usize,
-        is_escaped: bool,
-    ) -> Result<bool, ScanError> {
-        if self.has_controls && self.text[start..end].iter().any(|byte| *byte < b' ') {
-            return Err(ScanError::Syntax);
-        }
-        self.at = end + 1;
-        Ok(is_escaped)
-    }
-
-    /// Returns the length of the escape that begins at a position.
-    fn escape_length(&self, at: usize) -> Result<usize, ScanError> {
-        match self.text.get(at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(2),
-            Some(b'u') => {
-                let digits = self.text.get(at + 2..at + 6).ok_or(ScanError::Syntax)?;
-                let is_valid = digits.iter().all(u8::is_ascii_hexdigit);
-                is_valid.then_some(6).ok_or(ScanError::Syntax)
-            }
-            _ => Err(ScanError::Syntax),
-        }
+        wrong
     }
 }
-
-/// Returns which bytes of a block are quotes, and which are backslashes, one bit each.
-fn marks(block: &[u8; BLOCK_BYTES]) -> (u32, u32) {
-    let block = u8x16::new(*block);
-    let places = |mark: u8| block.simd_eq(u8x16::splat(mark)).to_bitmask();
-    (places(b'"'), places(b'\\'))
-}
-
-/// Number of bytes that are compared at once.
-const BLOCK_BYTES: usize = 16;
-/// Number of blocks without an escape after which `memchr` is faster, which compares more bytes at
-/// once and takes longer to begin.
-const PLAIN_BLOCKS: usize = 4;
 
 /// Stack of the expected closing brackets, one bit each: 1 for an object's.
 #[derive(Default)]
@@ -441,12 +448,28 @@ impl BracketStack {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::Object;
     use proptest::prelude::*;
     use serde::de::IgnoredAny;
 
+    /// Span of a key, whether the key has escapes, and the span of the value.
+    type FoundMember = (Range<usize>, bool, Range<usize>);
+
+    fn members(mut scan: Scan<'_>) -> Result<Vec<FoundMember>, ScanError> {
+        scan.skip_whitespace();
+        let (mut all, mut continues) = (Vec::new(), scan.enter_object(0)?);
+        while continues {
+            let (key, is_escaped) = scan.key()?;
+            let start = scan.position();
+            scan.value(1)?;
+            all.push((key, is_escaped, start..scan.position()));
+            continues = scan.continues(b'}')?;
+        }
+        scan.end().map(|()| all)
+    }
+
     fn passes(text: &[u8]) -> bool {
-        let mut members = 0;
-        Scan::begin(text, usize::MAX).members(&[], |_| members += 1).is_ok()
+        members(Scan::begin(text, usize::MAX)).is_ok()
     }
 
     /// Result of `serde_json`, which is not asked about escapes and UTF-8.
@@ -461,7 +484,7 @@ mod tests {
             let (open, close) = ("[{\"a\":".repeat(levels), "}]".repeat(levels));
             let text = format!("{{\"a\":{open}1{close}}}");
             let judged =
-                |text: &str, depth| Scan::begin(text.as_bytes(), depth).members(&[], |_| {});
+                |text: &str, depth| members(Scan::begin(text.as_bytes(), depth)).map(|_| ());
             assert_eq!(judged(&text, 2 * levels + 1), Ok(()), "{levels}");
             assert_eq!(judged(&text, 2 * levels), Err(ScanError::TooDeep), "{levels}");
             let wrong = format!("{{\"a\":{open}1{}}}", "]}".repeat(levels));
@@ -471,13 +494,56 @@ mod tests {
 
     #[test]
     fn what_ends_a_string_is_found_wherever_it_stands() {
-        for length in 0..100 {
+        for length in (0..100).chain(200..400) {
             for (special, is_good) in
                 [("\\\"", true), ("\\u00e9", true), ("\n", false), ("\u{1f}", false)]
             {
                 let text =
                     format!("{{\"a\":\"{}{special}é{}\"}}", "x".repeat(length), "y".repeat(40));
                 assert_eq!(passes(text.as_bytes()), is_good, "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn escape_is_judged_wherever_blocks_end() {
+        for length in (0..140).chain(200..400) {
+            for (escapes, is_good) in [
+                (r"\\\\\\", true),
+                (r"\\\", false),
+                (r"\\\n", true),
+                (r"\n\t\/", true),
+                (r"\\x", true),
+                (r"\x", false),
+                (r"\u00e", false),
+                (r"\\u00e", true),
+            ] {
+                let text = format!("{{\"a\":\"{}{escapes}\"}}", "x".repeat(length));
+                assert_eq!(passes(text.as_bytes()), is_good, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn plain_text_is_told_from_all_other() {
+        let told = |text: &str| {
+            let mut scan = Scan::begin(text.as_bytes(), 9);
+            scan.value(0).expect(text);
+            (scan.is_ascii(), scan.facts().is_plain)
+        };
+        for length in [0, 50, 62, 63, 64, 150, 300] {
+            for (part, expected) in [
+                (r#" ~\n\t\r\/\\\""#, (true, true)),
+                (r"\\u0041\\b", (true, true)),
+                (r"\u0041", (true, false)),
+                (r"\b", (true, false)),
+                (r"\f", (true, false)),
+                ("\u{7f}", (false, false)),
+                ("\u{80}", (false, false)),
+                ("é", (false, false)),
+            ] {
+                let text = format!("[\n\"{}{part}{}\"]", "x".repeat(length), "y".repeat(80));
+                assert_eq!(told(&text), expected, "{text}");
             }
         }
     }
@@ -537,34 +603,30 @@ mod tests {
             let whole = serde_json::json!({ "k": value, "l": [value] });
             let text = if is_spread { serde_json::to_string_pretty(&whole) } else { serde_json::to_string(&whole) };
             let text = text.expect("a value is writable");
-            let mut found = Vec::new();
-            Scan::begin(text.as_bytes(), usize::MAX).members(&[], |member| found.push(member)).expect("an object");
-            let keys: Vec<_> = found.iter().map(|member| &text[member.key.clone()]).collect();
+            let found = members(Scan::begin(text.as_bytes(), usize::MAX)).expect("an object");
+            let keys: Vec<_> = found.iter().map(|(key, ..)| &text[key.clone()]).collect();
             prop_assert_eq!(keys, ["\"k\"", "\"l\""]);
-            let read: serde_json::Value = serde_json::from_str(&text[found[0].value.clone()]).expect("a value");
+            let read: serde_json::Value = serde_json::from_str(&text[found[0].2.clone()]).expect("a value");
             prop_assert_eq!(read, serde_json::from_str::<serde_json::Value>(&value.to_string()).expect("a value"));
-            let list = text[found[1].value.clone()].as_bytes();
+            let list = text[found[1].2.clone()].as_bytes();
             let elements = places(Scan::begin(list, usize::MAX)).expect("an array");
             prop_assert_eq!(elements.len(), 1);
             prop_assert_eq!(Scan::begin(list, usize::MAX).array(), Ok(()));
-            let mut trusted = Vec::new();
-            Scan::trusted(text.as_bytes()).members(&[], |member| trusted.push(member)).expect("an object");
+            let trusted = members(Scan::trusted(text.as_bytes(), 0, TextFacts::default())).expect("an object");
             prop_assert_eq!(&trusted, &found, "what has passed is passed in the same steps");
-            prop_assert_eq!(places(Scan::trusted(list)).expect("an array"), elements);
+            prop_assert_eq!(places(Scan::trusted(list, 0, TextFacts::default())).expect("an array"), elements);
             // Nested members are found as in a scan of their own, and all others unchanged.
-            let mut paths = Vec::new();
-            let both: MemberPaths<'_> = &[&[b"\"k\"", b"\"l\""], &[b"\"k\""]];
-            Scan::begin(text.as_bytes(), usize::MAX).members(both, |member| paths.push(member)).expect("an object");
-            let own: Vec<_> = paths.iter().filter(|member| member.level == 0).collect();
-            prop_assert_eq!(own, found.iter().collect::<Vec<_>>());
-            let mut inner = Vec::new();
-            let start = found[0].value.start;
-            if text[start..].starts_with('{') {
-                let part = &text.as_bytes()[found[0].value.clone()];
-                Scan::trusted(part).members(&[], |member| inner.push(member.key.start + start)).expect("an object");
+            let both: &[&[&[u8]]] = &[&[b"\"k\"", b"\"l\""], &[b"\"k\""]];
+            let parse = |text: &str, nested| Object::parse_with_nested(text.to_owned().into(), usize::MAX, nested);
+            let mut along = parse(&text, both).expect("an object");
+            prop_assert!(along.members().eq(parse(&text, &[]).expect("an object").members()));
+            let part = &text[found[0].2.clone()];
+            if part.starts_with('{') {
+                let (mut inner, mut alone) = (along.take_object("k").expect("it is there").expect("an object"), parse(part, &[]).expect("an object"));
+                prop_assert_eq!(inner.to_bytes(), part);
+                prop_assert!(inner.members().eq(alone.members()));
+                prop_assert_eq!(inner.take_object("k").map(Result::ok), alone.take_object("k").map(Result::ok));
             }
-            let shown = paths.iter().filter(|member| member.level == 1).map(|member| member.key.start);
-            prop_assert_eq!(shown.collect::<Vec<_>>(), inner);
             // And nothing that was cut off.
             prop_assert!(!passes(&text.as_bytes()[..cut.index(text.len())]));
         }

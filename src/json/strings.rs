@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use wide::u8x16;
 
 /// Writes a string as JSON text, quotes included.
 pub fn quote(text: &str) -> Bytes {
@@ -16,16 +17,28 @@ pub fn quote(text: &str) -> Bytes {
 }
 
 pub(super) fn write_quoted(out: &mut Vec<u8>, text: &str) {
-    // Most texts are names without escapes. A fold has no early exit, so the compiler vectorizes
-    // it.
-    let is_plain = |byte: u8| (byte >= b' ') & (byte != b'"') & (byte != b'\\');
-    if text.bytes().fold(true, |all, byte| all & is_plain(byte)) {
+    // Most texts are names without escapes.
+    if is_plain(text.as_bytes()) {
         out.push(b'"');
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');
         return;
     }
     serde_json::to_writer(out, text).expect("a string is always writable as JSON");
+}
+
+/// Returns whether a text contains nothing that has to be escaped.
+fn is_plain(text: &[u8]) -> bool {
+    let is_plain_lane = |lane: &[u8; 16]| {
+        let lane = u8x16::new(*lane);
+        let marks = lane.simd_eq(u8x16::splat(b'"')) | lane.simd_eq(u8x16::splat(b'\\'));
+        !(marks | lane.simd_lt(u8x16::splat(b' '))).any()
+    };
+    match text.last_chunk() {
+        // The last vector overlaps the one before it.
+        Some(last) => text.as_chunks().0.iter().all(is_plain_lane) && is_plain_lane(last),
+        None => text.iter().all(|byte| *byte >= b' ' && !matches!(byte, b'"' | b'\\')),
+    }
 }
 
 /// Decodes JSON text that is a string; `None` if it is something else.
@@ -42,10 +55,11 @@ pub fn decode_bytes(raw: &[u8]) -> Option<Cow<'_, str>> {
     decode_string(std::str::from_utf8(raw).ok()?)
 }
 
-/// Returns whether [`decode_string`] finds a string in the raw text of a member. Of its escapes
-/// only the values of `\u` were not checked when the text was parsed.
-pub(super) fn is_string(raw: &str) -> bool {
-    raw.starts_with('"') && (!raw.contains("\\u") || decode_string(raw).is_some())
+/// Returns whether [`decode_bytes`] finds a string in the raw text of a member. Of its escapes only
+/// the values of `\u` were not checked when the text was parsed.
+pub(super) fn is_string(raw: &[u8]) -> bool {
+    let has_units = || memchr::memmem::find(raw, b"\\u").is_some();
+    raw.starts_with(b"\"") && (!has_units() || decode_bytes(raw).is_some())
 }
 
 /// String inside a JSON text.
