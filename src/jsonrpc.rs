@@ -225,10 +225,12 @@ impl Message {
         let id = object.get_bytes("id").map(Id::read);
         let bad_id = id.as_ref().and_then(|id| id.as_ref().err().copied());
         let id = id.and_then(Result::ok);
-        let shape = match (object.has("method"), object.has("result") || object.has("error")) {
-            (true, _) => MessageShape::Request,
-            (false, true) => MessageShape::Response,
-            (false, false) => MessageShape::Neither,
+        let shape = if object.has("method") {
+            MessageShape::Request
+        } else if object.has("result") || object.has("error") {
+            MessageShape::Response
+        } else {
+            MessageShape::Neither
         };
         let invalid = |reason: &str| InvalidMessage {
             id: id.clone(),
@@ -236,10 +238,10 @@ impl Message {
             reason: reason.to_owned(),
             shape,
         };
-        if object.get("jsonrpc") != Some("\"2.0\"") {
+        if !object.is("jsonrpc", "\"2.0\"") {
             return Err(invalid("`jsonrpc` must be \"2.0\""));
         }
-        if !object.has("method") {
+        if shape != MessageShape::Request {
             return Self::parse_response(&mut object, id.clone()).ok_or_else(|| {
                 invalid(
                     "neither a request (no `method`) nor a response (one of `result` and `error`)",
