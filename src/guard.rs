@@ -397,7 +397,8 @@ impl ResponseInspector {
             let judged = result.map_err(|_| "it is not a JSON object");
             findings.malformed = judged.and_then(|it| result_check::check(self.method, it)).err();
         }
-        let mut new = self.rewrite(text, &mut findings);
+        let is_plain = matches!(result, Some(Ok(object)) if object.is_plain());
+        let mut new = self.rewrite(text, is_plain, &mut findings);
         let mut is_unreadable = false;
         if let Some(Ok(result)) = result.filter(|_| self.method == Method::Complete) {
             match completion::conform(result, new.as_deref()) {
@@ -419,10 +420,12 @@ impl ResponseInspector {
     }
 
     /// Returns the text with its strings rewritten; `None` if all of them stay unchanged.
-    fn rewrite(&self, text: &[u8], findings: &mut Findings) -> Option<Vec<u8>> {
+    /// `is_plain` tells that nothing invisible was found when the text was parsed.
+    fn rewrite(&self, text: &[u8], is_plain: bool, findings: &mut Findings) -> Option<Vec<u8>> {
         let patterns = &self.upstream_guard.rules.redact;
-        let checks_hidden =
-            self.hidden_text != HiddenText::Pass && invisible_text::may_contain_hidden(text);
+        let checks_hidden = self.hidden_text != HiddenText::Pass
+            && !is_plain
+            && invisible_text::may_contain_hidden(text);
         if patterns.is_empty() && !checks_hidden {
             return None;
         }

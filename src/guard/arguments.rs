@@ -48,12 +48,12 @@ pub(super) fn check(
         return Err(BadArguments::Missing(name.into()));
     }
     for (name, raw) in arguments.members() {
-        let raw = std::str::from_utf8(&raw).unwrap_or_default();
-        let value = raw.starts_with('"').then_some(raw);
-        let value = value.ok_or_else(|| BadArguments::NoString(short(name)))?;
+        if !raw.starts_with(b"\"") {
+            return Err(BadArguments::NoString(short(name)));
+        }
         // Escapes only make a text longer, so most values are short enough without decoding.
         let limit = rules.max_argument;
-        if value.len() > limit && json::decode_string(value).is_none_or(|it| it.len() > limit) {
+        if raw.len() > limit && json::decode_bytes(&raw).is_none_or(|it| it.len() > limit) {
             return Err(BadArguments::TooLarge(short(name), limit));
         }
         if rules.arguments == ArgumentCheck::Declared
