@@ -46,6 +46,15 @@ pub async fn sleep_until(at: Option<Instant>) {
     }
 }
 
+/// Waits like [`sleep_until`]. The timer is boxed: for a future of which there are thousands, and
+/// which rarely has a time to wait for.
+pub async fn rarely_sleep_until(at: Option<Instant>) {
+    match at {
+        Some(_) => Box::pin(sleep_until(at)).await,
+        None => std::future::pending().await,
+    }
+}
+
 // === Workload ===
 
 /// Counter of a loop's work, which makes the loop yield after a bounded amount.

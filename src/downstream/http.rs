@@ -150,14 +150,15 @@ where
             remote.waker.register(cx.waker());
             Pin::new(&mut connection).poll(&mut Context::from_waker(&waker))
         });
-        // Polled when it is woken, not each time that the connection is.
-        let mut over = stream::FuturesUnordered::from_iter([async {
+        // Polled when it is woken, not each time that the connection is. Boxed: a set reserves
+        // space for one more future than it has.
+        let mut over = stream::FuturesUnordered::from_iter([Box::pin(async {
             tokio::select! {
                 () = timed_io.clone().idle_timeout_elapsed() => ConnectionOver::Idle,
                 () = stop.cancelled() => ConnectionOver::Closing,
                 () = Certificate::expired(remote.certificate.as_ref()) => ConnectionOver::Closing,
             }
-        }]);
+        })]);
         let ended = tokio::select! {
             biased;
             ended = &mut served => Some(ended),

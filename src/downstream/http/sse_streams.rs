@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
+use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::response_body::{self, HttpResponse};
@@ -35,16 +36,18 @@ pub(super) fn standalone(
     // The previous stream still holds the notifications; its client may be stalled, so the response
     // begins without waiting for it.
     let opening = async move {
-        let standalone = stop.run_until_cancelled(session.into_standalone(&client)).await;
-        stream::iter(standalone.map(|standalone| GetStream { standalone, stored, stop }))
+        let standalone = stop.run_until_cancelled(session.into_standalone(&client)).await?;
+        Some(Box::new(GetStream { standalone, stored, stop }))
     };
-    let events = stream::once(opening).flatten().map(|get_stream| {
-        stream::unfold(Some(get_stream), |get_stream| async { get_stream?.next().await })
+    // Boxed: otherwise the open stream would reserve space for its opening.
+    let events = stream::once(opening.boxed()).flat_map(|get_stream| {
+        stream::unfold(get_stream, |get_stream| async { get_stream?.next().await })
     });
-    let events = events.flatten().map(Ok);
+    let events = events.map(Ok);
     response_body::events(state.settings.sse_keepalive, stream::iter(begin).chain(events))
 }
 
+/// An open stream. Boxed wherever it is moved, because there are thousands.
 struct GetStream {
     standalone: StandaloneStream,
     stored: Option<(EventWriter, EventReader)>,
@@ -53,7 +56,7 @@ struct GetStream {
 
 impl GetStream {
     /// Returns the next event, and the rest of the stream unless that was the last event.
-    async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
+    async fn next(mut self: Box<Self>) -> Option<(Bytes, Option<Box<Self>>)> {
         loop {
             let event = async { Some(self.stored.as_mut()?.1.next().await) };
             let notification = tokio::select! {
@@ -85,14 +88,12 @@ pub(super) fn listen(state: &ServerState, listening: ListenSubscription) -> Http
     let stop = state.stop.clone();
     // Boxed: the state is moved with each event and would occur several times in the stream's type,
     // and there are thousands of streams.
-    let events = stream::unfold(Some(Box::new(listening)), move |listening| {
-        let stop = stop.clone();
-        async move {
-            let mut listening = listening?;
-            match stop.run_until_cancelled(listening.next()).await.flatten() {
-                Some(change) => Some((Ok(write_message(&change)), Some(listening))),
-                None => Some((Ok(write_message(&listening.final_result())), None)),
-            }
+    let events = stream::unfold(Some(Box::new((listening, stop))), |open| async {
+        let mut open = open?;
+        let (listening, stop) = &mut *open;
+        match listening.next().with_cancellation_token(stop).await.flatten() {
+            Some(change) => Some((Ok(write_message(&change)), Some(open))),
+            None => Some((Ok(write_message(&listening.final_result())), None)),
         }
     });
     response_body::events(state.settings.sse_keepalive, events)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc};
+use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -167,7 +168,8 @@ impl OutboundQueue {
         self.tracker.spawn(async move {
             // `None` means that the session has ended, or that the client's credentials are no
             // longer valid; then it ends in `apply_new_config`.
-            while let Some(Some(notification)) = end.run_until_cancelled(notifications.next()).await
+            while let Some(Some(notification)) =
+                notifications.next().with_cancellation_token(&end).await
             {
                 let message = results::change_notification(&notification, Object::new());
                 if queue.send(message).await.is_err() {
@@ -191,7 +193,7 @@ impl OutboundQueue {
                 let change = tokio::select! {
                     biased;
                     () = guard.cancelled().cancelled() => return,
-                    change = stop.run_until_cancelled(listening.next()) => change.flatten(),
+                    change = listening.next().with_cancellation_token(&stop) => change.flatten(),
                 };
                 let is_last = change.is_none();
                 let line = change.unwrap_or_else(|| listening.cancel_notification());
