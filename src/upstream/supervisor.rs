@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::subscriptions::SubscriptionRegistry;
@@ -98,7 +99,7 @@ impl Supervisor {
             has_run = true;
             let opened = Instant::now();
             // Dropping a half-open connection ends it: the transport ends its child process.
-            match stop.run_until_cancelled(self.open()).await {
+            match self.open().with_cancellation_token(&stop).await {
                 None => break,
                 Some(Err(failed)) => {
                     if failed.has_ended {

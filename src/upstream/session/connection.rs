@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::cpu_bound;
@@ -393,7 +394,7 @@ impl McpSession {
                 else => std::future::pending().await,
             }
         };
-        self.stop.run_until_cancelled(reconnect_reason).await
+        reconnect_reason.with_cancellation_token(&self.stop).await
     }
 
     /// Waits until the connection has ended by itself and returns the reason. Cancel-safe.

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -305,7 +306,7 @@ impl SessionPool {
             // Resource updates arrive on the main connection, which subscribes to them.
             registry: SubscriptionRegistry::new(self.settings.name.clone()),
         };
-        let opening = self.stop.run_until_cancelled(self.connector.open(&request)).await;
+        let opening = self.connector.open(&request).with_cancellation_token(&self.stop).await;
         match opening {
             Some(Ok(connection)) => Ok(connection),
             Some(Err(failed)) => {

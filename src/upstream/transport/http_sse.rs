@@ -13,6 +13,7 @@ use bytes::Bytes;
 use hyper::http::uri::PathAndQuery;
 use hyper::{HeaderMap, Uri};
 use tokio::time::timeout;
+use tokio_util::future::FutureExt as _;
 use url::{Position, Url};
 
 use crate::mcp::call::ResponseOutcome;
@@ -76,7 +77,7 @@ impl HttpSseTransport {
             reply_headers: Arc::clone(&reply_headers),
         };
         http_client.pool.tracker.spawn(async move {
-            let read = end.closing.run_until_cancelled(reader.run()).await;
+            let read = reader.run().with_cancellation_token(&end.closing).await;
             end.publish(read.unwrap_or_else(|| "it was stopped".into()));
         });
         Ok(Self { http_client, lifetime: Arc::new(lifetime), reply_headers })

@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
+use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -131,7 +132,7 @@ impl StdioTransport {
         tasks.spawn(async move {
             // The guard notifies the monitor also if the reader panics.
             let _guard = broken.drop_guard();
-            if let Some(Err(reason)) = until_gone.run_until_cancelled(reader.run()).await {
+            if let Some(Err(reason)) = reader.run().with_cancellation_token(&until_gone).await {
                 let _ = kill_reason.set(reason);
             }
         });
