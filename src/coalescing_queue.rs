@@ -7,7 +7,7 @@
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::fairness::rarely_sleep_until;
+use crate::fairness::sleep_until;
 use crate::sync::{Mutex, MutexGuard};
 
 /// State of a queue with any number of writers and one reader.
@@ -46,7 +46,7 @@ impl<S> CoalescingQueue<S> {
                 Err(at) => tokio::select! {
                     biased;
                     () = self.arrived.notified() => {}
-                    () = rarely_sleep_until(at) => {}
+                    () = sleep_until(at) => {}
                 },
             }
         }

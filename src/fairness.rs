@@ -38,19 +38,11 @@ pub fn promptly<T>(event: impl Future<Output = T>) -> impl Future<Output = T> {
     unconstrained(event)
 }
 
-/// Waits until a time; without one for ever.
+/// Waits until a time; without one for ever. The timer is boxed: there are thousands of futures
+/// that wait like this, and they rarely have a time.
 pub async fn sleep_until(at: Option<Instant>) {
     match at {
-        Some(at) => promptly(tokio::time::sleep_until(at)).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits like [`sleep_until`]. The timer is boxed: for a future of which there are thousands, and
-/// which rarely has a time to wait for.
-pub async fn rarely_sleep_until(at: Option<Instant>) {
-    match at {
-        Some(_) => Box::pin(sleep_until(at)).await,
+        Some(at) => promptly(Box::pin(tokio::time::sleep_until(at))).await,
         None => std::future::pending().await,
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{ClientContext, ClientIdentity, ConfigSnapshot, Subscriptions};
 use crate::catalog::RoleView;
-use crate::fairness::rarely_sleep_until;
+use crate::fairness::sleep_until;
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::ListTopic;
 use crate::mcp::revision::Revision;
@@ -125,7 +125,7 @@ impl ClientNotifications {
                 // An error means that a reload has dropped this catalog; `configs` then wakes the
                 // loop.
                 Ok(()) = self.view.changed() => {}
-                () = rarely_sleep_until(wake_at) => {}
+                () = sleep_until(wake_at) => {}
                 uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
                 task = self.subscriptions.tasks().next() => {
                     return Some(ClientNotification::Task(task));
