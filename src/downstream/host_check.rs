@@ -130,15 +130,12 @@ fn parse_port(digits: &str) -> Option<u16> {
 /// Parses a name or an IPv4 address: labels of letters, digits, hyphens and underscores, without a
 /// trailing dot.
 fn parse_name(host: &str) -> Option<Cow<'_, str>> {
-    // A label before each dot and behind the last one.
-    let mut was_label = false;
-    let mut continues_label = |byte: u8| {
-        let is_plain = byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        let may_follow = is_plain || byte == b'.' && was_label;
-        was_label = is_plain;
-        may_follow
+    let is_label = |label: &[u8]| {
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !label.is_empty() && label.iter().all(plain)
     };
-    let good = host.len() <= MAX_NAME_BYTES && host.bytes().all(&mut continues_label) && was_label;
+    let mut labels = host.as_bytes().split(|byte| *byte == b'.');
+    let good = host.len() <= MAX_NAME_BYTES && labels.all(is_label);
     let is_lower_case = !host.bytes().any(|byte| byte.is_ascii_uppercase());
     good.then(|| if is_lower_case { host.into() } else { host.to_ascii_lowercase().into() })
 }

@@ -92,16 +92,16 @@ impl ClientContext {
         if let Some((_, kind, key)) = &requested {
             self.audit_event.set_requested(*kind, key);
         }
+        let requested = requested.as_ref();
         self.reserve().await?;
         let Some(limits) = limits else { return Ok(Admission::unlimited()) };
-        if revision.era() == Era::Modern && self.resumes_suspended_call(requested.as_ref(), params)
-        {
-            let item = self.find_requested(revision, requested.as_ref()).await;
+        if revision.era() == Era::Modern && self.resumes_suspended_call(requested, params) {
+            let item = self.find_requested(revision, requested).await;
             let permit = limits.resume(&self.limit_request(method, item.as_deref()));
             return Ok(Admission { permit, item });
         }
         let mut item = match limits.depend_on_items() {
-            true => self.find_requested(revision, requested.as_ref()).await,
+            true => self.find_requested(revision, requested).await,
             false => None,
         };
         match limits.acquire(&self.limit_request(method, item.as_deref())) {
@@ -109,7 +109,7 @@ impl ClientContext {
             Err(limited) => {
                 // The audit event names the item, whatever the limit counts.
                 if item.is_none() && self.audit_event.is_on() {
-                    item = self.find_requested(revision, requested.as_ref()).await;
+                    item = self.find_requested(revision, requested).await;
                 }
                 Err(self.reject_limited(&limited, method, item.as_deref()))
             }

@@ -13,7 +13,7 @@ pub(super) type SchemaViolation = &'static str;
 pub(super) fn check(method: Method, result: &Object) -> Result<(), SchemaViolation> {
     // Spec 2026-07-28, multi round-trip requests: a result that requires input has none of the
     // members of a final one.
-    if result.has("resultType") && !result.is("resultType", "\"complete\"") {
+    if result.get("resultType").is_some_and(|kind| kind != "\"complete\"") {
         return Ok(());
     }
     match method {

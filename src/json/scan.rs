@@ -525,8 +525,8 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_is_told_from_all_other() {
-        let told = |text: &str| {
+    fn plain_text_is_distinguished_from_all_other() {
+        let judged = |text: &str| {
             let mut scan = Scan::begin(text.as_bytes(), 9);
             scan.value(0).expect(text);
             (scan.is_ascii(), scan.facts().is_plain)
@@ -543,7 +543,7 @@ mod tests {
                 ("é", (false, false)),
             ] {
                 let text = format!("[\n\"{}{part}{}\"]", "x".repeat(length), "y".repeat(80));
-                assert_eq!(told(&text), expected, "{text}");
+                assert_eq!(judged(&text), expected, "{text}");
             }
         }
     }

@@ -161,7 +161,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&suppressible));
         let mut wakes = Vec::new();
         for piece in pieces {
-            client.write_all(piece.as_bytes()).await.expect("room");
+            client.write_all(piece.as_bytes()).await.expect("space");
             task.take_wakes();
             suppressible.register(&Waker::from(Arc::clone(&task)));
             assert!(connection.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

@@ -521,7 +521,7 @@ mod tests {
             let waker = Waker::from(Arc::clone(&task));
             let cx = &mut Context::from_waker(&waker);
             let in_progress = timed_io.begin_request(Some(0));
-            client.write_all(sent).await.expect("room");
+            client.write_all(sent).await.expect("space");
             let mut reading = pin!(timed_io.read_u8());
             assert!(reading.as_mut().poll(cx).is_pending());
             drop(in_progress);
