@@ -37,6 +37,7 @@ use weir::app::App;
 use weir::config::{Config, Options};
 use weir::downstream::http;
 use weir::jsonrpc::{self, Message};
+use weir::sealing::SealingKeys;
 use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
 
 fn main() -> io::Result<()> {
@@ -195,7 +196,13 @@ impl BenchGateway {
         let log =
             log.then(|| App::open_audit_log(&config)).transpose().map_err(io::Error::other)?;
         let tasks = TaskTracker::new();
-        let app = App::open_with(&config, Arc::new(InMemoryServer(tasks.clone())), None, log);
+        let app = App::open_with(
+            &config,
+            Arc::new(InMemoryServer(tasks.clone())),
+            SealingKeys::random(),
+            None,
+            log,
+        );
         app.gateway().wait_until_listed().await;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

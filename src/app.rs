@@ -26,6 +26,7 @@ use crate::gateway::{Gateway, Inspectors};
 use crate::mcp::call::CallContext;
 use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
+use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
 use crate::upstream::Upstream;
 use crate::upstream::connect::Connect;
@@ -89,14 +90,16 @@ impl Components {
 impl App {
     /// Builds the components and returns immediately: upstreams are connected in the background.
     pub fn open(config: &Config, connector: Arc<dyn Connect>) -> Self {
-        Self::open_with(config, connector, None, None)
+        Self::open_with(config, connector, SealingKeys::random(), None, None)
     }
 
     /// Like [`App::open`] for a single client, if `single_client` is one: upstreams are connected
-    /// with its capabilities. Requests are recorded in `audit_log`.
+    /// with its capabilities. What clients keep is sealed with `sealing_keys`. Requests are recorded
+    /// in `audit_log`.
     pub fn open_with(
         config: &Config,
         connector: Arc<dyn Connect>,
+        sealing_keys: SealingKeys,
         single_client: Option<&CallContext>,
         audit_log: Option<(Audit, audit::Writer)>,
     ) -> Self {
@@ -116,7 +119,7 @@ impl App {
         let catalog = Catalog::new(settings::catalog(config));
         let nothing = (&Policy::default(), &Inspectors::default());
         let parts = settings::snapshot_parts(config, upstreams.collect(), catalog, nothing);
-        let gateway = Gateway::open(parts, &upstream_tasks, &stop_upstreams);
+        let gateway = Gateway::open(parts, sealing_keys, &upstream_tasks, &stop_upstreams);
         let (audit_tasks, stop_audit) = (TaskTracker::new(), CancellationToken::new());
         if let Some((audit, writer)) = audit_log {
             settings.audit = audit;

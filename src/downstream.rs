@@ -29,6 +29,7 @@ mod stream_session;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -49,6 +50,7 @@ use http::ProtectedResource;
 use http::connection::idle_eviction::OpenConnections;
 use http::http_sse::SseSessions;
 pub use server_state::ServerStateCell;
+pub use session::SessionLifetime;
 use session::Sessions;
 
 /// Settings of the downstream side.
@@ -78,8 +80,10 @@ pub struct Settings {
     pub public_prefix: String,
     /// Protected resource metadata, if tokens are accepted.
     pub protected_resource: Option<ProtectedResource>,
-    /// Idle timeout of a legacy session.
-    pub session_ttl: Duration,
+    /// Time limits of legacy sessions.
+    pub session_lifetime: SessionLifetime,
+    /// File with the ends and settings of sessions; without one they are forgotten with the process.
+    pub session_records: Option<PathBuf>,
     /// Interval of the comments that keep a silent stream alive.
     pub sse_keepalive: Duration,
     /// Largest size of a request head over HTTP, in bytes; at least 8 KiB.
@@ -111,7 +115,8 @@ impl Default for Settings {
             resumable: false,
             public_prefix: String::new(),
             protected_resource: None,
-            session_ttl: SESSION_TTL,
+            session_lifetime: SessionLifetime { idle: SESSION_TTL, max_age: SESSION_MAX_AGE },
+            session_records: None,
             sse_keepalive: SSE_KEEPALIVE,
             max_head: MAX_HEAD_BYTES,
             max_headers: MAX_HEADERS,
@@ -154,7 +159,11 @@ impl ServerState {
         let metrics = gateway.metrics();
         Self {
             config: gateway.config(),
-            sessions: Arc::new(Sessions::new(Arc::clone(metrics))),
+            sessions: Arc::new(Sessions::new(
+                Arc::clone(metrics),
+                gateway.sealing_keys(),
+                settings.session_records.clone(),
+            )),
             sse_sessions: SseSessions::default(),
             connections: Arc::default(),
             streams: Arc::new(StreamLimiter::new(&metrics.streams)),
@@ -210,6 +219,7 @@ pub(crate) const DEFAULT_PATH: &str = "/mcp";
 pub(crate) const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 pub(crate) const MAX_RESPONSE_BYTES: usize = 8 * 1024 * 1024;
 pub(crate) const SESSION_TTL: Duration = Duration::from_secs(30 * 60);
+pub(crate) const SESSION_MAX_AGE: Duration = Duration::from_secs(30 * 24 * 3_600);
 pub(crate) const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
 pub(crate) const MAX_HEAD_BYTES: usize = 16 * 1024;
 pub(crate) const MAX_HEADERS: usize = 100;

@@ -47,6 +47,7 @@ use crate::pins::{Change, Pins};
 use crate::policy::Principal;
 use crate::policy::limits::{LimitRequest, RemainingQuota};
 use crate::policy::tokens::Fetch;
+use crate::sealing::{Instance, SealingKeys};
 use crate::upstream::Upstream;
 pub(crate) use authentication::ClientIdentity;
 use authentication::{AuthMethod, ConnectionOrigin};
@@ -75,6 +76,7 @@ pub struct Gateway {
     /// Calls that wait for input of modern clients.
     suspended: SuspendedRequests<SuspendedRequest>,
     task_handles: Arc<TaskHandleCodec>,
+    sealing_keys: SealingKeys,
     tracker: TaskTracker,
     stop: CancellationToken,
     metrics: Arc<GatewayMetrics>,
@@ -125,12 +127,19 @@ pub struct ListPage {
 
 impl Gateway {
     /// Creates the gateway and starts a task per upstream that keeps its lists fresh, until `stop`.
-    pub fn open(parts: SnapshotParts, tasks: &TaskTracker, stop: &CancellationToken) -> Arc<Self> {
+    /// What clients keep for Weir is sealed with `sealing_keys`.
+    pub fn open(
+        parts: SnapshotParts,
+        sealing_keys: SealingKeys,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
         let gateway = Arc::new(Self {
             current: watch::Sender::new(Arc::new(ConfigSnapshot::new(parts, None))),
             startup: StartupBarrier::new(),
-            suspended: SuspendedRequests::new(),
-            task_handles: Arc::new(TaskHandleCodec::new()),
+            suspended: SuspendedRequests::new(sealing_keys.instance()),
+            task_handles: Arc::new(TaskHandleCodec::new(&sealing_keys)),
+            sealing_keys,
             tracker: tasks.clone(),
             stop: stop.clone(),
             metrics: Arc::default(),
@@ -156,6 +165,11 @@ impl Gateway {
     /// The upstreams of the current configuration, by name.
     pub fn upstreams(&self) -> Vec<Upstream> {
         self.config().upstreams().cloned().collect()
+    }
+
+    /// The keys that what clients keep for Weir is sealed with.
+    pub fn sealing_keys(&self) -> &SealingKeys {
+        &self.sealing_keys
     }
 
     /// The metrics of the process.
@@ -235,6 +249,11 @@ impl ClientContext {
     /// Handle for all clients of the principal, for transports without sessions.
     pub fn client_handle(&self) -> ClientHandle {
         ClientHandle::shared_by(self.quota_owner())
+    }
+
+    /// The number of this process.
+    pub fn instance(&self) -> Instance {
+        self.gateway.sealing_keys.instance()
     }
 
     /// The principal as owner of quotas.

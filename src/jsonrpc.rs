@@ -5,6 +5,7 @@
 
 pub mod pending;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
@@ -58,6 +59,16 @@ impl Id {
     /// Returns the id as JSON text.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
+    }
+
+    /// Creates an id from a text.
+    pub fn from_text(text: &str) -> Self {
+        Self(json::quote(text).into())
+    }
+
+    /// Returns the text of an id that is a string.
+    pub fn as_text(&self) -> Option<Cow<'_, str>> {
+        json::decode_string(std::str::from_utf8(&self.0).ok()?)
     }
 
     /// Returns a copy that does not keep the memory of its message alive.

@@ -16,6 +16,7 @@
 //! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
 //! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas, queues |
 //! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
+//! | 0 | [`private_file`], [`sealing`] texts that clients keep |
 
 #![cfg_attr(
     test,
@@ -51,10 +52,12 @@ pub mod memory_budget;
 pub mod metrics;
 pub mod pins;
 pub mod policy;
+pub mod private_file;
 mod quota;
 pub mod rate_limit;
 pub mod regular_file;
 pub mod request_scope;
+pub mod sealing;
 pub mod secret;
 pub mod sha256;
 pub mod sse;

@@ -200,6 +200,12 @@ impl Principal {
         self.application.as_ref().unwrap_or(&self.name)
     }
 
+    /// Returns a text that differs for each two principals, for what is sealed for one of them.
+    pub fn sealing_name(&self) -> String {
+        let application = self.application.as_deref().unwrap_or_default();
+        format!("{}:{}{application}", self.name.len(), self.name)
+    }
+
     /// Returns the user of the client.
     pub fn user(&self) -> &Arc<str> {
         &self.name

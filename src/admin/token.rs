@@ -4,15 +4,10 @@
 //! Invariants: the token has 256 random bits; processes that start at the same moment use the same
 //! one; it is never displayed.
 
-use std::fs::DirBuilder;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
-use zeroize::Zeroizing;
-
-use crate::regular_file;
+use crate::private_file;
 use crate::secret::{self, Secret};
 
 /// Returns the path of the token in the state folder.
@@ -22,41 +17,22 @@ pub fn path(state: &Path) -> PathBuf {
 
 /// Reads the token, or creates one.
 pub fn load_or_create(state: &Path) -> io::Result<Secret> {
-    match read(state) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        read => return read,
-    }
-    DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    // The file is only accessible to its owner from the first byte on, and appears completely or
-    // not at all.
-    let mut file = NamedTempFile::new_in(state)?;
-    writeln!(file, "{}", secret::random_token())?;
-    match file.persist_noclobber(path(state)) {
-        Ok(_) => {}
-        // Another process has created it in the meantime.
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error.error),
-    }
-    read(state)
+    let text = private_file::load_or_create(&path(state), MAX_BYTES, secret::random_token)?;
+    parse(&text)
 }
 
 /// Reads the token.
 pub fn read(state: &Path) -> io::Result<Secret> {
-    let path = path(state);
-    let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-    let file = regular_file::open(&path)?;
-    if file.metadata()?.mode() & 0o077 != 0 {
-        return Err(bad(
-            "others than its owner may read it; remove the file, and Weir creates another",
-        ));
-    }
-    let text = Zeroizing::new(regular_file::read_all(file, MAX_BYTES)?);
-    let token = std::str::from_utf8(&text).unwrap_or_default().trim();
+    parse(&private_file::read(&path(state), MAX_BYTES)?)
+}
+
+fn parse(text: &str) -> io::Result<Secret> {
+    let token = text.trim();
     let is_whole = token.len() >= MIN_LENGTH && token.bytes().all(|byte| byte.is_ascii_graphic());
-    match is_whole {
-        true => Ok(Secret::from(token)),
-        false => Err(bad("it contains no token; remove the file, and Weir creates another")),
-    }
+    is_whole.then(|| Secret::from(token)).ok_or_else(|| {
+        let text = "it contains no token; remove the file, and Weir creates another";
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
 }
 
 /// Largest file; Weir writes no longer one.
@@ -67,7 +43,7 @@ const MIN_LENGTH: usize = 32;
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
 

@@ -151,7 +151,11 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         resumable: protocol.resumable,
         public_prefix: public_prefix(server),
         protected_resource: protected_resource(config),
-        session_ttl: protocol.session_ttl,
+        session_lifetime: downstream::SessionLifetime {
+            idle: protocol.session_ttl,
+            max_age: server.session_max_age,
+        },
+        session_records: config.state.dir.as_ref().map(|dir| dir.join("sessions")),
         sse_keepalive: protocol.sse_keepalive,
         ..downstream::Settings::default()
     }

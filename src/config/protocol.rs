@@ -34,8 +34,9 @@ settings! {
         /// and is sent as an event unless it is available at once. Clients of 2025-11-25 get an
         /// event id to resume from as soon as a stream begins.
         resumable: bool = false, boolean();
-        /// Idle time after which a session (`Mcp-Session-Id`, revisions before 2026-07-28) ends;
-        /// its client then has to start a new one.
+        /// Idle time after which a session (`Mcp-Session-Id`, revisions before 2026-07-28) is
+        /// dropped from memory. Its next request rebuilds it; only `server.session_max_age` ends
+        /// it.
         session_ttl: Duration = downstream::SESSION_TTL, duration();
         /// Interval of the comments that Weir sends on an idle event stream, so that no proxy
         /// closes it. Make it shorter than the idle timeout of your proxy.

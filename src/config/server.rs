@@ -97,6 +97,10 @@ settings! {
         /// Limits on what one client may have open at a time. All clients without credentials
         /// together count as 16 clients. For rates there is `[[limits]]`.
         per_client: ClientQuota = ClientQuota::default(), table();
+        /// Age at which a session (`Mcp-Session-Id`, revisions before 2026-07-28) ends; its client
+        /// then has to start a new one. Until then a client may use its session again, also after
+        /// a restart of Weir.
+        session_max_age: Duration = downstream::SESSION_MAX_AGE, duration();
         /// Time after SIGTERM, SIGINT or SIGQUIT in which Weir serves as before but is no longer
         /// ready, so that a load balancer can notice. Without it Weir stops accepting requests at
         /// once.
@@ -150,8 +154,8 @@ settings! {
         wait: duration();
         /// Streams of `subscriptions/listen`, in revision 2026-07-28, which has no sessions.
         streams: count(PER_CLIENT);
-        /// Sessions, in the revisions that have them. When a client opens one more, its session
-        /// that has been idle longest ends.
+        /// Sessions in memory, in the revisions that have them. When a client opens one more, the
+        /// one that has been idle longest is dropped, and rebuilt with its next request.
         sessions: count(PER_CLIENT);
     }
 }

@@ -23,12 +23,16 @@ use crate::jsonrpc::pending::{PendingRequests, PendingResponse};
 use crate::jsonrpc::{self, Id, Response, ResponsePayload, code};
 use crate::mcp::input_request::{ClientFeatures, ELICITATION_ID, InputRequest, InputResponse};
 use crate::mcp::revision::Revision;
+use crate::sealing::Instance;
 use crate::secret;
 
 /// Open server-to-client requests of one session. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct ClientRequests {
     open: PendingRequests<ResponsePayload, ()>,
+    /// Process that sends the requests; their ids begin with its number, so that a response to one
+    /// of another process, which served the session before, completes none of these.
+    instance: Instance,
     /// Fires at shutdown: no more responses are accepted.
     stop: CancellationToken,
 }
@@ -44,22 +48,34 @@ pub(super) struct ClientRequester {
 
 /// One open request; cancelled if it is dropped without a response.
 struct PendingClientRequest<'a> {
+    id: Id,
     pending: PendingResponse<ResponsePayload, ()>,
     sender: &'a CallSender,
 }
 
 impl ClientRequests {
     /// Creates an empty table. After `stop` no response is accepted.
-    pub(super) fn new(stop: CancellationToken) -> Self {
-        Self { open: PendingRequests::default(), stop }
+    pub(super) fn new(instance: Instance, stop: CancellationToken) -> Self {
+        Self { open: PendingRequests::default(), instance, stop }
     }
 
     /// Completes the request that a client's response belongs to.
     pub(super) fn complete(&self, response: Response) {
         let Response { id, outcome, .. } = response;
-        if let Some(id) = id.as_ref().and_then(Id::as_local) {
-            self.open.complete(id, outcome);
+        if let Some(number) = id.as_ref().and_then(|id| self.number_of(id)) {
+            self.open.complete(number, outcome);
         }
+    }
+
+    fn id_of(&self, number: u64) -> Id {
+        Id::from_text(&self.instance.name(number))
+    }
+
+    fn number_of(&self, id: &Id) -> Option<u64> {
+        let text = id.as_text()?;
+        let (_, number) = text.split_once('.')?;
+        let is_own = Instance::of_named(&text) == Some(self.instance);
+        is_own.then(|| number.parse().ok())?
     }
 }
 
@@ -108,7 +124,8 @@ impl ClientRequester {
         let open = &self.client_requests.open;
         let pending = (open.len() < MAX_OPEN).then(|| open.open(())).flatten();
         let pending = pending.ok_or_else(|| results::too_busy(RETRY))?;
-        Ok(PendingClientRequest { pending, sender: &self.sender })
+        let id = self.client_requests.id_of(pending.id());
+        Ok(PendingClientRequest { id, pending, sender: &self.sender })
     }
 
     async fn send(
@@ -116,8 +133,8 @@ impl ClientRequester {
         request: InputRequest,
         mut open: PendingClientRequest<'_>,
     ) -> InputResponse {
-        let (id, params) = (Id::from(open.pending.id()), self.params_for(&request));
-        let message = jsonrpc::write_request(&id, request.kind.method(), &params);
+        let params = self.params_for(&request);
+        let message = jsonrpc::write_request(&open.id, request.kind.method(), &params);
         let outcome = match self.sender.send(message).await {
             Ok(()) => open.response(&self.client_requests.stop).await,
             // The call continues without its stream (spec, transports), which is the only way to
@@ -165,7 +182,7 @@ impl Drop for PendingClientRequest<'_> {
             return;
         }
         let params = Object::new()
-            .with("requestId", self.pending.id().to_string())
+            .with("requestId", self.id.as_bytes().clone())
             .with("reason", json::quote("the call that needed this request has ended"));
         let cancelled = jsonrpc::write_notification("notifications/cancelled", &params.to_bytes());
         // If the queue is full or closed, the request was not sent either, or the client has gone.

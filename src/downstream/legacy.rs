@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::FutureExt;
+use futures::future::join_all;
 use hyper::StatusCode;
 
 use super::client_requests::{ClientRequester, ClientRequests};
@@ -22,6 +23,8 @@ use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMod
 use crate::catalog::RoleView;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results::{self, invalid_params};
+use crate::downstream::session::session_id::SessionFacts;
+use crate::downstream::session::session_records::SessionSettings;
 use crate::gateway::{
     Admission, ClientContext, ClientNotifications, Error, RequestStatus, SubscribeOutcome,
     Subscriptions,
@@ -43,6 +46,8 @@ use crate::memory_budget::BufferLimit;
 
 /// Method that opens a session.
 pub(super) const INITIALIZE: &str = "initialize";
+/// Method that sets the log level of a session.
+const SET_LEVEL: &str = "logging/setLevel";
 
 /// Client of an initialized session.
 #[derive(Clone)]
@@ -60,10 +65,78 @@ pub(super) struct LegacyClient {
 }
 
 impl LegacyClient {
+    /// Rebuilds the client of a session from the facts in its id and the settings that were
+    /// recorded.
+    pub(super) fn rebuild(
+        client: &ClientContext,
+        facts: &SessionFacts,
+        settings: &SessionSettings,
+        connection: LegacyConnection,
+    ) -> Self {
+        let SessionFacts { revision, capabilities, info, .. } = facts.clone();
+        let declared = Declared { features: facts.features(), capabilities, info };
+        let peer = Self::new(client, revision, declared, connection);
+        settings.log_level.into_iter().for_each(|level| peer.logs.set(level));
+        peer
+    }
+
+    fn new(
+        client: &ClientContext,
+        revision: Revision,
+        Declared { features, capabilities, info }: Declared,
+        LegacyConnection { handle, in_flight, client_requests }: LegacyConnection,
+    ) -> Self {
+        let handle = handle.owned_by(client.quota_owner());
+        let subscriptions = client.subscriptions(handle.clone());
+        let context = CallContext {
+            revision,
+            info,
+            features,
+            capabilities,
+            client: handle,
+            notifications: NotificationSink::disabled(),
+            param_headers: None,
+        };
+        let logs = LogLevelSetting::unset();
+        Self { context, logs, in_flight, client_requests, subscriptions }
+    }
+
+    /// Returns what the client has set in its session.
+    pub(super) fn settings(&self) -> SessionSettings {
+        let log_level = self.logs.minimum().filter(|_| self.logs.is_explicit());
+        SessionSettings { log_level, subscriptions: self.subscriptions.uris() }
+    }
+
+    /// Subscribes again to the resources that the client had subscribed to, until the session ends.
+    pub(super) fn restore_subscriptions(
+        &self,
+        client: &ClientContext,
+        uris: Vec<Box<str>>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (client, subscriptions) = (client.clone(), Arc::clone(&self.subscriptions));
+        let end = self.context.client.gone.clone();
+        async move {
+            let restoring = uris.iter().map(|uri| client.restore_subscription(&subscriptions, uri));
+            let _: Option<Vec<()>> = end.run_until_cancelled(join_all(restoring)).await;
+        }
+    }
+
     /// Returns the notifications for the session, as the client may receive them.
     pub(super) fn notifications(&self, client: &ClientContext) -> ClientNotifications {
         client.listen(&self.subscriptions, self.context.revision)
     }
+}
+
+/// What a client has declared about itself.
+struct Declared {
+    features: ClientFeatures,
+    capabilities: Bytes,
+    info: Option<Bytes>,
+}
+
+/// Returns whether a request with this method changes [`LegacyClient::settings`].
+pub(super) fn changes_settings(method: &str) -> bool {
+    matches!(method, SUBSCRIBE | UNSUBSCRIBE | SET_LEVEL)
 }
 
 /// Parts of a session that exist before its client has initialized it.
@@ -117,24 +190,12 @@ fn negotiate(
     };
     let (info, declared) = (declared_object("clientInfo")?, declared_object("capabilities")?);
     let capabilities = params.get_object("capabilities").unwrap_or_default();
-    let LegacyConnection { handle, in_flight, client_requests } = connection;
-    let handle = handle.owned_by(client.quota_owner());
-    let subscriptions = client.subscriptions(handle.clone());
-    let peer = LegacyClient {
-        context: CallContext {
-            revision,
-            info,
-            features: ClientFeatures::read(&capabilities).within(revision),
-            capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
-            client: handle,
-            notifications: NotificationSink::disabled(),
-            param_headers: None,
-        },
-        logs: LogLevelSetting::unset(),
-        in_flight,
-        client_requests,
-        subscriptions,
+    let declared = Declared {
+        features: ClientFeatures::read(&capabilities).within(revision),
+        capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
+        info,
     };
+    let peer = LegacyClient::new(client, revision, declared, connection);
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
     let view = client.view();
@@ -253,7 +314,7 @@ impl LegacyRequest {
         if let Some(kind) = Kind::of_list_method(method) {
             return self.list(admission, kind).await;
         }
-        if method == "logging/setLevel" && client.view().capabilities().logging {
+        if method == SET_LEVEL && client.view().capabilities().logging {
             let level = params.get("level").and_then(LogLevel::parse);
             let level =
                 level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;

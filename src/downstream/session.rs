@@ -1,16 +1,23 @@
 //! Legacy sessions over HTTP: ids, owners and lifetimes.
 //!
-//! Invariants: an id has 256 random bits and is valid only with the credentials of the principal
-//! that opened it; an unknown id, an ended one and one of another principal look the same. A
-//! principal has a bounded number of sessions; the one that has been idle longest is evicted first,
-//! and a session with an open call or stream is not idle. The end of a session cancels its calls
-//! and closes its stream. A session of the HTTP+SSE transport, which lives as long as its stream,
-//! counts through a [`SessionPermit`].
+//! An id contains what is needed to rebuild its session, so the table has only the sessions that
+//! are in use: a session that is idle, or that another process of the installation has opened, is
+//! rebuilt for its next request.
+//!
+//! Invariants: an id cannot be forged and is valid only with the credentials of the principal that
+//! opened it; an unknown id, an expired one, an ended one and one of another principal look the
+//! same. A principal has a bounded number of sessions in the table; the one that has been idle
+//! longest is dropped first, and a session with an open call or stream is not idle. The end of a
+//! session cancels its calls and closes its stream. A session of the HTTP+SSE transport, which
+//! lives as long as its stream, counts through a [`SessionPermit`].
 
 pub(crate) mod event_store;
+pub(crate) mod session_id;
+pub(crate) mod session_records;
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
 use hyper::header::HeaderName;
@@ -18,25 +25,30 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::legacy::LegacyClient;
+use super::legacy::{LegacyClient, LegacyConnection};
 use crate::audit::SessionMark;
 use crate::downstream::session::event_store::EventStore;
+use crate::downstream::session::session_id::{SessionFacts, SessionIdCodec};
+use crate::downstream::session::session_records::SessionRecords;
 use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
 use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
+use crate::sealing::SealingKeys;
 use crate::secret;
 use crate::sync::Mutex;
 
 /// Header with the session id.
 pub(super) const HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Table of all sessions.
+/// Table of the sessions in use.
 pub(super) struct Sessions {
     by_id: DashMap<Box<str>, Arc<Session>>,
     by_principal: DashMap<Principal, Vec<Arc<Session>>>,
     /// Sessions that are stored elsewhere.
     external: PerPrincipal<Principal>,
+    ids: SessionIdCodec,
+    pub(super) records: SessionRecords,
     metrics: Arc<GatewayMetrics>,
 }
 
@@ -46,6 +58,7 @@ pub(super) struct Session {
     /// Session mark for the audit log.
     pub(super) mark: SessionMark,
     principal: Principal,
+    facts: SessionFacts,
     /// Identity that the session was last used with.
     identity: Mutex<ClientIdentity>,
     /// Client of the session.
@@ -84,17 +97,40 @@ pub(super) struct StandaloneStream {
 /// Counts a session that is stored elsewhere against its principal's limit. Released on drop.
 pub(super) type SessionPermit = QuotaPermit<Principal>;
 
+/// A session that was rebuilt from its id.
+pub(super) struct RebuiltSession {
+    pub(super) session: SessionGuard,
+    /// Resources that it was subscribed to, and that it is to be subscribed to again.
+    pub(super) lost_subscriptions: Vec<Box<str>>,
+}
+
+/// Time limits of sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLifetime {
+    /// Idle time after which a session is dropped from memory.
+    pub idle: Duration,
+    /// Age at which an id expires.
+    pub max_age: Duration,
+}
+
 /// The principal has reached its limit, and all of its sessions are in use.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SessionLimit;
 
 impl Sessions {
-    /// Creates an empty table, whose sessions and streams are counted in these metrics.
-    pub(super) fn new(metrics: Arc<GatewayMetrics>) -> Self {
+    /// Creates an empty table, whose sessions and streams are counted in these metrics. Ends and
+    /// settings of sessions are recorded in this file.
+    pub(super) fn new(
+        metrics: Arc<GatewayMetrics>,
+        keys: &SealingKeys,
+        records: Option<PathBuf>,
+    ) -> Self {
         Self {
             by_id: DashMap::new(),
             by_principal: DashMap::new(),
             external: PerPrincipal::default(),
+            ids: SessionIdCodec::new(keys),
+            records: SessionRecords::new(records),
             metrics,
         }
     }
@@ -103,7 +139,7 @@ impl Sessions {
         self.by_id.len()
     }
 
-    /// Opens a session; evicts the principal's longest idle one if the `limit` per client is
+    /// Opens a session; drops the principal's longest idle one if the `limit` per client is
     /// reached.
     pub(super) fn open(
         &self,
@@ -111,27 +147,85 @@ impl Sessions {
         peer: LegacyClient,
         limit: usize,
     ) -> Result<Arc<Session>, SessionLimit> {
-        let (id, principal) = (new_id(), client.principal());
-        let (end, notifications) = (peer.context.client.gone.clone(), peer.notifications(client));
-        let session = Arc::new(Session {
+        let facts = SessionFacts::of(&peer.context, SystemTime::now());
+        let id = self.ids.seal(client.principal(), &facts);
+        let notifications = peer.notifications(client);
+        let session = self.create(client, id, facts, peer, notifications);
+        self.change_owned(client.principal(), |owned| {
+            self.evict_if_full(client.principal(), owned, limit)?;
+            self.insert(owned, &session);
+            Ok(session)
+        })
+    }
+
+    /// Rebuilds the session of an id that is not in the table, as [`Sessions::open`] does; `None`
+    /// if the id is not one of this client, or its session is over. `accepts` says whether the
+    /// revision is still served.
+    pub(super) async fn rebuild(
+        &self,
+        client: &ClientContext,
+        id: &str,
+        connection: LegacyConnection,
+        (lifetime, limit): (SessionLifetime, usize),
+        accepts: impl Fn(&SessionFacts) -> bool,
+    ) -> Result<Option<RebuiltSession>, SessionLimit> {
+        let facts = self.ids.open(client.principal(), id);
+        let is_good = |facts: &SessionFacts| {
+            accepts(facts) && !facts.is_older_than(lifetime.max_age, SystemTime::now())
+        };
+        let Some(facts) = facts.filter(is_good) else { return Ok(None) };
+        let Some(settings) = self.records.find(id).await else { return Ok(None) };
+        let peer = LegacyClient::rebuild(client, &facts, &settings, connection);
+        // Lists may have changed since the client was notified last.
+        let notifications = peer.notifications(client).with_all_lists_changed();
+        let session = self.create(client, id.into(), facts, peer, notifications);
+        self.change_owned(client.principal(), |owned| {
+            if let Some(other) = self.by_id.get(id) {
+                // A request that came at the same time was quicker.
+                return Ok(Some(RebuiltSession {
+                    session: SessionGuard::new(Arc::clone(&*other)),
+                    lost_subscriptions: Vec::new(),
+                }));
+            }
+            // A client may have ended it meanwhile.
+            if self.records.is_ended(id) {
+                return Ok(None);
+            }
+            self.evict_if_full(client.principal(), owned, limit)?;
+            self.insert(owned, &session);
+            let lost_subscriptions = settings.subscriptions;
+            Ok(Some(RebuiltSession { session: SessionGuard::new(session), lost_subscriptions }))
+        })
+    }
+
+    fn insert(&self, owned: &mut Vec<Arc<Session>>, session: &Arc<Session>) {
+        owned.push(Arc::clone(session));
+        self.by_id.insert(session.id.clone(), Arc::clone(session));
+    }
+
+    fn create(
+        &self,
+        client: &ClientContext,
+        id: Box<str>,
+        facts: SessionFacts,
+        peer: LegacyClient,
+        notifications: ClientNotifications,
+    ) -> Arc<Session> {
+        let end = peer.context.client.gone.clone();
+        Arc::new(Session {
             mark: SessionMark::of(&id),
-            id: id.clone(),
-            principal: principal.clone(),
+            id,
+            principal: client.principal().clone(),
+            facts,
             identity: Mutex::new(client.identity()),
             peer,
-            event_store: Arc::default(),
+            event_store: Arc::new(EventStore::new(client.instance())),
             end_standalone: Mutex::new(end.child_token()),
             end,
             notifications: Arc::new(tokio::sync::Mutex::new(notifications)),
             usage: Mutex::new(SessionUsage { active: 0, idle_since: Instant::now() }),
             opened_at: Instant::now(),
             metrics: Arc::clone(&self.metrics),
-        });
-        self.change_owned(principal, |owned| {
-            self.evict_if_full(principal, owned, limit)?;
-            owned.push(Arc::clone(&session));
-            self.by_id.insert(id, Arc::clone(&session));
-            Ok(session)
         })
     }
 
@@ -172,32 +266,48 @@ impl Sessions {
         Ok(())
     }
 
-    /// Finds a principal's session and marks it as in use; ends one that has been idle for `ttl`.
+    /// Finds a principal's session in the table and marks it as in use; drops one that is over.
     pub(super) fn find(
         &self,
         client: &ClientContext,
         id: &str,
-        ttl: Duration,
+        lifetime: SessionLifetime,
     ) -> Option<SessionGuard> {
         let session = Arc::clone(&*self.by_id.get(id)?);
         if session.principal != *client.principal() {
             return None;
         }
-        if session.is_idle_for(ttl) {
-            self.end(&session);
+        if session.is_over(lifetime) {
+            self.drop_session(&session);
             return None;
         }
         *session.identity.lock() = client.identity();
         Some(SessionGuard::new(session))
     }
 
-    /// Ends a session.
-    pub(super) fn end(&self, session: &Session) {
+    /// Ends a session for good. The end survives a restart once the future is complete.
+    pub(super) fn end(
+        &self,
+        session: &Session,
+        max_age: Duration,
+    ) -> impl Future<Output = ()> + use<> {
+        let recorded = self.records.end(&session.id, session.facts.begun + max_age);
+        self.drop_session(session);
+        recorded
+    }
+
+    /// Records what the client has set in its session, for the process that rebuilds it.
+    pub(super) fn record_settings(&self, session: &Session, max_age: Duration) {
+        self.records.set(&session.id, session.facts.begun + max_age, session.peer.settings());
+    }
+
+    /// Drops a session from the table; its next request rebuilds it.
+    fn drop_session(&self, session: &Session) {
         self.forget(session);
         session.close();
     }
 
-    /// Ends each session for which the client's credentials are no longer valid, but not the calls
+    /// Drops each session for which the client's credentials are no longer valid, but not the calls
     /// in progress in it.
     pub(super) fn end_unauthorized(&self) {
         // Collected first: ending takes locks that the iteration holds.
@@ -215,21 +325,25 @@ impl Sessions {
         self.change_owned(&session.principal, |owned| owned.retain(is_other));
     }
 
-    /// Ends sessions that have been idle for the current `ttl` periodically, until `stop` fires.
-    pub(super) async fn sweep(&self, ttl: impl Fn() -> Duration, stop: &CancellationToken) {
-        let pause = || tokio::time::sleep(ttl().min(SWEEP_EVERY));
+    /// Drops the sessions that are over periodically, until `stop` fires.
+    pub(super) async fn sweep(
+        &self,
+        lifetime: impl Fn() -> SessionLifetime,
+        stop: &CancellationToken,
+    ) {
+        let pause = || tokio::time::sleep(lifetime().idle.min(SWEEP_EVERY));
         while stop.run_until_cancelled(pause()).await.is_some() {
             // Collected first: ending takes locks that the iteration holds.
             let idle: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-            for session in idle.iter().filter(|session| session.is_idle_for(ttl())) {
-                self.end(session);
+            for session in idle.iter().filter(|session| session.is_over(lifetime())) {
+                self.drop_session(session);
             }
             idle.iter().for_each(|session| session.event_store.expire());
         }
     }
 }
 
-/// Returns a random session id.
+/// Returns a random id of a session that lives as long as its stream, or of a stream.
 pub(super) fn new_id() -> Box<str> {
     secret::random_token()
 }
@@ -253,9 +367,12 @@ impl Session {
         self.peer.subscriptions.end();
     }
 
-    fn is_idle_for(&self, time: Duration) -> bool {
+    /// Returns whether the session is idle for too long, or too old.
+    fn is_over(&self, lifetime: SessionLifetime) -> bool {
         let usage = self.usage.lock();
-        usage.active == 0 && usage.idle_since.elapsed() >= time
+        usage.active == 0
+            && (usage.idle_since.elapsed() >= lifetime.idle
+                || self.facts.is_older_than(lifetime.max_age, SystemTime::now()))
     }
 }
 

@@ -134,6 +134,7 @@ impl StreamSession {
             true => state_watch.mark_unchanged(),
             false => state_watch.mark_changed(),
         }
+        let client_requests = ClientRequests::new(client.instance(), state.stop.clone());
         Self {
             client,
             state_watch,
@@ -141,7 +142,7 @@ impl StreamSession {
             in_flight: InFlightRequests::new(end.clone()),
             outgoing: OutboundQueue::new(queue, buffer_limit, rules.max_queued_bytes),
             rules,
-            client_requests: ClientRequests::new(state.stop.clone()),
+            client_requests,
             state,
             initialized: None,
             end,

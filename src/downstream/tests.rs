@@ -29,6 +29,7 @@ use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::AllowDeny;
 use crate::policy::role::Role;
 use crate::policy::{self, ClientCredentials, Policy};
+use crate::sealing::SealingKeys;
 use crate::sha256::sha256;
 use crate::upstream::connect::ByteStream;
 use crate::upstream::{self, RetrySettings, Timeouts, Upstream, UpstreamLimits, UpstreamSource};
@@ -75,7 +76,7 @@ impl TestGateway {
         });
         let (policy, upstreams) = (policy(), upstreams.to_vec());
         let parts = SnapshotParts { policy, catalog, upstreams, inspectors: Inspectors::default() };
-        let gateway = Gateway::open(parts, &tasks, &behind);
+        let gateway = Gateway::open(parts, SealingKeys::random(), &tasks, &behind);
         gateway.wait_until_listed().await;
         Self {
             state_cell: ServerStateCell::new(gateway, settings, tasks, stop.clone()),

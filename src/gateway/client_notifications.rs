@@ -78,6 +78,13 @@ impl ClientContext {
 }
 
 impl ClientNotifications {
+    /// Counts every list as changed: a client that was notified by another process may have missed
+    /// a change.
+    #[must_use]
+    pub fn with_all_lists_changed(self) -> Self {
+        Self { has_changed: [true; 3], ..self }
+    }
+
     /// Continues with a new context of the same client, without repeating notifications.
     pub fn switch_client(&mut self, client: &ClientContext) {
         self.identity = client.identity();

@@ -7,12 +7,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::error::upstream_error;
 use super::{Admission, ClientContext, Error};
+use crate::backoff::Backoff;
 use crate::catalog::RoleView;
 use crate::json::Object;
 use crate::mcp::call::{ClientHandle, ItemRequest, Method};
@@ -26,6 +28,10 @@ use crate::upstream::{self, Subscription};
 
 /// Maximum number of resources that one client, or one listen request of it, may subscribe to.
 pub const MAX_SUBSCRIPTIONS: usize = 1_000;
+
+/// Pauses between attempts to restore a subscription.
+const RESTORE_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RESTORE_PAUSE: Duration = Duration::from_secs(60);
 
 /// The resources and tasks that a client is subscribed to, with the pending updates.
 pub struct Subscriptions {
@@ -96,6 +102,31 @@ impl ClientContext {
         }
     }
 
+    /// Restores a subscription of a session that another process served, and notifies the client
+    /// once, since it may have missed an update. Ends when the upstream has answered, or when the
+    /// client may not read the resource (any more).
+    pub async fn restore_subscription(&self, subscriptions: &Subscriptions, uri: &str) {
+        let mut backoff = Backoff::new(RESTORE_PAUSE, MAX_RESTORE_PAUSE).with_jitter(true);
+        // Reserved from the beginning, so that it counts as a subscription of the session.
+        let Ok(Some(reservation)) = subscriptions.reserve(uri) else { return };
+        self.wait_for_startup().await;
+        while let Some(target) = self.view().resolve_uri(uri) {
+            let owner = self.config.upstream(&target.upstream);
+            match owner.subscribe(&target.own, &subscriptions.updates, &self.quota_owner()).await {
+                Ok(upstream::Subscribed::Accepted(subscription)) => {
+                    reservation.complete(subscription);
+                    let uri = Arc::from(uri);
+                    return subscriptions.updates.mark(&target.upstream, &uri, &uri);
+                }
+                Ok(upstream::Subscribed::Refused(_)) => return,
+                Err(cause) => {
+                    tracing::debug!(upstream = %target.upstream, %cause, "subscription not restored");
+                    tokio::time::sleep(backoff.next_pause()).await;
+                }
+            }
+        }
+    }
+
     /// Subscribes to status notifications of the task with this handle. Returns whether the
     /// upstream accepts; dropping the future changes nothing.
     pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
@@ -159,6 +190,11 @@ impl Subscriptions {
     fn view(&self) -> Arc<RoleView> {
         let view = self.view.lock();
         Arc::clone(&view.borrow())
+    }
+
+    /// The URIs that the client is subscribed to.
+    pub fn uris(&self) -> Vec<Box<str>> {
+        self.table.lock().uris.keys().cloned().collect()
     }
 
     /// Pending task notifications of the client.

@@ -9,18 +9,13 @@
 //! begins a task for the client's own call; an id anywhere else is replaced by the handle with
 //! which the client's request named the task, or not at all. A client cannot guess or read a
 //! handle, or use that of another principal; a client that may no longer call the tool can neither
-//! send requests about its tasks nor receive their notifications. Handles are valid for the life of
-//! the process, and no longer than the upstream's process or session.
+//! send requests about its tasks nor receive their notifications. Handles are valid in each process
+//! of the installation, and no longer than the upstream's process or session.
 //!
 //! Decision: docs/decisions/0010-tasks.md
 
 use std::fmt;
 use std::sync::Arc;
-
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::hmac;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{ClientContext, ClientIdentity, Error};
 use crate::catalog::ExportedItem;
@@ -36,17 +31,10 @@ use crate::mcp::task::{
     restore_related,
 };
 use crate::policy::Principal;
-
-/// The longest handle that is opened, in characters.
-const MAX_HANDLE: usize = 4 * 1024;
+use crate::sealing::{self, Sealer, SealingKeys};
 
 /// Seals and opens task handles.
-pub(super) struct TaskHandleCodec {
-    key: LessSafeKey,
-    /// Key by which the nonce is derived from the sealed content: equal contents have equal
-    /// handles, and no two contents share a nonce.
-    nonces: hmac::Key,
-}
+pub(super) struct TaskHandleCodec(Sealer);
 
 /// Content of a handle.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,13 +52,9 @@ pub(super) struct TaskRef {
 }
 
 impl TaskHandleCodec {
-    /// Creates a codec with random keys.
-    pub(super) fn new() -> Self {
-        let mut keys = [0; 64];
-        getrandom::fill(&mut keys).expect("the system has random numbers");
-        let (key, nonces) = keys.split_at(32);
-        let key = UnboundKey::new(&AES_256_GCM, key).expect("a key of the algorithm's length");
-        Self { key: LessSafeKey::new(key), nonces: hmac::Key::new(hmac::HMAC_SHA256, nonces) }
+    /// Creates the codec of an installation.
+    pub(super) fn new(keys: &SealingKeys) -> Self {
+        Self(keys.repeatable_sealer("task handle"))
     }
 
     /// Seals a task into a handle; `None` if the upstream's id is too long.
@@ -78,30 +62,13 @@ impl TaskHandleCodec {
         if task.own.len() > MAX_TASK_ID_BYTES {
             return None;
         }
-        let mut sealed = task.write()?;
-        let name = json::quote(&principal.name);
-        let tag = hmac::sign(&self.nonces, &[&name[..], &sealed].concat());
-        let mut nonce = [0; NONCE_LEN];
-        nonce.copy_from_slice(&tag.as_ref()[..NONCE_LEN]);
-        let aad = Aad::from(principal.name.as_bytes());
-        self.key
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut sealed)
-            .expect("a text this short can be sealed");
-        let handle = URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat());
-        (handle.len() <= MAX_HANDLE).then_some(handle)
+        let handle = self.0.seal(&principal.sealing_name(), &task.write()?);
+        (handle.len() <= sealing::MAX_TEXT).then_some(handle)
     }
 
     /// Opens a handle of this principal; `None` if it is invalid or belongs to another principal.
     pub(super) fn open(&self, principal: &Principal, handle: &str) -> Option<TaskRef> {
-        if handle.len() > MAX_HANDLE {
-            return None;
-        }
-        let bytes = URL_SAFE_NO_PAD.decode(handle).ok()?;
-        let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let mut sealed = sealed.to_vec();
-        let aad = Aad::from(principal.name.as_bytes());
-        TaskRef::read(self.key.open_in_place(nonce, aad, &mut sealed).ok()?)
+        TaskRef::read(&self.0.open(&principal.sealing_name(), handle)?.content)
     }
 }
 
@@ -381,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_handle_opens_for_whom_it_was_given_to_and_for_nobody_else() {
-        let (handles, alice) = (TaskHandleCodec::new(), principal("alice"));
+        let (handles, alice) = (TaskHandleCodec::new(&SealingKeys::random()), principal("alice"));
         let seal = |principal: &Principal, task: TaskRef| {
             handles.seal(principal, &task).expect("a handle")
         };
@@ -392,23 +359,27 @@ mod tests {
         assert_ne!(seal(&alice, TaskRef { own: "t,2".into(), ..task() }), handle);
         assert_ne!(seal(&alice, TaskRef { scope: TaskScope::unique(), ..task() }), handle);
         assert_eq!(handles.open(&principal("bob"), &handle), None);
-        assert_eq!(TaskHandleCodec::new().open(&alice, &handle), None, "of another process");
+        assert_eq!(
+            TaskHandleCodec::new(&SealingKeys::random()).open(&alice, &handle),
+            None,
+            "of another installation"
+        );
         for bad in ["", "x", "t,1", &handle[1..], &handle[..handle.len() - 1]] {
             assert_eq!(handles.open(&alice, bad), None, "{bad}");
         }
-        assert_eq!(handles.open(&alice, &"A".repeat(MAX_HANDLE + 1)), None);
+        assert_eq!(handles.open(&alice, &"A".repeat(sealing::MAX_TEXT + 1)), None);
     }
 
     #[test]
     fn an_id_is_sealed_up_to_its_bound_and_no_further() {
-        let (handles, alice) = (TaskHandleCodec::new(), principal("alice"));
+        let (handles, alice) = (TaskHandleCodec::new(&SealingKeys::random()), principal("alice"));
         // Characters that JSON would escape, and a name as long as they get.
         let of = |bytes| TaskRef { own: "\u{1}".repeat(bytes).into(), ..task() };
         let longest = of(MAX_TASK_ID_BYTES);
         let handle = handles.seal(&alice, &longest).expect("a handle");
         assert_eq!(handles.open(&alice, &handle), Some(longest));
         assert_eq!(handles.seal(&alice, &of(MAX_TASK_ID_BYTES + 1)), None);
-        let named = TaskRef { tool: "x".repeat(MAX_HANDLE).into(), ..task() };
+        let named = TaskRef { tool: "x".repeat(sealing::MAX_TEXT).into(), ..task() };
         assert_eq!(handles.seal(&alice, &named), None, "it could not be opened");
         let named = TaskRef { tool: "x".repeat(1 << 16).into(), ..task() };
         assert_eq!(handles.seal(&alice, &named), None);

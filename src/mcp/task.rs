@@ -11,7 +11,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -52,10 +51,12 @@ impl TaskScope {
     /// Bit that is set in scopes of servers, so that they differ from all others.
     const OF_SERVER: u64 = 1 << 63;
 
-    /// Creates a unique scope for a process or a session.
+    /// Creates a unique scope for a process or a session. It is random, because handles outlive the
+    /// process: no later one may take another's session for its own.
     pub fn unique() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed) & !Self::OF_SERVER)
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).expect("the system has random numbers");
+        Self(u64::from_be_bytes(bytes) & !Self::OF_SERVER)
     }
 
     /// The scope of a server without sessions, identified by the hash of its settings.

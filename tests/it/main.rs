@@ -38,6 +38,7 @@ mod progress;
 mod properties;
 mod questions;
 mod reload;
+mod restarting;
 mod resuming;
 mod retrying;
 mod revisions;

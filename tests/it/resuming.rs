@@ -545,3 +545,32 @@ async fn an_upstream_that_ends_its_stream_to_be_polled_is_asked_for_the_rest() {
         world.close().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn in_the_next_process_a_stream_of_changes_begins_anew_and_one_of_a_call_is_lost() {
+    let mut world = World::start(hub(LEGACY_HTTP), ON).await;
+    let mut intercepted = world.upstream("hub").intercept("tools/call");
+    let client = world.client(LEGACY_HTTP).await;
+    let mut changes = Stream::new(client.http().get());
+    let place = id_of(&changes.next().await.expect("a place"));
+    let mut call = Stream::post(&client, "tools/call", WITH_PROGRESS);
+    let of_call = id_of(&call.next().await.expect("a place"));
+    drop(intercepted.next().await);
+    drop((changes, call));
+    world.restart().await;
+    assert_eq!(Stream::get(&client, &of_call).status().await, 400);
+    let mut again = Stream::get(&client, &place);
+    assert_eq!(again.status().await, 200);
+    let new_place = id_of(&again.next().await.expect("a place"));
+    assert_ne!(new_place, place);
+    let mut methods = Vec::new();
+    for _ in 0..3 {
+        let event = again.next().await.expect("a change");
+        methods.push(object(&texts(&[event])[0]).get_string("method").expect("one").into_owned());
+    }
+    methods.sort_unstable();
+    let expected = ["prompts", "resources", "tools"];
+    assert_eq!(methods, expected.map(|kind| format!("notifications/{kind}/list_changed")));
+    drop((again, client));
+    world.close().await;
+}

@@ -26,6 +26,22 @@ fn working(side: Side) -> Scripts {
     ]
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_task_of_a_modern_server_keeps_its_handle_in_the_next_process() {
+    let mut world = World::start(working(MODERN_HTTP), "").await;
+    let client = world.client_declaring(MODERN_HTTP, EXTENSION).await;
+    begin_tasks(&world, "hub", "own-1");
+    let handle = begun(&client, "hub__a").await;
+    world.restart().await;
+    let about_task = task(MODERN_HTTP, r#""resultType":"complete","#, "own-1");
+    world.upstream("hub").result("tasks/get", &about_task);
+    let found = object(about(&client, "tasks/get", &handle).await.result());
+    assert_eq!(found.get_string("taskId").as_deref(), Some(&*handle));
+    assert_eq!(begun(&client, "hub__a").await, handle, "one text for one task");
+    drop(client);
+    world.close().await;
+}
+
 /// Whether both sides have the same kind of tasks.
 fn has_tasks(cell: Cell) -> bool {
     cell.client.revision == cell.upstream.revision

@@ -23,9 +23,11 @@ use tokio_util::task::TaskTracker;
 use weir::app::{App, ReloadOutcome, Reloader};
 use weir::audit::{Audit, Writer};
 use weir::config::{Config, Options};
+use weir::downstream::ServerStateCell;
 use weir::downstream::http::HttpRoute;
 use weir::gateway::ClientContext;
 use weir::mcp::kind::Kind;
+use weir::sealing::SealingKeys;
 use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Transport, matrix};
@@ -44,6 +46,10 @@ const CLOSING: Duration = Duration::from_secs(60);
 /// A running gateway with its upstreams.
 pub(crate) struct World {
     app: App,
+    /// Server of the current process.
+    server: Arc<Mutex<Arc<ServerStateCell>>>,
+    dial: Arc<Scripted>,
+    keys: SealingKeys,
     reloader: Reloader,
     /// Configuration text of the next reload.
     text: Arc<Mutex<String>>,
@@ -175,8 +181,10 @@ impl World {
         let parsed = parsed.unwrap_or_else(|report| panic!("{report}\n{config}"));
         let dial =
             Arc::new(Scripted { upstreams: upstreams.clone(), wrapper: Arc::clone(&wrapper) });
-        let app = App::open_with(&parsed, dial, None, log(&parsed));
+        let keys = SealingKeys::random();
+        let app = App::open_with(&parsed, Arc::clone(&dial) as _, keys.clone(), None, log(&parsed));
         app.spawn_jwks_refreshers();
+        let server = Arc::new(Mutex::new(Arc::clone(app.server_state())));
         let text = Arc::new(Mutex::new(config));
         let written = Arc::clone(&text);
         let gate = Arc::default();
@@ -190,6 +198,9 @@ impl World {
         let reloader = app.reloader(read, |_| {});
         Self {
             app,
+            server,
+            dial,
+            keys,
             reloader,
             text,
             gate,
@@ -199,6 +210,22 @@ impl World {
             wrapper,
             verdict: Verdict(judge),
         }
+    }
+
+    /// Ends the gateway and starts it again, as another process with the same keys and the same
+    /// configuration. Clients connect to it with their next request.
+    pub(crate) async fn restart(&mut self) {
+        let text = self.text.lock().expect("nobody panics here").clone();
+        let config = Config::parse(&text, Path::new("weir.toml"), &Options::default());
+        let config = config.unwrap_or_else(|report| panic!("{report}"));
+        let keys = self.keys.of_another_process();
+        self.stop_downstream();
+        self.drained().await;
+        let app = App::open_with(&config, Arc::clone(&self.dial) as _, keys, None, None);
+        let old = std::mem::replace(&mut self.app, app);
+        *self.server.lock().expect("nobody panics here") = Arc::clone(self.app.server_state());
+        old.close().await;
+        self.listed().await;
     }
 
     /// Writes another configuration, completed like the first one, and reloads it.
@@ -376,7 +403,7 @@ impl World {
 
     /// Opener of client connections on this side.
     fn connector(&self, side: Side, role: &str) -> Connector {
-        let (server, tasks) = (Arc::clone(self.app.server_state()), self.tasks.clone());
+        let (server, tasks) = (Arc::clone(&self.server), self.tasks.clone());
         // Such a client is the one of its role, as with `weir stdio --as`.
         let gateway = self.app.gateway();
         let guest = gateway.named_client(role).unwrap_or_else(|| gateway.local_client(role));
@@ -384,7 +411,7 @@ impl World {
         let wrapper = Arc::clone(&self.wrapper);
         let connect = move || {
             let (ours, theirs) = tokio::io::duplex(PIPE);
-            let server = Arc::clone(&server);
+            let server = Arc::clone(&server.lock().expect("nobody panics here"));
             if side.transport != Transport::Stdio {
                 let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
                 tasks.spawn(weir::downstream::http::serve_connection(server, theirs, Some(peer)));

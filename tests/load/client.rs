@@ -24,6 +24,8 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     /// Whether it has `Retry-After`.
     has_retry_after: bool,
+    /// Session that it opens.
+    pub(crate) session: Option<String>,
     pub(crate) body: String,
 }
 
@@ -133,7 +135,10 @@ impl Client {
             None => self.chunks().await?,
         };
         let has_retry_after = lower.contains("\r\nretry-after: ");
-        Ok(Response { status, has_retry_after, body: String::from_utf8(body).expect("text") })
+        let session = lower.find("\r\nmcp-session-id: ").map(|at| &head[at + 18..]);
+        let session = session.and_then(|rest| rest.lines().next()).map(str::to_owned);
+        let body = String::from_utf8(body).expect("text");
+        Ok(Response { status, has_retry_after, session, body })
     }
 
     async fn chunks(&mut self) -> io::Result<Vec<u8>> {

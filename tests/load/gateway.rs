@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ pub(crate) struct Gateway {
     child: Child,
     pub(crate) address: SocketAddr,
     log: Receiver<String>,
-    pub(crate) folder: TempDir,
+    pub(crate) folder: Arc<TempDir>,
 }
 
 /// Generous, because it only limits how long a broken test takes.
@@ -30,13 +31,27 @@ impl Gateway {
     }
 
     /// Starts Weir by another command in front of this server.
-    pub(crate) fn start_by(mut command: Command, upstream: SocketAddr, server: &str) -> Self {
-        let folder = TempDir::new().expect("a folder");
+    pub(crate) fn start_by(command: Command, upstream: SocketAddr, server: &str) -> Self {
+        let folder = Arc::new(TempDir::new().expect("a folder"));
         let config = format!(
             "[log]\nformat = \"json\"\n[auth]\nmode = \"anonymous\"\n[upstreams.hub]\nera = \"modern\"\n\
              url = \"http://{upstream}/mcp\"\nlimits.concurrency = 1024\n[server]\nlisten = \"127.0.0.1:0\"\n{server}\n"
         );
         std::fs::write(folder.path().join("weir.toml"), config).expect("written");
+        Self::serve(command, folder)
+    }
+
+    /// Ends the process with a signal, and starts another on the same configuration, with an
+    /// address of its own.
+    pub(crate) fn restart(mut self, signal: Signal) -> Self {
+        self.signal(signal);
+        self.wait();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.stdin(Stdio::null());
+        Self::serve(command, Arc::clone(&self.folder))
+    }
+
+    fn serve(mut command: Command, folder: Arc<TempDir>) -> Self {
         command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();

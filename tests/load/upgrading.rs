@@ -1,5 +1,6 @@
 //! Upgrading under load: a new program takes the socket over, and no client is refused.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -8,13 +9,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 use weir::json::Object;
 
-use crate::client::{Call, Client};
+use crate::client::{Call, Client, Response};
 use crate::gateway::Gateway;
 use crate::ledger::{Ledger, Outcome};
 use crate::server::Server;
@@ -211,4 +212,60 @@ async fn f84_f85_with_a_socket_of_systemds_a_restart_refuses_nobody_and_systemd_
         assert_eq!(early.read_response().await.expect("a reply").status, 200);
         drop(again);
     }
+}
+
+/// Sends a request of a legacy client: a method, its parameters, and a session.
+async fn legacy(
+    gateway: &Gateway,
+    verb: &str,
+    session: Option<&str>,
+    (method, params): (&str, &str),
+) -> Response {
+    let mut client = Client::connect(gateway.address).await.expect("it serves");
+    let body = match verb {
+        "POST" => format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#),
+        _ => String::new(),
+    };
+    let session = session.map(|id| format!("Mcp-Session-Id: {id}\r\n")).unwrap_or_default();
+    let text = format!(
+        "{verb} /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\n{session}Content-Length: {}\r\n\r\n{body}",
+        gateway.address,
+        body.len()
+    );
+    client.send(&text).await.expect("it reads");
+    client.read_response().await.expect("a response")
+}
+
+#[tokio::test]
+async fn a_legacy_client_goes_on_after_a_kill_and_a_stop_and_an_ended_session_stays_ended() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(1_000).await;
+    let mut gateway = Gateway::start(server.address, "[state]\ndir = \"state\"");
+    let initialize = r#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}"#;
+    let (mut sessions, mut nonce) = (Vec::new(), 0);
+    for _ in 0..2 {
+        let opened = legacy(&gateway, "POST", None, ("initialize", initialize)).await;
+        sessions.push(opened.session.expect("a session"));
+    }
+    assert_eq!(legacy(&gateway, "DELETE", Some(&sessions[1]), ("", "")).await.status, 204);
+    for signal in [Signal::KILL, Signal::TERM] {
+        let begin = Instant::now();
+        gateway = gateway.restart(signal);
+        let started = begin.elapsed();
+        nonce += 1;
+        let call = format!(r#"{{"name":"hub__a","arguments":{{"nonce":{nonce}}}}}"#);
+        let answered = legacy(&gateway, "POST", Some(&sessions[0]), ("tools/call", &call)).await;
+        println!(
+            "{signal:?}: started after {started:?}, answered {:?} later",
+            begin.elapsed() - started
+        );
+        assert_eq!(answered.status, 200, "{answered:?}");
+        assert!(answered.body.contains(&format!("\"text\":\"{nonce}.")), "{answered:?}");
+        for verb in ["POST", "DELETE"] {
+            let ended = legacy(&gateway, verb, Some(&sessions[1]), ("ping", "{}")).await;
+            assert_eq!(ended.status, 404, "{verb}: {ended:?}");
+        }
+    }
+    assert_eq!(server.executed(), BTreeMap::from([(1, 1), (2, 1)]));
 }

@@ -21,6 +21,7 @@ use crate::cli::server::{fd_limit, hardening, systemd, thread_check};
 use crate::config::{self, Config};
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::{self, ListenSocket, Workers};
+use crate::sealing::SealingKeys;
 use crate::upstream::connect::system::System;
 
 /// Arguments of `weir serve`.
@@ -88,7 +89,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let settings = Arc::clone(&config);
     let open = move || {
         let tls = open_tls(&settings)?;
-        Ok((tls, App::open_with(&settings, Arc::new(System::for_program()), None, log)))
+        let (keys, connector) = (sealing_keys(&settings)?, Arc::new(System::for_program()));
+        Ok((tls, App::open_with(&settings, connector, keys, None, log)))
     };
     let (tls, app) = signals.run_blocking(open).await?;
     app.spawn_jwks_refreshers();
@@ -169,6 +171,33 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     signals.close_app(app).await;
     info!("stopped");
     Ok(())
+}
+
+/// Reads the keys in the state folder, or creates them.
+fn sealing_keys(config: &Config) -> Result<SealingKeys, Failure> {
+    let Some(state) = &config.state.dir else {
+        warn!(
+            "no folder for sealing keys, sessions and task handles end with this process: set \
+             `dir` under [state]"
+        );
+        return Ok(SealingKeys::random());
+    };
+    SealingKeys::load_or_create(state).or_else(|error| {
+        let path = SealingKeys::path(state);
+        if error.kind() == std::io::ErrorKind::InvalidData {
+            return Err(Failure::Usage(format!(
+                "{} cannot be used: {error}; restore it, or remove it, and all sessions end",
+                path.display()
+            )));
+        }
+        // As with the admin token, a folder that cannot be written does not prevent a start.
+        warn!(
+            path = %path.display(), %error,
+            "sealing keys cannot be stored, sessions and task handles end with this process: set \
+             `dir` under [state]"
+        );
+        Ok(SealingKeys::random())
+    })
 }
 
 fn open_tls(config: &Config) -> Result<Option<Arc<Tls>>, Failure> {

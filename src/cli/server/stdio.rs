@@ -13,6 +13,7 @@ use crate::cli::server::hardening;
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::Signals;
 use crate::downstream::{read_handshake, stdio};
+use crate::sealing::SealingKeys;
 use crate::upstream::connect::system::System;
 
 /// Arguments of `weir stdio`.
@@ -50,7 +51,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let settings = Arc::clone(&config);
     let host = Arc::new(System::for_program());
-    let open = move || Ok(App::open_with(&settings, host, Some(&client_says), log));
+    let open =
+        move || Ok(App::open_with(&settings, host, SealingKeys::random(), Some(&client_says), log));
     let app = signals.run_blocking(open).await?;
     let client = match &args.client {
         None => app.gateway().local_client(&config.auth.anonymous_role),

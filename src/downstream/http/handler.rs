@@ -98,7 +98,7 @@ async fn respond(
         (_, &Method::POST) => post(request, &client).await,
         _ if request.era_of_unversioned() == Era::Modern => Ok(response_body::wrong_method("POST")),
         (_, &Method::GET) => Box::pin(legacy_endpoint::get(request, &client)).await,
-        (_, _) => legacy_endpoint::delete(request, &client),
+        (_, _) => Box::pin(legacy_endpoint::delete(request, &client)).await,
     }
 }
 
@@ -157,8 +157,8 @@ async fn authenticate(
 /// session with requests in progress.
 fn is_exempt_from_limits(request: &HttpRequest, client: &ClientContext) -> bool {
     request.headers().contains_key(session::HEADER)
-        && legacy_endpoint::find_session(request, client)
-            .is_ok_and(|session| !session.peer.in_flight.is_empty())
+        && legacy_endpoint::find_open_session(request, client)
+            .is_some_and(|session| !session.peer.in_flight.is_empty())
 }
 
 // === POST ===
@@ -175,7 +175,7 @@ async fn post(
     }
     let message = Message::parse(text).map_err(|invalid| {
         if let Some(response) = invalid.as_error_response()
-            && let Ok(session) = legacy_endpoint::find_session(request, client)
+            && let Some(session) = legacy_endpoint::find_open_session(request, client)
         {
             session.peer.client_requests.complete(response);
         }

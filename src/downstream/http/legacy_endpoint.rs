@@ -1,9 +1,11 @@
 //! Requests of the legacy era to the MCP endpoint: the session that a request belongs to, messages
 //! and batches, the standalone stream, and the end of a session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::{FutureExt, future};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
@@ -18,8 +20,9 @@ use crate::downstream::legacy::LegacyConnection;
 use crate::downstream::modern::headers;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::{ClientResponse, ResponseFuture, ResponseMode, results};
-use crate::downstream::session::{self, SessionGuard};
-use crate::downstream::{batch, host_check, legacy};
+use crate::downstream::session::session_id::SessionFacts;
+use crate::downstream::session::{self, RebuiltSession, SessionGuard};
+use crate::downstream::{ServerState, batch, host_check, legacy};
 use crate::gateway::ClientContext;
 use crate::jsonrpc::{self, Message};
 use crate::mcp::call::ClientHandle;
@@ -36,7 +39,7 @@ pub(super) async fn post(
     {
         return Box::pin(initialize(request, client, message)).await;
     }
-    let session = find_session(request, client)?;
+    let session = find_session(request, client).await?;
     match message {
         Message::Request(message) => {
             // A lost stream does not end a call of this era, and so not its response.
@@ -47,7 +50,12 @@ pub(super) async fn post(
                 true => ResponseMode::SharedStream,
                 false => ResponseMode::OwnStream,
             };
-            let call = legacy::serve(client, &session.peer, message, &settings.buffer_limit, mode);
+            let changes_settings = legacy::changes_settings(&message.method);
+            let mut call =
+                legacy::serve(client, &session.peer, message, &settings.buffer_limit, mode);
+            if changes_settings {
+                call.response = recording_settings(&request.state, &session, call.response);
+            }
             let resumable = settings.resumable.then(|| session.clone_guard());
             let call = call::limited_in_session(request, client, session, id, call);
             match resumable {
@@ -76,7 +84,7 @@ pub(super) async fn post_batch(
     if request.era_of_unversioned() == Era::Modern {
         return Err(batch::batches_removed().into());
     }
-    let session = find_session(request, client)?;
+    let session = find_session(request, client).await?;
     let messages = batch::read(session.peer.context.revision, text)?;
     let buffer_limit = &request.state.settings.buffer_limit;
     let responses = batch::serve(client, &session.peer, messages, buffer_limit, Ok);
@@ -96,12 +104,7 @@ async fn initialize(
     // A client of these revisions fetches the capabilities only once.
     client.wait_for_startup().await;
     let state = &request.state;
-    let handle = ClientHandle::new(&session::new_id(), CancellationToken::new());
-    let connection = LegacyConnection {
-        in_flight: InFlightRequests::new(handle.gone.clone()),
-        client_requests: ClientRequests::new(state.stop.clone()),
-        handle,
-    };
+    let connection = connection(state, client);
     let (peer, response) =
         legacy::initialize(client, &state.settings.versions, message, connection)?;
     let session =
@@ -114,13 +117,38 @@ async fn initialize(
     Ok(response_body::with_header(response_body::json(response), session::HEADER, value))
 }
 
+/// Creates the parts of a session that its client does not determine.
+fn connection(state: &ServerState, client: &ClientContext) -> LegacyConnection {
+    let handle = ClientHandle::new(&session::new_id(), CancellationToken::new());
+    LegacyConnection {
+        in_flight: InFlightRequests::new(handle.gone.clone()),
+        client_requests: ClientRequests::new(client.instance(), state.stop.clone()),
+        handle,
+    }
+}
+
+/// Records the settings of a session after a request that may have changed them.
+fn recording_settings(
+    state: &Arc<ServerState>,
+    session: &SessionGuard,
+    response: BoxFuture<'static, Option<ClientResponse>>,
+) -> BoxFuture<'static, Option<ClientResponse>> {
+    let (state, session) = (Arc::clone(state), session.clone_guard());
+    async move {
+        let response = response.await;
+        state.sessions.record_settings(&session, state.settings.session_lifetime.max_age);
+        response
+    }
+    .boxed()
+}
+
 /// Opens the standalone stream of a legacy session.
 pub(super) async fn get(
     request: &HttpRequest,
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_get(request.headers())?;
-    let session = find_session(request, client)?;
+    let session = find_session(request, client).await?;
     request.require_memory()?;
     match request.state.settings.resumable {
         true => resume::get(request, session, client),
@@ -129,16 +157,18 @@ pub(super) async fn get(
 }
 
 /// Ends a legacy session.
-pub(super) fn delete(
+pub(super) async fn delete(
     request: &HttpRequest,
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
-    request.state.sessions.end(&*find_session(request, client)?);
+    let session = find_session(request, client).await?;
+    let state = &request.state;
+    state.sessions.end(&session, state.settings.session_lifetime.max_age).await;
     Ok(response_body::empty(StatusCode::NO_CONTENT))
 }
 
-/// Finds the session of a legacy request and validates its version header.
-pub(super) fn find_session(
+/// Finds the session of a legacy request, or rebuilds it, and validates its version header.
+pub(super) async fn find_session(
     request: &HttpRequest,
     client: &ClientContext,
 ) -> Result<SessionGuard, HttpRefusal> {
@@ -147,12 +177,10 @@ pub(super) fn find_session(
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its response";
         return Err((StatusCode::BAD_REQUEST, text).into());
     }
-    let id = host_check::single_value(headers, &session::HEADER);
-    let session =
-        id.and_then(|id| state.sessions.find(client, id, state.settings.session_ttl)).ok_or((
-            StatusCode::NOT_FOUND,
-            "no session has this id, or it has ended: send `initialize` again",
-        ))?;
+    let session = match find_open_session(request, client) {
+        Some(session) => session,
+        None => Box::pin(rebuild_session(request, client)).await?,
+    };
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.context.revision);
     // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400.
@@ -164,6 +192,41 @@ pub(super) fn find_session(
             let text = "this MCP-Protocol-Version is not supported here";
             return Err((StatusCode::BAD_REQUEST, text).into());
         }
+    }
+    Ok(session)
+}
+
+/// Finds the session of a request among those in use.
+pub(super) fn find_open_session(
+    request: &HttpRequest,
+    client: &ClientContext,
+) -> Option<SessionGuard> {
+    let id = host_check::single_value(request.headers(), &session::HEADER)?;
+    request.state.sessions.find(client, id, request.state.settings.session_lifetime)
+}
+
+async fn rebuild_session(
+    request: &HttpRequest,
+    client: &ClientContext,
+) -> Result<SessionGuard, HttpRefusal> {
+    let (state, settings) = (&request.state, &request.state.settings);
+    let id = host_check::single_value(request.headers(), &session::HEADER);
+    let bounds = (settings.session_lifetime, settings.per_client.sessions);
+    let is_served = |facts: &SessionFacts| settings.versions.has(facts.revision);
+    let rebuilt = match id {
+        Some(id) => {
+            let connection = connection(state, client);
+            state.sessions.rebuild(client, id, connection, bounds, is_served).await
+        }
+        None => Ok(None),
+    };
+    let rebuilt = rebuilt.map_err(|_| HttpRefusal::from(results::too_busy(SESSION_RETRY)))?;
+    let RebuiltSession { session, lost_subscriptions } = rebuilt.ok_or((
+        StatusCode::NOT_FOUND,
+        "no session has this id, or it has ended: send `initialize` again",
+    ))?;
+    if !lost_subscriptions.is_empty() {
+        state.tracker.spawn(session.peer.restore_subscriptions(client, lost_subscriptions));
     }
     Ok(session)
 }

@@ -116,6 +116,11 @@ pub(super) fn get(
             let events = alive.chain(stream_events(reader, session));
             Ok(response_body::events(state.settings.sse_keepalive, events))
         }
+        // The client was notified of nothing since the process that it names has ended.
+        None if last_event_id.is_some_and(|id| session.event_store.is_of_ended_process(id)) => {
+            let stored = session.event_store.create(StreamKind::Standalone);
+            Ok(sse_streams::standalone(state, session, client, stored))
+        }
         // 404 would make the client open a new session (spec, session management: MUST), but this
         // session exists, with all of its other calls.
         None => {

@@ -1,8 +1,9 @@
 //! Event store of one session for SSE resumability (`Last-Event-ID`).
 //!
 //! A [`StoredStream`] is one event stream: of a call, or the standalone one. Its events are
-//! numbered from 1; an event id consists of the random id of the stream and the number. The id
-//! grants no access: it is looked up among the streams of the requesting session only.
+//! numbered from 1; an event id consists of the number of the process, the kind of the stream, its
+//! random id and the number. The id grants no access: it is looked up among the streams of the
+//! requesting session only.
 //!
 //! Invariants: a stream is resumed without a gap and without a repetition, or not at all, and
 //! carries no events of another stream; it has at most one reader, the newest. A session stores no
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::downstream::session::new_id;
+use crate::sealing::Instance;
 use crate::sync::Mutex;
 
 /// Largest number of events stored per session.
@@ -33,8 +35,9 @@ const MAX_UNREAD: usize = 64;
 const RETENTION: Duration = Duration::from_secs(120);
 
 /// Stored streams of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct EventStore {
+    instance: Instance,
     state: Mutex<State>,
 }
 
@@ -54,6 +57,15 @@ pub(crate) enum StreamKind {
     Call,
     /// Notifications of changes, without an end.
     Standalone,
+}
+
+impl StreamKind {
+    fn letter(self) -> char {
+        match self {
+            Self::Call => 'c',
+            Self::Standalone => 's',
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -111,9 +123,14 @@ pub(crate) struct Event {
 pub(crate) struct EventsLost;
 
 impl EventStore {
+    /// Creates an empty store in this process.
+    pub(crate) fn new(instance: Instance) -> Self {
+        Self { instance, state: Mutex::default() }
+    }
+
     /// Creates a stream; `None` if there are too many.
     pub(crate) fn create(self: &Arc<Self>, kind: StreamKind) -> Option<(EventWriter, EventReader)> {
-        let id = new_id();
+        let id = self.instance.name(format_args!("{}{}", kind.letter(), new_id())).into_boxed_str();
         {
             let mut state = self.state.lock();
             state.expire(Instant::now());
@@ -153,6 +170,14 @@ impl EventStore {
             StreamKind::Standalone => Some(self.writer(stream)?),
         };
         Some((writer, self.reader(stream, number + 1)?))
+    }
+
+    /// Returns whether an event id is of the standalone stream of another process: this one knows
+    /// what to send on it, since it notifies the client of every list.
+    pub(crate) fn is_of_ended_process(&self, id: &str) -> bool {
+        let Some((_, stream)) = id.split_once('.') else { return false };
+        Instance::of_named(id).is_some_and(|instance| instance != self.instance)
+            && stream.starts_with(StreamKind::Standalone.letter())
     }
 
     /// Removes streams that have expired.
@@ -363,10 +388,11 @@ fn event_id(stream: &str, number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use crate::downstream::session::event_store::*;
+    use crate::sealing::SealingKeys;
     use futures::FutureExt;
 
     fn new_store() -> Arc<EventStore> {
-        Arc::default()
+        Arc::new(EventStore::new(SealingKeys::random().instance()))
     }
 
     /// Returns the events that can be read now.

@@ -21,14 +21,15 @@ use crate::mcp::call::{ItemRequest, Method};
 use crate::mcp::kind::Kind;
 use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
+use crate::sealing::Instance;
 use crate::secret;
 use crate::sha256::sha256;
 use crate::sync::Mutex;
 
 /// Suspended calls by their states.
 pub(crate) struct SuspendedRequests<T> {
-    /// Random prefix of every state that is issued here.
-    prefix: Box<str>,
+    /// Process that issues the states; each begins with its number.
+    instance: Instance,
     table: Mutex<SuspendedTable<T>>,
 }
 
@@ -75,14 +76,13 @@ impl RequestKey {
 }
 
 impl<T> SuspendedRequests<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(instance: Instance) -> Self {
         let table = SuspendedTable {
             entries: Some(HashMap::new()),
             quota: PerPrincipal::default(),
             issued: VecDeque::new(),
         };
-        let prefix = secret::random_token()[..PREFIX_CHARS].into();
-        Self { prefix, table: Mutex::new(table) }
+        Self { instance, table: Mutex::new(table) }
     }
 
     /// Stores `value` and returns the state that redeems it.
@@ -92,7 +92,7 @@ impl<T> SuspendedRequests<T> {
         request: RequestKey,
         value: T,
     ) -> Result<Box<str>, TableFull> {
-        let state = [&*self.prefix, &*secret::random_token()].concat().into_boxed_str();
+        let state = self.instance.name(secret::random_token()).into_boxed_str();
         let expires = Instant::now() + EXPIRY;
         {
             let mut table = self.table.lock();
@@ -134,7 +134,7 @@ impl<T> SuspendedRequests<T> {
 
     /// Whether this state was issued here, even if it is redeemed or expired.
     pub(crate) fn issued_here(&self, state: &str) -> bool {
-        state.starts_with(&*self.prefix)
+        Instance::of_named(state) == Some(self.instance)
     }
 
     /// Whether there is an entry for this state, for any principal.
@@ -230,8 +230,6 @@ impl<T> SuspendedTable<T> {
     }
 }
 
-/// Length of the prefix of states: 72 bits.
-const PREFIX_CHARS: usize = 12;
 /// Lifetime of a state.
 const EXPIRY: Duration = Duration::from_secs(600);
 /// Maximum number of suspended calls, of all clients and of one.
@@ -243,10 +241,15 @@ mod tests {
     use crate::gateway::suspended::table::*;
     use crate::json::Object;
     use crate::policy::ANONYMOUS_CLIENTS;
+    use crate::sealing::SealingKeys;
     use std::sync::Arc;
 
     fn principal(name: &str) -> Principal {
         Principal::new(name, "r")
+    }
+
+    fn instance() -> Instance {
+        SealingKeys::random().instance()
     }
 
     fn request(method: Method, params: &'static str) -> RequestKey {
@@ -270,9 +273,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_state_is_good_once_for_the_same_principal_and_request() {
-        let suspended = SuspendedRequests::new();
+        let suspended = SuspendedRequests::new(instance());
         let state = suspended.insert(&principal("ann"), call(), 7).expect("not full");
-        assert_eq!(state.len(), PREFIX_CHARS + 43, "256 bits");
+        assert_eq!(state.len(), 16 + 1 + 43, "256 bits");
         let cut = &state[..state.len() - 1];
         for (who, request, state) in [
             ("bob", call(), &*state),
@@ -289,14 +292,16 @@ mod tests {
         assert_eq!(unread, Some(Err("odd")), "and it waits on");
         assert_eq!(take(&suspended, "ann", &call(), &state), Some(7));
         assert_eq!(take(&suspended, "ann", &call(), &state), None);
-        let of_another =
-            SuspendedRequests::new().insert(&principal("ann"), call(), 7).expect("not full");
+        let of_another = SuspendedRequests::new(instance())
+            .insert(&principal("ann"), call(), 7)
+            .expect("not full");
         assert!(suspended.issued_here(&state) && !suspended.issued_here(&of_another));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_comes_back_for_is_dropped_in_time() {
-        let (suspended, stop) = (Arc::new(SuspendedRequests::new()), CancellationToken::new());
+        let (suspended, stop) =
+            (Arc::new(SuspendedRequests::new(instance())), CancellationToken::new());
         let sweeping = tokio::spawn({
             let (suspended, stop) = (Arc::clone(&suspended), stop.clone());
             async move { suspended.sweep(&stop).await }
@@ -324,7 +329,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_places_are_bounded_and_become_free_again() {
-        let suspended = SuspendedRequests::new();
+        let suspended = SuspendedRequests::new(instance());
         let insert = |who: &str| suspended.insert(&principal(who), call(), ());
         let states: Vec<_> =
             (0..MAX_ENTRIES_PER_PRINCIPAL).map(|_| insert("a").expect("not full")).collect();
@@ -342,7 +347,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_over_leaves_its_place() {
-        let suspended = SuspendedRequests::new();
+        let suspended = SuspendedRequests::new(instance());
         let insert = |who: &str, value: usize| suspended.insert(&principal(who), call(), value);
         let states: Vec<_> =
             (0..MAX_ENTRIES_PER_PRINCIPAL).map(|at| insert("a", at).expect("not full")).collect();
@@ -356,7 +361,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn states_that_were_used_do_not_gather() {
-        let suspended = SuspendedRequests::new();
+        let suspended = SuspendedRequests::new(instance());
         for _ in 0..5 * MAX_ENTRIES {
             let state = suspended.insert(&principal("a"), call(), ()).expect("not full");
             assert_eq!(take(&suspended, "a", &call(), &state), Some(()));

@@ -104,8 +104,10 @@ pub async fn accept_loop(
     let evict_at_once = max_connections.div_ceil(8);
     let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
     let (ending, states) = (stop.clone(), Arc::clone(&state_cell));
-    let ttl = move || states.now().settings.session_ttl;
-    tasks.spawn(async move { sessions.sweep(ttl, &ending).await });
+    let lifetime = move || states.now().settings.session_lifetime;
+    let (records, recording) = (sessions.records.clone(), stop.clone());
+    tasks.spawn(async move { sessions.sweep(lifetime, &ending).await });
+    tasks.spawn(async move { records.run(&recording).await });
     if let Some(tls) = tls.clone() {
         let ending = stop.clone();
         tasks.spawn(async move { tls.watch(&ending).await });

@@ -1,0 +1,457 @@
+//! Records about sessions that outlive the process: which ones their clients have ended, and what
+//! clients have set in the others.
+//!
+//! A session itself needs no record, since its id rebuilds it. The records are lines of JSON in a
+//! file of the state folder. All processes that share the folder append to it, and each reads what
+//! the others have appended before it rebuilds a session.
+//!
+//! Invariants: an ended session stays ended for the rest of its id's life, unless more than
+//! [`MAX_RECORDS`] are known: then those that would expire first are dropped. The file is rewritten
+//! when most of it is obsolete. What was recorded survives the end of the process, but an end of
+//! the machine may lose the last seconds.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::session_id::seconds_of;
+use crate::hex::hex;
+use crate::mcp::log_level::LogLevel;
+use crate::regular_file;
+use crate::sha256::sha256;
+use crate::sync::Mutex;
+
+/// Records of one installation. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct SessionRecords {
+    /// `None` if the records end with the process.
+    path: Option<Arc<Path>>,
+    state: Arc<Mutex<RecordTable>>,
+    changed: Arc<Notify>,
+}
+
+/// What a client has set in its session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SessionSettings {
+    pub(crate) log_level: Option<LogLevel>,
+    /// URIs of the resources that it has subscribed to.
+    pub(crate) subscriptions: Vec<Box<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SessionRecord {
+    Ended,
+    Settings(SessionSettings),
+}
+
+#[derive(Default)]
+struct RecordTable {
+    /// Records, with the second of their expiry.
+    records: HashMap<RecordKey, (u64, SessionRecord)>,
+    /// Estimated size of their lines.
+    bytes: usize,
+    /// Lines that are not in the file yet.
+    pending: String,
+    /// Inode of the file, and bytes of it that were read.
+    read: (u64, u64),
+}
+
+/// Hash of a session id.
+type RecordKey = [u8; 16];
+
+/// Line of the file.
+#[derive(Serialize, Deserialize)]
+struct RecordLine {
+    session: String,
+    /// Seconds since 1970 at which the id expires.
+    until: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    ended: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log_level: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    subscriptions: Vec<Box<str>>,
+}
+
+impl SessionRecords {
+    /// Opens the records in this file of the state folder; without one they end with the process.
+    pub(crate) fn new(path: Option<PathBuf>) -> Self {
+        let path = path.map(Arc::from);
+        Self { path, state: Arc::default(), changed: Arc::default() }
+    }
+
+    /// Records that a client has ended its session. Requests find it ended from now on, and after a
+    /// restart once the future is complete.
+    pub(crate) fn end(&self, id: &str, until: SystemTime) -> impl Future<Output = ()> + use<> {
+        self.state.lock().put(key_of(id), seconds_of(until), SessionRecord::Ended);
+        let records = self.clone();
+        async move { records.write().await }
+    }
+
+    /// Records the settings of a session; [`SessionRecords::run`] writes them.
+    pub(crate) fn set(&self, id: &str, until: SystemTime, settings: SessionSettings) {
+        let record = SessionRecord::Settings(settings.bounded());
+        self.state.lock().put(key_of(id), seconds_of(until), record);
+        self.changed.notify_one();
+    }
+
+    /// Returns whether a client has ended the session, as far as this process knows.
+    pub(crate) fn is_ended(&self, id: &str) -> bool {
+        let state = self.state.lock();
+        matches!(state.records.get(&key_of(id)), Some((_, SessionRecord::Ended)))
+    }
+
+    /// Returns the settings of a session; `None` if a client has ended it. Reads first what other
+    /// processes have recorded.
+    pub(crate) async fn find(&self, id: &str) -> Option<SessionSettings> {
+        self.on_file("read", |path, state| state.lock().read_from(path)).await;
+        match self.state.lock().records.get(&key_of(id)) {
+            None => Some(SessionSettings::default()),
+            Some((_, SessionRecord::Settings(settings))) => Some(settings.clone()),
+            Some((_, SessionRecord::Ended)) => None,
+        }
+    }
+
+    /// Writes changed settings, at most once a second, until `stop` fires, and then once more.
+    pub(crate) async fn run(&self, stop: &CancellationToken) {
+        let changed = || async {
+            self.changed.notified().await;
+            sleep(WRITE_INTERVAL).await;
+        };
+        while stop.run_until_cancelled(changed()).await.is_some() {
+            self.write().await;
+        }
+        self.write().await;
+    }
+
+    async fn write(&self) {
+        self.on_file("written", |path, state| {
+            let pending = std::mem::take(&mut state.lock().pending);
+            if pending.is_empty() {
+                return Ok(());
+            }
+            append(path, state, &pending).inspect_err(|_| {
+                let mut state = state.lock();
+                // Written with the next record; what is too much is lost.
+                if state.pending.len() + pending.len() <= MAX_PENDING_BYTES {
+                    state.pending.insert_str(0, &pending);
+                }
+            })
+        })
+        .await;
+    }
+
+    /// Works on the file on a blocking thread. An error is logged: without the file the records
+    /// hold in this process.
+    async fn on_file(
+        &self,
+        verb: &'static str,
+        work: impl FnOnce(&Path, &Mutex<RecordTable>) -> io::Result<()> + Send + 'static,
+    ) {
+        let Some(path) = self.path.clone() else {
+            self.state.lock().pending.clear();
+            return;
+        };
+        let state = Arc::clone(&self.state);
+        let shown = Arc::clone(&path);
+        let done = tokio::task::spawn_blocking(move || work(&path, &state)).await;
+        if let Ok(Err(error)) = done {
+            warn!(
+                path = %shown.display(), %error,
+                "session records cannot be {verb}: after a restart an ended session may be used \
+                 again, and clients may have to subscribe again"
+            );
+        }
+    }
+}
+
+impl SessionSettings {
+    /// Drops the subscriptions that are too many for a record.
+    fn bounded(mut self) -> Self {
+        let mut bytes = 0;
+        let fits = |uri: &Box<str>| {
+            bytes += uri.len() + 3;
+            bytes <= MAX_SETTINGS_BYTES
+        };
+        let count = self.subscriptions.iter().take_while(|uri| fits(uri)).count();
+        self.subscriptions.truncate(count);
+        self
+    }
+}
+
+impl RecordTable {
+    /// Adds a record, which is to be written.
+    fn put(&mut self, key: RecordKey, until: u64, record: SessionRecord) {
+        if let Some(line) = self.insert(key, until, record) {
+            self.pending.push_str(&line);
+        }
+    }
+
+    /// Adds a record and returns its line; `None` if the session has ended before.
+    fn insert(&mut self, key: RecordKey, until: u64, record: SessionRecord) -> Option<String> {
+        let line = line_of(&key, until, &record);
+        match self.records.insert(key, (until, record)) {
+            Some(ended @ (_, SessionRecord::Ended)) => {
+                self.records.insert(key, ended);
+                return None;
+            }
+            Some((until, old)) => self.bytes -= line_of(&key, until, &old).len(),
+            None => {}
+        }
+        self.bytes += line.len();
+        if self.records.len() > MAX_RECORDS || self.bytes > MAX_FILE_BYTES {
+            self.drop_first_to_expire();
+        }
+        Some(line)
+    }
+
+    /// Drops a tenth of the records, so that this is rare.
+    fn drop_first_to_expire(&mut self) {
+        let mut expiries: Vec<_> = self.records.values().map(|(until, _)| *until).collect();
+        let tenth = expiries.len() / 10;
+        let (_, limit, _) = expiries.select_nth_unstable(tenth);
+        let limit = *limit;
+        self.records.retain(|_, (until, _)| *until > limit);
+        self.bytes = self.lines().map(|line| line.len()).sum();
+        warn!(remaining = self.records.len(), "oldest session records dropped: too many");
+    }
+
+    fn lines(&self) -> impl Iterator<Item = String> {
+        self.records.iter().map(|(key, (until, record))| line_of(key, *until, record))
+    }
+
+    /// Reads what was appended to the file since it was last read, or all of a new file.
+    fn read_from(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = match regular_file::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        let about = file.metadata()?;
+        let (inode, read) = self.read;
+        let from = if inode == about.ino() && read <= about.len() { read } else { 0 };
+        file.seek(SeekFrom::Start(from))?;
+        let mut text = Vec::new();
+        file.take(2 * MAX_FILE_BYTES as u64).read_to_end(&mut text)?;
+        let now = seconds_of(SystemTime::now());
+        for line in text.split(|byte| *byte == b'\n') {
+            // A process that was killed may have left an incomplete line.
+            let Ok(line) = serde_json::from_slice::<RecordLine>(line) else { continue };
+            if let Some((key, record)) = line.read().filter(|_| line.until > now) {
+                self.insert(key, line.until, record);
+            }
+        }
+        self.read = (about.ino(), from + text.len() as u64);
+        Ok(())
+    }
+}
+
+impl RecordLine {
+    fn read(&self) -> Option<(RecordKey, SessionRecord)> {
+        let mut key = [0; 16];
+        (self.session.len() == 32).then_some(())?;
+        for (at, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(self.session.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        let level = self.log_level.as_deref();
+        let settings = SessionSettings {
+            log_level: LogLevel::ALL.into_iter().find(|it| Some(it.as_str()) == level),
+            subscriptions: self.subscriptions.clone(),
+        };
+        let settings = SessionRecord::Settings(settings.bounded());
+        Some((key, if self.ended { SessionRecord::Ended } else { settings }))
+    }
+}
+
+fn line_of(key: &RecordKey, until: u64, record: &SessionRecord) -> String {
+    let settings = match record {
+        SessionRecord::Ended => SessionSettings::default(),
+        SessionRecord::Settings(settings) => settings.clone(),
+    };
+    let line = RecordLine {
+        session: hex(key),
+        until,
+        ended: *record == SessionRecord::Ended,
+        log_level: settings.log_level.map(|level| level.as_str().to_owned()),
+        subscriptions: settings.subscriptions,
+    };
+    // The line feed in front ends a line that another process has left incomplete.
+    format!("\n{}\n", serde_json::to_string(&line).expect("texts and numbers are JSON"))
+}
+
+/// Appends lines, and rewrites the file if most of it is obsolete.
+fn append(path: &Path, state: &Mutex<RecordTable>, lines: &str) -> io::Result<()> {
+    let mut file = open_locked(path)?;
+    file.write_all(lines.as_bytes())?;
+    let size = file.metadata()?.len();
+    let mut state = state.lock();
+    let needed = state.bytes.max(REWRITE_FROM_BYTES) as u64;
+    if size <= 2 * needed {
+        return Ok(());
+    }
+    // The lock is held, so no other process appends to the old file meanwhile.
+    state.read_from(path)?;
+    let now = seconds_of(SystemTime::now());
+    state.records.retain(|_, (until, _)| *until > now);
+    state.bytes = state.lines().map(|line| line.len()).sum();
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    for line in state.lines() {
+        new.write_all(line.as_bytes())?;
+    }
+    let about = new.as_file().metadata()?;
+    new.persist(path)?;
+    state.read = (about.ino(), state.bytes as u64);
+    Ok(())
+}
+
+/// Opens the file for appending and locks it; another process may have replaced it meanwhile.
+fn open_locked(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    loop {
+        let file = regular_file::open_to_append(path)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        let is_current = fs::metadata(path)
+            .is_ok_and(|it| file.metadata().is_ok_and(|own| own.ino() == it.ino()));
+        if is_current {
+            return Ok(file);
+        }
+    }
+}
+
+fn key_of(id: &str) -> RecordKey {
+    *sha256(id).first_chunk().expect("a hash has more than 16 bytes")
+}
+
+/// Most records that are kept.
+const MAX_RECORDS: usize = 100_000;
+/// Most bytes of records that are kept; the file has at most twice as many.
+const MAX_FILE_BYTES: usize = 32 << 20;
+/// Size from which on the file is rewritten if most of it is obsolete.
+const REWRITE_FROM_BYTES: usize = 512 << 10;
+/// Most bytes of records that wait because the file cannot be written.
+const MAX_PENDING_BYTES: usize = 1 << 20;
+/// Most bytes of the subscriptions of one session.
+const MAX_SETTINGS_BYTES: usize = 64 << 10;
+/// Shortest time between two writes of settings.
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(level: LogLevel, uris: &[&str]) -> SessionSettings {
+        let subscriptions = uris.iter().map(|uri| Box::from(*uri)).collect();
+        SessionSettings { log_level: Some(level), subscriptions }
+    }
+
+    fn later() -> SystemTime {
+        SystemTime::now() + Duration::from_secs(1_000)
+    }
+
+    fn size(path: &Path) -> usize {
+        fs::metadata(path).expect("there").len() as usize
+    }
+
+    #[tokio::test]
+    async fn what_a_client_has_set_and_ended_is_known_to_the_next_process_and_to_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("state/sessions");
+        let open = || SessionRecords::new(Some(path.clone()));
+        let (one, other) = (open(), open());
+        let set = settings(LogLevel::Error, &["file:///a\n", "b"]);
+        one.set("a", later(), settings(LogLevel::Info, &[]));
+        one.set("a", later(), set.clone());
+        one.end("b", later()).await;
+        // An ended session stays ended, whatever comes late.
+        other.set("b", later(), set.clone());
+        other.write().await;
+        assert!(one.is_ended("b") && !one.is_ended("a"));
+        for records in [&one, &other, &open()] {
+            assert_eq!(records.find("a").await, Some(set.clone()));
+            assert_eq!(records.find("b").await, None);
+            assert_eq!(records.find("c").await, Some(SessionSettings::default()));
+        }
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn an_incomplete_line_costs_itself_only_and_an_old_record_expires() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sessions");
+        let open = || SessionRecords::new(Some(path.clone()));
+        open().end("a", later()).await;
+        let torn = &fs::read(&path).expect("there")[..40];
+        fs::write(&path, torn).expect("written");
+        open().end("b", later()).await;
+        open().end("c", SystemTime::now() - Duration::from_secs(1)).await;
+        let next = open();
+        let found = [next.find("a").await, next.find("b").await, next.find("c").await];
+        assert_eq!(
+            found,
+            [Some(SessionSettings::default()), None, Some(SessionSettings::default())]
+        );
+    }
+
+    #[tokio::test]
+    async fn the_file_is_rewritten_when_most_of_it_is_obsolete_and_nothing_is_lost() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sessions");
+        let (one, other) =
+            (SessionRecords::new(Some(path.clone())), SessionRecords::new(Some(path.clone())));
+        other.end("ended", later()).await;
+        let uri = "x".repeat(50_000);
+        let mut largest = 0;
+        for turn in 0..60 {
+            one.set("a", later(), settings(LogLevel::Info, &[&uri]));
+            one.write().await;
+            largest = largest.max(size(&path));
+            if turn == 30 {
+                other.end("later", later()).await;
+            }
+        }
+        assert!(largest < 2 * REWRITE_FROM_BYTES + 60_000 && size(&path) < largest, "{largest}");
+        for records in [&one, &other, &SessionRecords::new(Some(path.clone()))] {
+            assert_eq!((records.find("ended").await, records.find("later").await), (None, None));
+            assert!(records.find("a").await.is_some_and(|it| it.subscriptions.len() == 1));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_written_costs_nothing_in_this_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let records = SessionRecords::new(Some(folder.path().into()));
+        records.end("a", later()).await;
+        assert!(records.find("a").await.is_none() && records.is_ended("a"));
+        let records = SessionRecords::new(None);
+        records.end("a", later()).await;
+        assert!(records.find("a").await.is_none() && records.state.lock().pending.is_empty());
+    }
+
+    #[test]
+    fn records_are_bounded_and_the_first_to_expire_go_first() {
+        let mut table = RecordTable::default();
+        for number in 0..MAX_RECORDS as u64 + 1 {
+            let key = key_of(&number.to_string());
+            table.insert(key, number, SessionRecord::Ended);
+        }
+        assert!(table.records.len() <= MAX_RECORDS && table.records.len() > MAX_RECORDS / 2);
+        assert!(!table.records.contains_key(&key_of("0")));
+        assert!(table.records.contains_key(&key_of(&MAX_RECORDS.to_string())));
+        let long =
+            SessionSettings { log_level: None, subscriptions: vec!["x".repeat(1_000).into(); 100] };
+        assert_eq!(long.bounded().subscriptions.len(), 65);
+    }
+}

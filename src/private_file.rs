@@ -1,0 +1,53 @@
+//! Short secrets in files that only their owner can read, created by Weir.
+//!
+//! Invariants: a file appears completely or not at all, and is accessible to its owner only from
+//! its first byte on; processes that start at the same moment use the same text; the text is never
+//! displayed.
+
+use std::fs::DirBuilder;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+
+use tempfile::NamedTempFile;
+use zeroize::Zeroizing;
+
+use crate::regular_file;
+
+/// Reads the text of a file, or creates the file with a text from `create`. The folder is created
+/// for its owner only.
+pub fn load_or_create<T: AsRef<str>>(
+    path: &Path,
+    max_bytes: u64,
+    create: impl FnOnce() -> T,
+) -> io::Result<Zeroizing<String>> {
+    match read(path, max_bytes) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        read => return read,
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let mut file = NamedTempFile::new_in(folder)?;
+    writeln!(file, "{}", create().as_ref())?;
+    match file.persist_noclobber(path) {
+        Ok(_) => {}
+        // Another process has created it in the meantime.
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error.error),
+    }
+    read(path, max_bytes)
+}
+
+/// Reads the text of a file that only its owner may read.
+pub fn read(path: &Path, max_bytes: u64) -> io::Result<Zeroizing<String>> {
+    let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let file = regular_file::open(path)?;
+    if file.metadata()?.mode() & 0o077 != 0 {
+        return Err(bad(
+            "others than its owner may read it; remove the file, and Weir creates another",
+        ));
+    }
+    let text = Zeroizing::new(regular_file::read_all(file, max_bytes)?);
+    let text = std::str::from_utf8(&text).map_err(|_| bad("it is not text"))?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
