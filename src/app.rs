@@ -272,6 +272,7 @@ impl App {
         self.components.upstream_tasks.close();
         self.components.upstream_tasks.wait().await;
         let _ = tokio::time::timeout(LAST_RESPONSES, self.wait_until_drained()).await;
+        self.components.server_state.record_sessions().await;
         self.stop_admin.cancel();
         self.admin_tasks.close();
         self.admin_tasks.wait().await;

@@ -217,6 +217,7 @@ allowed_origins = ["https://app.lan"]
 max_body = "1MiB"
 max_reply = "2MiB"
 max_connections = 11
+session_max_age = "15s"
 [protocol]
 versions = ["2025-06-18"]
 legacy_sse = true
@@ -465,8 +466,10 @@ transport = "sse"
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
         assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
         assert!(settings.resumable);
-        let times = [settings.session_ttl, settings.sse_keepalive];
-        assert_eq!(times, [12, 13].map(Duration::from_secs));
+        let lifetime = settings.session_lifetime;
+        let times = [lifetime.idle, settings.sse_keepalive, lifetime.max_age];
+        assert_eq!(times, [12, 13, 15].map(Duration::from_secs));
+        assert_eq!(settings.session_records, Some("/etc/state/sessions".into()));
     }
 
     #[test]

@@ -21,15 +21,29 @@ pub struct ServerStateCell {
 }
 
 impl ServerStateCell {
-    /// Creates the downstream side of `gateway`. Nothing runs yet.
+    /// Creates the downstream side of `gateway`. Until `stop` fires, tasks drop the sessions that
+    /// are over, and write what is to be recorded about sessions.
     pub fn new(
         gateway: Arc<Gateway>,
         settings: Settings,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let state = ServerState::new(gateway, settings, tasks, stop);
-        Arc::new(Self { current: watch::Sender::new(Arc::new(state)) })
+        let state = ServerState::new(gateway, settings, tasks.clone(), stop.clone());
+        let sessions = Arc::clone(&state.sessions);
+        let cell = Arc::new(Self { current: watch::Sender::new(Arc::new(state)) });
+        let (records, recording, states) =
+            (sessions.records.clone(), stop.clone(), Arc::clone(&cell));
+        tasks.spawn(async move { records.run(&recording).await });
+        let lifetime = move || states.now().settings.session_lifetime;
+        tasks.spawn(async move { sessions.sweep(lifetime, &stop).await });
+        cell
+    }
+
+    /// Writes what is still to be recorded about sessions, once no request is in progress.
+    pub async fn record_sessions(&self) {
+        let records = self.now().sessions.records.clone();
+        records.write().await;
     }
 
     /// Returns the current state.

@@ -185,12 +185,12 @@ async fn f83_whoever_is_gone_hears_the_end_within_a_second_and_calls_that_are_un
         let reply = exchange.reply().await;
         assert!(reply.result().contains("at last"), "{side}: {reply:?}");
 
-        // A client that comes back starts a new session.
+        // A client that comes back goes on in its session.
         assert!(is_applied(&world.reload(&with(side, OPEN)).await));
         if side.is_http() && !side.is_modern() {
             let mut again = guest.http().get();
             again.opened().await;
-            assert_eq!(again.status(), 404, "{side}");
+            assert_eq!(again.status(), 200, "{side}");
         }
         drop((notifications, others));
         drop((guest, staff));

@@ -42,7 +42,7 @@ async fn a_legacy_session_goes_on_in_the_next_process_without_a_handshake() {
             world.restart().await;
             assert_eq!(world.sessions(), 0);
             assert_eq!(client.prompts().await, before, "{upstream:?}");
-            client.get_prompt("hub__plain").await.result();
+            client.get_prompt("hub__a").await.result();
             assert_eq!(world.sessions(), 1);
         }
         drop(client);
@@ -107,7 +107,8 @@ async fn what_a_client_has_set_goes_on_and_it_hears_once_of_all_that_it_may_have
         changes.stays_silent().await;
         world.upstream("hub").update(RESOURCE);
         assert_eq!(changes.next_update().await, RESOURCE);
-        drop((changes, client));
+        drop(changes);
+        drop(client);
         world.close().await;
     }
 }

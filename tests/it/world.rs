@@ -226,6 +226,8 @@ impl World {
         *self.server.lock().expect("nobody panics here") = Arc::clone(self.app.server_state());
         old.close().await;
         self.listed().await;
+        // Connections to the old process close.
+        pass(Duration::from_secs(1)).await;
     }
 
     /// Writes another configuration, completed like the first one, and reloads it.

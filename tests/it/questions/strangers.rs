@@ -35,7 +35,10 @@ async fn n58_an_answer_counts_once_from_its_own_client_under_its_own_id_while_it
         let wrong = r#""result":{"action":"decline"}"#;
         // This client has no input request.
         say(&bob, format!(r#"{{"jsonrpc":"2.0","id":{key},{wrong}}}"#)).await;
-        for id in [format!("\"{key}\""), format!("{key}.0"), format!("-{key}"), "null".into()] {
+        // Its id consists of the number of the process and its own.
+        let (_, number) = key.trim_matches('"').split_once('.').expect("two numbers");
+        let another = format!("\"0123456789abcdef.{number}\"");
+        for id in [number.into(), format!("\"{number}\""), another, "null".into()] {
             say(&ann, format!(r#"{{"jsonrpc":"2.0","id":{id},{wrong}}}"#)).await;
         }
         settle().await;

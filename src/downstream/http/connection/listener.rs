@@ -97,17 +97,12 @@ pub async fn accept_loop(
     let socket = socket.into();
     // These values are the same under every configuration. Keeping the state itself would keep the
     // first configuration in memory.
-    let (tasks, stop, sessions) = {
+    let (tasks, stop) = {
         let state = state_cell.now();
-        (state.tracker.clone(), state.stop.clone(), Arc::clone(&state.sessions))
+        (state.tracker.clone(), state.stop.clone())
     };
     let evict_at_once = max_connections.div_ceil(8);
     let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-    let (ending, states) = (stop.clone(), Arc::clone(&state_cell));
-    let lifetime = move || states.now().settings.session_lifetime;
-    let (records, recording) = (sessions.records.clone(), stop.clone());
-    tasks.spawn(async move { sessions.sweep(lifetime, &ending).await });
-    tasks.spawn(async move { records.run(&recording).await });
     if let Some(tls) = tls.clone() {
         let ending = stop.clone();
         tasks.spawn(async move { tls.watch(&ending).await });
