@@ -94,8 +94,8 @@ impl App {
     }
 
     /// Like [`App::open`] for a single client, if `single_client` is one: upstreams are connected
-    /// with its capabilities. What clients keep is sealed with `sealing_keys`. Requests are recorded
-    /// in `audit_log`.
+    /// with its capabilities. Ids are sealed with `sealing_keys`, and requests are recorded in
+    /// `audit_log`.
     pub fn open_with(
         config: &Config,
         connector: Arc<dyn Connect>,

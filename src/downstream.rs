@@ -82,7 +82,7 @@ pub struct Settings {
     pub protected_resource: Option<ProtectedResource>,
     /// Time limits of legacy sessions.
     pub session_lifetime: SessionLifetime,
-    /// File with the ends and settings of sessions; without one they are forgotten with the process.
+    /// File with the ends and settings of sessions; without one they end with the process.
     pub session_records: Option<PathBuf>,
     /// Interval of the comments that keep a silent stream alive.
     pub sse_keepalive: Duration,

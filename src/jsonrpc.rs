@@ -63,7 +63,7 @@ impl Id {
 
     /// Creates an id from a text.
     pub fn from_text(text: &str) -> Self {
-        Self(json::quote(text).into())
+        Self(json::quote(text))
     }
 
     /// Returns the text of an id that is a string.

@@ -41,7 +41,7 @@ const LAYERS: [&[&str]; 8] = [
         "sse",
         "timestamp",
     ],
-    &["jsonrpc"],
+    &["jsonrpc", "private_file", "sealing"],
     &["mcp"],
     &["audit", "catalog", "guard", "pins", "policy", "upstream"],
     &["gateway"],
@@ -50,7 +50,8 @@ const LAYERS: [&[&str]; 8] = [
 ];
 
 /// The exceptions: a module, and the module of its own layer that it may use.
-const SAME_LAYER: [(&str, &str); 6] = [
+const SAME_LAYER: [(&str, &str); 7] = [
+    ("sealing", "private_file"),
     ("sse", "memory_budget"),
     ("line_codec", "memory_budget"),
     ("admin", "downstream"),

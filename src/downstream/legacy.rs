@@ -4,6 +4,7 @@
 //! [`initialize`] opens a session and returns a [`LegacyClient`]; [`serve`] handles its requests.
 //! JSON-RPC errors are sent with HTTP 200: to these clients 404 means that the session has ended.
 
+pub(crate) mod session_facts;
 pub(crate) mod stdio_handshake;
 
 use std::pin::pin;
@@ -21,10 +22,9 @@ use super::request_meta;
 use super::request_parts::RequestParts;
 use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
 use crate::catalog::RoleView;
+use crate::downstream::legacy::session_facts::{SessionFacts, SessionSettings};
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::results::{self, invalid_params};
-use crate::downstream::session::session_id::SessionFacts;
-use crate::downstream::session::session_records::SessionSettings;
 use crate::gateway::{
     Admission, ClientContext, ClientNotifications, Error, RequestStatus, SubscribeOutcome,
     Subscriptions,
@@ -127,7 +127,7 @@ impl LegacyClient {
     }
 }
 
-/// What a client has declared about itself.
+/// Declarations of a client about itself.
 struct Declared {
     features: ClientFeatures,
     capabilities: Bytes,

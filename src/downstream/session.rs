@@ -27,8 +27,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::legacy::{LegacyClient, LegacyConnection};
 use crate::audit::SessionMark;
+use crate::downstream::legacy::session_facts::SessionFacts;
 use crate::downstream::session::event_store::EventStore;
-use crate::downstream::session::session_id::{SessionFacts, SessionIdCodec};
+use crate::downstream::session::session_id::SessionIdCodec;
 use crate::downstream::session::session_records::SessionRecords;
 use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
 use crate::metrics::{Gauge, GaugeGuard};

@@ -120,7 +120,8 @@ impl ClientContext {
                 }
                 Ok(upstream::Subscribed::Refused(_)) => return,
                 Err(cause) => {
-                    tracing::debug!(upstream = %target.upstream, %cause, "subscription not restored");
+                    let upstream = &target.upstream;
+                    tracing::debug!(%upstream, %cause, "subscription not restored yet");
                     tokio::time::sleep(backoff.next_pause()).await;
                 }
             }

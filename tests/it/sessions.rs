@@ -130,6 +130,24 @@ async fn an_idle_session_takes_no_memory_and_goes_on_with_the_next_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_ends_at_its_maximum_age() {
+    let config = "[server]\nsession_max_age = \"1ms\"\n";
+    let world = World::start(hub(MODERN_HTTP), config).await;
+    let client = world.client(LEGACY_HTTP).await;
+    // Its age is counted from the last whole second before its beginning.
+    while subsecond_millis() == 0 {
+        std::hint::spin_loop();
+    }
+    assert_eq!(send(&client, Method::POST, &[]).await.status, 404);
+    end(world, client).await;
+}
+
+fn subsecond_millis() -> u32 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("it is later").subsec_millis()
+}
+
+#[tokio::test(start_paused = true)]
 async fn s54_the_longest_idle_session_is_dropped_for_the_thirty_third() {
     let world = World::start(hub(MODERN_HTTP), "[roles.ann]\nprompts.allow = [\"*\"]\n").await;
     let mut clients = Vec::new();

@@ -25,7 +25,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::session_id::seconds_of;
+use crate::downstream::legacy::session_facts::{SessionSettings, seconds_of};
 use crate::hex::hex;
 use crate::mcp::log_level::LogLevel;
 use crate::regular_file;
@@ -39,14 +39,6 @@ pub(crate) struct SessionRecords {
     path: Option<Arc<Path>>,
     state: Arc<Mutex<RecordTable>>,
     changed: Arc<Notify>,
-}
-
-/// What a client has set in its session.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct SessionSettings {
-    pub(crate) log_level: Option<LogLevel>,
-    /// URIs of the resources that it has subscribed to.
-    pub(crate) subscriptions: Vec<Box<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +93,7 @@ impl SessionRecords {
 
     /// Records the settings of a session; [`SessionRecords::run`] writes them.
     pub(crate) fn set(&self, id: &str, until: SystemTime, settings: SessionSettings) {
-        let record = SessionRecord::Settings(settings.bounded());
+        let record = SessionRecord::Settings(bounded(settings));
         self.state.lock().put(key_of(id), seconds_of(until), record);
         self.changed.notify_one();
     }
@@ -176,18 +168,16 @@ impl SessionRecords {
     }
 }
 
-impl SessionSettings {
-    /// Drops the subscriptions that are too many for a record.
-    fn bounded(mut self) -> Self {
-        let mut bytes = 0;
-        let mut fits = |uri: &Box<str>| {
-            bytes += uri.len() + 3;
-            bytes <= MAX_SETTINGS_BYTES
-        };
-        let count = self.subscriptions.iter().take_while(|uri| fits(uri)).count();
-        self.subscriptions.truncate(count);
-        self
-    }
+/// Drops the subscriptions that are too many for a record.
+fn bounded(mut settings: SessionSettings) -> SessionSettings {
+    let mut bytes = 0;
+    let fits = settings.subscriptions.iter().take_while(|uri| {
+        bytes += uri.len() + 3;
+        bytes <= MAX_SETTINGS_BYTES
+    });
+    let count = fits.count();
+    settings.subscriptions.truncate(count);
+    settings
 }
 
 impl RecordTable {
@@ -268,7 +258,7 @@ impl RecordLine {
             log_level: LogLevel::ALL.into_iter().find(|it| Some(it.as_str()) == level),
             subscriptions: self.subscriptions.clone(),
         };
-        let settings = SessionRecord::Settings(settings.bounded());
+        let settings = SessionRecord::Settings(bounded(settings));
         Some((key, if self.ended { SessionRecord::Ended } else { settings }))
     }
 }
@@ -452,6 +442,6 @@ mod tests {
         assert!(table.records.contains_key(&key_of(&MAX_RECORDS.to_string())));
         let long =
             SessionSettings { log_level: None, subscriptions: vec!["x".repeat(1_000).into(); 100] };
-        assert_eq!(long.bounded().subscriptions.len(), 65);
+        assert_eq!(bounded(long).subscriptions.len(), 65);
     }
 }
