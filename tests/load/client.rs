@@ -132,6 +132,7 @@ impl Client {
                 }
                 self.read.drain(..length).collect()
             }
+            None if status == 204 => Vec::new(),
             None => self.chunks().await?,
         };
         let has_retry_after = lower.contains("\r\nretry-after: ");
