@@ -75,6 +75,7 @@ const OWNED: &[Row] = &[
     row(Always, "note elicitation/create", "params/_meta/progressToken", Gone, TOKENS),
     row(Always, "note sampling/createMessage", "params/_meta/progressToken", Gone, TOKENS),
     row(Always, "note roots/list", "params/_meta/progressToken", Gone, TOKENS),
+    row(Always, "request ", "id", Is(&["a string"]), ASKED_IDS),
     row(Up, "answer tools/call", "result/inputRequests", Names, REQUEST_STATE),
     row(Up, "answer tools/call", "result/inputRequests", Is(&[ROOTS_REQUEST]), REQUEST_STATE),
     row(Up, "answer tools/call", "result/requestState", Anything, REQUEST_STATE),
@@ -119,6 +120,8 @@ const REQUEST_STATE: &str = "requestState when Weir minted it, and the keys of w
 const LISTENS: &str = "subscriptionId, in Weir's own notifications";
 const LEVELS: &str = "logLevel";
 const IDS: &str = "ids towards an upstream are minted by Weir";
+const ASKED_IDS: &str =
+    "ids of requests to a client are texts, which name the process that has asked";
 const CANCEL: &str = "a cancellation towards an upstream; a notification needs no _meta";
 const CHANGES: &str = "Weir itself notifies of changes: when a view has changed";
 const SESSIONS: &str = "legacy sessions";

@@ -133,7 +133,10 @@ async fn an_idle_session_takes_no_memory_and_goes_on_with_the_next_request() {
 async fn a_session_ends_at_its_maximum_age() {
     let config = "[server]\nsession_max_age = \"1ms\"\n";
     let world = World::start(hub(MODERN_HTTP), config).await;
-    let client = world.client(LEGACY_HTTP).await;
+    let client = world.uninitialized_client(LEGACY_HTTP, None);
+    let info = r#""clientInfo":{"name":"c","version":"1"}"#;
+    let params = format!(r#"{{"protocolVersion":"2025-11-25","capabilities":{{}},{info}}}"#);
+    client.request("initialize", &params).await.result();
     // Its age is counted from the last whole second before its beginning.
     while subsecond_millis() == 0 {
         std::hint::spin_loop();
