@@ -140,6 +140,8 @@ async function serve(request, response) {
     const text = name && !tool ? `there is no tool ${name}` : 'that is all';
     if (tool) {
         calls += 1;
+        // A client takes the same call five times in a row for a loop, so the change has to arrive before.
+        if (other && !named(other)) await new Promise((resolve) => setTimeout(resolve, 300));
         if (!other || named(other) || calls > 50) plan.shift();
     }
     const events = answer(body, text, tool && { tool, input: {}, id: calls });
