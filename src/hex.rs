@@ -1,4 +1,4 @@
-//! Lower-case hex encoding, and decoding of hashes.
+//! Lower-case hex encoding, and decoding of hashes and their parts.
 
 /// Encodes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
@@ -7,12 +7,12 @@ pub fn hex(bytes: &[u8]) -> String {
     out
 }
 
-/// Decodes exactly 64 hexadecimal digits, of either case.
-pub fn decode_32_bytes(digits: &str) -> Option<[u8; 32]> {
-    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+/// Decodes exactly two hexadecimal digits a byte, of either case.
+pub fn decode<const BYTES: usize>(digits: &str) -> Option<[u8; BYTES]> {
+    if digits.len() != 2 * BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
-    let mut bytes = [0; 32];
+    let mut bytes = [0; BYTES];
     for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
     }
@@ -27,11 +27,15 @@ pub fn push_hex(out: &mut String, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::hex;
+    use super::{decode, hex};
 
     #[test]
     fn each_byte_is_two_digits() {
         assert_eq!(hex(&[0, 9, 10, 0xfe, 255]), "00090afeff");
         assert_eq!(hex(&[]), "");
+        assert_eq!(decode("00090aFEff"), Some([0, 9, 10, 0xfe, 255]));
+        for bad in ["", "000", "00090", "000g", "+100", "é00"] {
+            assert_eq!(decode::<2>(bad), None, "{bad}");
+        }
     }
 }

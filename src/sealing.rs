@@ -22,6 +22,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
+use crate::hex;
 use crate::private_file;
 use crate::secret::random_token;
 
@@ -33,11 +34,10 @@ impl Instance {
     /// Number of no process: of texts that every process seals alike.
     const SHARED: Self = Self(0);
 
-    /// Reads the number in front of a text that was named with [`Instance::name`].
-    pub fn of_named(text: &str) -> Option<Self> {
-        let (number, _) = text.split_once('.')?;
-        let is_number = number.len() == 16 && number.bytes().all(|it| it.is_ascii_hexdigit());
-        is_number.then(|| u64::from_str_radix(number, 16).ok().map(Self))?
+    /// Splits a text that was named with [`Instance::name`] into the number and the text itself.
+    pub fn split_named(named: &str) -> Option<(Self, &str)> {
+        let (number, text) = named.split_once('.')?;
+        Some((Self(u64::from_be_bytes(hex::decode(number)?)), text))
     }
 
     /// Puts the number in front of a text that only this process understands.

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::chain::Chain;
 use super::file::number_of;
-use crate::hex::{decode_32_bytes, hex};
+use crate::hex::{decode, hex};
 use crate::json::Object;
 use crate::regular_file;
 
@@ -130,10 +130,9 @@ impl LogReader {
         let prev = line.get_string("prev");
         let chain = match &self.chain {
             Some(chain) => *chain,
-            None => Chain {
-                next: number,
-                last: prev.as_deref().and_then(decode_32_bytes).unwrap_or_default(),
-            },
+            None => {
+                Chain { next: number, last: prev.as_deref().and_then(decode).unwrap_or_default() }
+            }
         };
         if number != chain.next {
             let expected = chain.next;

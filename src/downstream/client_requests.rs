@@ -73,9 +73,8 @@ impl ClientRequests {
 
     fn number_of(&self, id: &Id) -> Option<u64> {
         let text = id.as_text()?;
-        let (_, number) = text.split_once('.')?;
-        let is_own = Instance::of_named(&text) == Some(self.instance);
-        is_own.then(|| number.parse().ok())?
+        let (instance, number) = Instance::split_named(&text)?;
+        (instance == self.instance).then(|| number.parse().ok())?
     }
 }
 

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
-use crate::hex::{decode_32_bytes, hex};
+use crate::hex::{decode, hex};
 use crate::json::{self, Object};
 use crate::sha256::sha256;
 
@@ -55,7 +55,7 @@ impl FromStr for Digest {
     type Err = BadDigest;
 
     fn from_str(text: &str) -> Result<Self, BadDigest> {
-        text.strip_prefix(VERSION).and_then(decode_32_bytes).map(Self).ok_or(BadDigest)
+        text.strip_prefix(VERSION).and_then(decode).map(Self).ok_or(BadDigest)
     }
 }
 

@@ -15,7 +15,7 @@ use toml::value::{Datetime, Offset};
 
 use crate::config::reader::report::{ValueError, did_you_mean};
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader, wrong_type};
-use crate::hex::decode_32_bytes;
+use crate::hex;
 
 // === Plain types ===
 
@@ -333,7 +333,7 @@ pub(crate) fn hash(value: &SpannedValue<'_>) -> Parsed<[u8; 32]> {
             MAKE_A_KEY,
         ));
     }
-    decode_32_bytes(text)
+    hex::decode(text)
         .ok_or_else(|| ValueError::new("this is not 64 hexadecimal digits", MAKE_A_KEY))
 }
 

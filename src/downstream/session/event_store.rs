@@ -175,9 +175,9 @@ impl EventStore {
     /// Returns whether an event id is of the standalone stream of another process: this one knows
     /// what to send on it, since it notifies the client of every list.
     pub(crate) fn is_of_ended_process(&self, id: &str) -> bool {
-        let Some((_, stream)) = id.split_once('.') else { return false };
-        Instance::of_named(id).is_some_and(|instance| instance != self.instance)
-            && stream.starts_with(StreamKind::Standalone.letter())
+        Instance::split_named(id).is_some_and(|(instance, stream)| {
+            instance != self.instance && stream.starts_with(StreamKind::Standalone.letter())
+        })
     }
 
     /// Removes streams that have expired.

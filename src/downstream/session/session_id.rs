@@ -3,8 +3,8 @@
 //! A client gets its id from `initialize` only, so the id contains nothing that can change. It is
 //! good in each process of the installation, for the principal that opened the session.
 //!
-//! Invariants: an id is visible ASCII of at most [`MAX_ID_CHARS`] characters. Nobody but Weir can
-//! make one or read one.
+//! Invariants: an id is visible ASCII of at most [`MAX_ID_CHARS`] characters. Only a
+//! process with the keys of the installation can make or open one.
 
 use crate::downstream::legacy::session_facts::SessionFacts;
 use crate::policy::Principal;

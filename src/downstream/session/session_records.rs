@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::downstream::legacy::session_facts::{SessionSettings, seconds_of};
-use crate::hex::hex;
+use crate::hex::{decode, hex};
 use crate::mcp::log_level::LogLevel;
 use crate::regular_file;
 use crate::sha256::sha256;
@@ -212,9 +212,14 @@ impl RecordTable {
         let tenth = expiries.len() / 10;
         let (_, limit, _) = expiries.select_nth_unstable(tenth);
         let limit = *limit;
-        self.records.retain(|_, (until, _)| *until > limit);
-        self.bytes = self.lines().map(|line| line.len()).sum();
+        self.keep_until_after(limit);
         warn!(remaining = self.records.len(), "oldest session records dropped: too many");
+    }
+
+    /// Drops the records that expire in this second or before.
+    fn keep_until_after(&mut self, second: u64) {
+        self.records.retain(|_, (until, _)| *until > second);
+        self.bytes = self.lines().map(|line| line.len()).sum();
     }
 
     fn lines(&self) -> impl Iterator<Item = String> {
@@ -248,11 +253,7 @@ impl RecordTable {
 
 impl RecordLine {
     fn read(&self) -> Option<(RecordKey, SessionRecord)> {
-        let mut key = [0; 16];
-        (self.session.len() == 32).then_some(())?;
-        for (at, byte) in key.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(self.session.get(2 * at..2 * at + 2)?, 16).ok()?;
-        }
+        let key = decode(&self.session)?;
         let level = self.log_level.as_deref();
         let settings = SessionSettings {
             log_level: LogLevel::ALL.into_iter().find(|it| Some(it.as_str()) == level),
@@ -292,8 +293,7 @@ fn append(path: &Path, state: &Mutex<RecordTable>, lines: &str) -> io::Result<()
     // The lock is held, so no other process appends to the old file meanwhile.
     state.read_from(path)?;
     let now = seconds_of(SystemTime::now());
-    state.records.retain(|_, (until, _)| *until > now);
-    state.bytes = state.lines().map(|line| line.len()).sum();
+    state.keep_until_after(now);
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut new = tempfile::NamedTempFile::new_in(folder)?;
     for line in state.lines() {

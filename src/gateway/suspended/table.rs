@@ -134,7 +134,7 @@ impl<T> SuspendedRequests<T> {
 
     /// Whether this state was issued here, even if it is redeemed or expired.
     pub(crate) fn issued_here(&self, state: &str) -> bool {
-        Instance::of_named(state) == Some(self.instance)
+        Instance::split_named(state).is_some_and(|(instance, _)| instance == self.instance)
     }
 
     /// Whether there is an entry for this state, for any principal.
