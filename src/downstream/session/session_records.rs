@@ -238,6 +238,8 @@ impl RecordTable {
         file.seek(SeekFrom::Start(from))?;
         let mut text = Vec::new();
         file.take(2 * MAX_FILE_BYTES as u64).read_to_end(&mut text)?;
+        // Another process may be writing the last line.
+        text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
         let now = seconds_of(SystemTime::now());
         for line in text.split(|byte| *byte == b'\n') {
             // A process that was killed may have left an incomplete line.
@@ -393,6 +395,20 @@ mod tests {
             found,
             [Some(SessionSettings::default()), None, Some(SessionSettings::default())]
         );
+    }
+
+    #[tokio::test]
+    async fn a_line_that_another_process_is_writing_is_read_once_it_is_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sessions");
+        SessionRecords::new(Some(path.clone())).end("a", later()).await;
+        let whole = fs::read(&path).expect("there");
+        let reader = SessionRecords::new(Some(path.clone()));
+        fs::write(&path, &whole[..40]).expect("written");
+        assert!(reader.find("a").await.is_some());
+        let mut file = fs::OpenOptions::new().append(true).open(&path).expect("there");
+        file.write_all(&whole[40..]).expect("written");
+        assert_eq!(reader.find("a").await, None);
     }
 
     #[tokio::test]
