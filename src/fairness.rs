@@ -28,6 +28,8 @@ use tokio::time::Instant;
 /// millisecond. The first is well below the 128 operations that tokio allows.
 const TURN_ITEMS: usize = 32;
 const TURN_BYTES: usize = 256 * 1024;
+/// Cost of a small item, such as a line that is stored: some tenths of a microsecond.
+const SMALL_ITEM_BYTES: usize = 512;
 
 /// Bytes that may be parsed without checking the [`Workload`].
 pub const PIECE_BYTES: usize = 4 * 1024;
@@ -61,6 +63,11 @@ impl Workload {
     pub fn add(&mut self, bytes: usize) {
         self.items += 1;
         self.bytes += bytes;
+    }
+
+    /// Counts one more small item, which costs as much as [`SMALL_ITEM_BYTES`] beside its `bytes`.
+    pub fn add_small(&mut self, bytes: usize) {
+        self.bytes += SMALL_ITEM_BYTES + bytes;
     }
 
     /// Yields to other tasks if this one has done a turn's work. Cancel-safe.

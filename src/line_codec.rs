@@ -15,6 +15,8 @@ pub struct LineDecoder {
     /// Length of the prefix of `pending` that has no line feed.
     searched: usize,
     limit: usize,
+    /// Space for the next bytes, at least.
+    read_bytes: usize,
     /// Inside a line that was reported already: its remaining bytes are dropped.
     skipping: bool,
     /// Budget reservation of the incomplete line, if lines count against a budget.
@@ -37,6 +39,8 @@ pub enum DecodedLine {
     BudgetExhausted(Bytes),
 }
 
+/// Space for one read.
+const READ_BYTES: usize = 8 * 1024;
 /// Bytes of a skipped line that its report contains.
 const REPORT_BYTES: usize = 4_096;
 
@@ -47,11 +51,17 @@ impl LineDecoder {
             pending: BytesMut::new(),
             searched: 0,
             limit,
+            read_bytes: READ_BYTES,
             skipping: false,
             growing: None,
             empty: 0,
             skipped: 0,
         }
+    }
+
+    /// Offers more space for each read, so that a flood takes fewer.
+    pub fn with_read_bytes(self, read_bytes: usize) -> Self {
+        Self { read_bytes, ..self }
     }
 
     /// Makes lines that are not small count against a budget until their last copy is dropped.
@@ -62,7 +72,7 @@ impl LineDecoder {
     /// Returns the buffer for the next bytes. After filling it, call [`Self::next_line`] until it
     /// returns `None`.
     pub fn buffer(&mut self) -> &mut BytesMut {
-        self.pending.reserve(8 * 1024);
+        self.pending.reserve(self.read_bytes);
         &mut self.pending
     }
 

@@ -23,6 +23,9 @@ use crate::upstream::transport::lifetime::ConnectionEnd;
 /// Time for which the remaining output of a child that has ended is read.
 const OUTPUT_DRAIN: Duration = Duration::from_millis(500);
 
+/// Size of one read: what a pipe holds.
+const PIPE_BYTES: usize = 64 * 1024;
+
 /// Lines of it that are logged per second; the others are counted.
 const MAX_LOGGED_LINES_PER_SECOND: u32 = 50;
 
@@ -131,7 +134,7 @@ async fn drain(
     tail: StderrTail,
     name: UpstreamName,
 ) {
-    let mut lines = LineDecoder::new(STDERR_LINE_BYTES);
+    let mut lines = LineDecoder::new(STDERR_LINE_BYTES).with_read_bytes(PIPE_BYTES);
     let per_second = MAX_LOGGED_LINES_PER_SECOND;
     let (mut rate, mut omitted) =
         (RateLimiter::new(per_second, per_second, Instant::now()), 0_usize);
@@ -140,11 +143,13 @@ async fn drain(
         workload.add(0);
         workload.yield_if_due().await;
         while let Some(line) = lines.next_line() {
-            workload.add(0);
-            workload.yield_if_due().await;
+            // Counted like a message, a flood of lines would mostly yield: each time another thread
+            // looks for work.
             let (DecodedLine::Whole(line)
             | DecodedLine::TooLong(line)
             | DecodedLine::BudgetExhausted(line)) = line;
+            workload.add_small(line.len());
+            workload.yield_if_due().await;
             let line = String::from_utf8_lossy(&line).into_owned();
             if rate.admit(Instant::now()) {
                 if omitted > 0 {
