@@ -5,6 +5,7 @@
 //! before the line feed and empty lines are dropped.
 
 use bytes::{Buf, Bytes, BytesMut};
+use memchr::memchr;
 
 use crate::memory_budget::{GrowingReservation, MemoryBudget};
 
@@ -95,7 +96,7 @@ impl LineDecoder {
                 self.pending.advance(empty);
                 self.empty = self.empty.saturating_add(u32::try_from(empty).unwrap_or(u32::MAX));
             }
-            let end = self.pending[self.searched..].iter().position(|byte| *byte == b'\n');
+            let end = memchr(b'\n', &self.pending[self.searched..]);
             let Some(end) = end.map(|at| self.searched + at) else {
                 return self.wait_for_more();
             };
