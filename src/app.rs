@@ -22,6 +22,7 @@ use crate::audit::{self, Audit, AuditTarget};
 use crate::catalog::Catalog;
 use crate::config::{Config, ConfigReport};
 use crate::downstream::ServerStateCell;
+use crate::fleet::Fleet;
 use crate::gateway::{Gateway, Inspectors};
 use crate::mcp::call::CallContext;
 use crate::policy::Policy;
@@ -46,6 +47,26 @@ pub struct App {
     /// Task of the audit writer, which ends last.
     audit_tasks: TaskTracker,
     stop_audit: CancellationToken,
+}
+
+/// Keys that ids are sealed with, and the fleet whose replicas share them.
+pub struct Identity {
+    sealing_keys: SealingKeys,
+    fleet: Option<Arc<Fleet>>,
+}
+
+impl From<SealingKeys> for Identity {
+    /// Keys of a process that serves its clients alone.
+    fn from(sealing_keys: SealingKeys) -> Self {
+        Self { sealing_keys, fleet: None }
+    }
+}
+
+impl Identity {
+    /// Keys of a replica.
+    pub(crate) fn of_replica(sealing_keys: SealingKeys, fleet: Arc<Fleet>) -> Self {
+        Self { sealing_keys, fleet: Some(fleet) }
+    }
 }
 
 /// Components of the gateway, with the parts that building them needs: at the start, and again when
@@ -94,19 +115,24 @@ impl App {
     }
 
     /// Like [`App::open`] for a single client, if `single_client` is one: upstreams are connected
-    /// with its capabilities. Ids are sealed with `sealing_keys`, and requests are recorded in
-    /// `audit_log`.
+    /// with its capabilities. Ids are sealed with the keys of `identity`, and requests are recorded
+    /// in `audit_log`.
     pub fn open_with(
         config: &Config,
         connector: Arc<dyn Connect>,
-        sealing_keys: SealingKeys,
+        identity: impl Into<Identity>,
         single_client: Option<&CallContext>,
         audit_log: Option<(Audit, audit::Writer)>,
     ) -> Self {
+        let Identity { sealing_keys, fleet } = identity.into();
         let draining = CancellationToken::new();
         let (downstream_tasks, stop_downstream) = (TaskTracker::new(), CancellationToken::new());
         let (upstream_tasks, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
         let mut settings = settings::downstream(config);
+        if let Some(fleet) = &fleet {
+            fleet.set_configuration(settings::digest(config));
+        }
+        settings.fleet = fleet.clone();
         let budget = settings.buffer_limit.budget.clone();
         let start = |settings| {
             let (connector, stop) = (Arc::clone(&connector), stop_upstreams.clone());
@@ -117,7 +143,7 @@ impl App {
             .iter()
             .map(|it| start(settings::upstream(it, single_client, config.state.catalog_folder())));
         let catalog = Catalog::new(settings::catalog(config));
-        let nothing = (&Policy::default(), &Inspectors::default());
+        let nothing = (&Policy::in_fleet(fleet), &Inspectors::default());
         let parts = settings::snapshot_parts(config, upstreams.collect(), catalog, nothing);
         let gateway = Gateway::open(parts, sealing_keys, &upstream_tasks, &stop_upstreams);
         let (audit_tasks, stop_audit) = (TaskTracker::new(), CancellationToken::new());
@@ -248,6 +274,7 @@ impl App {
     /// before.
     pub fn mark_draining(&self) {
         self.components.draining.cancel();
+        self.components.server_state.drain();
     }
 
     /// Stops the downstream side: no new requests; requests in progress continue until

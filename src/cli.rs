@@ -104,6 +104,9 @@ enum Command {
     /// Shows the load of the running Weir of a configuration, once a second.
     #[command(after_help = reference::help::TOP)]
     Top(instance::top::Args),
+    /// Shows the replicas of a fleet, or makes a key for one.
+    #[command(after_help = reference::help::FLEET)]
+    Fleet(instance::fleet::Args),
     /// Shows the audit log, or verifies that it is intact.
     #[command(subcommand)]
     Audit(audit::AuditCommand),
@@ -180,6 +183,7 @@ fn run_command(command: Command) -> Result<(), Failure> {
             Command::Health(args) => run_until_signal(instance::health::run(args)).await,
             Command::Reload(args) => run_until_signal(instance::reload::run(args)).await,
             Command::Top(args) => instance::top::run(args).await,
+            Command::Fleet(args) => run_until_signal(instance::fleet::run(args)).await,
             Command::Init(args) => clients::init::run(&args),
             Command::Connect(args) => clients::connect::run(&args),
             Command::Keys(command) => keys::run(&command),

@@ -58,6 +58,7 @@ pub use protocol::ProtocolConfig;
 pub(crate) use reader::rule_locations::owner_of;
 pub use schema::{page, schema};
 pub use server::ServerConfig;
+pub use server::fleet::FleetConfig;
 pub(crate) use upstreams::headers::is_own_header;
 pub use upstreams::{UpstreamConfig, UpstreamSummary};
 
@@ -74,6 +75,8 @@ use secrets::SecretResolver;
 pub struct Config {
     /// HTTP server for clients.
     pub server: ServerConfig,
+    /// Other replicas that serve the same clients.
+    pub fleet: Option<FleetConfig>,
     /// MCP towards clients.
     pub protocol: ProtocolConfig,
     /// Public names of items.
@@ -226,6 +229,7 @@ impl Config {
         // The document's reader has handled this key; the call makes it a known key.
         root.has("include");
         let server = root.table("server", |t| server::read_server(t, context));
+        let fleet = server::fleet::read_fleet(root, context);
         let protocol = root.table("protocol", |t| protocol::read_protocol(t, &server));
         let (guard, lock_file) = root.table("guard", |t| {
             let guard = guard::read_guard(t, &GuardConfig::default());
@@ -250,6 +254,7 @@ impl Config {
         let audit = root.table("audit", |t| audit::read_audit(t, &state));
         Self {
             server,
+            fleet,
             protocol,
             naming,
             guard: guard.rules,

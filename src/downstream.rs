@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -42,8 +43,11 @@ pub use crate::downstream::legacy::stdio_handshake::read_handshake;
 pub use crate::downstream::limits::client_limits::{ClientQuota, ConnectionTimeouts};
 use crate::downstream::limits::concurrency::ConcurrencyLimiter;
 use crate::downstream::limits::stream_limit::StreamLimiter;
+use crate::fleet::Fleet;
 use crate::gateway::{ConfigSnapshot, Gateway};
 use crate::memory_budget::{BufferLimit, MemoryBudget};
+use crate::policy::Principal;
+use crate::quota::PerPrincipal;
 use era::Versions;
 use host_check::{AllowedHost, Origin};
 use http::ProtectedResource;
@@ -52,6 +56,7 @@ use http::http_sse::SseSessions;
 pub use server_state::ServerStateCell;
 pub use session::SessionLifetime;
 use session::Sessions;
+use session::session_records::RecordPlace;
 
 /// Settings of the downstream side.
 #[derive(Debug, Clone)]
@@ -69,6 +74,8 @@ pub struct Settings {
     /// Largest upstream response that is buffered because it is inspected or written as a whole,
     /// and the memory budget that all buffered data counts against.
     pub buffer_limit: BufferLimit,
+    /// Networks of the proxies that are believed when they name the address of a client.
+    pub trusted_proxies: Vec<IpNet>,
     /// Supported protocol revisions.
     pub versions: Versions,
     /// True if the deprecated HTTP+SSE transport is served in addition to Streamable HTTP.
@@ -84,6 +91,8 @@ pub struct Settings {
     pub session_lifetime: SessionLifetime,
     /// File with the ends and settings of sessions; without one they end with the process.
     pub session_records: Option<PathBuf>,
+    /// Replicas that serve the same clients; the records of sessions are in their store then.
+    pub fleet: Option<Arc<Fleet>>,
     /// Interval of the comments that keep a silent stream alive.
     pub sse_keepalive: Duration,
     /// Largest size of a request head over HTTP, in bytes; at least 8 KiB.
@@ -110,6 +119,7 @@ impl Default for Settings {
                 limit: MAX_RESPONSE_BYTES,
                 budget: MemoryBudget::new(MAX_BUFFERED_BYTES),
             },
+            trusted_proxies: Vec::new(),
             versions: Versions::default(),
             legacy_sse: false,
             resumable: false,
@@ -117,12 +127,23 @@ impl Default for Settings {
             protected_resource: None,
             session_lifetime: SessionLifetime { idle: SESSION_TTL, max_age: SESSION_MAX_AGE },
             session_records: None,
+            fleet: None,
             sse_keepalive: SSE_KEEPALIVE,
             max_head: MAX_HEAD_BYTES,
             max_headers: MAX_HEADERS,
             timeouts: ConnectionTimeouts::default(),
             per_client: ClientQuota::default(),
             audit: Audit::off(),
+        }
+    }
+}
+
+impl Settings {
+    fn record_place(&self) -> RecordPlace {
+        match (&self.fleet, &self.session_records) {
+            (Some(fleet), _) => RecordPlace::Fleet(Arc::clone(fleet)),
+            (None, Some(path)) => RecordPlace::File(path.as_path().into()),
+            (None, None) => RecordPlace::Memory,
         }
     }
 }
@@ -141,6 +162,8 @@ pub struct ServerState {
     connections: Arc<OpenConnections>,
     streams: Arc<StreamLimiter>,
     concurrency: Arc<ConcurrencyLimiter>,
+    /// Requests that were sent on to other replicas.
+    hops: Arc<PerPrincipal<Principal>>,
     /// Tracker of all tasks of this module, so that a drain can wait for them.
     tracker: TaskTracker,
     /// Shutdown token: no new requests, streams end, calls that a client waits for continue.
@@ -162,12 +185,13 @@ impl ServerState {
             sessions: Arc::new(Sessions::new(
                 Arc::clone(metrics),
                 gateway.sealing_keys(),
-                settings.session_records.clone(),
+                settings.record_place(),
             )),
             sse_sessions: SseSessions::default(),
             connections: Arc::default(),
             streams: Arc::new(StreamLimiter::new(&metrics.streams)),
             concurrency: Arc::new(ConcurrencyLimiter::new(settings.per_client)),
+            hops: Arc::default(),
             gateway,
             settings,
             tracker: tasks,
@@ -181,7 +205,8 @@ impl ServerState {
     fn with_settings(&self, config: Arc<ConfigSnapshot>, settings: Settings) -> Self {
         self.concurrency.set_quota(settings.per_client);
         let buffer_limit = BufferLimit { budget: self.budget().clone(), ..settings.buffer_limit };
-        let settings = Settings { audit: self.settings.audit.clone(), buffer_limit, ..settings };
+        let (audit, fleet) = (self.settings.audit.clone(), self.settings.fleet.clone());
+        let settings = Settings { audit, fleet, buffer_limit, ..settings };
         Self { config, settings, ..self.clone() }
     }
 
@@ -202,10 +227,21 @@ impl ServerState {
         self.stop.is_cancelled() && !self.has_successor.load(Ordering::Acquire)
     }
 
+    /// True if connections end with their next response.
+    fn is_stopping(&self) -> bool {
+        let is_draining = self.settings.fleet.as_ref().is_some_and(|fleet| fleet.is_draining());
+        is_draining || self.stop.is_cancelled()
+    }
+
     /// Memory budget for data buffered for clients: requests, and responses that they have not
     /// read.
     pub fn budget(&self) -> &MemoryBudget {
         &self.settings.buffer_limit.budget
+    }
+
+    /// This replica and its fleet, if there is one.
+    pub(crate) fn fleet(&self) -> Option<&Arc<Fleet>> {
+        self.settings.fleet.as_ref()
     }
 
     /// Number of open legacy sessions.

@@ -10,7 +10,7 @@
 //! | 3 | [`audit`] the audit log, [`catalog`] one view per role, [`guard`] checks of content |
 //! | 3 | [`pins`] approved definitions, [`policy`] credentials to roles |
 //! | 3 | [`upstream`] live servers, their sessions and transports |
-//! | 2 | [`mcp`] the protocol, common to both eras |
+//! | 2 | [`mcp`] the protocol, common to both eras; [`fleet`] several replicas |
 //! | 1 | [`jsonrpc`] messages, ids, pending requests |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
 //! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
@@ -38,6 +38,7 @@ pub mod config;
 pub mod cpu_bound;
 pub mod downstream;
 pub mod fairness;
+pub mod fleet;
 pub mod folder_watch;
 pub mod gateway;
 pub mod guard;

@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::fleet::Fleet;
 use certificates::Certificates;
 pub use certificates::{Certificate, Validity};
 use keys::Keys;
@@ -233,6 +234,11 @@ impl Policy {
     /// Creates a policy. An undefined role of a client allows nothing.
     pub fn new(settings: Settings) -> Self {
         Self::default().with_settings(settings)
+    }
+
+    /// Creates the policy of a replica, whose limits all replicas of the fleet count together.
+    pub(crate) fn in_fleet(fleet: Option<Arc<Fleet>>) -> Self {
+        Self { limits: Limits::default().in_fleet(fleet), ..Self::default() }
     }
 
     /// Creates the successor of this policy: unchanged limits keep their counts, failed attempts

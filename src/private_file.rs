@@ -25,17 +25,24 @@ pub fn load_or_create<T: AsRef<str>>(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         read => return read,
     }
-    let folder = path.parent().unwrap_or(Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let mut file = NamedTempFile::new_in(folder)?;
-    writeln!(file, "{}", create().as_ref())?;
-    match file.persist_noclobber(path) {
-        Ok(_) => {}
+    match self::create(path, create().as_ref()) {
         // Another process has created it in the meantime.
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error.error),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        created => created?,
     }
     read(path, max_bytes)
+}
+
+/// Creates a file with one line; an error if there is a file already. The folder is created for its
+/// owner only.
+pub fn create(path: &Path, line: &str) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let mut file = NamedTempFile::new_in(folder)?;
+    writeln!(file, "{line}")?;
+    file.persist_noclobber(path)?;
+    Ok(())
 }
 
 /// Reads the text of a file that only its owner may read.

@@ -43,6 +43,20 @@ impl RequestRate {
         Self { interval: period.div_ceil(u64::from(count.max(1))).max(1), burst: burst.max(1) }
     }
 
+    /// Returns the share of one of several processes that admit requests on their own: the rate
+    /// divided by their number, and at least one request at once.
+    pub(crate) fn share(self, count: u32) -> Self {
+        let count = count.max(1);
+        let interval = self.interval.saturating_mul(u64::from(count));
+        Self { interval, burst: (self.burst / count).max(1) }
+    }
+
+    /// Returns the microseconds per request, rounded up, and those of a whole burst.
+    pub(crate) fn to_micros(self) -> (u64, u64) {
+        let interval = self.interval.div_ceil(1_000);
+        (interval, interval.saturating_mul(u64::from(self.burst)))
+    }
+
     fn tolerance(self) -> u64 {
         self.interval.saturating_mul(u64::from(self.burst))
     }
@@ -64,6 +78,11 @@ impl Gcra {
     /// Charges one request.
     pub(crate) fn charge(&mut self, rate: RequestRate, now: u64) {
         self.paid_at = self.paid_at.max(now).saturating_add(rate.interval);
+    }
+
+    /// Takes back one charge.
+    pub(crate) fn refund(&mut self, rate: RequestRate) {
+        self.paid_at = self.paid_at.saturating_sub(rate.interval);
     }
 
     /// Returns the number of requests that would be admitted at once.
@@ -141,6 +160,23 @@ mod tests {
         assert!(!gcra.is_full(SECOND / 10));
         assert_eq!(admitted(&mut gcra, 60 * SECOND), 3);
         assert!(gcra.is_full(61 * SECOND));
+    }
+
+    #[test]
+    fn a_share_is_a_part_of_a_limit_and_never_nothing() {
+        let rate = RequestRate::new(600, Duration::from_secs(60), 3);
+        let admitted = |rate: RequestRate, seconds: u64| {
+            let mut gcra = Gcra::default();
+            (0..=seconds * 10).filter(|at| admit(&mut gcra, rate, at * SECOND / 10)).count()
+        };
+        // Ten attempts a second for 70 s: all, every second one, every third one, and so on.
+        let all: Vec<_> = [1, 2, 3, 7].map(|count| admitted(rate.share(count), 70)).into();
+        assert_eq!(all, [701, 351, 234, 101]);
+        let mut gcra = Gcra::default();
+        gcra.charge(rate, 0);
+        gcra.refund(rate);
+        assert!(gcra.is_full(0));
+        assert_eq!(rate.to_micros(), (100_000, 300_000));
     }
 
     /// Reference implementation: a bucket of `burst` tokens, filled in exact fractions.

@@ -118,6 +118,21 @@ impl SealingKeys {
         Self { secrets: Arc::clone(&self.secrets), instance: Instance::random() }
     }
 
+    /// Derives 32 secret bytes for a purpose from each secret, in their order.
+    pub(crate) fn derive(
+        &self,
+        purpose: &'static str,
+    ) -> impl Iterator<Item = Zeroizing<[u8; SECRET_BYTES]>> {
+        self.secrets.iter().map(move |secret| {
+            let mut bytes = Zeroizing::new([0; SECRET_BYTES]);
+            let label = [purpose.as_bytes()];
+            let derived = secret.derivation.expand(&label, hkdf::HKDF_SHA256);
+            let filled = derived.and_then(|derived| derived.fill(&mut *bytes));
+            filled.expect("the bytes have the length of a hash");
+            bytes
+        })
+    }
+
     /// Creates a sealer whose texts name this process and differ each time.
     pub fn sealer(&self, purpose: &'static str) -> Sealer {
         self.sealer_of(purpose, self.instance, None)

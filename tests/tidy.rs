@@ -42,7 +42,7 @@ const LAYERS: [&[&str]; 8] = [
         "timestamp",
     ],
     &["jsonrpc", "private_file", "sealing"],
-    &["mcp"],
+    &["fleet", "mcp"],
     &["audit", "catalog", "guard", "pins", "policy", "upstream"],
     &["gateway"],
     &["admin", "downstream"],

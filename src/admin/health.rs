@@ -1,8 +1,8 @@
 //! Readiness of the process for clients.
 //!
-//! Ready means: the process is not draining, each upstream has been listed or has failed once, and
-//! required upstreams are connected. Upstreams that are not required delay readiness only for a
-//! moment after the start.
+//! Ready means: the process is not draining, each upstream has been listed or has failed once,
+//! required upstreams are connected, and the keys are those of the other replicas. Upstreams that
+//! are not required delay readiness only for a moment after the start.
 
 use std::fmt::Write as _;
 
@@ -47,7 +47,12 @@ impl Health {
                 (format!("upstream {}", upstream.name()), upstream.settings().required);
             Check { name, missing, counts }
         });
-        Self { checks: [open, lists].into_iter().chain(upstreams).collect() }
+        let fleet = admin.server_state.now().fleet().map(|fleet| Check {
+            name: "fleet".to_owned(),
+            missing: fleet.problem().map(str::to_owned),
+            counts: true,
+        });
+        Self { checks: [open, lists].into_iter().chain(fleet).chain(upstreams).collect() }
     }
 
     pub(super) fn is_ready(&self) -> bool {

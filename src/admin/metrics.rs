@@ -45,6 +45,7 @@ impl Collector for Admin {
         let status = Status::of(self);
         self.write_mcp(&mut out)?;
         self.write_gateway(&mut out, &status)?;
+        self.write_fleet(&mut out, &status)?;
         Self::write_upstreams(&mut out, &status.upstreams)?;
         self.write_calls(&mut out)?;
         self.write_process(&mut out)
@@ -125,6 +126,47 @@ impl Admin {
         }
         let help = "Whether the audit log cannot be written at present";
         out.single("weir_audit_failing", help, None, gauge(audit.failing.into()))
+    }
+
+    fn write_fleet(&self, out: &mut MetricsWriter<'_>, status: &Status) -> fmt::Result {
+        let state = self.server_state.now();
+        let Some((fleet, status)) = state.fleet().zip(status.fleet.as_ref()) else {
+            return Ok(());
+        };
+        for (name, help, value) in [
+            ("weir_fleet_members", "Replicas of the fleet, with this one", status.members as u64),
+            ("weir_fleet_store_up", "Whether the store of the fleet replies", status.store.into()),
+            (
+                "weir_fleet_differences",
+                "Differences between the replicas",
+                status.differences.len() as u64,
+            ),
+        ] {
+            out.single(name, help, None, gauge(value))?;
+        }
+        let hops = status.hops.iter();
+        out.family(
+            "weir_fleet_hops",
+            "Requests that were sent on to other replicas, by result",
+            None,
+            hops.map(|(result, count)| (vec![("result", &**result)], ConstCounter::new(*count))),
+        )?;
+        for (name, help, value) in [
+            (
+                "weir_fleet_takeovers",
+                "Sessions that were taken over from other replicas",
+                status.takeovers,
+            ),
+            ("weir_fleet_store_errors", "Calls of the store that failed", status.store_errors),
+        ] {
+            out.single(name, help, None, ConstCounter::new(value))?;
+        }
+        out.family(
+            "weir_fleet_heartbeat_duration",
+            "Duration of the heartbeats in the store",
+            Some(&Unit::Seconds),
+            [(Vec::<(&str, &str)>::new(), &fleet.metrics().heartbeats)],
+        )
     }
 
     fn write_upstreams(out: &mut MetricsWriter<'_>, upstreams: &[UpstreamStatus]) -> fmt::Result {

@@ -14,6 +14,7 @@ use super::process::Process;
 pub use super::process::Usage;
 pub use crate::audit::AuditStatus;
 use crate::catalog::{ExportProblems, RoleView};
+pub use crate::fleet::FleetStatus;
 use crate::gateway::GatewayMetrics;
 use crate::mcp::kind::Kind;
 use crate::metrics::{BUCKETS, Histogram};
@@ -56,6 +57,8 @@ pub struct Status {
     pub refusals: BTreeMap<String, u64>,
     /// Limits that have refused requests.
     pub limits: Vec<LimitStatus>,
+    /// State of the fleet; `None` if the process serves its clients alone.
+    pub fleet: Option<FleetStatus>,
     /// State of the audit log; `None` if it is off.
     pub audit: Option<AuditStatus>,
     /// Resource usage of the process, if the kernel reports it.
@@ -208,6 +211,7 @@ impl Status {
             methods: MethodStatus::all(metrics),
             refusals: refusals.collect(),
             limits: limits.collect(),
+            fleet: admin.server_state.now().fleet().map(|fleet| fleet.status()),
             audit: admin.settings.audit.status(),
             usage: Process::read().map(|it| it.usage),
         }

@@ -10,11 +10,13 @@ use hyper::Uri;
 use crate::catalog::Catalog;
 use crate::downstream::http::ProtectedResource;
 use crate::gateway::{Inspectors, SnapshotParts};
+use crate::hex::hex;
 use crate::mcp::call::CallContext;
 use crate::mcp::name::Naming;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::policy::Policy;
 use crate::secret::Secret;
+use crate::sha256::sha256;
 use crate::upstream::{Sharing, Upstream, UpstreamSource};
 use crate::{audit, catalog, config, downstream, pins, policy, upstream};
 
@@ -103,6 +105,17 @@ pub(super) fn snapshot_parts(
     }
 }
 
+/// Returns a short hash of what decides about requests: replicas that differ in it answer
+/// differently.
+pub(super) fn digest(config: &config::Config) -> String {
+    let config::Config { protocol, naming, guard, pinning, upstreams, .. } = config;
+    let config::Config { auth, providers, roles, clients, limits, .. } = config;
+    let content = (protocol, naming, guard, pinning, upstreams);
+    let access = (auth, providers, roles, clients, limits);
+    // Secrets are not part of it: `Debug` does not show them.
+    hex(&sha256(format!("{content:?}{access:?}"))[..4])
+}
+
 /// Settings of the audit log; an error if there is no folder for its file.
 pub(super) fn audit(config: &config::Config) -> Result<audit::Settings, String> {
     let written = &config.audit;
@@ -147,6 +160,7 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         timeouts: server.timeouts,
         per_client: server.per_client,
         versions: protocol.versions.clone(),
+        trusted_proxies: server.trusted_proxies.clone(),
         legacy_sse: protocol.legacy_sse,
         resumable: protocol.resumable,
         public_prefix: public_prefix(server),

@@ -9,6 +9,7 @@ use super::exit::{Failure, ProblemReport, problems};
 use super::output;
 use crate::app;
 use crate::catalog::{ExportProblems, RoleView};
+use crate::cli::instance::fleet::check_store;
 use crate::cli::loading::{ConfigArgs, options, print_warnings};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
@@ -83,6 +84,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut warnings = problems(&oneshot.config.warnings);
     let printed_before = warnings.len();
     warnings.extend(find_idle_patterns(&oneshot.config, &oneshot.operator_context.view()));
+    let store = check_store(&oneshot.config).await;
+    warnings.extend(store.as_ref().into_iter().flatten().cloned());
     let report = CheckReport { upstreams: Some(&rows), warnings };
     let printed = output::print_report(args.json, &report, |out| write_table(out, &rows));
     if !args.json {
@@ -92,6 +95,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     }
     oneshot.close().await;
     printed?;
+    store?;
     let down: Vec<_> = rows.iter().filter(|row| !row.ok).map(|row| row.name.as_str()).collect();
     if down.is_empty() {
         return Ok(());

@@ -88,7 +88,7 @@ struct FailureReport {
 }
 
 /// Problem of a configuration in JSON output.
-#[derive(Default, Serialize)]
+#[derive(Clone, Default, Serialize)]
 pub(super) struct ProblemReport {
     pub(super) severity: &'static str,
     /// `None` for a problem that only the running upstreams show.

@@ -1,6 +1,7 @@
 //! Commands that run the gateway, `serve` and `stdio`, with logging, signals and process limits.
 
 pub(crate) mod fd_limit;
+pub(crate) mod fleet;
 pub(crate) mod hardening;
 pub(crate) mod log;
 pub(crate) mod reload_triggers;

@@ -17,6 +17,7 @@ use super::guard::{self, GuardConfig, LockFile};
 use super::limits::LimitKeys;
 use super::log::LogConfig;
 use super::oidc::ProviderConfig;
+use super::server::fleet::FleetKeys;
 use super::upstreams::ExportKeys;
 use super::upstreams::defaults::UpstreamDefaults;
 use super::upstreams::source::UpstreamKeys;
@@ -37,6 +38,7 @@ pub(super) fn keys() -> Vec<KeySpec> {
     vec![
         include(),
         table::<ServerConfig>("server", ServerConfig::keys()),
+        table::<FleetKeys>("fleet", FleetKeys::keys()),
         table::<ProtocolConfig>("protocol", ProtocolConfig::keys()),
         table::<NamingConfig>("naming", NamingConfig::keys()),
         table::<UpstreamDefaults>("defaults", UpstreamDefaults::keys()),

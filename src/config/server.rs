@@ -1,19 +1,22 @@
 //! `[server]`: the HTTP endpoint for clients, with its certificate and the CAs of client
 //! certificates.
 
+pub(super) mod fleet;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::http::uri::Authority;
+use ipnet::IpNet;
 
 use super::LoadContext;
 use super::secrets::read_secret;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, boolean, by_hand, choice, count, duration, path, settings, size, string, strings,
-    table,
+    Described, boolean, by_hand, choice, count, duration, list, path, settings, size, string,
+    strings, table,
 };
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
@@ -63,6 +66,16 @@ settings! {
         /// ```
         allowed_origins: Vec<String> = Vec::new(),
             strings(ValueShape::Text("origin", shape::ORIGIN), value::origin);
+        /// The networks of the proxies and load balancers in front of Weir. The address that such a
+        /// proxy names in `X-Forwarded-For`, or in `Forwarded`, is that of the client, for limits
+        /// by address and the audit log. A proxy has to set the header, or to append to it.
+        ///
+        /// ```toml
+        /// trusted_proxies = ["10.0.0.0/8", "2001:db8::/32"]
+        /// ```
+        trusted_proxies: Vec<IpNet> = Vec::new(),
+            list(ValueShape::Text("network", shape::NETWORK), value::network)
+                .written(|networks| networks.iter().map(ToString::to_string).collect());
         /// The largest message from a client; a larger one gets 413. Raise it for tools that take
         /// large arguments.
         max_body: usize = downstream::MAX_BODY_BYTES, size();
@@ -103,7 +116,8 @@ settings! {
         session_max_age: Duration = downstream::SESSION_MAX_AGE, duration();
         /// Time after SIGTERM, SIGINT or SIGQUIT in which Weir serves as before but is no longer
         /// ready, so that a load balancer can notice. Without it Weir stops accepting requests at
-        /// once.
+        /// once. In a fleet, other replicas take over its sessions meanwhile, and without this key
+        /// the time is 15 s.
         ///
         /// ```toml
         /// shutdown_delay = "5s"

@@ -67,6 +67,11 @@ impl ClientRequests {
         }
     }
 
+    /// Returns the process that has sent the request with this id.
+    pub(super) fn sender_of(id: &Id) -> Option<Instance> {
+        Some(Instance::split_named(&id.as_text()?)?.0)
+    }
+
     fn id_of(&self, number: u64) -> Id {
         Id::from_text(&self.instance.name(number))
     }

@@ -6,8 +6,10 @@
 mod audit_event;
 mod call;
 pub mod connection;
+mod forwarded;
 mod handler;
 mod head;
+mod hop;
 pub(super) mod http_sse;
 mod legacy_endpoint;
 mod oauth_metadata;
@@ -19,6 +21,7 @@ mod routes;
 mod sse_streams;
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,8 +39,10 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::ServerStateCell;
-pub use crate::downstream::http::connection::listener::{ListenSocket, accept_loop};
+pub use crate::downstream::http::connection::listener::{ListenSocket, ListenerPeers, accept_loop};
 pub(crate) use crate::downstream::http::connection::listener::{ReserveFd, accept};
+pub use crate::downstream::http::connection::replicas::ReplicaListener;
+use crate::downstream::http::connection::replicas::RequestOrigin;
 use crate::downstream::http::connection::timed_io::{ConnectionPhases, TimedIo};
 use crate::downstream::http::connection::tls::Tls;
 pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};
@@ -56,11 +61,17 @@ struct ClientConnection {
     certificate: Option<Arc<Certificate>>,
     /// Waker of the task that serves the connection and its requests.
     waker: Arc<SuppressibleWaker>,
+    origin: RequestOrigin,
 }
 
 impl ClientConnection {
     fn new(peer: Option<SocketAddr>, certificate: Option<Arc<Certificate>>) -> Arc<Self> {
-        Arc::new(Self { peer, certificate, waker: Arc::default() })
+        Arc::new(Self { peer, certificate, waker: Arc::default(), origin: RequestOrigin::Client })
+    }
+
+    /// True if another replica has sent the request on.
+    fn is_forwarded(&self) -> bool {
+        matches!(self.origin, RequestOrigin::Replica)
     }
 
     /// True if the client's certificate has expired: no further request is served.
@@ -112,6 +123,29 @@ pub(super) async fn serve_tls<S>(
             debug!(%peer, %error, "TLS handshake failed");
             audit_event::refused_handshake(&state_cell.now(), peer);
         }
+    }
+}
+
+/// Performs the TLS handshake with another replica, and serves its connection.
+async fn serve_replica<S>(
+    state_cell: Arc<ServerStateCell>,
+    listener: ReplicaListener,
+    io: S,
+    peer: SocketAddr,
+) where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let handshake = listener.fleet.tls().acceptor.accept(io);
+    let handshake_timeout = state_cell.now().settings.timeouts.handshake;
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    match timeout(handshake_timeout, handshake).await.map_err(late).flatten() {
+        Ok(stream) => {
+            let origin = RequestOrigin::Listener(listener);
+            let (peer, certificate, waker) = (Some(peer), None, Arc::default());
+            let remote = Arc::new(ClientConnection { peer, certificate, waker, origin });
+            serve(state_cell, stream, remote).await;
+        }
+        Err(error) => debug!(%peer, %error, "TLS handshake with a replica failed"),
     }
 }
 

@@ -16,6 +16,9 @@ use crate::json::Object;
 use crate::jsonrpc::{Id, Notification};
 use crate::sync::Mutex;
 
+/// Notification that cancels a request.
+pub(super) const CANCELLED: &str = "notifications/cancelled";
+
 /// Table of the requests in progress.
 #[derive(Debug)]
 pub(super) struct InFlightRequests {
@@ -52,7 +55,7 @@ impl InFlightRequests {
     /// Cancels the request that a `notifications/cancelled` names; other notifications have no
     /// effect.
     pub(super) fn handle_notification(&self, notification: &Notification) {
-        if &*notification.method == "notifications/cancelled" {
+        if &*notification.method == CANCELLED {
             self.cancel(&notification.params);
         }
     }

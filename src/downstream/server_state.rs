@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{ServerState, Settings};
+use crate::fleet::Fleet;
 use crate::gateway::{ConfigSnapshot, Gateway};
 
 /// Holder of the current [`ServerState`].
@@ -35,9 +36,19 @@ impl ServerStateCell {
         let (records, recording, states) =
             (sessions.records.clone(), stop.clone(), Arc::clone(&cell));
         tasks.spawn(async move { records.run(&recording).await });
+        if let Some(fleet) = cell.now().settings.fleet.clone() {
+            tasks.spawn(follow_fleet(fleet, Arc::clone(&cell), stop.clone()));
+        }
         let lifetime = move || states.now().settings.session_lifetime;
         tasks.spawn(async move { sessions.sweep(lifetime, &stop).await });
         cell
+    }
+
+    /// Announces to the other replicas of the fleet that this one is about to stop.
+    pub(crate) fn drain(&self) {
+        if let Some(fleet) = &self.now().settings.fleet {
+            fleet.drain();
+        }
     }
 
     /// Writes what is still to be recorded about sessions, once no request is in progress.
@@ -75,4 +86,15 @@ impl ServerStateCell {
     pub fn end_unauthorized_sessions(&self) {
         self.now().sessions.end_unauthorized();
     }
+}
+
+/// Keeps this replica a member of its fleet, and gives up the sessions that others take over, until
+/// `stop` fires.
+async fn follow_fleet(fleet: Arc<Fleet>, cell: Arc<ServerStateCell>, stop: CancellationToken) {
+    let sessions = || cell.now().sessions();
+    let moved = || {
+        let state = cell.now();
+        state.sessions.give_up_lost(&fleet, state.settings.session_lifetime.max_age);
+    };
+    fleet.run(&stop, sessions, moved).await;
 }

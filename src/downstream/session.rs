@@ -2,7 +2,8 @@
 //!
 //! An id contains what is needed to rebuild its session, so the table has only the sessions that
 //! are in use: a session that is idle, or that another process of the installation has opened, is
-//! rebuilt for its next request.
+//! rebuilt for its next request. A session that another replica has taken over is given up: its
+//! calls in progress are finished here, and nothing new begins.
 //!
 //! Invariants: an id cannot be forged and is valid only with the credentials of the principal that
 //! opened it; an unknown id, an expired one, an ended one and one of another principal look the
@@ -12,11 +13,13 @@
 //! lives as long as its stream, counts through a [`SessionPermit`].
 
 pub(crate) mod event_store;
+mod moving;
 pub(crate) mod session_id;
 pub(crate) mod session_records;
 
-use std::path::PathBuf;
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
@@ -25,17 +28,19 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use moving::placed;
+
 use super::legacy::{LegacyClient, LegacyConnection};
 use crate::audit::SessionMark;
 use crate::downstream::legacy::session_facts::SessionFacts;
 use crate::downstream::session::event_store::EventStore;
-use crate::downstream::session::session_id::SessionIdCodec;
-use crate::downstream::session::session_records::SessionRecords;
+use crate::downstream::session::session_id::{OpenedId, SessionIdCodec};
+use crate::downstream::session::session_records::{RecordPlace, SessionRecords};
 use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
 use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
-use crate::sealing::SealingKeys;
+use crate::sealing::{Instance, SealingKeys};
 use crate::secret;
 use crate::sync::Mutex;
 
@@ -48,6 +53,8 @@ pub(super) struct Sessions {
     by_principal: DashMap<Principal, Vec<Arc<Session>>>,
     /// Sessions that are stored elsewhere.
     external: PerPrincipal<Principal>,
+    /// Number of sessions that each principal has taken over from other replicas in this second.
+    taken_over: Mutex<(Instant, HashMap<Principal, usize>)>,
     ids: SessionIdCodec,
     pub(super) records: SessionRecords,
     metrics: Arc<GatewayMetrics>,
@@ -60,6 +67,10 @@ pub(super) struct Session {
     pub(super) mark: SessionMark,
     principal: Principal,
     facts: SessionFacts,
+    /// Process that opened the session.
+    sealed_by: Instance,
+    /// True once another replica has the session.
+    is_moved: AtomicBool,
     /// Identity that the session was last used with.
     identity: Mutex<ClientIdentity>,
     /// Client of the session.
@@ -120,16 +131,17 @@ pub(super) struct SessionLimit;
 
 impl Sessions {
     /// Creates an empty table, whose sessions and streams are counted in these metrics. Ends and
-    /// settings of sessions are recorded in this file.
+    /// settings of sessions are recorded in this place.
     pub(super) fn new(
         metrics: Arc<GatewayMetrics>,
         keys: &SealingKeys,
-        records: Option<PathBuf>,
+        records: RecordPlace,
     ) -> Self {
         Self {
             by_id: DashMap::new(),
             by_principal: DashMap::new(),
             external: PerPrincipal::default(),
+            taken_over: Mutex::new((Instant::now(), HashMap::new())),
             ids: SessionIdCodec::new(keys),
             records: SessionRecords::new(records),
             metrics,
@@ -151,7 +163,8 @@ impl Sessions {
         let facts = SessionFacts::of(&peer.context, SystemTime::now());
         let id = self.ids.seal(client.principal(), &facts);
         let notifications = peer.notifications(client);
-        let session = self.create(client, id, facts, peer, notifications);
+        let opened = OpenedId { facts, sealed_by: client.instance() };
+        let session = self.create(client, id, opened, peer, notifications);
         self.change_owned(client.principal(), |owned| {
             self.evict_if_full(client.principal(), owned, limit)?;
             self.insert(owned, &session);
@@ -159,28 +172,35 @@ impl Sessions {
         })
     }
 
-    /// Rebuilds the session of an id that is not in the table, as [`Sessions::open`] does; `None`
-    /// if the id is not one of this client, or its session is over. `accepts` says whether the
-    /// revision is still served.
-    pub(super) async fn rebuild(
+    /// Opens an id; `None` if it is not one of this client, or too old.
+    pub(super) fn open_id(
         &self,
         client: &ClientContext,
         id: &str,
+        max_age: Duration,
+    ) -> Option<OpenedId> {
+        let opened = self.ids.open(client.principal(), id)?;
+        (!opened.facts.is_older_than(max_age, SystemTime::now())).then_some(opened)
+    }
+
+    /// Rebuilds the session of an id that is not in the table, as [`Sessions::open`] does; `None`
+    /// if its client has ended it.
+    pub(super) async fn rebuild(
+        &self,
+        client: &ClientContext,
+        (id, opened): (&str, OpenedId),
         connection: LegacyConnection,
-        (lifetime, limit): (SessionLifetime, usize),
-        accepts: impl Fn(&SessionFacts) -> bool,
+        limit: usize,
     ) -> Result<Option<RebuiltSession>, SessionLimit> {
-        let facts = self.ids.open(client.principal(), id);
-        let is_good = |facts: &SessionFacts| {
-            accepts(facts) && !facts.is_older_than(lifetime.max_age, SystemTime::now())
-        };
-        let Some(facts) = facts.filter(is_good) else { return Ok(None) };
         let Some(settings) = self.records.find(id).await else { return Ok(None) };
-        let peer = LegacyClient::rebuild(client, &facts, &settings, connection);
+        let peer = LegacyClient::rebuild(client, &opened.facts, &settings, connection);
         // Lists may have changed since the client was notified last.
         let notifications = peer.notifications(client).with_all_lists_changed();
-        let session = self.create(client, id.into(), facts, peer, notifications);
+        let session = self.create(client, id.into(), opened, peer, notifications);
         self.change_owned(client.principal(), |owned| {
+            // The calls of one that was given up before need no table.
+            owned.retain(|other| *other.id != *id || !other.is_moved());
+            self.by_id.remove_if(id, |_, other| other.is_moved());
             if let Some(other) = self.by_id.get(id) {
                 // A request that came at the same time was quicker.
                 return Ok(Some(RebuiltSession {
@@ -208,7 +228,7 @@ impl Sessions {
         &self,
         client: &ClientContext,
         id: Box<str>,
-        facts: SessionFacts,
+        OpenedId { facts, sealed_by }: OpenedId,
         peer: LegacyClient,
         notifications: ClientNotifications,
     ) -> Arc<Session> {
@@ -218,6 +238,8 @@ impl Sessions {
             id,
             principal: client.principal().clone(),
             facts,
+            sealed_by,
+            is_moved: AtomicBool::new(false),
             identity: Mutex::new(client.identity()),
             peer,
             event_store: Arc::new(EventStore::new(client.instance())),
@@ -275,7 +297,7 @@ impl Sessions {
         lifetime: SessionLifetime,
     ) -> Option<SessionGuard> {
         let session = Arc::clone(&*self.by_id.get(id)?);
-        if session.principal != *client.principal() {
+        if session.principal != *client.principal() || session.is_moved() {
             return None;
         }
         if session.is_over(lifetime) {
@@ -321,8 +343,8 @@ impl Sessions {
     }
 
     fn forget(&self, session: &Session) {
-        self.by_id.remove(&session.id);
-        let is_other = |other: &Arc<Session>| other.id != session.id;
+        let is_other = |other: &Arc<Session>| !std::ptr::eq(&**other, session);
+        self.by_id.remove_if(&session.id, |_, found| !is_other(found));
         self.change_owned(&session.principal, |owned| owned.retain(is_other));
     }
 
@@ -372,7 +394,8 @@ impl Session {
     fn is_over(&self, lifetime: SessionLifetime) -> bool {
         let usage = self.usage.lock();
         usage.active == 0
-            && (usage.idle_since.elapsed() >= lifetime.idle
+            && (self.is_moved()
+                || usage.idle_since.elapsed() >= lifetime.idle
                 || self.facts.is_older_than(lifetime.max_age, SystemTime::now()))
     }
 }

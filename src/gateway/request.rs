@@ -104,7 +104,7 @@ impl ClientContext {
             true => self.find_requested(revision, requested).await,
             false => None,
         };
-        match limits.acquire(&self.limit_request(method, item.as_deref())) {
+        match limits.acquire(&self.limit_request(method, item.as_deref())).await {
             Ok(permit) => Ok(Admission { permit, item }),
             Err(limited) => {
                 // The audit event names the item, whatever the limit counts.
@@ -120,7 +120,7 @@ impl ClientContext {
     pub fn try_admit(&self, method: &str) -> Result<Admission, Error> {
         self.reserve_at_once()?;
         let Some(limits) = self.limits() else { return Ok(Admission::unlimited()) };
-        match limits.acquire(&self.limit_request(method, None)) {
+        match limits.acquire_here(&self.limit_request(method, None)) {
             Ok(permit) => Ok(Admission { permit, item: None }),
             Err(limited) => Err(self.reject_limited(&limited, method, None)),
         }
@@ -134,7 +134,7 @@ impl ClientContext {
             self.find_item(Method::ReadResource, Kind::Resource, uri, Revision::NEWEST).await;
         let charge =
             LimitRequest { is_part: true, ..self.limit_request(SUBSCRIBE, item.as_deref()) };
-        match limits.acquire(&charge) {
+        match limits.acquire(&charge).await {
             Ok(permit) => Ok(Admission { permit, item }),
             Err(limited) => Err(self.reject_limited(&limited, SUBSCRIBE, item.as_deref())),
         }

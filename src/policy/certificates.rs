@@ -21,6 +21,8 @@ pub struct Certificate {
     pub names: Vec<String>,
     /// Period in which the certificate may be used.
     pub validity: Validity,
+    /// The certificate and its chain in DER, as the client has sent them.
+    pub chain: Vec<Vec<u8>>,
 }
 
 impl Certificate {
@@ -123,7 +125,7 @@ mod tests {
     fn shown(names: &[&str]) -> Certificate {
         let (now, names) = (SystemTime::now(), names.iter().copied().map(str::to_owned).collect());
         let validity = Validity::new(now, now + Duration::from_secs(60), now);
-        Certificate { names, validity }
+        Certificate { names, validity, chain: Vec::new() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -143,7 +145,7 @@ mod tests {
         let validity = new();
         validity.end();
         assert!(!validity.is_valid(now));
-        let certificate = Arc::new(Certificate { names: Vec::new(), validity });
+        let certificate = Arc::new(Certificate { names: Vec::new(), validity, chain: Vec::new() });
         Certificate::expired(Some(&certificate)).await;
         assert!(
             !Certificate::is_valid(Some(&certificate), now) && Certificate::is_valid(None, now)

@@ -7,6 +7,8 @@
 //! Invariants: a refused request is not charged, and its error says how long to wait. The number of
 //! buckets is bounded. A [`Permit`] returns its concurrency slots when it is dropped.
 
+mod permit;
+mod shared;
 mod table;
 
 use std::fmt;
@@ -15,16 +17,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 
 use super::Principal;
+use crate::fleet::Fleet;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::Pattern;
 use crate::mcp::uri::CanonicalUri;
+pub use crate::policy::limits::permit::Permit;
 pub use crate::rate_limit::RequestRate;
+use crate::sha256::sha256;
 use table::{Bucket, BucketKey, BucketSubject, BucketTable};
 
 /// One limit: a rate, a concurrency, or both.
@@ -152,6 +158,8 @@ pub struct RemainingQuota {
 #[derive(Debug)]
 pub struct Limits {
     limits: Vec<Limit>,
+    /// Hash of each limit, which names it in the store of a fleet.
+    hashes: Vec<[u8; 32]>,
     /// True if any limit has an item pattern.
     has_patterns: bool,
     /// Buckets of principals and other named subjects, whose number the configuration or an
@@ -163,29 +171,36 @@ pub struct Limits {
     /// True once any request was refused; until then the look-up of refusals is skipped.
     has_refused: AtomicBool,
     start: Instant,
-}
-
-/// Concurrency slots of a request in progress; none if no limit applies. They return when this is
-/// dropped.
-#[derive(Debug, Default)]
-pub struct Permit {
-    slots: SmallVec<[Arc<Bucket>; 2]>,
-    is_released: bool,
+    /// Replicas that count together, if there are any.
+    fleet: Option<Arc<Fleet>>,
 }
 
 /// Limits that count a request, with their index and bucket; without an allocation if they are few.
-type Counting<'a> = SmallVec<[(usize, &'a Limit, Arc<Bucket>); 4]>;
+type Counting<'a> = SmallVec<[Counted<'a>; 4]>;
+
+/// Limit that counts a request.
+#[derive(Clone)]
+struct Counted<'a> {
+    /// Index of the limit in the configuration.
+    number: usize,
+    limit: &'a Limit,
+    bucket: Arc<Bucket>,
+    /// Name of the bucket in the store of the fleet; `None` if this process counts alone.
+    shared: Option<String>,
+}
 
 impl Default for Limits {
     fn default() -> Self {
         let table = || BucketTable::new(OWN_LIMITS, MAX_BUCKETS);
         Self {
             limits: Vec::new(),
+            hashes: Vec::new(),
             has_patterns: false,
             by_principal: table(),
             by_address: table(),
             has_refused: false.into(),
             start: Instant::now(),
+            fleet: None,
         }
     }
 }
@@ -215,8 +230,15 @@ impl Limits {
             by_address: self.by_address.with_limits(&new_indices, count),
             has_refused: self.has_refused.load(Ordering::Relaxed).into(),
             start: self.start,
+            fleet: self.fleet.clone(),
+            hashes: limits.iter().map(|limit| sha256(format!("{limit:?}"))).collect(),
             limits,
         }
+    }
+
+    /// Returns the same limits, which all replicas of a fleet count together.
+    pub(super) fn in_fleet(self, fleet: Option<Arc<Fleet>>) -> Self {
+        Self { fleet, ..self }
     }
 
     /// Returns whether there are no limits.
@@ -234,19 +256,47 @@ impl Limits {
         self.has_patterns || self.limits.iter().any(|limit| limit.per == LimitScope::Upstream)
     }
 
-    /// Admits a request and charges every limit that counts it, or none.
-    pub fn acquire(&self, charge: &LimitRequest<'_>) -> Result<Permit, RateLimited> {
+    /// Admits a request and charges every limit that counts it, or none. In a fleet all replicas
+    /// count together, and the request waits for the store.
+    pub async fn acquire(&self, charge: &LimitRequest<'_>) -> Result<Permit, RateLimited> {
+        match &self.fleet {
+            None => self.acquire_here(charge),
+            Some(_) if self.limits.is_empty() => Ok(Permit::default()),
+            Some(fleet) => self.acquire_in_fleet(fleet, charge).boxed().await,
+        }
+    }
+
+    /// Admits a request without waiting, and charges every limit that counts it, or none. Of a
+    /// fleet, this replica admits its share.
+    pub fn acquire_here(&self, charge: &LimitRequest<'_>) -> Result<Permit, RateLimited> {
         if self.limits.is_empty() {
             return Ok(Permit::default());
         }
+        let applicable = self.applicable(charge, self.now());
+        let share = self.fleet.as_ref().map_or(1, |fleet| fleet.share());
+        self.charge_all(charge, &applicable, |_| share)?;
+        Ok(self.permit(applicable))
+    }
+
+    /// Charges the buckets of this process, or none. `share` returns the number of replicas that a
+    /// limit is divided among.
+    fn charge_all(
+        &self,
+        charge: &LimitRequest<'_>,
+        applicable: &Counting<'_>,
+        share: impl Fn(&Counted<'_>) -> u32,
+    ) -> Result<(), RateLimited> {
         let now = self.now();
-        let applicable = self.applicable(charge, now);
         // Locks are always taken in the order of the limits, so there is no deadlock.
         let mut states: SmallVec<[_; 4]> =
-            applicable.iter().map(|(.., bucket)| bucket.lock()).collect();
-        let waits = applicable.iter().zip(&states).map(|((number, limit, _), state)| {
-            let rate = limit.rate.map_or(Duration::ZERO, |rate| state.gcra.wait(rate, now));
-            let is_full = limit.concurrency.is_some_and(|max| state.in_flight >= max);
+            applicable.iter().map(|counted| counted.bucket.lock()).collect();
+        let waits = applicable.iter().zip(&states).map(|(counted, state)| {
+            let Counted { number, limit, .. } = counted;
+            let share = share(counted);
+            let wait = |rate: RequestRate| state.gcra.wait(rate.share(share), now);
+            let rate = limit.rate.map_or(Duration::ZERO, wait);
+            let most = limit.concurrency.map(|max| (max / share as usize).max(1));
+            let is_full = most.is_some_and(|most| state.in_flight >= most);
             let retry_after = if is_full { rate.max(FULL_RETRY) } else { rate };
             RateLimited { retry_after, limit: *number }
         });
@@ -256,32 +306,31 @@ impl Limits {
             self.count_refusal(charge.principal, charge.from, now);
             return Err(refused);
         }
-        for ((_, limit, _), state) in applicable.iter().zip(&mut states) {
-            if let Some(rate) = limit.rate {
-                state.gcra.charge(rate, now);
+        for (counted, state) in applicable.iter().zip(&mut states) {
+            if let Some(rate) = counted.limit.rate {
+                state.gcra.charge(rate.share(share(counted)), now);
             }
-            state.in_flight += usize::from(limit.concurrency.is_some());
+            state.in_flight += usize::from(counted.limit.concurrency.is_some());
         }
-        drop(states);
-        Ok(Permit::of(applicable))
+        Ok(())
     }
 
     /// Admits the continuation of a request that was admitted before: it is not charged, and takes
     /// its slots back even if they are in use.
     pub fn resume(&self, charge: &LimitRequest<'_>) -> Permit {
-        let permit = Permit::of(self.applicable(charge, self.now()));
-        permit.slots.iter().for_each(|bucket| bucket.lock().in_flight += 1);
+        let permit = self.permit(self.applicable(charge, self.now()));
+        permit.change_slots(|in_flight| in_flight + 1);
         permit
     }
 
     /// Returns the remaining quota of each limit that would count a request. Nothing is charged.
     pub fn remaining(&self, charge: &LimitRequest<'_>) -> Vec<RemainingQuota> {
         let now = self.now();
-        let left = |(limit, rules, bucket): (usize, &Limit, Arc<Bucket>)| {
+        let left = |Counted { number, limit, bucket, .. }: Counted<'_>| {
             let state = bucket.lock();
-            let requests = rules.rate.map(|rate| state.gcra.remaining(rate, now));
-            let places = rules.concurrency.map(|max| max.saturating_sub(state.in_flight));
-            RemainingQuota { limit, requests, places }
+            let requests = limit.rate.map(|rate| state.gcra.remaining(rate, now));
+            let places = limit.concurrency.map(|max| max.saturating_sub(state.in_flight));
+            RemainingQuota { limit: number, requests, places }
         };
         self.applicable(charge, now).into_iter().map(left).collect()
     }
@@ -312,7 +361,12 @@ impl Limits {
                 }
                 LimitScope::Global => (&self.by_principal, BucketSubject::All),
             };
-            Some((number, limit, table.bucket(BucketKey { limit: number, subject }, now)))
+            let shared = self
+                .fleet
+                .as_ref()
+                .and_then(|fleet| Some(fleet.bucket(&self.hashes[number], subject.shared_name()?)));
+            let bucket = table.bucket(BucketKey { limit: number, subject }, now);
+            Some(Counted { number, limit, bucket, shared })
         });
         applicable.collect()
     }
@@ -389,45 +443,6 @@ fn count(table: &BucketTable, key: BucketKey, rate: RequestRate, now: u64) -> Op
         return None;
     }
     Some(wait)
-}
-
-impl Permit {
-    /// Creates a permit without limits, for the local user who runs the program.
-    pub fn unlimited() -> Self {
-        Self::default()
-    }
-
-    fn of(applicable: Counting<'_>) -> Self {
-        let limiting = applicable.into_iter().filter(|(_, limit, _)| limit.concurrency.is_some());
-        Self { slots: limiting.map(|(.., bucket)| bucket).collect(), is_released: false }
-    }
-
-    /// Returns whether the permit holds any slot, so that its duration matters.
-    pub fn holds_slots(&self) -> bool {
-        !self.slots.is_empty()
-    }
-
-    /// Releases the slots while a person is waited for, and then takes them back even if they are
-    /// in use: the request is in progress already.
-    pub async fn release_while<T>(&mut self, wait: impl Future<Output = T>) -> T {
-        self.release();
-        let waited = wait.await;
-        self.slots.iter().for_each(|bucket| bucket.lock().in_flight += 1);
-        self.is_released = false;
-        waited
-    }
-
-    fn release(&mut self) {
-        if !std::mem::replace(&mut self.is_released, true) {
-            self.slots.iter().for_each(|bucket| bucket.lock().in_flight -= 1);
-        }
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.release();
-    }
 }
 
 /// Most buckets of one table: about 20 MiB.

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{Connection, SendRequest, handshake};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -78,6 +78,8 @@ impl Outcome {
 pub(crate) struct Client {
     pub(crate) revision: Revision,
     transport: Transport,
+    /// Capabilities that it declares.
+    capabilities: Value,
     next_id: u64,
 }
 
@@ -99,6 +101,16 @@ enum Transport {
 impl Client {
     /// Connects over HTTP; a legacy client initializes a session.
     pub(crate) async fn http(address: &str, revision: Revision, key: Option<&str>) -> Self {
+        Self::declaring(json!({}), address, revision, key).await
+    }
+
+    /// Connects over HTTP with these capabilities.
+    pub(crate) async fn declaring(
+        capabilities: Value,
+        address: &str,
+        revision: Revision,
+        key: Option<&str>,
+    ) -> Self {
         let transport = Transport::Http {
             address: address.to_owned(),
             key: key.map(str::to_owned),
@@ -106,7 +118,7 @@ impl Client {
             connection: None,
             tasks: TaskTracker::new(),
         };
-        Self { revision, transport, next_id: 1 }.initialized().await
+        Self { revision, transport, capabilities, next_id: 1 }.initialized().await
     }
 
     /// Starts `weir stdio` on the configuration of a folder.
@@ -117,16 +129,15 @@ impl Client {
         let mut child = Box::new(command.kill_on_drop(true).spawn().expect("it starts"));
         let input = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        Self { revision, transport: Transport::Stdio { child, input, output }, next_id: 1 }
-            .initialized()
-            .await
+        let transport = Transport::Stdio { child, input, output };
+        Self { revision, transport, capabilities: json!({}), next_id: 1 }.initialized().await
     }
 
     async fn initialized(mut self) -> Self {
         if !self.revision.is_modern() {
             let hello = json!({
                 "protocolVersion": self.revision.as_str(),
-                "capabilities": {},
+                "capabilities": self.capabilities,
                 "clientInfo": { "name": "load", "version": "1" },
             });
             let outcome = self.request("initialize", hello).await;
@@ -146,6 +157,12 @@ impl Client {
         }
     }
 
+    /// Posts a response to a request of the server, and returns the status.
+    pub(crate) async fn respond(&mut self, id: &Value, result: Value) -> u16 {
+        let message = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+        self.post(message, None).await.expect("it is answered").0.as_u16()
+    }
+
     /// Sends a request and waits for its outcome. A response to another request fails the test, and
     /// so does a second response.
     pub(crate) async fn request(&mut self, method: &str, mut params: Value) -> Outcome {
@@ -154,7 +171,7 @@ impl Client {
         if self.revision.is_modern() {
             let meta = &mut params["_meta"];
             meta["io.modelcontextprotocol/protocolVersion"] = self.revision.as_str().into();
-            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+            meta["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
         }
         let name = params["name"].as_str().or(params["uri"].as_str()).map(str::to_owned);
         let mut message = json!({ "jsonrpc": "2.0", "id": id, "method": method });
@@ -223,6 +240,47 @@ impl Client {
         message: String,
         about: Option<(&str, Option<String>)>,
     ) -> Result<(StatusCode, bool, String), String> {
+        let (response, sender) = self.send(message, about).await?;
+        let status = response.status();
+        let content = response.headers().get("content-type").and_then(|it| it.to_str().ok());
+        let is_stream = content.is_some_and(|content| content.starts_with("text/event-stream"));
+        let mut body = response.into_body();
+        let mut bytes = Vec::new();
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+                // A truncated response is not a response.
+                Err(error) if !is_stream => return Err(format!("{error:?}")),
+                Err(_) => return Ok((status, is_stream, text(bytes))),
+            }
+        }
+        if let Transport::Http { connection, .. } = &mut self.transport {
+            *connection = Some(sender);
+        }
+        Ok((status, is_stream, text(bytes)))
+    }
+
+    /// Calls a tool of an upstream, and returns the messages as they arrive.
+    pub(crate) async fn open(
+        &mut self,
+        method: &str,
+        upstream: &str,
+        arguments: Value,
+    ) -> CallStream {
+        let params = json!({ "name": format!("{upstream}__call"), "arguments": arguments });
+        let id = self.next_id;
+        self.next_id += 1;
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let (response, sender) = self.send(message.to_string(), None).await.expect("it answers");
+        CallStream { body: response.into_body(), received: String::new(), _sender: sender }
+    }
+
+    /// Posts a message, and returns the head of the response with its connection.
+    async fn send(
+        &mut self,
+        message: String,
+        about: Option<(&str, Option<String>)>,
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), String> {
         let Transport::Http { address, key, session, connection, tasks } = &mut self.transport
         else {
             unreachable!("only HTTP posts")
@@ -267,21 +325,45 @@ impl Client {
         if let Some(id) = response.headers().get("mcp-session-id") {
             *session = Some(id.to_str().expect("text").to_owned());
         }
-        let status = response.status();
-        let content = response.headers().get("content-type").and_then(|it| it.to_str().ok());
-        let is_stream = content.is_some_and(|content| content.starts_with("text/event-stream"));
-        let mut body = response.into_body();
-        let mut bytes = Vec::new();
-        while let Some(frame) = body.frame().await {
-            match frame {
-                Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
-                // A truncated response is not a response.
-                Err(error) if !is_stream => return Err(format!("{error:?}")),
-                Err(_) => return Ok((status, is_stream, text(bytes))),
-            }
+        Ok((response, sender))
+    }
+
+    /// Sends the next requests to another replica, on a new connection.
+    pub(crate) fn move_to(&mut self, to: &str) {
+        if let Transport::Http { address, connection, .. } = &mut self.transport {
+            *address = to.to_owned();
+            *connection = None;
         }
-        *connection = Some(sender);
-        Ok((status, is_stream, text(bytes)))
+    }
+
+    /// Ends the session, and returns the status.
+    pub(crate) async fn end_session(&mut self) -> u16 {
+        let Transport::Http { address, session, tasks, .. } = &mut self.transport else {
+            unreachable!("only HTTP has sessions")
+        };
+        let request = Request::delete("/mcp")
+            .header("Host", &*address)
+            .header("Mcp-Session-Id", session.as_deref().expect("a session"))
+            .body(Full::default())
+            .expect("good headers");
+        let (mut sender, driver) = connect(address).await.expect("it accepts");
+        tasks.spawn(driver);
+        sender.send_request(request).await.expect("it answers").status().as_u16()
+    }
+
+    /// Returns the id of the session, if there is one.
+    pub(crate) fn session(&self) -> Option<&str> {
+        match &self.transport {
+            Transport::Http { session, .. } => session.as_deref(),
+            Transport::Stdio { .. } => None,
+        }
+    }
+
+    /// Uses the session of another client.
+    pub(crate) fn set_session(&mut self, id: &str) {
+        if let Transport::Http { session, .. } = &mut self.transport {
+            *session = Some(id.to_owned());
+        }
     }
 
     /// Calls the tool `call` of an upstream.
@@ -316,6 +398,35 @@ impl Client {
             assert!(ended.expect("it ends").expect("it can be waited for").success());
         }
         begin.elapsed()
+    }
+}
+
+/// Messages of a call, as they arrive. Dropping it closes the connection.
+pub(crate) struct CallStream {
+    body: Incoming,
+    received: String,
+    _sender: SendRequest<Full<Bytes>>,
+}
+
+impl CallStream {
+    /// Waits for the next message.
+    pub(crate) async fn next(&mut self) -> Value {
+        loop {
+            while let Some((line, rest)) = self.received.split_once('\n') {
+                let message = line
+                    .trim()
+                    .strip_prefix("data:")
+                    .and_then(|data| serde_json::from_str(data.trim()).ok());
+                self.received = rest.to_owned();
+                if let Some(message) = message {
+                    return message;
+                }
+            }
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await;
+            let frame = frame.expect("in time").expect("more").expect("unbroken");
+            let data = frame.into_data().unwrap_or_default();
+            self.received.push_str(std::str::from_utf8(&data).expect("UTF-8"));
+        }
     }
 }
 

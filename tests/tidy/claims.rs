@@ -15,7 +15,7 @@ use super::{
 const CLAIMS: &str = "tests/claims.toml";
 
 /// The documents in which each sentence has a row.
-const DOCUMENTS: [&str; 14] = [
+const DOCUMENTS: [&str; 15] = [
     "README.md",
     "SECURITY.md",
     "deploy/README.md",
@@ -29,6 +29,7 @@ const DOCUMENTS: [&str; 14] = [
     "docs/operations.md",
     "docs/prompt-library.md",
     "docs/reliability.md",
+    "docs/replicas.md",
     "docs/resource-uris.md",
 ];
 

@@ -96,6 +96,16 @@ Examples:
   weir connect vscode --scope project --write
   weir connect codex --http --key-env WEIR_KEY";
 
+pub(crate) const FLEET: &str = "\
+Examples:
+  weir fleet                                         # members, and what differs between them
+  weir fleet --json | jq -r '.members[] | select(.draining) | .name'";
+
+pub(crate) const FLEET_KEY: &str = "\
+Examples:
+  weir fleet key secrets/fleet-keys
+  weir fleet key - | kubectl create secret generic weir-fleet --from-file=keys=/dev/stdin";
+
 pub(crate) const KEYS_ADD: &str = "\
 Examples:
   weir keys add alice-laptop --role developer --expires 90d

@@ -10,17 +10,17 @@ use tokio::signal::unix::SignalKind;
 use tracing::{info, warn};
 
 use crate::admin;
-use crate::app::App;
+use crate::app::{App, Identity};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, options};
 use crate::cli::output::{self, progress};
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::{self, Signals};
 use crate::cli::server::upgrade::{self, LaunchCommand};
-use crate::cli::server::{fd_limit, hardening, systemd, thread_check};
+use crate::cli::server::{fd_limit, fleet, hardening, systemd, thread_check};
 use crate::config::{self, Config};
 use crate::downstream::http::connection::tls::Tls;
-use crate::downstream::http::{self, ListenSocket, Workers};
+use crate::downstream::http::{self, ListenSocket, ReplicaListener, Workers};
 use crate::sealing::SealingKeys;
 use crate::upstream::connect::system::System;
 
@@ -89,10 +89,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let settings = Arc::clone(&config);
     let open = move || {
         let tls = open_tls(&settings)?;
-        let (keys, connector) = (sealing_keys(&settings)?, Arc::new(System::for_program()));
-        Ok((tls, App::open_with(&settings, connector, keys, None, log)))
+        let fleet = settings.fleet.as_ref().map(fleet::open).transpose()?;
+        let identity = match &fleet {
+            Some((keys, fleet)) => Identity::of_replica(keys.clone(), Arc::clone(fleet)),
+            None => Identity::from(sealing_keys(&settings)?),
+        };
+        let connector = Arc::new(System::for_program());
+        let app = App::open_with(&settings, connector, identity, None, log);
+        Ok((tls, app, fleet.map(|(_, fleet)| fleet)))
     };
-    let (tls, app) = signals.run_blocking(open).await?;
+    let (tls, app, fleet) = signals.run_blocking(open).await?;
     app.spawn_jwks_refreshers();
     let files = file.map(Path::to_owned).zip(files);
     let reloader =
@@ -106,6 +112,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         // Until then the predecessor serves, with complete lists.
         let listed = tokio::time::timeout(LISTING_TIMEOUT, app.gateway().wait_until_listed());
         let _ = signals.run_until_signal(async { Ok(listed.await) }).await?;
+    }
+    if let Some((fleet, settings)) = fleet.zip(config.fleet.as_ref()) {
+        let listener = ReplicaListener { fleet, client_tls: tls.clone() };
+        fleet::serve(&app, settings, listener, max_connections, &workers, is_successor).await?;
     }
     let server_state = Arc::clone(app.server_state());
     app.spawn_listener(http::accept_loop(
@@ -157,7 +167,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // A reload may have changed these values.
     let (grace, delay) = {
         let server = &app.config().server;
-        (server.shutdown_grace, server.shutdown_delay)
+        (server.shutdown_grace, server.shutdown_delay.or(fleet::shutdown_delay(&config)))
     };
     if !is_upgraded {
         systemd::notify_stopping();

@@ -38,6 +38,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         check_client(&config, client)?;
     }
     crate::cli::server::log::start(&config.log, &config.warnings);
+    if config.fleet.is_some() {
+        tracing::info!("[fleet] is not used: this process serves one client");
+    }
     // Files are opened on a blocking thread, so that this one can react to signals.
     let config = Arc::new(config);
     let settings = Arc::clone(&config);

@@ -108,6 +108,7 @@ pub(in crate::config) const PLAIN_NAME: &str = "^[A-Za-z0-9_.-]{1,64}$";
 pub(in crate::config) const SEPARATOR: &str = "^_[A-Za-z0-9_-]{0,7}$";
 pub(in crate::config) const SOCKET: &str =
     "^(?:[0-9]{1,3}(?:\\.[0-9]{1,3}){3}|\\[[0-9A-Fa-f:.]+(?:%[0-9]+)?\\]):[0-9]{1,5}$";
+pub(in crate::config) const NETWORK: &str = "^[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?$";
 pub(in crate::config) const PATH: &str = "^/[^?#\\s]*$";
 pub(in crate::config) const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:[/?][^#\\s]*)?$";
 pub(in crate::config) const URL_WITHOUT_QUERY: &str =

@@ -4,12 +4,13 @@
 //! for a value from a variable the reader parses the string of the file again, to get an error
 //! without the variable's value.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use hyper::Uri;
 use hyper::http::uri::Authority;
+use ipnet::IpNet;
 use toml::de::DeValue;
 use toml::value::{Datetime, Offset};
 
@@ -197,6 +198,16 @@ pub(crate) fn socket(value: &SpannedValue<'_>) -> Parsed<SocketAddr> {
             _ => "write it like \"127.0.0.1:8642\" or \"[::1]:8642\"".to_owned(),
         };
         ValueError::new(format!("{text:?} is not an IP address with a port"), remedy)
+    })
+}
+
+/// Parses a network of addresses, or a single address.
+pub(crate) fn network(value: &SpannedValue<'_>) -> Parsed<IpNet> {
+    let text = string(value)?;
+    let single = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(single).ok_or_else(|| {
+        let what = format!("{text:?} is not a network of addresses");
+        ValueError::new(what, "write it like \"10.0.0.0/8\" or \"2001:db8::/32\"")
     })
 }
 

@@ -31,6 +31,8 @@ fn config_in_full() -> Config {
     write_private(&folder.path().join("secrets/team"), "blue\n");
     write_private(&folder.path().join("secrets/admin"), "0123456789abcdef\n");
     write_private(&folder.path().join("secrets/tls.key"), "a key\n");
+    write_private(&folder.path().join("secrets/valkey"), "hunter2\n");
+    write_private(&folder.path().join("secrets/fleet-keys"), format!("{}\n", "A".repeat(43)));
     let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
     let main = file(&folder.path().join("weir.toml"), example_in_full());
@@ -163,6 +165,8 @@ fn without_name(path: &str) -> String {
     if let [_, _, "env" | "headers", _, way]
     | [_, _, "auth", "token" | "password", way]
     | ["server", "tls", "key", way]
+    | ["fleet", "keys", way]
+    | ["fleet", "store", "password", way]
     | ["admin", "token", way] = parts[..]
     {
         return format!("<secret>.{way}");

@@ -7,9 +7,9 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName};
 use hyper::http::request::Parts;
 
-use super::ClientConnection;
 use super::response_body::{self, HttpResponse};
 use super::routes::HttpRoute;
+use super::{ClientConnection, forwarded};
 use crate::audit::{AuditEvent, AuditOutcome, AuditUnavailable, EventCompletion, TransportKind};
 use crate::downstream::response::results;
 use crate::downstream::response::{ClientResponse, ErrorOrigin};
@@ -28,7 +28,7 @@ pub(super) fn begin(
         Some(HttpRoute::SseStream | HttpRoute::SseMessages) => TransportKind::Sse,
         Some(HttpRoute::Endpoint | HttpRoute::Metadata) | None => TransportKind::Http,
     };
-    let from = connection.peer.map(|peer| peer.ip().to_canonical());
+    let from = forwarded::client_address(state, connection, &parts.headers);
     let audit_event = state.settings.audit.begin(transport, from);
     audit_event.set_http_method(parts.method.as_str());
     if let Some(trace) = host_check::single_value(&parts.headers, &TRACEPARENT) {

@@ -3,6 +3,7 @@
 pub(crate) mod framing;
 pub(crate) mod idle_eviction;
 pub(crate) mod listener;
+pub(super) mod replicas;
 pub(crate) mod timed_io;
 pub mod tls;
 pub(crate) mod workers;

@@ -9,20 +9,21 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tracing::debug;
 
 use super::request::{HttpRequest, is_memory_scarce};
-use super::request_body::{read, skip_body};
+use super::request_body::skip_body;
 use super::response_body::{
     self, ConnectionClosed, HttpRefusal, HttpResponse, with_connection_close,
 };
 use super::routes::HttpRoute;
 use super::{
-    ClientConnection, audit_event, call, head, http_sse, legacy_endpoint, oauth_metadata,
-    sse_streams,
+    ClientConnection, audit_event, call, forwarded, head, hop, http_sse, legacy_endpoint,
+    oauth_metadata, sse_streams,
 };
 use crate::downstream::http::connection::timed_io::RequestInProgress;
 use crate::downstream::modern::{self, ResponseKind};
@@ -33,6 +34,7 @@ use crate::gateway::{ClientContext, RefusalReason};
 use crate::jsonrpc::{self, Message};
 use crate::mcp::revision::Era;
 use crate::policy::AuthAttempt;
+use crate::sealing::Instance;
 
 /// Handles one request, from its head to its response. `gone` is ready once the client has closed
 /// the connection.
@@ -44,12 +46,22 @@ pub(super) async fn handle(
     gone: ConnectionClosed,
 ) -> Result<HttpResponse, Infallible> {
     let state = state_cell.now();
-    let (parts, incoming) = request.into_parts();
+    let (mut parts, incoming) = request.into_parts();
     let route = HttpRoute::find(&state.settings, parts.uri.path());
+    let (connection, refused) = match hop::client_of(&connection, &mut parts) {
+        Ok(None) => (connection, None),
+        Ok(Some(of_client)) => (of_client, None),
+        Err(refused) => (connection, Some(refused)),
+    };
     let audit_event = audit_event::begin(&state, &connection, route, &parts);
-    let body = Some(incoming);
-    let mut request = HttpRequest { state_cell, state, connection, parts, body, gone, audit_event };
-    let mut response = match respond(&mut request, route).await {
+    let (body, text) = (Some(incoming), Bytes::new());
+    let mut request =
+        HttpRequest { state_cell, state, connection, parts, body, text, gone, audit_event };
+    let responded = match refused {
+        Some(refused) => Err(refused),
+        None => respond(&mut request, route).await,
+    };
+    let mut response = match responded {
         Ok(response) => response,
         Err(HttpRefusal(response)) => *response,
     };
@@ -62,7 +74,7 @@ pub(super) async fn handle(
         }
         _ => true,
     };
-    let is_closing = state.stop.is_cancelled() || connection.is_expired();
+    let is_closing = state.is_stopping() || connection.is_expired();
     if !is_reusable || is_closing || is_memory_scarce(&state) {
         response = with_connection_close(response);
     }
@@ -108,6 +120,10 @@ fn check_origin(request: &HttpRequest) -> Result<(), HttpRefusal> {
     let (state, parts) = (&request.state, &request.parts);
     head::check_transfer(&parts.headers)
         .map_err(|refused| HttpRefusal::from(refused).with_connection_close())?;
+    if request.connection.is_forwarded() {
+        // The other replica has checked what its own address needs.
+        return oauth_metadata::check_query(parts);
+    }
     host_check::check(&state.settings, &parts.uri, &parts.headers).map_err(|rejection| {
         let (host, origin) = (parts.headers.get(HOST), parts.headers.get(ORIGIN));
         debug!(%rejection, ?host, ?origin, "request refused: Host or Origin not allowed");
@@ -122,7 +138,7 @@ async fn authenticate(
     request: &HttpRequest,
     route: HttpRoute,
 ) -> Result<ClientContext, HttpRefusal> {
-    let HttpRequest { state, connection, .. } = request;
+    let HttpRequest { state, connection, parts, .. } = request;
     let (settings, metrics) = (&state.settings, state.gateway.metrics());
     if state.is_closed() {
         metrics.refused(RefusalReason::Stopping);
@@ -132,7 +148,7 @@ async fn authenticate(
     let credentials = head::credentials(request.headers())
         .ok_or_else(|| oauth_metadata::refuse_malformed(settings))?;
     let certificate = connection.certificate.as_ref();
-    let from = connection.peer.map(|peer| peer.ip().to_canonical());
+    let from = forwarded::client_address(state, connection, &parts.headers);
     let attempt = AuthAttempt { credentials, certificate, from };
     let authenticated = state.gateway.authenticate_under(&state.config, attempt).await;
     let client = authenticated.map_err(|refusal| {
@@ -168,8 +184,7 @@ async fn post(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_post(request.headers())?;
-    let text = read(&request.state, &request.connection, &mut request.body).await?;
-    client.audit_event().set_bytes_in(text.len());
+    let text = request.read_text().await?;
     if batch::is_batch(&text) {
         return Box::pin(legacy_endpoint::post_batch(request, client, &text)).await;
     }
@@ -214,6 +229,9 @@ async fn post_modern(
             return Err((StatusCode::BAD_REQUEST, text).into());
         }
     };
+    if let Some(response) = forward_resumed(request, client, &message).await? {
+        return Ok(response);
+    }
     let state = &request.state;
     let id = message.id.clone();
     let headers = Some(request.headers());
@@ -237,6 +255,23 @@ async fn post_modern(
             request.require_memory()?;
             Ok(sse_streams::listen(state, listening))
         }
+    }
+}
+
+/// Sends a request that resumes a suspended call on to the replica that has the call.
+async fn forward_resumed(
+    request: &HttpRequest,
+    client: &ClientContext,
+    message: &jsonrpc::Request,
+) -> Result<Option<HttpResponse>, HttpRefusal> {
+    if request.state.fleet().is_none() {
+        return Ok(None);
+    }
+    let state = message.params.get_string("requestState");
+    let named = state.as_deref().and_then(Instance::split_named);
+    match named {
+        Some((instance, _)) => Box::pin(hop::forward_to(request, client, instance)).await,
+        None => Ok(None),
     }
 }
 

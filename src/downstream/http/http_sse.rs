@@ -23,8 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::head;
+use super::hop;
 use super::request::HttpRequest;
-use super::request_body::read;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::routes::MESSAGES_PATH;
 use crate::audit::{SessionMark, TransportKind};
@@ -33,6 +33,7 @@ use crate::downstream::stream_session::{StreamMessage, StreamRules, StreamSessio
 use crate::downstream::{ClientQuota, ServerState};
 use crate::gateway::ClientContext;
 use crate::jsonrpc::Message;
+use crate::sealing::Instance;
 use crate::sse::{write_event, write_message};
 use session::SseSession;
 use sessions::PostedMessage;
@@ -61,7 +62,7 @@ pub(super) async fn open(
     // connection ends it.
     let (queue, mut messages) = mpsc::channel(session::MAX_QUEUED_MESSAGES);
     let end = CancellationToken::new();
-    let registered = state.sse_sessions.add(principal, inbox, session_permit);
+    let registered = state.sse_sessions.add(principal, inbox, session_permit, client.instance());
     let messages_path = messages_path(&state.settings.public_prefix, registered.id());
     let audit_event = state.settings.audit.begin_session(TransportKind::Sse, client.remote_ip());
     let mark = SessionMark::of(registered.id());
@@ -105,13 +106,13 @@ pub(super) async fn post(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_body(request.headers())?;
-    let id = session_id(request.parts.uri.query().unwrap_or_default())?;
-    let state = &request.state;
-    let inbox = state.sse_sessions.find(client.principal(), id);
-    let inbox = inbox.ok_or_else(|| session_ended(state))?;
-    client.audit_event().set_session(&SessionMark::of(id));
-    let text = read(state, &request.connection, &mut request.body).await?;
-    client.audit_event().set_bytes_in(text.len());
+    let id = session_id(request.parts.uri.query().unwrap_or_default())?.to_owned();
+    let state = Arc::clone(&request.state);
+    let Some(inbox) = state.sse_sessions.find(client.principal(), &id) else {
+        return forward(request, client, &id).await;
+    };
+    client.audit_event().set_session(&SessionMark::of(&id));
+    let text = request.read_text().await?;
     let message = StreamMessage::parse(text).map_err(|invalid| {
         if let Some(response) = invalid.as_error_response() {
             let message = StreamMessage::Single(Message::Response(response));
@@ -126,11 +127,24 @@ pub(super) async fn post(
     let (outcome, accepted) = oneshot::channel();
     inbox.try_send(PostedMessage { message, outcome }).map_err(|error| match error {
         mpsc::error::TrySendError::Full(_) => results::too_busy(STREAM_RETRY).into(),
-        mpsc::error::TrySendError::Closed(_) => session_ended(state),
+        mpsc::error::TrySendError::Closed(_) => session_ended(&state),
     })?;
     // No outcome: the session has ended in the meantime.
-    accepted.await.map_err(|_| session_ended(state))??;
+    accepted.await.map_err(|_| session_ended(&state))??;
     Ok(response_body::empty(StatusCode::ACCEPTED))
+}
+
+/// Sends a message on to the replica that has the stream.
+async fn forward(
+    request: &mut HttpRequest,
+    client: &ClientContext,
+    id: &str,
+) -> Result<HttpResponse, HttpRefusal> {
+    let owner = Instance::split_named(id).filter(|_| request.state.fleet().is_some());
+    let Some((instance, _)) = owner else { return Err(session_ended(&request.state)) };
+    request.read_text().await?;
+    let forwarded = hop::forward_to(request, client, instance).await?;
+    forwarded.ok_or_else(|| session_ended(&request.state))
 }
 
 /// Parses the session id. An id has no character that would be escaped.

@@ -11,20 +11,21 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
+use super::hop;
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::{call, head, resume, sse_streams};
 use crate::downstream::client_requests::ClientRequests;
-use crate::downstream::in_flight::InFlightRequests;
+use crate::downstream::in_flight::{self, InFlightRequests};
 use crate::downstream::legacy::LegacyConnection;
-use crate::downstream::legacy::session_facts::SessionFacts;
 use crate::downstream::modern::headers;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::{ClientResponse, ResponseFuture, ResponseMode, results};
 use crate::downstream::session::{self, RebuiltSession, SessionGuard};
 use crate::downstream::{ServerState, batch, host_check, legacy};
+use crate::fleet::{Fleet, Place, PlacedSession};
 use crate::gateway::ClientContext;
-use crate::jsonrpc::{self, Message};
+use crate::jsonrpc::{self, Message, Notification};
 use crate::mcp::call::ClientHandle;
 use crate::mcp::revision::{Era, Revision};
 
@@ -38,6 +39,9 @@ pub(super) async fn post(
         && &*message.method == legacy::INITIALIZE
     {
         return Box::pin(initialize(request, client, message)).await;
+    }
+    if let Some(response) = forward_to_asker(request, client, &message).await? {
+        return Ok(response);
     }
     let session = find_session(request, client).await?;
     match message {
@@ -65,6 +69,7 @@ pub(super) async fn post(
         }
         Message::Notification(notification) => {
             session.peer.in_flight.handle_notification(&notification);
+            forward_cancellation(request, client, &session, &notification).await;
             Ok(response_body::empty(StatusCode::ACCEPTED))
         }
         Message::Response(response) => {
@@ -167,7 +172,8 @@ pub(super) async fn delete(
     Ok(response_body::empty(StatusCode::NO_CONTENT))
 }
 
-/// Finds the session of a legacy request, or rebuilds it, and validates its version header.
+/// Finds the session of a legacy request, or rebuilds it, and validates its version header. The
+/// error is the response; if another replica of the fleet has the session, that of this replica.
 pub(super) async fn find_session(
     request: &HttpRequest,
     client: &ClientContext,
@@ -179,7 +185,7 @@ pub(super) async fn find_session(
     }
     let session = match find_open_session(request, client) {
         Some(session) => session,
-        None => Box::pin(rebuild_session(request, client)).await?,
+        None => Box::pin(fetch_session(request, client)).await?,
     };
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.context.revision);
@@ -205,31 +211,117 @@ pub(super) fn find_open_session(
     request.state.sessions.find(client, id, request.state.settings.session_lifetime)
 }
 
-async fn rebuild_session(
+/// Rebuilds a session that is not in the table, unless another replica has it: then the request is
+/// sent on, and the response is the error.
+async fn fetch_session(
     request: &HttpRequest,
     client: &ClientContext,
 ) -> Result<SessionGuard, HttpRefusal> {
     let (state, settings) = (&request.state, &request.state.settings);
     let id = host_check::single_value(request.headers(), &session::HEADER);
-    let bounds = (settings.session_lifetime, settings.per_client.sessions);
-    let is_served = |facts: &SessionFacts| settings.versions.has(facts.revision);
-    let rebuilt = match id {
-        Some(id) => {
-            let connection = connection(state, client);
-            state.sessions.rebuild(client, id, connection, bounds, is_served).await
+    let max_age = settings.session_lifetime.max_age;
+    let opened = id.and_then(|id| Some((id, state.sessions.open_id(client, id, max_age)?)));
+    let (id, opened) = opened
+        .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
+        .ok_or_else(no_session)?;
+    if let Some(fleet) = &settings.fleet {
+        if let Some(session) = find_moved_session(request, client, id) {
+            return Ok(session);
         }
-        None => Ok(None),
-    };
+        let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
+        take_over_or_forward(request, client, fleet, &placed, id).await?;
+    }
+    let connection = connection(state, client);
+    let limit = settings.per_client.sessions;
+    let rebuilt = state.sessions.rebuild(client, (id, opened), connection, limit).await;
     let rebuilt = rebuilt.map_err(|_| HttpRefusal::from(results::too_busy(SESSION_RETRY)))?;
-    let RebuiltSession { session, lost_subscriptions } = rebuilt.ok_or((
-        StatusCode::NOT_FOUND,
-        "no session has this id, or it has ended: send `initialize` again",
-    ))?;
+    let RebuiltSession { session, lost_subscriptions } = rebuilt.ok_or_else(no_session)?;
     if !lost_subscriptions.is_empty() {
         state.tracker.spawn(session.peer.restore_subscriptions(client, lost_subscriptions));
     }
     Ok(session)
 }
 
+/// Makes this replica the owner of a session, unless another one is. Then the request is sent on to
+/// it, and the response is the error.
+async fn take_over_or_forward(
+    request: &HttpRequest,
+    client: &ClientContext,
+    fleet: &Fleet,
+    placed: &PlacedSession,
+    id: &str,
+) -> Result<(), HttpRefusal> {
+    let sessions = &request.state.sessions;
+    for _ in 0..MAX_PLACES {
+        let may_take_over = || sessions.may_take_over(client.principal());
+        match fleet.place(placed, may_take_over).await {
+            Place::Here(written) => {
+                written.iter().for_each(|written| sessions.records.take_over(id, written));
+                return Ok(());
+            }
+            Place::Ended => return Err(no_session()),
+            Place::Undecided => break,
+            Place::Member(_) if request.connection.is_forwarded() => return Err(hop::misdirected()),
+            Place::Member(member) => {
+                if let Some(response) = hop::forward(request, client, fleet, &member).await? {
+                    return Err(response.into());
+                }
+            }
+        }
+    }
+    Err(results::too_busy(SESSION_RETRY).into())
+}
+
+/// Finds a session that another replica has taken over, for a message that concerns a call that
+/// still runs here.
+fn find_moved_session(
+    request: &HttpRequest,
+    client: &ClientContext,
+    id: &str,
+) -> Option<SessionGuard> {
+    let is_forwarded = request.connection.is_forwarded();
+    is_forwarded.then(|| request.state.sessions.find_moved(client, id)).flatten()
+}
+
+/// Sends a client's response on to the replica that sent the request, if that is another one: a
+/// session may have been taken over while its client was asked.
+async fn forward_to_asker(
+    request: &HttpRequest,
+    client: &ClientContext,
+    message: &Message,
+) -> Result<Option<HttpResponse>, HttpRefusal> {
+    let Message::Response(response) = message else { return Ok(None) };
+    match response.id.as_ref().and_then(ClientRequests::sender_of) {
+        Some(asker) => hop::forward_to(request, client, asker).await,
+        None => Ok(None),
+    }
+}
+
+/// Sends a cancellation on to the replica that opened the session, if that is another one: the call
+/// may have begun there.
+async fn forward_cancellation(
+    request: &HttpRequest,
+    client: &ClientContext,
+    session: &SessionGuard,
+    notification: &Notification,
+) {
+    let is_cancellation = &*notification.method == in_flight::CANCELLED;
+    let Some(fleet) = &request.state.settings.fleet else { return };
+    if !is_cancellation || request.connection.is_forwarded() {
+        return;
+    }
+    if let Some(member) = fleet.member(session.sealed_by()) {
+        client.audit_event().discard();
+        hop::forward_copy(request, fleet, &member).await;
+    }
+}
+
+fn no_session() -> HttpRefusal {
+    (StatusCode::NOT_FOUND, "no session has this id, or it has ended: send `initialize` again")
+        .into()
+}
+
 /// Delay after which a client with too many busy sessions may retry.
 const SESSION_RETRY: Duration = Duration::from_secs(1);
+/// Places at which a session is looked for: replicas come and go meanwhile.
+const MAX_PLACES: usize = 3;

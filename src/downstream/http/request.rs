@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::header::HeaderMap;
 use hyper::http::request::Parts;
 
 use super::ClientConnection;
-use super::request_body::UnreadBody;
+use super::request_body::{self, UnreadBody};
 use super::response_body::{ConnectionClosed, HttpRefusal};
 use crate::audit::AuditEvent;
 use crate::downstream::modern::headers;
@@ -23,6 +24,8 @@ pub(super) struct HttpRequest {
     pub(super) connection: Arc<ClientConnection>,
     pub(super) parts: Parts,
     pub(super) body: UnreadBody,
+    /// Text of the body once it is read, for another replica; empty without a fleet.
+    pub(super) text: Bytes,
     /// Ends the response; never ready if a lost connection does not.
     pub(super) gone: ConnectionClosed,
     pub(super) audit_event: AuditEvent,
@@ -41,6 +44,16 @@ impl HttpRequest {
     /// Returns the era of a message that carries no version of its own.
     pub(super) fn era_of_unversioned(&self) -> Era {
         era::of_unversioned(&self.state.settings.versions, self.version())
+    }
+
+    /// Reads the body within limits of size and time.
+    pub(super) async fn read_text(&mut self) -> Result<Bytes, HttpRefusal> {
+        let text = request_body::read(&self.state, &self.connection, &mut self.body).await?;
+        self.audit_event.set_bytes_in(text.len());
+        if self.state.fleet().is_some() {
+            self.text = text.clone();
+        }
+        Ok(text)
     }
 
     /// Refuses to open a stream while the memory budget is nearly exhausted.

@@ -46,6 +46,8 @@ enum BodyContent {
     Complete(array::IntoIter<Bytes, 3>),
     Result(Box<ArrivingResult>),
     Events(Box<EventStream>),
+    /// Response of another replica.
+    Relayed(BoxStream<'static, Result<Bytes, PayloadBroken>>),
 }
 
 /// Events and comments.
@@ -144,6 +146,7 @@ impl Body for HttpBody {
             BodyContent::Complete(parts) => parts.next().map(Ok),
             BodyContent::Result(result) => ready!(result.poll_next_unpin(cx)),
             BodyContent::Events(events) => ready!(events.poll_next(cx)),
+            BodyContent::Relayed(chunks) => ready!(chunks.poll_next_unpin(cx)),
         };
         Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
     }
@@ -157,7 +160,9 @@ impl Body for HttpBody {
             BodyContent::Complete(parts) => {
                 SizeHint::with_exact(parts.as_slice().iter().map(|part| part.len() as u64).sum())
             }
-            BodyContent::Result(_) | BodyContent::Events(_) => SizeHint::default(),
+            BodyContent::Result(_) | BodyContent::Events(_) | BodyContent::Relayed(_) => {
+                SizeHint::default()
+            }
         }
     }
 }
@@ -247,6 +252,13 @@ pub(super) fn events(
         HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),
     )
+}
+
+/// Creates a response with the body of another one.
+pub(super) fn relay(
+    chunks: impl Stream<Item = Result<Bytes, PayloadBroken>> + Send + 'static,
+) -> HttpResponse {
+    Response::new(HttpBody::new(BodyContent::Relayed(chunks.boxed())))
 }
 
 /// Responds to a call: as JSON if the response is ready before any other message, else as an event

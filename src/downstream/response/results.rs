@@ -316,6 +316,12 @@ pub(crate) fn unavailable(text: &str, retry_after: Duration) -> ErrorResponse {
     ErrorResponse { retry_after: Some(retry_after), ..refused }
 }
 
+/// Error: the replica that had the request is gone.
+pub(crate) fn lost() -> ErrorResponse {
+    let text = "the replica that ran this request is gone: it may have been executed, or not";
+    ErrorResponse { status: StatusCode::BAD_GATEWAY, ..internal_error(text) }
+}
+
 /// Error: a response was refused by the guard. The text describes the findings without quoting
 /// them.
 pub(crate) fn guard_refused(upstream: &UpstreamName, found: &Findings) -> ErrorResponse {

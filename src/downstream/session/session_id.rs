@@ -8,7 +8,7 @@
 
 use crate::downstream::legacy::session_facts::SessionFacts;
 use crate::policy::Principal;
-use crate::sealing::{Sealer, SealingKeys};
+use crate::sealing::{Instance, Opened, Sealer, SealingKeys};
 
 /// Seals session ids, and opens them.
 #[derive(Debug)]
@@ -26,12 +26,21 @@ impl SessionIdCodec {
     }
 
     /// Opens an id of this principal; `None` if it is anything else.
-    pub(crate) fn open(&self, principal: &Principal, id: &str) -> Option<SessionFacts> {
+    pub(crate) fn open(&self, principal: &Principal, id: &str) -> Option<OpenedId> {
         if id.len() > MAX_ID_CHARS {
             return None;
         }
-        SessionFacts::read(&self.0.open(&principal.sealing_name(), id)?.content)
+        let Opened { instance, content } = self.0.open(&principal.sealing_name(), id)?;
+        Some(OpenedId { facts: SessionFacts::read(&content)?, sealed_by: instance })
     }
+}
+
+/// Contents of an id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OpenedId {
+    pub(crate) facts: SessionFacts,
+    /// Process that opened the session.
+    pub(crate) sealed_by: Instance,
 }
 
 /// Longest id: the longest facts, sealed.
@@ -61,7 +70,8 @@ mod tests {
         );
         assert_eq!(facts.features(), context.features);
         let id = codec.seal(&ann, &facts);
-        assert_eq!(codec.open(&ann, &id), Some(facts.clone()));
+        let opened = codec.open(&ann, &id).expect("its own");
+        assert_eq!(opened.facts, facts);
         assert!(id.len() <= 400 && id.bytes().all(|byte| byte.is_ascii_graphic()), "{id}");
         // The role of a client may change, and its name is what it is known by.
         assert!(codec.open(&Principal::new("ann", "other"), &id).is_some());

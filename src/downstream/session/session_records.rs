@@ -3,18 +3,19 @@
 //!
 //! A session itself needs no record, since its id rebuilds it. The records are lines of JSON in a
 //! file of the state folder. All processes that share the folder append to it, and each reads what
-//! the others have appended before it rebuilds a session.
+//! the others have appended before it rebuilds a session. In a fleet they are in its store instead,
+//! and a replica gets those of a session when it takes it over.
 //!
 //! Invariants: an ended session stays ended for the rest of its id's life, unless more than
 //! [`MAX_RECORDS`] are known: then those that would expire first are dropped. The file is rewritten
 //! when most of it is obsolete. What was recorded survives the end of the process, but an end of
 //! the machine may lose the last seconds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::downstream::legacy::session_facts::{SessionSettings, seconds_of};
+use crate::fleet::Fleet;
 use crate::hex::{decode, hex};
 use crate::mcp::log_level::LogLevel;
 use crate::regular_file;
@@ -35,10 +37,20 @@ use crate::sync::Mutex;
 /// Records of one installation. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct SessionRecords {
-    /// `None` if the records end with the process.
-    path: Option<Arc<Path>>,
+    place: RecordPlace,
     state: Arc<Mutex<RecordTable>>,
     changed: Arc<Notify>,
+}
+
+/// Place of the records.
+#[derive(Clone)]
+pub(crate) enum RecordPlace {
+    /// The memory: they end with the process.
+    Memory,
+    /// A file of the state folder.
+    File(Arc<Path>),
+    /// The store of a fleet.
+    Fleet(Arc<Fleet>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,14 +65,14 @@ struct RecordTable {
     records: HashMap<RecordKey, (u64, SessionRecord)>,
     /// Estimated size of their lines.
     bytes: usize,
-    /// Lines that are not in the file yet.
-    pending: String,
+    /// Records that are not written yet.
+    pending: HashSet<RecordKey>,
     /// Inode of the file, and bytes of it that were read.
     read: (u64, u64),
 }
 
 /// Hash of a session id.
-type RecordKey = [u8; 16];
+pub(crate) type RecordKey = [u8; 16];
 
 /// Line of the file.
 #[derive(Serialize, Deserialize)]
@@ -77,10 +89,9 @@ struct RecordLine {
 }
 
 impl SessionRecords {
-    /// Opens the records in this file of the state folder; without one they end with the process.
-    pub(crate) fn new(path: Option<PathBuf>) -> Self {
-        let path = path.map(Arc::from);
-        Self { path, state: Arc::default(), changed: Arc::default() }
+    /// Opens the records in this place.
+    pub(crate) fn new(place: RecordPlace) -> Self {
+        Self { place, state: Arc::default(), changed: Arc::default() }
     }
 
     /// Records that a client has ended its session. Requests find it ended from now on, and after a
@@ -104,10 +115,24 @@ impl SessionRecords {
         matches!(state.records.get(&key_of(id)), Some((_, SessionRecord::Ended)))
     }
 
+    /// Adds the record of a session that this replica has taken over, as another one has written
+    /// it.
+    pub(crate) fn take_over(&self, id: &str, written: &[u8]) {
+        let record = serde_json::from_slice::<RecordLine>(written);
+        if let Ok(line) = record
+            && let Some((key, record)) = line.read()
+            && key == key_of(id)
+        {
+            self.state.lock().insert(key, line.until, record);
+        }
+    }
+
     /// Returns the settings of a session; `None` if a client has ended it. Reads first what other
-    /// processes have recorded.
+    /// processes have recorded in the file.
     pub(crate) async fn find(&self, id: &str) -> Option<SessionSettings> {
-        self.on_file("read", |path, state| state.lock().read_from(path)).await;
+        if let RecordPlace::File(path) = &self.place {
+            self.on_file(path, "read", |path, state| state.lock().read_from(path)).await;
+        }
         match self.state.lock().records.get(&key_of(id)) {
             None => Some(SessionSettings::default()),
             Some((_, SessionRecord::Settings(settings))) => Some(settings.clone()),
@@ -126,36 +151,62 @@ impl SessionRecords {
         }
     }
 
-    /// Writes what is not in the file yet.
+    /// Writes what is not written yet. What cannot be written now is written with the next record.
     pub(crate) async fn write(&self) {
-        self.on_file("written", |path, state| {
-            let pending = std::mem::take(&mut state.lock().pending);
-            if pending.is_empty() {
-                return Ok(());
+        let pending = std::mem::take(&mut self.state.lock().pending);
+        if pending.is_empty() {
+            return;
+        }
+        match &self.place {
+            RecordPlace::Memory => {}
+            RecordPlace::File(path) => {
+                self.on_file(path, "written", move |path, state| {
+                    append(path, state, &pending)
+                        .inspect_err(|_| state.lock().pending.extend(&pending))
+                })
+                .await;
             }
-            append(path, state, &pending).inspect_err(|_| {
-                let mut state = state.lock();
-                // Written with the next record; what is too much is lost.
-                if state.pending.len() + pending.len() <= MAX_PENDING_BYTES {
-                    state.pending.insert_str(0, &pending);
+            RecordPlace::Fleet(fleet) => {
+                let failed = self.write_to(fleet, pending).await;
+                if !failed.is_empty() {
+                    self.state.lock().pending.extend(failed);
+                    self.changed.notify_one();
                 }
-            })
-        })
-        .await;
+            }
+        }
+    }
+
+    /// Writes records to the store of a fleet, and returns those that it does not take now.
+    async fn write_to(&self, fleet: &Fleet, pending: HashSet<RecordKey>) -> Vec<RecordKey> {
+        let mut failed = Vec::new();
+        for key in pending {
+            let Some((until, record)) = self.state.lock().records.get(&key).cloned() else {
+                continue;
+            };
+            let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(until);
+            let written = match record {
+                SessionRecord::Ended => fleet.end_session(&hex(&key), expires).await,
+                SessionRecord::Settings(_) => {
+                    let line = line_of(&key, until, &record);
+                    fleet.put_settings(&hex(&key), line.trim().as_bytes(), expires).await
+                }
+            };
+            if written.is_err() {
+                failed.push(key);
+            }
+        }
+        failed
     }
 
     /// Works on the file on a blocking thread. An error is logged: without the file the records
     /// hold in this process.
     async fn on_file(
         &self,
+        path: &Arc<Path>,
         verb: &'static str,
         work: impl FnOnce(&Path, &Mutex<RecordTable>) -> io::Result<()> + Send + 'static,
     ) {
-        let Some(path) = self.path.clone() else {
-            self.state.lock().pending.clear();
-            return;
-        };
-        let state = Arc::clone(&self.state);
+        let (state, path) = (Arc::clone(&self.state), Arc::clone(path));
         let shown = Arc::clone(&path);
         let done = tokio::task::spawn_blocking(move || work(&path, &state)).await;
         if let Ok(Err(error)) = done {
@@ -183,27 +234,27 @@ fn bounded(mut settings: SessionSettings) -> SessionSettings {
 impl RecordTable {
     /// Adds a record, which is to be written.
     fn put(&mut self, key: RecordKey, until: u64, record: SessionRecord) {
-        if let Some(line) = self.insert(key, until, record) {
-            self.pending.push_str(&line);
+        if self.insert(key, until, record) {
+            self.pending.insert(key);
         }
     }
 
-    /// Adds a record and returns its line; `None` if the session has ended before.
-    fn insert(&mut self, key: RecordKey, until: u64, record: SessionRecord) -> Option<String> {
-        let line = line_of(&key, until, &record);
+    /// Adds a record; false if the session has ended before.
+    fn insert(&mut self, key: RecordKey, until: u64, record: SessionRecord) -> bool {
+        let bytes = line_of(&key, until, &record).len();
         match self.records.insert(key, (until, record)) {
             Some(ended @ (_, SessionRecord::Ended)) => {
                 self.records.insert(key, ended);
-                return None;
+                return false;
             }
             Some((until, old)) => self.bytes -= line_of(&key, until, &old).len(),
             None => {}
         }
-        self.bytes += line.len();
+        self.bytes += bytes;
         if self.records.len() > MAX_RECORDS || self.bytes > MAX_FILE_BYTES {
             self.drop_first_to_expire();
         }
-        Some(line)
+        true
     }
 
     /// Drops a tenth of the records, so that this is rare.
@@ -224,6 +275,12 @@ impl RecordTable {
 
     fn lines(&self) -> impl Iterator<Item = String> {
         self.records.iter().map(|(key, (until, record))| line_of(key, *until, record))
+    }
+
+    /// The lines of some of the records.
+    fn lines_of(&self, keys: &HashSet<RecordKey>) -> String {
+        let found = keys.iter().filter_map(|key| Some((key, self.records.get(key)?)));
+        found.map(|(key, (until, record))| line_of(key, *until, record)).collect()
     }
 
     /// Reads what was appended to the file since it was last read, or all of a new file.
@@ -282,9 +339,10 @@ fn line_of(key: &RecordKey, until: u64, record: &SessionRecord) -> String {
     format!("\n{}\n", serde_json::to_string(&line).expect("texts and numbers are JSON"))
 }
 
-/// Appends lines, and rewrites the file if most of it is obsolete.
-fn append(path: &Path, state: &Mutex<RecordTable>, lines: &str) -> io::Result<()> {
+/// Appends records, and rewrites the file if most of it is obsolete.
+fn append(path: &Path, state: &Mutex<RecordTable>, pending: &HashSet<RecordKey>) -> io::Result<()> {
     let mut file = open_locked(path)?;
+    let lines = state.lock().lines_of(pending);
     file.write_all(lines.as_bytes())?;
     let size = file.metadata()?.len();
     let mut state = state.lock();
@@ -323,7 +381,8 @@ fn open_locked(path: &Path) -> io::Result<File> {
     }
 }
 
-fn key_of(id: &str) -> RecordKey {
+/// Returns the hash that names a session in the records.
+pub(crate) fn key_of(id: &str) -> RecordKey {
     *sha256(id).first_chunk().expect("a hash has more than 16 bytes")
 }
 
@@ -333,8 +392,6 @@ const MAX_RECORDS: usize = 100_000;
 const MAX_FILE_BYTES: usize = 32 << 20;
 /// Size from which on the file is rewritten if most of it is obsolete.
 const REWRITE_FROM_BYTES: usize = 512 << 10;
-/// Most bytes of records that wait because the file cannot be written.
-const MAX_PENDING_BYTES: usize = 1 << 20;
 /// Most bytes of the subscriptions of one session.
 const MAX_SETTINGS_BYTES: usize = 64 << 10;
 /// Shortest time between two writes of settings.
@@ -349,6 +406,10 @@ mod tests {
         SessionSettings { log_level: Some(level), subscriptions }
     }
 
+    fn file(path: &Path) -> SessionRecords {
+        SessionRecords::new(RecordPlace::File(path.into()))
+    }
+
     fn later() -> SystemTime {
         SystemTime::now() + Duration::from_secs(1_000)
     }
@@ -361,7 +422,7 @@ mod tests {
     async fn what_a_client_has_set_and_ended_is_known_to_the_next_process_and_to_others() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state/sessions");
-        let open = || SessionRecords::new(Some(path.clone()));
+        let open = || file(&path);
         let (one, other) = (open(), open());
         let set = settings(LogLevel::Error, &["file:///a\n", "b"]);
         one.set("a", later(), settings(LogLevel::Info, &[]));
@@ -383,7 +444,7 @@ mod tests {
     async fn an_incomplete_line_costs_itself_only_and_an_old_record_expires() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sessions");
-        let open = || SessionRecords::new(Some(path.clone()));
+        let open = || file(&path);
         open().end("a", later()).await;
         let torn = &fs::read(&path).expect("there")[..40];
         fs::write(&path, torn).expect("written");
@@ -401,9 +462,9 @@ mod tests {
     async fn a_line_that_another_process_is_writing_is_read_once_it_is_whole() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sessions");
-        SessionRecords::new(Some(path.clone())).end("a", later()).await;
+        file(&path).end("a", later()).await;
         let whole = fs::read(&path).expect("there");
-        let reader = SessionRecords::new(Some(path.clone()));
+        let reader = file(&path);
         fs::write(&path, &whole[..40]).expect("written");
         assert!(reader.find("a").await.is_some());
         let mut file = fs::OpenOptions::new().append(true).open(&path).expect("there");
@@ -415,8 +476,7 @@ mod tests {
     async fn the_file_is_rewritten_when_most_of_it_is_obsolete_and_nothing_is_lost() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sessions");
-        let (one, other) =
-            (SessionRecords::new(Some(path.clone())), SessionRecords::new(Some(path.clone())));
+        let (one, other) = (file(&path), file(&path));
         other.end("ended", later()).await;
         let uri = "x".repeat(50_000);
         let mut largest = 0;
@@ -429,7 +489,7 @@ mod tests {
             }
         }
         assert!(largest < 2 * REWRITE_FROM_BYTES + 60_000, "{largest} of 3 MB");
-        for records in [&one, &other, &SessionRecords::new(Some(path.clone()))] {
+        for records in [&one, &other, &file(&path)] {
             assert_eq!((records.find("ended").await, records.find("later").await), (None, None));
             assert!(records.find("a").await.is_some_and(|it| it.subscriptions.len() == 1));
         }
@@ -438,10 +498,10 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_cannot_be_written_costs_nothing_in_this_process() {
         let folder = tempfile::tempdir().expect("a folder");
-        let records = SessionRecords::new(Some(folder.path().into()));
+        let records = file(folder.path());
         records.end("a", later()).await;
         assert!(records.find("a").await.is_none() && records.is_ended("a"));
-        let records = SessionRecords::new(None);
+        let records = SessionRecords::new(RecordPlace::Memory);
         records.end("a", later()).await;
         assert!(records.find("a").await.is_none() && records.state.lock().pending.is_empty());
     }

@@ -71,6 +71,17 @@ impl BucketSubject {
     }
 }
 
+impl BucketSubject {
+    /// Returns the name that all replicas of a fleet know the subject by; `None` for an address.
+    pub(super) fn shared_name(&self) -> Option<&str> {
+        match self {
+            Self::Name(name) => Some(name),
+            Self::All => Some(""),
+            Self::Net(_) => None,
+        }
+    }
+}
+
 impl Bucket {
     /// Locks the state, for a few instructions.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -25,7 +25,7 @@ fn charge<'a>(principal: &'a Principal, method: &'a str) -> LimitRequest<'a> {
 
 /// Returns the number of admitted requests among `of` that end immediately.
 fn admitted(limits: &Limits, charge: &LimitRequest<'_>, of: usize) -> usize {
-    (0..of).filter(|_| limits.acquire(charge).is_ok()).count()
+    (0..of).filter(|_| limits.acquire_here(charge).is_ok()).count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,7 +88,7 @@ async fn who_shows_no_credentials_is_its_address() {
     // A known client is the same wherever it comes from.
     let ann = principal("ann");
     for address in ["10.0.0.1", "10.0.0.2", "10.0.0.3"] {
-        let _ = limits.acquire(&LimitRequest { principal: &ann, ..from(address) });
+        let _ = limits.acquire_here(&LimitRequest { principal: &ann, ..from(address) });
     }
     assert_eq!(admitted(&limits, &charge(&ann, "ping"), 5), 0);
 }
@@ -129,7 +129,7 @@ async fn all_limits_are_charged_or_none() {
     assert_eq!(admitted(&limits, &charge(&bob, "ping"), 50), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(admitted(&limits, &charge(&bob, "ping"), 50), 1);
-    let refused = limits.acquire(&charge(&ann, "ping")).expect_err("all are used");
+    let refused = limits.acquire_here(&charge(&ann, "ping")).expect_err("all are used");
     assert_eq!(refused, RateLimited { retry_after: Duration::from_secs(3_598), limit: 0 });
 }
 
@@ -143,14 +143,14 @@ async fn waiting_as_long_as_told_is_admitted() {
     let ann = principal("ann");
     let mut refusals = 0;
     for _ in 0..50 {
-        if let Err(refused) = limits.acquire(&charge(&ann, "ping")) {
+        if let Err(refused) = limits.acquire_here(&charge(&ann, "ping")) {
             // The paused clock goes in milliseconds.
             let wait = refused.retry_after.as_nanos().div_ceil(1_000_000);
             let wait = Duration::from_millis(u64::try_from(wait).expect("short"));
             tokio::time::advance(wait - Duration::from_millis(1)).await;
-            assert!(limits.acquire(&charge(&ann, "ping")).is_err());
+            assert!(limits.acquire_here(&charge(&ann, "ping")).is_err());
             tokio::time::advance(Duration::from_millis(1)).await;
-            assert!(limits.acquire(&charge(&ann, "ping")).is_ok());
+            assert!(limits.acquire_here(&charge(&ann, "ping")).is_ok());
             refusals += 1;
         }
     }
@@ -162,22 +162,27 @@ async fn a_place_is_free_again_when_the_permit_is_dropped_or_waits_for_a_person(
     let limits = Limits::new(vec![limit(LimitScope::Client, "tools/*", None, Some(2))]);
     let (ann, bob) = (principal("ann"), principal("bob"));
     let call = charge(&ann, "tools/call");
-    let (one, mut other) =
-        (limits.acquire(&call).expect("a place"), limits.acquire(&call).expect("a place"));
-    let refused = limits.acquire(&call).expect_err("both are taken");
+    let (one, mut other) = (
+        limits.acquire_here(&call).expect("a place"),
+        limits.acquire_here(&call).expect("a place"),
+    );
+    let refused = limits.acquire_here(&call).expect_err("both are taken");
     assert_eq!(refused.retry_after, FULL_RETRY);
-    assert!(limits.acquire(&charge(&bob, "tools/call")).is_ok_and(|permit| permit.holds_slots()));
-    assert!(limits.acquire(&charge(&ann, "ping")).is_ok_and(|permit| !permit.holds_slots()));
+    assert!(
+        limits.acquire_here(&charge(&bob, "tools/call")).is_ok_and(|permit| permit.holds_slots())
+    );
+    assert!(limits.acquire_here(&charge(&ann, "ping")).is_ok_and(|permit| !permit.holds_slots()));
     drop(one);
-    let one = limits.acquire(&call).expect("a place");
+    let one = limits.acquire_here(&call).expect("a place");
 
-    let meanwhile = other.release_while(async { limits.acquire(&call) }).await.expect("a place");
+    let meanwhile =
+        other.release_while(async { limits.acquire_here(&call) }).await.expect("a place");
     // Three are under way now, and two of them have to end before there is a place.
-    assert!(limits.acquire(&call).is_err());
+    assert!(limits.acquire_here(&call).is_err());
     drop(meanwhile);
-    assert!(limits.acquire(&call).is_err());
+    assert!(limits.acquire_here(&call).is_err());
     drop(one);
-    assert!(limits.acquire(&call).is_ok());
+    assert!(limits.acquire_here(&call).is_ok());
 
     // A permit that is dropped while it waits has no slots to return.
     {
@@ -185,8 +190,8 @@ async fn a_place_is_free_again_when_the_permit_is_dropped_or_waits_for_a_person(
         assert!(futures::poll!(waiting.as_mut()).is_pending());
     }
     drop(other);
-    let both = [limits.acquire(&call), limits.acquire(&call)];
-    assert!(both.iter().all(Result::is_ok) && limits.acquire(&call).is_err());
+    let both = [limits.acquire_here(&call), limits.acquire_here(&call)];
+    assert!(both.iter().all(Result::is_ok) && limits.acquire_here(&call).is_err());
 
     // A continued request gets its slot in any case, and is not charged.
     let again = limits.resume(&call);
@@ -199,7 +204,7 @@ async fn a_place_is_free_again_when_the_permit_is_dropped_or_waits_for_a_person(
 
 /// Returns the number of requests admitted concurrently.
 fn admitted_together(limits: &Limits, charge: &LimitRequest<'_>) -> usize {
-    std::iter::from_fn(|| limits.acquire(charge).ok()).collect::<Vec<_>>().len()
+    std::iter::from_fn(|| limits.acquire_here(charge).ok()).collect::<Vec<_>>().len()
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +213,7 @@ async fn who_is_refused_again_and_again_is_not_read_for_a_while() {
     let (ann, bob) = (principal("ann"), principal("bob"));
     assert_eq!(admitted(&limits, &charge(&ann, "tools/call"), 101), 2);
     assert_eq!(limits.flood_retry_after(&ann, None), None);
-    assert!(limits.acquire(&charge(&ann, "tools/call")).is_err());
+    assert!(limits.acquire_here(&charge(&ann, "tools/call")).is_err());
     assert_eq!(limits.flood_retry_after(&ann, None), Some(Duration::from_millis(100)));
     assert_eq!(limits.flood_retry_after(&bob, None), None);
     tokio::time::advance(Duration::from_millis(100)).await;

@@ -57,6 +57,13 @@ impl StatusPage {
         if !refusals.is_empty() {
             self.row("refused", &refusals.join(", "));
         }
+        if let Some(fleet) = &status.fleet {
+            let members = counted(fleet.members as u64, "replica");
+            let store = if fleet.store { "connected" } else { "away" };
+            let text = format!("{} as {}, {members}, store {store}", fleet.name, fleet.member);
+            self.row("fleet", &text);
+            fleet.differences.iter().for_each(|it| self.row("", &sanitize_line(it)));
+        }
         match &status.audit {
             None => self.row("audit", "off"),
             Some(audit) => {
@@ -275,6 +282,7 @@ mod tests {
             ],
             methods: vec![MethodStatus { count: 5_000, errors: 12, ..MethodStatus::default() }],
             refusals: BTreeMap::from([(name("auth"), 7), (name("limit"), 0)]),
+            fleet: None,
             limits: vec![LimitStatus {
                 number: 1,
                 what: name("one in 1s, 60 at once, per client"),

@@ -24,9 +24,10 @@ use tracing::{debug, warn};
 
 use crate::backoff::Backoff;
 use crate::downstream::ServerStateCell;
+use crate::downstream::http::connection::replicas::ReplicaListener;
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::connection::workers::Workers;
-use crate::downstream::http::{serve_connection, serve_tls};
+use crate::downstream::http::{serve_connection, serve_replica, serve_tls};
 use crate::sync::Mutex;
 
 /// Listening socket. All clones share it; it closes with the last of them.
@@ -82,6 +83,23 @@ impl AsFd for ListenSocket {
     }
 }
 
+/// Peers of a listener, and how their connections are secured.
+#[derive(Clone)]
+pub enum ListenerPeers {
+    /// Clients.
+    Plain,
+    /// Clients, with TLS.
+    Tls(Arc<Tls>),
+    /// Other replicas of the fleet.
+    Replicas(ReplicaListener),
+}
+
+impl From<Option<Arc<Tls>>> for ListenerPeers {
+    fn from(tls: Option<Arc<Tls>>) -> Self {
+        tls.map_or(Self::Plain, Self::Tls)
+    }
+}
+
 /// Accepts connections until shutdown and serves each in a task of its own on one of the `workers`.
 /// At most `max_connections` are open; further ones wait in the kernel's backlog.
 ///
@@ -89,12 +107,12 @@ impl AsFd for ListenSocket {
 /// so the loop waits and tries again.
 pub async fn accept_loop(
     socket: impl Into<ListenSocket>,
-    tls: Option<Arc<Tls>>,
+    peers: impl Into<ListenerPeers>,
     max_connections: usize,
     state_cell: Arc<ServerStateCell>,
     workers: Arc<Workers>,
 ) {
-    let socket = socket.into();
+    let (socket, peers) = (socket.into(), peers.into());
     // These values are the same under every configuration. Keeping the state itself would keep the
     // first configuration in memory.
     let (tasks, stop) = {
@@ -103,12 +121,12 @@ pub async fn accept_loop(
     };
     let evict_at_once = max_connections.div_ceil(8);
     let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-    if let Some(tls) = tls.clone() {
-        let ending = stop.clone();
+    if let ListenerPeers::Tls(tls) = &peers {
+        let (tls, ending) = (Arc::clone(tls), stop.clone());
         tasks.spawn(async move { tls.watch(&ending).await });
     }
     let spawn = |stream, permit| {
-        spawn_connection(&tasks, &workers, &state_cell, tls.clone(), stream, permit)
+        spawn_connection(&tasks, &workers, &state_cell, peers.clone(), stream, permit)
     };
     let reserve = ReserveFd::new();
     let mut backoff = ACCEPT_BACKOFF;
@@ -181,7 +199,7 @@ fn spawn_connection(
     tasks: &TaskTracker,
     workers: &Workers,
     state_cell: &Arc<ServerStateCell>,
-    tls: Option<Arc<Tls>>,
+    peers: ListenerPeers,
     stream: TcpStream,
     permit: Option<OwnedSemaphorePermit>,
 ) {
@@ -199,10 +217,13 @@ fn spawn_connection(
     let runtime = slot.runtime().clone();
     let serving = async move {
         let Ok(stream) = TcpStream::from_std(stream) else { return };
-        match tls {
-            None => serve_connection(serving, stream, Some(peer)).await,
+        match peers {
+            ListenerPeers::Plain => serve_connection(serving, stream, Some(peer)).await,
             // Boxed: otherwise the task of a connection without TLS would be as large.
-            Some(tls) => serve_tls(serving, &tls, stream, peer).boxed().await,
+            ListenerPeers::Tls(tls) => serve_tls(serving, &tls, stream, peer).boxed().await,
+            ListenerPeers::Replicas(listener) => {
+                serve_replica(serving, listener, stream, peer).boxed().await;
+            }
         }
         drop((permit, slot));
     };

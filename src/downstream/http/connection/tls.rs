@@ -123,6 +123,17 @@ impl Tls {
         Ok((stream, Some(certificate)))
     }
 
+    /// Verifies the chain of a client whose request another replica has sent on.
+    pub(crate) fn verify_forwarded(
+        &self,
+        chain: &[CertificateDer<'static>],
+    ) -> Option<Arc<Certificate>> {
+        let current = self.current();
+        let (verifier, _) = current.verifier.as_ref()?;
+        let is_good = is_signed(chain, verifier);
+        is_good.then(|| self.clients.add(chain).ok()).flatten()
+    }
+
     /// Reads the files again when they change, and ends the use of client certificates that have
     /// become invalid, until `stop`.
     pub async fn watch(&self, stop: &CancellationToken) {

@@ -12,6 +12,7 @@ use crate::downstream::response::ClientResponse;
 use crate::downstream::session::{self, SessionPermit};
 use crate::downstream::stream_session::StreamMessage;
 use crate::policy::Principal;
+use crate::sealing::Instance;
 
 /// Message that a client has posted.
 pub(super) struct PostedMessage {
@@ -39,14 +40,15 @@ pub(super) struct RegisteredSession {
 }
 
 impl SseSessions {
-    /// Adds a session under a new id.
+    /// Adds a session under a new id, which names the process.
     pub(super) fn add(
         &self,
         principal: &Principal,
         inbox: mpsc::Sender<PostedMessage>,
         permit: SessionPermit,
+        instance: Instance,
     ) -> RegisteredSession {
-        let id = session::new_id();
+        let id = instance.name(session::new_id()).into_boxed_str();
         self.by_id.insert(id.clone(), InboxEntry { principal: principal.clone(), inbox });
         RegisteredSession { by_id: Arc::clone(&self.by_id), id, _permit: permit }
     }

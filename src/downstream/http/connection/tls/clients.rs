@@ -94,7 +94,8 @@ fn read(chain: &[CertificateDer<'_>], now: SystemTime) -> io::Result<Certificate
         (not_before, end) = (not_before.max(period.0), end.min(period.1));
     }
     let validity = Validity::new(not_before, end, now);
-    Ok(Certificate { names: names.take(MAX_NAMES).collect(), validity })
+    let chain = chain.iter().map(|it| it.to_vec()).collect();
+    Ok(Certificate { names: names.take(MAX_NAMES).collect(), validity, chain })
 }
 
 /// Returns the start of the validity period, and the first moment after it.

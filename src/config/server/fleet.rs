@@ -1,0 +1,268 @@
+//! `[fleet]`: several replicas that serve the same clients.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hyper::Uri;
+use hyper::http::uri::Authority;
+use rustix::system::uname;
+
+use crate::config::LoadContext;
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, by_hand, path, settings, string, text, variant};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
+use crate::config::reader::value;
+use crate::config::secrets::read_secret;
+use crate::fleet::{FleetSettings, OnStoreDown, StoreSettings};
+use crate::sealing::SealingKeys;
+use crate::secret::Secret;
+
+/// Checked `[fleet]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetConfig {
+    /// Address of the listener for the other replicas.
+    pub listen: SocketAddr,
+    /// Keys, one per line.
+    pub keys: Secret,
+    /// Settings of the replica.
+    pub settings: FleetSettings,
+}
+
+settings! {
+    /// Several replicas of `weir serve` that serve the same clients, behind any load balancer. All
+    /// have the same `store`, `keys` and `name`. [Several replicas](replicas.md) describes what
+    /// holds, what the store contains, and how to upgrade. `weir stdio` ignores this table.
+    ///
+    /// ```toml
+    /// #[fleet]
+    /// #store = { url = "rediss://valkey:6379", ca = "ca.crt", username = "weir", password = { file = "secrets/valkey" } }
+    /// #keys = { file = "secrets/fleet-keys" }
+    /// #listen = "0.0.0.0:8643"
+    /// #advertise = "10.0.0.5:8643"
+    /// ```
+    pub(in crate::config) struct FleetKeys {
+        /// The store that all replicas use: Valkey, or Redis from 6.2 on.
+        store: Option<StoreSettings> = None,
+            by_hand(ValueShape::Table(StoreKeys::keys())).required();
+        /// The keys of the fleet, a secret: 32 bytes in base64url, one key per line, at most eight.
+        /// `weir fleet key` makes one. The first seals session ids and whatever else replicas have
+        /// in common; all of them open. They replace the keys in the folder of `[state]`.
+        ///
+        /// ```toml
+        /// keys = { file = "secrets/fleet-keys" }
+        /// ```
+        keys: Option<Secret> = None, by_hand(ValueShape::Secret(shape::ANYTHING)).required();
+        /// The address and port for other replicas. Only processes with a key of the fleet can
+        /// connect; nevertheless it does not belong behind the load balancer.
+        ///
+        /// ```toml
+        /// listen = "10.0.0.5:8643"
+        /// ```
+        listen: Option<SocketAddr> = None,
+            string("IP address and port", shape::SOCKET, value::socket).optional().required();
+        /// The host and port at which the other replicas reach this one.
+        ///
+        /// ```toml
+        /// advertise = "weir-0.weir.default.svc:8643"
+        /// ```
+        advertise: Option<String> = None,
+            string("host:port", shape::NOT_EMPTY, host_and_port)
+                .optional()
+                .default_text("the address of `listen`, if it names one");
+        /// The name of the fleet in the store, which several fleets can share.
+        name: String = "weir".to_owned(), string("name", shape::NOT_EMPTY, plain_name);
+        /// Handling of requests that a limit counts, while the store is away: with `share` each
+        /// replica admits the limit divided by the last known number of replicas; with `refuse`
+        /// they are refused. While the store is there, all replicas count together.
+        on_store_down: OnStoreDown = OnStoreDown::Share, variant();
+        /// The name of this replica in the log and in `weir fleet`.
+        ///
+        /// ```toml
+        /// member = "weir-0"
+        /// ```
+        member: Option<String> = None,
+            text().optional().default_text("the name of the machine");
+    }
+}
+
+settings! {
+    /// Keys of `fleet.store`.
+    struct StoreKeys {
+        /// The URL of the store; with the scheme `rediss` over TLS. A path is the number of a
+        /// database.
+        ///
+        /// ```toml
+        /// url = "rediss://valkey:6379"
+        /// ```
+        url: Option<String> = None,
+            string("redis or rediss URL", shape::NOT_EMPTY, store_url).optional().required();
+        /// The user of the store's access control list.
+        ///
+        /// ```toml
+        /// username = "weir"
+        /// ```
+        username: Option<String> = None, text().optional();
+        /// The password of the user, or of the store; a secret.
+        ///
+        /// ```toml
+        /// password = { file = "secrets/valkey" }
+        /// ```
+        password: Option<Secret> = None, by_hand(ValueShape::Secret(shape::ANYTHING));
+        /// The CAs of the store's certificate, in PEM.
+        ///
+        /// ```toml
+        /// ca = "valkey-ca.crt"
+        /// ```
+        ca: Option<PathBuf> = None,
+            path("path").optional().default_text("the CAs of the system");
+    }
+}
+
+/// Reads the table; `None` if it is missing or invalid, which is reported.
+pub(in crate::config) fn read_fleet(
+    root: &TableReader<'_>,
+    context: &LoadContext<'_>,
+) -> Option<FleetConfig> {
+    root.has("fleet").then(|| root.table("fleet", |t| read_keys(t, context)))?
+}
+
+fn read_keys(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<FleetConfig> {
+    let table = FleetKeys::read(t);
+    let store = t.has("store").then(|| t.table("store", |t| read_store(t, context))).flatten();
+    let keys = read_secret(t, "keys", &context.resolver, true);
+    for (key, what) in [
+        ("store", "the store that all replicas use: add store = { url = \"redis://host:6379\" }"),
+        (
+            "keys",
+            "the keys of the fleet: run `weir fleet key secrets/fleet-keys`, and add keys = \
+                  { file = \"secrets/fleet-keys\" }",
+        ),
+        ("listen", "the address for other replicas: add listen = \"0.0.0.0:8643\""),
+    ] {
+        if !t.has(key) {
+            let (what, remedy) = what.split_once(": ").expect("each has a remedy");
+            t.table_error(ValueError::new(format!("{key} is missing: {what}"), remedy));
+        }
+    }
+    let is_usable = |keys: &Secret| SealingKeys::parse(keys.expose()).is_ok();
+    if keys.as_ref().is_some_and(|keys| !is_usable(keys)) {
+        let what = "these are not keys of a fleet: one to eight lines of 32 bytes in base64url";
+        t.error("keys", ValueError::new(what, "make one with `weir fleet key FILE`"));
+    }
+    let listen = table.listen?;
+    let address = table.advertise.or_else(|| {
+        let names_one = !listen.ip().is_unspecified();
+        names_one.then(|| listen.to_string())
+    });
+    if address.is_none() && !t.has("advertise") {
+        let what = "this address does not say where the other replicas reach this one";
+        t.error("listen", ValueError::new(what, "add advertise = \"host:port\""));
+    }
+    let member = table.member.unwrap_or_else(host_name);
+    let settings = FleetSettings {
+        name: table.name,
+        member,
+        address: address?,
+        store: store?,
+        on_store_down: table.on_store_down,
+    };
+    Some(FleetConfig { listen, keys: keys.filter(is_usable)?, settings })
+}
+
+fn read_store(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<StoreSettings> {
+    let StoreKeys { url, username, ca, .. } = StoreKeys::read(t);
+    let password = read_secret(t, "password", &context.resolver, true);
+    if !t.has("url") {
+        let what = "url is missing: the address of the store";
+        t.table_error(ValueError::new(what, "add url = \"redis://host:6379\""));
+    }
+    Some(StoreSettings { url: url?, username, password, ca })
+}
+
+/// Parses the URL of a store. Credentials have keys of their own, which may be secrets.
+fn store_url(v: &SpannedValue<'_>) -> Parsed<String> {
+    let text = value::string(v)?;
+    let bad = |what: &str, remedy: &str| Err(ValueError::new(what.to_owned(), remedy.to_owned()));
+    let Some(url) = text.parse::<Uri>().ok().filter(|url| url.host().is_some()) else {
+        return bad("this is not a URL of a store", "write redis://host:6379");
+    };
+    if !matches!(url.scheme_str(), Some("redis" | "rediss")) {
+        return bad("the scheme of a store is redis or rediss", "write redis://host:6379");
+    }
+    if url.authority().is_some_and(|it| it.as_str().contains('@')) {
+        return bad("credentials do not belong into the URL", "use username and password");
+    }
+    Ok(text.to_owned())
+}
+
+fn host_and_port(v: &SpannedValue<'_>) -> Parsed<String> {
+    let text = value::string(v)?;
+    match text.parse::<Authority>() {
+        Ok(parsed) if parsed.port_u16().is_some() && !text.contains('@') => Ok(text.to_owned()),
+        _ => Err(ValueError::new("this is not a host and a port", "write host:8643")),
+    }
+}
+
+/// Parses the name of a fleet: braces would end the hash tag of its keys.
+fn plain_name(v: &SpannedValue<'_>) -> Parsed<String> {
+    let name = value::text(v)?;
+    match name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    {
+        true => Ok(name),
+        false => Err(ValueError::new(
+            "this cannot name a fleet",
+            "write at most 64 of A-Z, a-z, 0-9, `-`, `_` and `.`",
+        )),
+    }
+}
+
+fn host_name() -> String {
+    uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::{Config, Options};
+
+    const REST: &str = "[upstreams.a]\ncommand = \"x\"\n";
+    const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn read(fleet: &str) -> Result<Config, String> {
+        let text = format!("[fleet]\n{}\n{REST}", fleet.replace("KEY", KEY));
+        let read = Config::parse(&text, Path::new("weir.toml"), &Options::default());
+        read.map_err(|report| report.to_string())
+    }
+
+    #[test]
+    fn a_fleet_has_a_store_keys_and_an_address_that_the_others_reach() {
+        let whole =
+            "store = { url = \"redis://h:1/2\" }\nkeys = \"KEY\\nKEY\"\nlisten = \"10.0.0.1:2\"\n";
+        let fleet = read(whole).expect("sound").fleet.expect("there");
+        assert_eq!((&*fleet.settings.address, &*fleet.settings.name), ("10.0.0.1:2", "weir"));
+        assert!(!fleet.settings.member.is_empty() && !format!("{fleet:?}").contains(KEY));
+        let advertised = whole.replace("10.0.0.1", "0.0.0.0") + "advertise = \"pod-0.weir:3\"\n";
+        let fleet = read(&advertised).expect("sound").fleet.expect("there");
+        assert_eq!(fleet.settings.address, "pod-0.weir:3");
+        for (line, replaced, problem) in [
+            ("store", "", "store is missing"),
+            ("store", "store = {}", "url is missing"),
+            ("store", "store = { url = \"http://h\" }", "redis or rediss"),
+            ("store", "store = { url = \"redis://u:p@h\" }", "credentials do not belong"),
+            ("store", "store = { url = \"redis://\" }", "not a URL of a store"),
+            ("keys", "", "keys is missing"),
+            ("keys", "keys = \"hunter2\"", "not keys of a fleet"),
+            ("listen", "", "listen is missing"),
+            ("listen", "listen = \"0.0.0.0:2\"", "does not say where"),
+            ("listen", "listen = \"1.1.1.1:1\"\nadvertise = \"host\"", "not a host and a port"),
+            ("listen", "listen = \"1.1.1.1:1\"\nname = \"{a}\"", "cannot name a fleet"),
+        ] {
+            let lines = whole.lines().map(|it| if it.starts_with(line) { replaced } else { it });
+            let refused = read(&lines.collect::<Vec<_>>().join("\n")).expect_err(problem);
+            assert!(refused.contains(problem), "{problem}: {refused}");
+            assert!(!refused.contains("hunter2") && !refused.contains("u:p"), "{refused}");
+        }
+    }
+}

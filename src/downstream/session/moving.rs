@@ -1,0 +1,102 @@
+//! Sessions that move between the replicas of a fleet.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::session_records::key_of;
+use super::{Session, SessionGuard, Sessions};
+use crate::downstream::legacy::session_facts::SessionFacts;
+use crate::fleet::{Fleet, PlacedSession};
+use crate::gateway::ClientContext;
+use crate::hex::hex;
+use crate::policy::Principal;
+use crate::sealing::Instance;
+
+impl Sessions {
+    /// Finds a principal's session that was given up, for what concerns its calls in progress.
+    pub(in crate::downstream) fn find_moved(
+        &self,
+        client: &ClientContext,
+        id: &str,
+    ) -> Option<SessionGuard> {
+        let session = Arc::clone(&*self.by_id.get(id)?);
+        let is_found = session.principal == *client.principal() && session.is_moved();
+        is_found.then(|| SessionGuard::new(session))
+    }
+
+    /// Gives up the sessions that other replicas have taken over, or whose clients have ended them
+    /// there: their streams end, and their calls in progress are finished.
+    pub(in crate::downstream) fn give_up_lost(&self, fleet: &Fleet, max_age: Duration) {
+        // Collected first: ending takes locks that the iteration holds.
+        let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
+        let lost = all.iter().filter(|session| fleet.has_lost(&session.place(max_age)));
+        for session in lost {
+            session.is_moved.store(true, Ordering::Release);
+            session.end_standalone.lock().cancel();
+            session.peer.subscriptions.end();
+        }
+    }
+
+    /// Counts a session that is taken over from another replica; false if the principal has taken
+    /// over too many in this second.
+    pub(in crate::downstream) fn may_take_over(&self, principal: &Principal) -> bool {
+        let mut taken_over = self.taken_over.lock();
+        if taken_over.0.elapsed() >= Duration::from_secs(1) {
+            *taken_over = (Instant::now(), HashMap::new());
+        }
+        let count = taken_over.1.entry(principal.clone()).or_default();
+        *count += 1;
+        *count <= principal.share(MAX_TAKEN_OVER_PER_SECOND)
+    }
+}
+
+impl Session {
+    /// Returns the session as its fleet places it.
+    pub(super) fn place(&self, max_age: Duration) -> PlacedSession {
+        placed(&self.id, self.sealed_by, &self.facts, max_age)
+    }
+
+    /// Returns the process that opened the session.
+    pub(in crate::downstream) fn sealed_by(&self) -> Instance {
+        self.sealed_by
+    }
+
+    /// Returns whether another replica has the session.
+    pub(super) fn is_moved(&self) -> bool {
+        self.is_moved.load(Ordering::Acquire)
+    }
+}
+
+/// Returns a session as its fleet places it.
+pub(in crate::downstream) fn placed(
+    id: &str,
+    sealed_by: Instance,
+    facts: &SessionFacts,
+    max_age: Duration,
+) -> PlacedSession {
+    PlacedSession { key: hex(&key_of(id)), sealed_by, until: facts.begun + max_age }
+}
+
+/// Most sessions that a client takes over from other replicas per second.
+const MAX_TAKEN_OVER_PER_SECOND: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::downstream::session::session_records::RecordPlace;
+    use crate::sealing::SealingKeys;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_takes_over_so_many_sessions_per_second() {
+        let sessions = Sessions::new(Arc::default(), &SealingKeys::random(), RecordPlace::Memory);
+        let [ann, bob] = ["ann", "bob"].map(|name| Principal::new(name, "staff"));
+        let took = |principal| (0..100).filter(|_| sessions.may_take_over(principal)).count();
+        assert_eq!((took(&ann), took(&ann), took(&bob)), (64, 0, 64));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(took(&ann), 64);
+    }
+}

@@ -1,0 +1,495 @@
+//! Fleet: several Weir processes (replicas) that serve the same clients, behind any load balancer.
+//!
+//! Each replica writes a record about itself into a common store, each second, and reads those of
+//! the others. A session of a legacy client has one owner. A replica that gets a request for a
+//! session of another one sends it on ([`hop`]); if the owner has ended, it takes the session over
+//! with a claim that the store decides ([`store`]).
+//!
+//! Invariants: a request waits for the store only when a session is taken over, and then for a
+//! bounded time; without the store, replicas serve what they have, and take over what they get.
+//! Texts in the store are sealed ([`records`]).
+//!
+//! Decision: docs/decisions/0037-several-replicas.md
+
+mod certificate;
+mod hop;
+mod records;
+mod redis_store;
+mod shared_limits;
+mod status;
+mod store;
+mod view;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::sealing::{Instance, SealingKeys};
+use crate::sync::{Mutex, MutexGuard};
+pub(crate) use certificate::FleetTls;
+pub(crate) use hop::HopBody;
+use hop::{HopError, HopPool};
+pub(crate) use records::MemberRecord;
+use records::Records;
+use redis_store::RedisStore;
+pub use redis_store::StoreSettings;
+pub use shared_limits::OnStoreDown;
+use shared_limits::SlotReports;
+pub(crate) use status::FleetMetrics;
+pub(crate) use status::FleetReport;
+pub use status::FleetStatus;
+use store::{ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS_AT_ONCE, Store, StoredClaim};
+pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
+pub(crate) use view::Replica;
+use view::{FleetView, Owner};
+
+/// Settings of a replica.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetSettings {
+    /// Name of the fleet in the store.
+    pub name: String,
+    /// Name of this replica, for operators.
+    pub member: String,
+    /// Host and port at which the other replicas reach this one.
+    pub address: String,
+    /// Store of the fleet.
+    pub store: StoreSettings,
+    /// Handling of limits while the store is away.
+    pub on_store_down: OnStoreDown,
+}
+
+/// This replica, and what it knows of the others.
+pub struct Fleet {
+    keys: SealingKeys,
+    settings: FleetSettings,
+    /// Seconds since 1970.
+    started: u64,
+    store: Box<dyn Store>,
+    records: Records,
+    view: Mutex<FleetView>,
+    hops: HopPool,
+    tls: FleetTls,
+    draining: AtomicBool,
+    configuration: Mutex<String>,
+    /// Asks for a heartbeat before its time.
+    beat_now: Notify,
+    /// Number of the last heartbeat, whether it succeeded or not.
+    beats: watch::Sender<u64>,
+    metrics: FleetMetrics,
+    slots: SlotReports,
+}
+
+/// A session, as far as its place is concerned.
+#[derive(Debug, Clone)]
+pub(crate) struct PlacedSession {
+    /// Hash of its id.
+    pub(crate) key: String,
+    /// Process that has sealed its id.
+    pub(crate) sealed_by: Instance,
+    /// Time at which its id expires.
+    pub(crate) until: SystemTime,
+}
+
+/// Place of a session.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// On this replica. If it was taken over just now: its settings as they were written, if any.
+    Here(Option<Vec<u8>>),
+    /// On another replica.
+    Member(Arc<Replica>),
+    /// Its client has ended it.
+    Ended,
+    /// It cannot be decided at present.
+    Undecided,
+}
+
+/// Reason why another replica did not respond to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HopFailure {
+    /// It cannot be reached. The request was not sent.
+    Unreachable,
+    /// The request was sent, and there is no response: it may have been executed.
+    Broken,
+}
+
+impl Fleet {
+    /// Creates a replica that knows nothing of the others yet.
+    pub fn new(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
+        let store = RedisStore::new(settings.store.clone(), &settings.name);
+        Self::with_store(keys, settings, Box::new(store))
+    }
+
+    fn with_store(keys: SealingKeys, settings: FleetSettings, store: Box<dyn Store>) -> Arc<Self> {
+        let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let (tls, slots) = (FleetTls::new(&keys), SlotReports::new(&keys));
+        Arc::new(Self {
+            records: Records::new(&keys),
+            view: Mutex::new(FleetView::new(keys.instance())),
+            started: started.map_or(0, |since| since.as_secs()),
+            hops: HopPool::new(tls.clone()),
+            tls,
+            keys,
+            settings,
+            store,
+            draining: AtomicBool::new(false),
+            configuration: Mutex::default(),
+            beat_now: Notify::new(),
+            beats: watch::Sender::new(0),
+            metrics: FleetMetrics::default(),
+            slots,
+        })
+    }
+
+    /// Returns the number of this process.
+    pub(crate) fn instance(&self) -> Instance {
+        self.keys.instance()
+    }
+
+    /// Returns the name of this replica.
+    pub(crate) fn member_name(&self) -> &str {
+        &self.settings.member
+    }
+
+    pub(crate) fn metrics(&self) -> &FleetMetrics {
+        &self.metrics
+    }
+
+    pub(crate) fn tls(&self) -> &FleetTls {
+        &self.tls
+    }
+
+    /// Sets the short hash of the configuration that this replica shows the others.
+    pub(crate) fn set_configuration(&self, hash: String) {
+        *self.configuration.lock() = hash;
+    }
+
+    /// Announces that this replica is about to stop: the others take over its sessions.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.beat_now.notify_one();
+    }
+
+    /// Returns whether this replica is about to stop.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    // === Heartbeat ===
+
+    /// Writes the record of this replica each second, and reads those of the others, until `stop`
+    /// fires. `sessions` returns the number of sessions in memory; `moved` is called when a session
+    /// has got another owner.
+    pub(crate) async fn run(
+        &self,
+        stop: &CancellationToken,
+        sessions: impl Fn() -> usize,
+        moved: impl Fn(),
+    ) {
+        tokio::join!(self.beat_until(stop, sessions, moved), self.send_slots(stop));
+        self.hops.close();
+        // The record expires by itself if the store is away.
+        let _ = self.store.leave(self.instance().to_string()).await;
+    }
+
+    async fn beat_until(
+        &self,
+        stop: &CancellationToken,
+        sessions: impl Fn() -> usize,
+        moved: impl Fn(),
+    ) {
+        let mut is_connected = None;
+        loop {
+            let begin = Instant::now();
+            let beat = self.beat(sessions(), &moved).await;
+            match &beat {
+                Ok(_) => self.metrics.heartbeats.observe(begin.elapsed()),
+                Err(_) => self.metrics.store_errors.increment(),
+            }
+            self.beats.send_modify(|number| *number += 1);
+            self.log_change(&mut is_connected, &beat);
+            let pause = if beat == Ok(true) { Duration::ZERO } else { HEARTBEAT };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = self.beat_now.notified() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Returns whether there are more claims to read.
+    async fn beat(&self, sessions: usize, moved: &impl Fn()) -> Result<bool, StoreError> {
+        let name = self.instance().to_string();
+        let record = MemberRecord {
+            name: self.settings.member.clone(),
+            address: self.settings.address.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            configuration: self.configuration.lock().clone(),
+            draining: self.is_draining(),
+            sessions,
+            started: self.started,
+        };
+        let record = self.records.seal_member(&name, &record);
+        let after = self.view().last_number();
+        let beat = Heartbeat { member: Some((name, record)), after };
+        let roster = self.store.heartbeat(beat).await?;
+        let has_more = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
+        let (has_moved, unclaimed) = {
+            let mut view = self.view();
+            let has_moved = view.update(roster, &self.records, Instant::now());
+            let unclaimed = if view.is_steady() { view.unclaimed() } else { Vec::new() };
+            (has_moved, unclaimed)
+        };
+        for (key, until) in unclaimed {
+            // Unless another replica has claimed it: then that one has it.
+            let expected = self.view().claim_of(&key).map(|(text, _)| text.to_owned());
+            self.claim(&key, until, Some(expected.unwrap_or_default()), false).await?;
+            self.view().drop_unclaimed(&key);
+        }
+        self.retry_slots();
+        if has_moved {
+            moved();
+        }
+        let members = self.members();
+        self.hops.retain(|instance| members.iter().any(|member| member.instance == instance));
+        Ok(has_more)
+    }
+
+    fn log_change(&self, is_connected: &mut Option<bool>, beat: &Result<bool, StoreError>) {
+        let is_now = beat.is_ok();
+        if is_connected.replace(is_now) == Some(is_now) {
+            return;
+        }
+        match beat {
+            Ok(_) => {
+                let (members, unreadable) = (self.members().len(), self.view().unreadable());
+                info!(fleet = self.settings.name, members, "store of the fleet connected");
+                if unreadable > 0 {
+                    warn!(
+                        unreadable,
+                        "replicas with other keys are in the fleet: their sessions cannot be \
+                         served here; give all replicas the same `keys` under [fleet]"
+                    );
+                }
+            }
+            Err(error) => warn!(
+                %error,
+                "store of the fleet cannot be used, this replica serves what it has: check \
+                 `store` under [fleet]"
+            ),
+        }
+    }
+
+    /// Makes a heartbeat now, and waits until it has ended, for a bounded time.
+    async fn refresh(&self) {
+        let mut beats = self.beats.subscribe();
+        self.beat_now.notify_one();
+        let _ = timeout(REFRESH_TIMEOUT, beats.changed()).await;
+    }
+
+    fn view(&self) -> MutexGuard<'_, FleetView> {
+        self.view.lock()
+    }
+
+    /// Returns the members as they are known, with this replica.
+    pub(crate) fn members(&self) -> Vec<Arc<Replica>> {
+        self.view().members().0
+    }
+
+    /// Returns a member that is there, also one that is about to stop, except this replica.
+    pub(crate) fn member(&self, instance: Instance) -> Option<Arc<Replica>> {
+        let other = instance != self.instance();
+        other.then(|| self.view().reachable(instance, Instant::now())).flatten()
+    }
+
+    /// Returns why this replica cannot work with the others, if it cannot.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        let is_alone = self.view().has_foreign_key();
+        is_alone.then_some("the other replicas of the fleet have other keys")
+    }
+
+    /// Returns whether the store has replied a moment ago.
+    pub(crate) fn is_store_up(&self) -> bool {
+        let replied_at = self.view().members().1;
+        replied_at.is_some_and(|replied_at| replied_at.elapsed() < 3 * HEARTBEAT)
+    }
+
+    // === Sessions ===
+
+    /// Returns whether this replica has lost a session: another one has claimed it, or its client
+    /// has ended it.
+    pub(crate) fn has_lost(&self, session: &PlacedSession) -> bool {
+        let owner = self.view().owner(&session.key, session.sealed_by, Instant::now());
+        !matches!(owner, Owner::Itself)
+    }
+
+    /// Finds the place of a session. If its owner has ended, this replica takes it over.
+    /// `may_take_over` is asked first then.
+    pub(crate) async fn place(
+        &self,
+        session: &PlacedSession,
+        may_take_over: impl FnOnce() -> bool,
+    ) -> Place {
+        let mut may_take_over = Some(may_take_over);
+        for _ in 0..MAX_ATTEMPTS {
+            let (owner, claim) = {
+                let view = self.view();
+                let owner = view.owner(&session.key, session.sealed_by, Instant::now());
+                let claim = view.claim_of(&session.key);
+                (owner, claim.map(|(text, since)| (text.to_owned(), since)))
+            };
+            match owner {
+                Owner::Itself => return Place::Here(None),
+                Owner::Member(member) => return Place::Member(member),
+                Owner::Ended => return Place::Ended,
+                Owner::Gone | Owner::Unknown
+                    if may_take_over.take().is_some_and(|may_take_over| !may_take_over()) =>
+                {
+                    return Place::Undecided;
+                }
+                Owner::Unknown => return self.serve_unclaimed(session),
+                Owner::Gone => {}
+            }
+            let expected = match claim {
+                None => String::new(),
+                Some((text, since)) => {
+                    // Replicas that do not reach each other would take a session from each other
+                    // all the time.
+                    sleep_until(since + MIN_CLAIM_AGE).await;
+                    text
+                }
+            };
+            match self.claim(&session.key, session.until, Some(expected), false).await {
+                Ok(ClaimReply { is_replaced: true, settings, .. }) => {
+                    self.metrics.takeovers.increment();
+                    let settings = settings.unwrap_or_default();
+                    return Place::Here(self.records.open_settings(&session.key, &settings));
+                }
+                // Another replica was quicker; its claim is known now.
+                Ok(_) => {}
+                Err(_) => {
+                    self.metrics.store_errors.increment();
+                    return self.serve_unclaimed(session);
+                }
+            }
+        }
+        Place::Undecided
+    }
+
+    fn serve_unclaimed(&self, session: &PlacedSession) -> Place {
+        match self.view().take_unclaimed(&session.key, session.until) {
+            true => {
+                self.metrics.takeovers.increment();
+                Place::Here(None)
+            }
+            false => Place::Undecided,
+        }
+    }
+
+    /// Records that the client of a session has ended it, so that no replica serves it again.
+    pub(crate) async fn end_session(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
+        self.claim(key, until, None, true).await.map(|_| ())
+    }
+
+    /// Replaces the claim of a session by one of this replica, or by its end, and takes over what
+    /// the store has then.
+    async fn claim(
+        &self,
+        key: &str,
+        until: SystemTime,
+        expected: Option<String>,
+        is_ended: bool,
+    ) -> Result<ClaimReply, StoreError> {
+        let text = self.records.seal_claim(key, is_ended);
+        let session = key.to_owned();
+        let request = ClaimRequest { session, expected, text, life: life_of(until) };
+        let reply = self.store.claim(request).await?;
+        let mut view = self.view();
+        if reply.number == 0 {
+            view.forget_claim(key);
+        } else {
+            let (number, session, text) = (reply.number, key.to_owned(), reply.text.clone());
+            let claim = StoredClaim { number, session, text };
+            view.learn(claim, &self.records, Instant::now());
+        }
+        Ok(reply)
+    }
+
+    /// Writes the settings of a session, for the replica that takes it over.
+    pub(crate) async fn put_settings(
+        &self,
+        key: &str,
+        settings: &[u8],
+        until: SystemTime,
+    ) -> Result<(), StoreError> {
+        let text = self.records.seal_settings(key, settings);
+        self.store.put_settings(key.to_owned(), text, life_of(until)).await
+    }
+
+    // === Hops ===
+
+    /// Sends a request to another replica. One that refuses connections twice, with a look at its
+    /// record between, counts as gone for some time.
+    pub(crate) async fn hop(
+        &self,
+        member: &Replica,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<HopBody>, HopFailure> {
+        let sent = self.try_hop(member, request).await;
+        match &sent {
+            Ok(_) => self.metrics.responses.increment(),
+            Err(HopFailure::Unreachable) => self.metrics.unreachable.increment(),
+            Err(HopFailure::Broken) => self.metrics.broken.increment(),
+        }
+        sent
+    }
+
+    async fn try_hop(
+        &self,
+        member: &Replica,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<HopBody>, HopFailure> {
+        let request = match self.hops.send(member, request).await {
+            Err(HopError::Unsent(request)) => *request,
+            Err(HopError::Broken) => return Err(HopFailure::Broken),
+            Ok(response) => return Ok(response),
+        };
+        self.refresh().await;
+        let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
+        self.hops.send(&member, request).await.map_err(|error| match error {
+            HopError::Broken => HopFailure::Broken,
+            HopError::Unsent(_) => {
+                self.view().set_unreachable(member.instance, Instant::now());
+                HopFailure::Unreachable
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fleet").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Time until then; at least a second.
+fn life_of(until: SystemTime) -> Duration {
+    until.duration_since(SystemTime::now()).unwrap_or_default().max(Duration::from_secs(1))
+}
+
+/// Interval of the heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Longest wait for a heartbeat that a request needs.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(100);
+/// Shortest time between two claims of a session.
+const MIN_CLAIM_AGE: Duration = Duration::from_secs(1);
+/// Attempts to claim a session while others claim it, too.
+const MAX_ATTEMPTS: usize = 3;

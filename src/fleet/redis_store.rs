@@ -1,0 +1,454 @@
+//! Store in Valkey or Redis, from version 6.2 on.
+//!
+//! All keys begin with `{<name of the fleet>}`, so that several fleets can share a store, and all
+//! keys of one are in the same slot of a cluster. Each operation is one script, and therefore
+//! atomic.
+//!
+//! Invariants: no call takes longer than [`REPLY_TIMEOUT`], except the first one on a new
+//! connection, which only the heartbeat opens; after a call that failed, all others fail at once
+//! until the heartbeat has a new connection. So no request waits for a store that is away.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
+    Script, ScriptInvocation, TlsCertificates, cmd,
+};
+use tokio::time::timeout;
+
+use super::store::{
+    ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster,
+    SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
+};
+use crate::rate_limit::RequestRate;
+use crate::regular_file;
+use crate::secret::Secret;
+use crate::sync::Mutex;
+
+/// Location of the store, and credentials for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoreSettings {
+    /// URL with the scheme `redis` or `rediss`, without credentials.
+    pub url: String,
+    /// User of the access control list; without one the default user.
+    pub username: Option<String>,
+    /// Password of the user.
+    pub password: Option<Secret>,
+    /// File with the CAs of the store's certificate; without one those of the system.
+    pub ca: Option<PathBuf>,
+}
+
+/// Connection to the store.
+pub(super) struct RedisStore {
+    settings: StoreSettings,
+    /// Common beginning of all keys.
+    prefix: String,
+    /// Current connection; `None` after a failure.
+    connection: Mutex<Option<MultiplexedConnection>>,
+}
+
+impl RedisStore {
+    pub(super) fn new(settings: StoreSettings, fleet: &str) -> Self {
+        Self { settings, prefix: format!("{{{fleet}}}"), connection: Mutex::default() }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}:{name}", self.prefix)
+    }
+
+    fn client(&self) -> Result<Client, StoreError> {
+        let StoreSettings { url, username, password, ca } = &self.settings;
+        let info = url.as_str().into_connection_info().map_err(described)?;
+        let mut redis = info.redis_settings().clone().set_skip_set_lib_name();
+        if let Some(username) = username {
+            redis = redis.set_username(username);
+        }
+        if let Some(password) = password {
+            redis = redis.set_password(password.expose());
+        }
+        let info = info.set_redis_settings(redis);
+        let Some(ca) = ca else { return Client::open(info).map_err(described) };
+        let root_cert = regular_file::read(ca, MAX_CA_BYTES);
+        let root_cert =
+            root_cert.map_err(|error| StoreError::Failed(format!("{}: {error}", ca.display())))?;
+        let certificates = TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
+        Client::build_with_tls(info, certificates).map_err(described)
+    }
+
+    /// Opens a connection, if there is none.
+    async fn connect(&self) -> Result<(), StoreError> {
+        if self.connection.lock().is_some() {
+            return Ok(());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(REPLY_TIMEOUT));
+        let client = self.client()?;
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
+        // The timeout of the library does not include the resolution of the name.
+        let opened = timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| StoreError::Late)?;
+        *self.connection.lock() = Some(opened.map_err(described)?);
+        Ok(())
+    }
+
+    /// Sends a command on the current connection, which is given up after a failure.
+    async fn send<T, F>(
+        &self,
+        command: impl FnOnce(MultiplexedConnection) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, RedisError>>,
+    {
+        let connection = self.connection.lock().clone().ok_or(StoreError::Away)?;
+        let sent = match timeout(REPLY_TIMEOUT, command(connection)).await {
+            Err(_) => Err(StoreError::Late),
+            Ok(replied) => replied.map_err(described),
+        };
+        if matches!(sent, Err(StoreError::Late | StoreError::Failed(_))) {
+            *self.connection.lock() = None;
+        }
+        sent
+    }
+
+    async fn run<T: FromRedisValue>(
+        &self,
+        invocation: &ScriptInvocation<'_>,
+    ) -> Result<T, StoreError> {
+        self.send(async |mut connection| invocation.invoke_async(&mut connection).await).await
+    }
+
+    async fn do_heartbeat(&self, beat: Heartbeat) -> Result<Roster, StoreError> {
+        self.connect().await?;
+        let (member, record) = beat.member.unwrap_or_default();
+        let mut call = HEARTBEAT.key(self.key("members"));
+        for name in ["members-until", "claims", "claims-by-number", "claims-until", "steady"] {
+            call.key(self.key(name));
+        }
+        call.arg(member).arg(record).arg(millis(MEMBER_TTL)).arg(beat.after);
+        call.arg(MAX_CLAIMS_AT_ONCE);
+        let (steady, members, numbers, texts, claim_count): HeartbeatReply =
+            self.run(&call).await?;
+        let claims = numbers.chunks_exact(2).zip(texts).filter_map(|(pair, text)| {
+            let number = pair[1].parse().ok()?;
+            Some(StoredClaim { number, session: pair[0].clone(), text: text? })
+        });
+        Ok(Roster {
+            steady: Duration::from_millis(steady),
+            members: members.into_iter().collect(),
+            claims: claims.collect(),
+            claim_count,
+        })
+    }
+
+    async fn do_claim(&self, claim: ClaimRequest) -> Result<ClaimReply, StoreError> {
+        let mut call = CLAIM.key(self.key("claims"));
+        for name in ["claims-by-number", "claims-until", "last-claim"] {
+            call.key(self.key(name));
+        }
+        call.key(self.key(&format!("settings:{}", claim.session)));
+        let is_any = i32::from(claim.expected.is_none());
+        call.arg(claim.session).arg(claim.expected.unwrap_or_default()).arg(is_any);
+        call.arg(claim.text).arg(millis(claim.life)).arg(MAX_CLAIMS);
+        let (replaced, number, text, settings): (i64, u64, String, Option<String>) =
+            self.run(&call).await?;
+        match replaced {
+            -1 => Err(StoreError::Full),
+            replaced => Ok(ClaimReply { is_replaced: replaced == 1, number, text, settings }),
+        }
+    }
+
+    async fn do_charge(
+        &self,
+        member: String,
+        charges: Vec<SharedCharge>,
+    ) -> Result<SharedAdmission, StoreError> {
+        let mut call = CHARGE.key(self.key("members-until"));
+        call.arg(member).arg(millis(SLOTS_LIFE));
+        for charge in &charges {
+            call.key(self.key(&format!("rate:{}", charge.bucket)));
+            call.key(self.key(&format!("slots:{}", charge.bucket)));
+            let (interval, tolerance) = charge.rate.map_or((0, 0), RequestRate::to_micros);
+            let (max, here) = charge.slots.unwrap_or_default();
+            call.arg(interval).arg(tolerance).arg(max).arg(here);
+        }
+        let (index, wait): (usize, u64) = self.run(&call).await?;
+        Ok(match index.checked_sub(1) {
+            None => SharedAdmission::Admitted,
+            Some(index) => SharedAdmission::Refused(index, Duration::from_micros(wait)),
+        })
+    }
+
+    async fn do_put_slots(
+        &self,
+        member: String,
+        slots: Vec<(String, usize)>,
+    ) -> Result<(), StoreError> {
+        for some in slots.chunks(MAX_SLOTS_AT_ONCE) {
+            let mut call = PUT_SLOTS.prepare_invoke();
+            call.arg(&member).arg(millis(SLOTS_LIFE));
+            for (bucket, here) in some {
+                call.key(self.key(&format!("slots:{bucket}"))).arg(*here);
+            }
+            self.run::<()>(&call).await?;
+        }
+        Ok(())
+    }
+
+    async fn do_about(&self) -> Result<StoreAbout, StoreError> {
+        self.connect().await?;
+        let info: String = self
+            .send(async |mut connection| cmd("INFO").query_async(&mut connection).await)
+            .await?;
+        let value = |name: &str| {
+            let mut lines = info.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned())
+        };
+        let is_persistent = value("aof_enabled").is_some_and(|it| it == "1");
+        let version = value("valkey_version").or_else(|| value("redis_version"));
+        Ok(StoreAbout {
+            version: version.unwrap_or_default(),
+            eviction: value("maxmemory_policy").unwrap_or_default(),
+            is_persistent,
+        })
+    }
+}
+
+impl Store for RedisStore {
+    fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>> {
+        self.do_heartbeat(beat).boxed()
+    }
+
+    fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>> {
+        async move {
+            let mut call = LEAVE.key(self.key("members"));
+            call.key(self.key("members-until")).arg(member);
+            self.run(&call).await
+        }
+        .boxed()
+    }
+
+    fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>> {
+        self.do_claim(claim).boxed()
+    }
+
+    fn put_settings(
+        &self,
+        session: String,
+        settings: String,
+        life: Duration,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        async move {
+            let mut set = cmd("SET");
+            set.arg(self.key(&format!("settings:{session}"))).arg(settings);
+            set.arg("PX").arg(millis(life));
+            self.send(async |mut connection| set.query_async(&mut connection).await).await
+        }
+        .boxed()
+    }
+
+    fn charge(
+        &self,
+        member: String,
+        charges: Vec<SharedCharge>,
+    ) -> BoxFuture<'_, Result<SharedAdmission, StoreError>> {
+        self.do_charge(member, charges).boxed()
+    }
+
+    fn put_slots(
+        &self,
+        member: String,
+        slots: Vec<(String, usize)>,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.do_put_slots(member, slots).boxed()
+    }
+
+    fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>> {
+        self.do_about().boxed()
+    }
+}
+
+/// Milliseconds of a time to live, which must not be zero.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, MAX_MILLIS)
+}
+
+/// Describes an error without the values that a command contained.
+fn described(error: RedisError) -> StoreError {
+    let remedy = match error.kind() {
+        ErrorKind::AuthenticationFailed => ": check username and password",
+        _ => "",
+    };
+    StoreError::Failed(format!("{error}{remedy}"))
+}
+
+/// Reply of [`HEARTBEAT`]: milliseconds for which the store has been steady; members with their
+/// records; sessions with the numbers of their claims; texts of these claims; number of all claims.
+type HeartbeatReply = (u64, HashMap<String, String>, Vec<String>, Vec<Option<String>>, usize);
+
+/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady. ARGV: name and
+/// record of the member, its time to live, number of the last known claim, most claims.
+static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local ttl = tonumber(ARGV[3])
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)) do
+    redis.call('HDEL', KEYS[1], gone)
+    redis.call('ZREM', KEYS[2], gone)
+end
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now, 'LIMIT', 0, 100)) do
+    redis.call('HDEL', KEYS[3], gone)
+    redis.call('ZREM', KEYS[4], gone)
+    redis.call('ZREM', KEYS[5], gone)
+end
+local steady = redis.call('HMGET', KEYS[6], 'since', 'last')
+local since, last = tonumber(steady[1]), tonumber(steady[2])
+if not since or not last or now - last > ttl or now < last - ttl then
+    since = now
+end
+if ARGV[1] ~= '' then
+    redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+    redis.call('ZADD', KEYS[2], now + ttl, ARGV[1])
+    redis.call('HSET', KEYS[6], 'since', since, 'last', now)
+end
+local numbers = redis.call(
+    'ZRANGEBYSCORE', KEYS[4], '(' .. ARGV[4], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[5])
+local texts = {}
+for at = 1, #numbers, 2 do
+    texts[#texts + 1] = redis.call('HGET', KEYS[3], numbers[at])
+end
+local members = redis.call('HGETALL', KEYS[1])
+return { now - since, members, numbers, texts, redis.call('HLEN', KEYS[3]) }
+",
+    )
+});
+
+/// KEYS: members, members-until. ARGV: name of the member.
+static LEAVE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+",
+    )
+});
+
+/// KEYS: claims, claims-by-number, claims-until, last-claim, settings of the session. ARGV: the
+/// session, the expected claim, whether any claim is replaced, the new claim, its time to live,
+/// most claims.
+static CLAIM: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local current = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+local settings = redis.call('GET', KEYS[5])
+if ARGV[3] == '0' and current ~= ARGV[2] then
+    return { 0, tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1])) or 0, current, settings }
+end
+if current == '' and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[6]) then
+    return { -1, 0, '', settings }
+end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local number = redis.call('INCR', KEYS[4])
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[4])
+redis.call('ZADD', KEYS[2], number, ARGV[1])
+redis.call('ZADD', KEYS[3], now + ARGV[5], ARGV[1])
+return { 1, number, ARGV[4], settings }
+",
+    )
+});
+
+/// KEYS: members-until, then for each limit its rate and its slots. ARGV: the member, the life of
+/// slots, then for each limit the microseconds per request and those of a burst, 0 without a rate;
+/// the most requests in progress, 0 without such a limit, and the number on this member. Returns
+/// the index of the limit with the longest wait, from 1, and that wait; or 0.
+static CHARGE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local index, longest, paid = 0, 0, {}
+for limit = 1, (#KEYS - 1) / 2 do
+    local first = 4 * limit - 1
+    local interval, burst = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
+    local wait = 0
+    if interval > 0 then
+        local before = tonumber(redis.call('GET', KEYS[2 * limit])) or 0
+        paid[limit] = math.max(before, now) + interval
+        wait = paid[limit] - now - burst
+    end
+    local most = tonumber(ARGV[first + 2])
+    if most > 0 then
+        local total = tonumber(ARGV[first + 3])
+        local others = redis.call('HGETALL', KEYS[2 * limit + 1])
+        for at = 1, #others, 2 do
+            if others[at] ~= ARGV[1] then
+                local until_ = tonumber(redis.call('ZSCORE', KEYS[1], others[at]))
+                if until_ and until_ * 1000 > now then
+                    total = total + others[at + 1]
+                else
+                    redis.call('HDEL', KEYS[2 * limit + 1], others[at])
+                end
+            end
+        end
+        if total > most then
+            wait = math.max(wait, 1000000)
+        end
+    end
+    if wait > longest then
+        index, longest = limit, wait
+    end
+end
+if index > 0 then
+    return { index, longest }
+end
+for limit = 1, (#KEYS - 1) / 2 do
+    if paid[limit] then
+        local life = math.ceil((paid[limit] - now) / 1000) + 1
+        redis.call('SET', KEYS[2 * limit], string.format('%.0f', paid[limit]), 'PX', life)
+    end
+    if tonumber(ARGV[4 * limit + 1]) > 0 then
+        redis.call('HSET', KEYS[2 * limit + 1], ARGV[1], ARGV[4 * limit + 2])
+        redis.call('PEXPIRE', KEYS[2 * limit + 1], ARGV[2])
+    end
+end
+return { 0, 0 }
+",
+    )
+});
+
+/// KEYS: slots. ARGV: the member, the life of slots, then a number for each key.
+static PUT_SLOTS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+for at, key in ipairs(KEYS) do
+    if ARGV[at + 2] == '0' then
+        redis.call('HDEL', key, ARGV[1])
+    else
+        redis.call('HSET', key, ARGV[1], ARGV[at + 2])
+        redis.call('PEXPIRE', key, ARGV[2])
+    end
+end
+",
+    )
+});
+
+/// Time after which the slots of a bucket are forgotten if no replica reports any.
+const SLOTS_LIFE: Duration = Duration::from_secs(24 * 3_600);
+/// Most buckets that one call reports.
+const MAX_SLOTS_AT_ONCE: usize = 1_000;
+/// Longest time that one call may take.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(50);
+/// Longest time for a new connection, with its TLS handshake and authentication.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Largest file of CAs.
+const MAX_CA_BYTES: u64 = 1 << 20;
+/// Longest time to live: numbers in Lua are exact up to 2^53.
+const MAX_MILLIS: u64 = 1 << 52;

@@ -1,0 +1,128 @@
+//! State of a replica and of its fleet, for operators.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::records::Records;
+use super::redis_store::RedisStore;
+use super::store::{Heartbeat, Store, StoreAbout, StoreError};
+use super::view::{FleetView, Replica};
+use super::{Fleet, FleetSettings};
+use crate::metrics::{Counter, Histogram};
+use crate::sealing::SealingKeys;
+
+/// Status of a replica in its fleet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FleetStatus {
+    /// Name of the fleet.
+    pub name: String,
+    /// Name of this replica.
+    pub member: String,
+    /// Number of this process, as `weir fleet` shows it.
+    pub instance: String,
+    /// Number of replicas, this one included, as far as it knows.
+    pub members: usize,
+    /// True if the store has replied a moment ago.
+    pub store: bool,
+    /// Differences between the replicas.
+    pub differences: Vec<String>,
+    /// Requests that were sent on to other replicas, by result: `response`, `unreachable` (not
+    /// sent), `broken` (no response).
+    pub hops: BTreeMap<String, u64>,
+    /// Sessions that were taken over from other replicas.
+    pub takeovers: u64,
+    /// Calls of the store that failed.
+    pub store_errors: u64,
+}
+
+/// Report about a fleet for its operator, read from the store.
+pub(crate) struct FleetReport {
+    pub(crate) members: Vec<Arc<Replica>>,
+    /// Differences between them.
+    pub(crate) differences: Vec<String>,
+    /// Number of sessions that were taken over or ended.
+    pub(crate) claims: usize,
+    pub(crate) store: StoreAbout,
+}
+
+impl FleetReport {
+    /// Reads the store.
+    pub(crate) async fn read(
+        keys: &SealingKeys,
+        settings: &FleetSettings,
+    ) -> Result<Self, StoreError> {
+        let store = RedisStore::new(settings.store.clone(), &settings.name);
+        let about = store.about().await?;
+        let roster = store.heartbeat(Heartbeat { member: None, after: u64::MAX }).await?;
+        let (records, mut view) = (Records::new(keys), FleetView::new(keys.instance()));
+        let claims = roster.claim_count;
+        view.update(roster, &records, Instant::now());
+        let (members, _) = view.members();
+        let differences = differences(members.iter().map(|it| &**it), view.unreadable());
+        Ok(Self { members, differences, claims, store: about })
+    }
+}
+
+/// Counters of a replica.
+#[derive(Debug, Default)]
+pub(crate) struct FleetMetrics {
+    pub(super) responses: Counter,
+    pub(super) unreachable: Counter,
+    pub(super) broken: Counter,
+    pub(super) takeovers: Counter,
+    pub(super) store_errors: Counter,
+    /// Durations of the heartbeats that succeeded.
+    pub(crate) heartbeats: Histogram,
+}
+
+impl Fleet {
+    /// Returns the status of this replica.
+    pub(crate) fn status(&self) -> FleetStatus {
+        let (members, unreadable) = (self.members(), self.view().unreadable());
+        let metrics = self.metrics();
+        let hops = [
+            ("response", &metrics.responses),
+            ("unreachable", &metrics.unreachable),
+            ("broken", &metrics.broken),
+        ];
+        FleetStatus {
+            name: self.settings.name.clone(),
+            member: self.settings.member.clone(),
+            instance: self.instance().to_string(),
+            members: members.len(),
+            store: self.is_store_up(),
+            differences: differences(members.iter().map(|it| &**it), unreadable),
+            hops: hops.map(|(result, count)| (result.to_owned(), count.read())).into(),
+            takeovers: metrics.takeovers.read(),
+            store_errors: metrics.store_errors.read(),
+        }
+    }
+}
+
+/// Describes what differs between replicas and should not.
+pub(super) fn differences<'a>(
+    members: impl Iterator<Item = &'a Replica>,
+    unreadable: usize,
+) -> Vec<String> {
+    let (mut versions, mut configurations) = (BTreeSet::new(), BTreeSet::new());
+    for member in members {
+        versions.insert(&*member.record.version);
+        configurations.insert(&*member.record.configuration);
+    }
+    let several = |what: &str, values: BTreeSet<&str>| {
+        let shown = Vec::from_iter(&values).into_iter().copied().collect::<Vec<_>>().join(", ");
+        (values.len() > 1).then(|| format!("the replicas have several {what}: {shown}"))
+    };
+    let keys = (unreadable > 0).then(|| {
+        format!(
+            "{unreadable} of the replicas have other keys: give all of them the same `keys` under \
+             [fleet]"
+        )
+    });
+    let differences = [several("versions", versions), several("configurations", configurations)];
+    differences.into_iter().chain([keys]).flatten().collect()
+}

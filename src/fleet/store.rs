@@ -1,0 +1,159 @@
+//! Store of a fleet: what replicas know of each other, and which one has a session.
+//!
+//! The store sees sealed texts and hashes only (see [`super::records`]). It decides one thing: of
+//! several replicas that claim a session, the first one gets it. Everything else is bookkeeping.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::rate_limit::RequestRate;
+
+/// Key-value store that all replicas reach. Calls are bounded in time by the implementation.
+pub(super) trait Store: Send + Sync {
+    /// Writes the record of a member, which expires after [`MEMBER_TTL`] by the clock of the store,
+    /// and returns what the store knows of the fleet. Connects first, if there is no connection.
+    fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>>;
+
+    /// Removes the record of a member.
+    fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Replaces the claim of a session if it is still `claim.expected`.
+    fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>>;
+
+    /// Writes the settings of a session, which expire with its id.
+    fn put_settings(
+        &self,
+        session: String,
+        settings: String,
+        life: Duration,
+    ) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Charges all limits of a request, or none, for this member.
+    fn charge(
+        &self,
+        member: String,
+        charges: Vec<SharedCharge>,
+    ) -> BoxFuture<'_, Result<SharedAdmission, StoreError>>;
+
+    /// Writes the numbers of requests in progress on this member, by bucket.
+    fn put_slots(
+        &self,
+        member: String,
+        slots: Vec<(String, usize)>,
+    ) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Returns facts about the store for its operator. Connects first, if there is no connection.
+    fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>>;
+}
+
+/// Record that a member writes each second, and the claims that it asks for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Heartbeat {
+    /// Name and sealed record of the member; `None` for a reader that is no member.
+    pub(super) member: Option<(String, String)>,
+    /// Claims after this one are returned.
+    pub(super) after: u64,
+}
+
+/// Contents of the store about the fleet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Roster {
+    /// Time since which records have been written without a gap of [`MEMBER_TTL`], by the clock of
+    /// the store. Only after some time a missing record says that its member has ended: in a store
+    /// that was empty or did not answer, all records are missing.
+    pub(super) steady: Duration,
+    /// Names and sealed records of the members.
+    pub(super) members: Vec<(String, String)>,
+    /// Claims in the order of their numbers, at most [`MAX_CLAIMS_AT_ONCE`].
+    pub(super) claims: Vec<StoredClaim>,
+    /// Number of claims that there are.
+    pub(super) claim_count: usize,
+}
+
+/// Claim of a session, as the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoredClaim {
+    /// Number of the claim; later ones have higher numbers.
+    pub(super) number: u64,
+    pub(super) session: String,
+    /// Sealed text of the claim.
+    pub(super) text: String,
+}
+
+/// Request to replace the claim of a session.
+#[derive(Debug, Clone)]
+pub(super) struct ClaimRequest {
+    pub(super) session: String,
+    /// Claim that is to be replaced, empty if there is none; `None` replaces any.
+    pub(super) expected: Option<String>,
+    pub(super) text: String,
+    /// Time after which the id of the session has expired.
+    pub(super) life: Duration,
+}
+
+/// Claim of a session after a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClaimReply {
+    /// False if the claim was not the expected one.
+    pub(super) is_replaced: bool,
+    /// Number and text of the claim that there is now; 0 and empty if there is none.
+    pub(super) number: u64,
+    pub(super) text: String,
+    /// Sealed settings of the session, if there are any.
+    pub(super) settings: Option<String>,
+}
+
+/// One limit of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedCharge {
+    /// Name of the bucket, from [`Fleet::bucket`].
+    pub(crate) bucket: String,
+    pub(crate) rate: Option<RequestRate>,
+    /// Maximum number of requests in progress, and the number on this replica, with this request.
+    pub(crate) slots: Option<(usize, usize)>,
+}
+
+/// Decision of the store about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SharedAdmission {
+    /// All limits were charged.
+    Admitted,
+    /// The limit of this index is reached, and nothing was charged. The time is that until the
+    /// request would be admitted.
+    Refused(usize, Duration),
+}
+
+/// Facts about a store for its operator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StoreAbout {
+    pub(crate) version: String,
+    /// Name of the eviction policy.
+    pub(crate) eviction: String,
+    /// True if the data survives a restart of the store.
+    pub(crate) is_persistent: bool,
+}
+
+/// Reason why the store did not do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// There is no connection at present.
+    #[error("the store cannot be reached")]
+    Away,
+    /// No reply in time.
+    #[error("the store did not reply in time")]
+    Late,
+    /// An error of the connection or the store.
+    #[error("{0}")]
+    Failed(String),
+    /// The store has as many claims as it may have.
+    #[error("the store has too many claims")]
+    Full,
+}
+
+/// Time after which the record of a member expires.
+pub(super) const MEMBER_TTL: Duration = Duration::from_secs(5);
+/// Most claims in one [`Roster`].
+pub(super) const MAX_CLAIMS_AT_ONCE: usize = 1_000;
+/// Most claims in the store. Each takes about 400 bytes.
+pub(super) const MAX_CLAIMS: usize = 100_000;

@@ -1,0 +1,83 @@
+//! The store is away, does not reply, or has come back empty.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::lab::client::Revision;
+use crate::lab::until;
+use crate::replicas::{HUB, Replicas};
+
+/// Longest duration of a call that has to wait for the store once, at most 50 ms.
+const ONE_WAIT: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 90 });
+
+#[tokio::test]
+async fn c09_a_store_that_is_away_or_empty_ends_nothing() {
+    let mut replicas = Replicas::start(3).await;
+    let mut client = replicas.legacy(0).await;
+    let other = replicas.legacy(1).await;
+    let id = client.session().expect("a session").to_owned();
+    let mut check = async |replicas: &Replicas, when: &str| {
+        for number in 0..3 {
+            client.move_to(&replicas[number].address);
+            let begin = Instant::now();
+            let outcome = client.call(HUB, json!({})).await;
+            assert!(outcome.is_result(), "{when}, {number}: {outcome:?}");
+            assert!(begin.elapsed() < ONE_WAIT, "{when}, {number}: {:?}", begin.elapsed());
+        }
+    };
+    check(&replicas, "before").await;
+    replicas.store.signal(Signal::STOP);
+    check(&replicas, "stopped").await;
+    replicas.store.signal(Signal::CONT);
+    check(&replicas, "goes on").await;
+    replicas.store.kill().await;
+    check(&replicas, "killed").await;
+    replicas.store.restart().await;
+    check(&replicas, "empty").await;
+    replicas.wait_until_known(3).await;
+    check(&replicas, "filled again").await;
+    // No replica has taken it over meanwhile: its claim would be in the store.
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0);
+    // Without the store, a session of a replica that has ended goes on.
+    replicas.store.kill().await;
+    replicas.kill(0).await;
+    client.move_to(&replicas[1].address);
+    assert!(client.call(HUB, json!({})).await.is_result());
+    assert_eq!(client.session(), Some(&*id));
+    drop(other);
+    replicas.store.restart().await;
+    until("its claim is recorded", || replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 1)
+        .await;
+}
+
+#[tokio::test]
+async fn c24_a_replica_that_starts_while_the_store_is_away_serves_and_joins_later() {
+    let mut replicas = Replicas::start(1).await;
+    let mut client = replicas.legacy(0).await;
+    replicas.store.kill().await;
+    let new = replicas.add().await;
+    client.move_to(&replicas[new].address);
+    // The new replica cannot know where the session is, and serves it.
+    assert!(client.call(HUB, json!({})).await.is_result());
+    assert!(replicas[new].client(Revision::MODERN).await.call(HUB, json!({})).await.is_result());
+    replicas.store.restart().await;
+    replicas.wait_until_known(2).await;
+    for number in [0, 1] {
+        client.move_to(&replicas[number].address);
+        assert!(client.call(HUB, json!({})).await.is_result(), "{number}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_full_of_claims_ends_nothing() {
+    let mut replicas = Replicas::start(2).await;
+    let mut client = replicas.legacy(0).await;
+    let fill = "for i = 1, 100000 do redis.call('HSET', KEYS[1], i, 'x') end return 1";
+    assert_eq!(replicas.store.run::<usize>(&["EVAL", fill, "1", "{weir}:claims"]), 1);
+    replicas.kill(0).await;
+    client.move_to(&replicas[1].address);
+    assert!(client.call(HUB, json!({})).await.is_result());
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 100_000);
+}

@@ -1,0 +1,67 @@
+//! `weir fleet`, `weir fleet key`, and what `weir check` says of the store.
+
+use std::os::unix::fs::MetadataExt;
+
+use crate::replicas::{Replicas, try_weir, weir};
+use crate::store::TestStore;
+
+#[tokio::test]
+async fn the_members_are_shown_with_what_differs() {
+    let replicas = Replicas::start(2).await;
+    let config = replicas.config(0);
+    let shown = weir(&["fleet", "--config", &config]);
+    for part in ["replica-0", "replica-1", "127.0.0.1:", env!("CARGO_PKG_VERSION")] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    let json = weir(&["fleet", "--json", "--config", &config]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let names: Vec<_> =
+        json["members"].as_array().expect("a list").iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["replica-0", "replica-1"]);
+}
+
+#[tokio::test]
+async fn a_status_names_the_fleet_and_what_differs_in_it() {
+    let mut replicas = Replicas::start(2).await;
+    let (code, text) = replicas.command(0, "status");
+    assert!(code == 0 && text.contains("weir as replica-0, 2 replicas, store connected"), "{text}");
+    replicas.take(1).stop().await;
+    replicas.configure(1, "[protocol]\npage_size = 7\n");
+    replicas.start_configured(1).await;
+    replicas.wait_until_known(2).await;
+    for command in ["status", "fleet"] {
+        let (_, text) = replicas.command(0, command);
+        assert!(text.contains("several configurations"), "{command}: {text}");
+    }
+}
+
+#[test]
+fn a_key_is_made_once_and_for_its_owner_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("keys");
+    let file = path.to_str().expect("text");
+    weir(&["fleet", "key", file]);
+    let text = std::fs::read_to_string(&path).expect("written");
+    assert_eq!(
+        (text.trim().len(), std::fs::metadata(&path).expect("there").mode() & 0o777),
+        (43, 0o600)
+    );
+    let (code, _, error) = try_weir(&["fleet", "key", file]);
+    assert!(code != 0 && error.contains("exists"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).expect("there"), text);
+    assert_eq!(weir(&["fleet", "key", "-"]).trim().len(), 43);
+}
+
+#[tokio::test]
+async fn a_check_says_what_is_wrong_with_the_store() {
+    let store =
+        TestStore::start_with(&["--maxmemory", "10mb", "--maxmemory-policy", "allkeys-lru"]);
+    let mut replicas = Replicas::prepare(store.await, "", "").await;
+    replicas.configure(0, "");
+    let config = replicas.config(0);
+    let (code, out, error) = try_weir(&["check", "--config", &config]);
+    assert!(code == 0 && error.contains("allkeys-lru"), "{out}{error}");
+    replicas.store.kill().await;
+    let (code, out, error) = try_weir(&["check", "--config", &config]);
+    assert!(code != 0 && error.contains("fleet.store"), "{out}{error}");
+}

@@ -1,0 +1,19 @@
+//! Several replicas with a real store (Valkey or Redis): replicas and the store are killed, stopped
+//! and replaced under clients, and a record at the upstream says what was executed, and how often.
+
+#![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
+#![cfg(target_os = "linux")]
+
+#[path = "../lab/mod.rs"]
+mod lab;
+
+mod access;
+mod away;
+mod commands;
+mod limits;
+mod questions;
+mod replicas;
+mod rolling;
+mod sessions;
+mod store;
+mod strangers;

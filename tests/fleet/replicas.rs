@@ -1,0 +1,197 @@
+//! Several replicas of `weir serve` with the servers of one lab behind them.
+
+use std::fs;
+use std::ops::Index;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::lab::client::{Client, Revision};
+use crate::lab::weir::Weir;
+use crate::lab::{Lab, until};
+use crate::store::{TestStore, free_port};
+
+/// Beginning of the configuration of each replica.
+const SERVER: &str = "[server]\nshutdown_delay = \"2s\"\ntrusted_proxies = [\"127.0.0.1\"]\n";
+/// Name of the only server.
+pub(crate) const HUB: &str = "hub";
+
+/// A lab, a store, and replicas.
+pub(crate) struct Replicas {
+    pub(crate) lab: Lab,
+    pub(crate) store: TestStore,
+    keys: PathBuf,
+    /// Additions to the configuration of each replica, and to its `[fleet]`.
+    config: String,
+    fleet: String,
+    running: Vec<Option<Weir>>,
+}
+
+impl Replicas {
+    /// Starts a number of replicas, and waits until they know each other.
+    pub(crate) async fn start(count: usize) -> Self {
+        Self::start_with(count, "", "").await
+    }
+
+    /// Starts replicas with these additions to the configuration, and to its `[fleet]`.
+    pub(crate) async fn start_with(count: usize, config: &str, fleet: &str) -> Self {
+        let mut replicas = Self::prepare(TestStore::start().await, config, fleet).await;
+        for _ in 0..count {
+            replicas.add().await;
+        }
+        replicas.wait_until_known(count).await;
+        replicas
+    }
+
+    /// Prepares a lab without replicas.
+    pub(crate) async fn prepare(store: TestStore, config: &str, fleet: &str) -> Self {
+        let lab = Lab::new().http(HUB, json!({})).await;
+        lab.configure("");
+        let keys = lab.folder().join("fleet-keys");
+        weir(&["fleet", "key", keys.to_str().expect("text")]);
+        let (config, fleet) = (config.to_owned(), fleet.to_owned());
+        Self { lab, store, keys, config, fleet, running: Vec::new() }
+    }
+
+    /// Starts one more replica, and returns its number.
+    pub(crate) async fn add(&mut self) -> usize {
+        let number = self.running.len();
+        self.running.push(None);
+        self.restart(number).await;
+        number
+    }
+
+    /// Starts a replica that does not run, and waits until it serves.
+    pub(crate) async fn restart(&mut self, number: usize) {
+        self.configure(number, &self.config.clone());
+        self.start_configured(number).await;
+    }
+
+    /// Starts a replica with the configuration that it has.
+    pub(crate) async fn start_configured(&mut self, number: usize) {
+        self.start_unlisted(number).await;
+        // Without credentials nothing is listed.
+        if !self.config.contains("[clients.") {
+            self[number].wait_until_listed(HUB).await;
+        }
+    }
+
+    /// Like [`Self::start_configured`], without a look at the lists.
+    pub(crate) async fn start_unlisted(&mut self, number: usize) {
+        let weir = Weir::start(&self.folder(number)).await;
+        self.running[number] = Some(weir);
+    }
+
+    /// Writes the configuration of a replica.
+    pub(crate) fn configure(&self, number: usize, config: &str) {
+        let folder = self.folder(number);
+        fs::create_dir_all(&folder).expect("made");
+        let common = fs::read_to_string(self.lab.config()).expect("written");
+        let common = common.replace("[server]\n", SERVER);
+        let (store, keys, own, port) = (self.store.table(), &self.keys, &self.fleet, free_port());
+        let text = format!(
+            "{common}\n{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n[fleet]\nstore = {store}\nkeys = {{ file = {keys:?} }}\n\
+             listen = \"127.0.0.1:{port}\"\nmember = \"replica-{number}\"\n{own}\n"
+        );
+        fs::write(folder.join("weir.toml"), text).expect("written");
+    }
+
+    pub(crate) fn folder(&self, number: usize) -> PathBuf {
+        self.lab.folder().join(format!("replica-{number}"))
+    }
+
+    /// Waits until each replica knows this number of members.
+    pub(crate) async fn wait_until_known(&self, count: usize) {
+        until("all are members", || self.store.run::<usize>(&["HLEN", "{weir}:members"]) == count)
+            .await;
+        // Only in a store that has been there for some time a missing record means an end.
+        self.store.run::<usize>(&["HSET", "{weir}:steady", "since", "0"]);
+        // Each has read the others one heartbeat later.
+        let before = self.beats();
+        until("each has read the others", || {
+            let now = self.beats();
+            before
+                .iter()
+                .all(|(member, text)| now.iter().any(|(it, new)| it == member && new != text))
+        })
+        .await;
+    }
+
+    /// Records of the members, which change with each heartbeat.
+    fn beats(&self) -> Vec<(String, String)> {
+        let all: Vec<String> = self.store.run(&["HGETALL", "{weir}:members"]);
+        all.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+    }
+
+    pub(crate) async fn legacy(&self, number: usize) -> Client {
+        self[number].client(Revision::LEGACY).await
+    }
+
+    /// Replaces the keys of the fleet; replicas read them when they start.
+    pub(crate) fn set_keys(&self, keys: &[&str]) {
+        fs::write(&self.keys, keys.join("\n")).expect("written");
+    }
+
+    /// Stops a replica with SIGTERM and starts it again.
+    pub(crate) async fn replace(&mut self, number: usize) {
+        self.take(number).stop().await;
+        self.restart(number).await;
+    }
+
+    /// Path of the configuration of a replica.
+    pub(crate) fn config(&self, number: usize) -> String {
+        self.folder(number).join("weir.toml").to_str().expect("text").to_owned()
+    }
+
+    /// Runs a command about a replica; returns its exit code and all of its output.
+    pub(crate) fn command(&self, number: usize, command: &str) -> (i32, String) {
+        let config = self.config(number);
+        let state = self.folder(number).join("state");
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        program.args([command, "--config", &config]).env("XDG_STATE_HOME", state);
+        let done = program.output().expect("it starts");
+        let text = [done.stdout, done.stderr].concat();
+        (done.status.code().expect("a code"), String::from_utf8(text).expect("text"))
+    }
+
+    /// Kills a replica with SIGKILL.
+    pub(crate) async fn kill(&mut self, number: usize) {
+        let mut weir = self.take(number);
+        weir.signal(Signal::KILL);
+        weir.ended().await;
+    }
+
+    /// Takes a replica out, to stop it.
+    pub(crate) fn take(&mut self, number: usize) -> Weir {
+        self.running[number].take().expect("it runs")
+    }
+
+    /// Number of executions of a call at the server.
+    pub(crate) fn executions(&self, nonce: &str) -> usize {
+        self.lab.evil(HUB).executions().get(nonce).copied().unwrap_or_default()
+    }
+}
+
+impl Index<usize> for Replicas {
+    type Output = Weir;
+
+    fn index(&self, number: usize) -> &Weir {
+        self.running[number].as_ref().expect("it runs")
+    }
+}
+
+/// Runs a command of the program that has to succeed, and returns its output.
+pub(crate) fn weir(arguments: &[&str]) -> String {
+    let (code, out, error) = try_weir(arguments);
+    assert_eq!(code, 0, "{arguments:?}: {error}");
+    out
+}
+
+/// Runs a command of the program; returns its exit code, its output, and its error output.
+pub(crate) fn try_weir(arguments: &[&str]) -> (i32, String, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+    let done = command.args(arguments).output().expect("it starts");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (done.status.code().expect("a code"), text(done.stdout), text(done.stderr))
+}

@@ -1,0 +1,103 @@
+//! The store: a Valkey or Redis server of the machine.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use redis::{Client, FromRedisValue, cmd};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+
+use crate::lab::until;
+
+/// A running store, which ends when this is dropped.
+pub(crate) struct TestStore {
+    pub(crate) port: u16,
+    arguments: Vec<String>,
+    /// Value of `store` in the configuration, if it needs more than the URL.
+    pub(crate) access: Option<String>,
+    child: Option<Child>,
+}
+
+/// Returns a port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").port()
+}
+
+impl TestStore {
+    /// Starts a store without a password.
+    pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a store with these further arguments.
+    pub(crate) async fn start_with(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|it| (*it).to_owned()).collect();
+        let mut store = Self { port: free_port(), arguments, access: None, child: None };
+        store.restart().await;
+        store
+    }
+
+    /// Starts the store, empty, at the same address.
+    pub(crate) async fn restart(&mut self) {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/interop/bin/redis-server");
+        assert!(program.exists(), "run ./dev prepare: {}", program.display());
+        let mut command = Command::new(program);
+        command.args(["--port", &self.port.to_string(), "--save", "", "--appendonly", "no"]);
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
+        self.child = Some(command.kill_on_drop(true).spawn().expect("it starts"));
+        let port = self.port;
+        until("the store listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())
+            .await;
+    }
+
+    /// Kills the store; all data is lost.
+    pub(crate) async fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().await.expect("killed");
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let process = self.child.as_ref().and_then(Child::id).expect("it runs");
+        let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process");
+        kill_process(process, signal).expect("it runs");
+    }
+
+    /// Value of `store` in the configuration.
+    pub(crate) fn table(&self) -> String {
+        match &self.access {
+            Some(access) => access.clone(),
+            None => format!("{{ url = \"{}\" }}", self.url()),
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Runs a command in the store.
+    pub(crate) fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let client = Client::open(self.url()).expect("a URL");
+        let mut connection = client.get_connection().expect("it listens");
+        let mut sent = cmd(command[0]);
+        command[1..].iter().for_each(|argument| {
+            sent.arg(argument);
+        });
+        sent.query(&mut connection).expect("it replies")
+    }
+
+    /// Returns everything that the store holds, as text.
+    pub(crate) fn dump(&self) -> String {
+        let mut text = String::new();
+        for key in self.run::<Vec<String>>(&["KEYS", "*"]) {
+            let values: Vec<String> = match &*self.run::<String>(&["TYPE", &key]) {
+                "hash" => self.run(&["HGETALL", &key]),
+                "zset" => self.run(&["ZRANGE", &key, "0", "-1"]),
+                "string" => vec![self.run(&["GET", &key])],
+                other => panic!("{key} is a {other}"),
+            };
+            text.push_str(&format!("{key} {}\n", values.join(" ")));
+        }
+        text
+    }
+}
