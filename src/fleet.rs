@@ -328,7 +328,7 @@ impl Fleet {
     /// has ended it.
     pub(crate) fn has_lost(&self, session: &PlacedSession) -> bool {
         let owner = self.view().owner(&session.key, session.sealed_by, Instant::now());
-        !matches!(owner, Owner::Itself)
+        matches!(owner, Owner::Member(_) | Owner::Ended)
     }
 
     /// Finds the place of a session. If its owner has ended, this replica takes it over.

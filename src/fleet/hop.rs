@@ -202,5 +202,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const SILENCE: Duration = Duration::from_secs(5);
 /// Most kept connections to one replica; more are closed after their request.
 const MAX_KEPT: usize = 256;
-/// Time for which an unused connection is kept: less than the other side keeps it.
-const MAX_IDLE: Duration = Duration::from_secs(20);
+/// Time for which an unused connection is kept: less than the other side keeps it, even if its
+/// memory is scarce.
+const MAX_IDLE: Duration = Duration::from_secs(4);

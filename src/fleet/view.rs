@@ -38,7 +38,7 @@ pub(super) struct FleetView {
     last_number: u64,
     /// Sessions that this replica serves without a claim, because the store could not decide.
     unclaimed: HashMap<String, SystemTime>,
-    is_steady: bool,
+    steady: Duration,
     replied_at: Option<Instant>,
 }
 
@@ -74,14 +74,19 @@ impl FleetView {
             claims: HashMap::new(),
             last_number: 0,
             unclaimed: HashMap::new(),
-            is_steady: false,
+            steady: Duration::ZERO,
             replied_at: None,
         }
     }
 
     /// Takes over what the store has returned. Returns whether a session has another owner now.
     pub(super) fn update(&mut self, roster: Roster, records: &Records, now: Instant) -> bool {
-        self.is_steady = roster.steady >= STEADY;
+        if roster.steady < self.steady {
+            // The store was empty or away, and may number its claims anew.
+            self.claims.clear();
+            self.last_number = 0;
+        }
+        self.steady = roster.steady;
         self.replied_at = Some(now);
         let mut members = HashMap::new();
         self.unreadable = 0;
@@ -93,7 +98,7 @@ impl FleetView {
                 None => self.unreadable += 1,
             }
         }
-        if !self.is_steady {
+        if !self.is_steady() {
             // Those that are missing may not have come back to the store yet.
             for (instance, member) in self.members.drain() {
                 members.entry(instance).or_insert(member);
@@ -102,8 +107,8 @@ impl FleetView {
         self.members = members;
         self.unreachable
             .retain(|instance, until| *until > now && self.members.contains_key(instance));
-        if roster.claim_count < self.claims.len() / 2 {
-            // They have expired, or the store has lost them.
+        if roster.claim_count < self.claims.len() {
+            // Some have expired.
             self.claims.clear();
             self.last_number = 0;
         }
@@ -156,7 +161,7 @@ impl FleetView {
         }
         match self.reachable(instance, now) {
             Some(member) if !member.record.draining => Owner::Member(member),
-            None if !self.is_steady && !self.members.contains_key(&instance) => Owner::Unknown,
+            None if !self.is_steady() && !self.members.contains_key(&instance) => Owner::Unknown,
             _ => Owner::Gone,
         }
     }
@@ -182,7 +187,7 @@ impl FleetView {
 
     /// Returns whether a missing record says that its member has ended.
     pub(super) fn is_steady(&self) -> bool {
-        self.is_steady
+        self.steady >= STEADY
     }
 
     /// Serves a session without a claim; false if there are too many of these.
@@ -329,6 +334,24 @@ mod tests {
         assert_eq!(owner(&view, &world), "Itself");
         assert!(view.learn(world.claim(11, 1, true), records, now));
         assert_eq!(owner(&view, &world), "Ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claims_of_a_store_that_was_empty_are_read_anew() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        let roster = |steady, number, by| Roster {
+            claims: vec![world.claim(number, by, false)],
+            claim_count: 1,
+            ..world.roster(steady, &[0, 1, 2])
+        };
+        view.update(roster(100, 50, 1), records, now);
+        assert_eq!((owner(&view, &world), view.last_number()), ("m1".to_owned(), 50));
+        view.update(world.roster(0, &[0, 1, 2]), records, now);
+        assert_eq!(view.last_number(), 0, "from the first one on");
+        view.update(roster(1, 1, 2), records, now);
+        assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,13 +31,14 @@ const KEY: &str = "a long and random text that is somebody's key";
 fn config() -> String {
     let examples = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name("examples");
     let notes = examples.join("legacy_stdio").display().to_string();
-    let hash = weir_hash(KEY);
+    let (hash, fleet_key) = (weir_hash(KEY), "A".repeat(43));
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[state]\ndir = \"state\"\n\
          [log]\nformat = \"json\"\n[audit]\nenabled = true\n\
          [roles.guest]\nprompts.allow = [\"*\"]\ntools.allow = [\"notes/*\"]\nresources.allow = [\"*\"]\n\
          [clients.ann]\nrole = \"guest\"\nkey_sha256 = [\"{hash}\"]\n\
          [[limits]]\nper = \"client\"\nmethod = \"completion/complete\"\nrate = \"1/h\"\n\
+         [fleet]\nstore = {{ url = \"redis://127.0.0.1:1\" }}\nkeys = \"{fleet_key}\"\nlisten = \"127.0.0.1:0\"\n\
          [upstreams.notes]\ncommand = \"{notes}\"\n\
          [upstreams.gone]\nurl = \"http://127.0.0.1:1/mcp\"\n\
          [upstreams.once]\ncommand = \"sh\"\nargs = [\"-c\", \"exit 1\"]\n"

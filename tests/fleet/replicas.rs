@@ -68,6 +68,16 @@ impl Replicas {
         self.start_configured(number).await;
     }
 
+    /// Like [`Self::restart`], at the address that it had.
+    pub(crate) async fn restart_at(&mut self, number: usize, address: &str) {
+        self.configure(number, &self.config.clone());
+        let path = self.config(number);
+        let text = fs::read_to_string(&path).expect("written");
+        let text = text.replacen("127.0.0.1:0", address, 1);
+        fs::write(path, text).expect("written");
+        self.start_configured(number).await;
+    }
+
     /// Starts a replica with the configuration that it has.
     pub(crate) async fn start_configured(&mut self, number: usize) {
         self.start_unlisted(number).await;
