@@ -222,9 +222,11 @@ impl ServerState {
         &self.settings.path
     }
 
-    /// True if new requests are refused.
+    /// True if new requests are refused. Where another process serves the same clients, requests on
+    /// connections that are open at the end are served: a new connection reaches that process.
     fn is_closed(&self) -> bool {
-        self.stop.is_cancelled() && !self.has_successor.load(Ordering::Acquire)
+        let has_others = || self.fleet().is_some_and(|fleet| fleet.has_others());
+        self.stop.is_cancelled() && !self.has_successor.load(Ordering::Acquire) && !has_others()
     }
 
     /// True if connections end with their next response.

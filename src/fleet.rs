@@ -304,22 +304,16 @@ impl Fleet {
         self.view().members().0
     }
 
+    /// Returns whether another replica serves clients.
+    pub(crate) fn has_others(&self) -> bool {
+        let is_other = |it: &Arc<Replica>| it.instance != self.instance() && !it.record.draining;
+        self.members().iter().any(is_other)
+    }
+
     /// Returns a member that is there, also one that is about to stop, except this replica.
     pub(crate) fn member(&self, instance: Instance) -> Option<Arc<Replica>> {
         let other = instance != self.instance();
         other.then(|| self.view().reachable(instance, Instant::now())).flatten()
-    }
-
-    /// Returns why this replica cannot work with the others, if it cannot.
-    pub(crate) fn problem(&self) -> Option<&'static str> {
-        let is_alone = self.view().has_foreign_key();
-        is_alone.then_some("the other replicas of the fleet have other keys")
-    }
-
-    /// Returns whether the store has replied a moment ago.
-    pub(crate) fn is_store_up(&self) -> bool {
-        let replied_at = self.view().members().1;
-        replied_at.is_some_and(|replied_at| replied_at.elapsed() < 3 * HEARTBEAT)
     }
 
     // === Sessions ===

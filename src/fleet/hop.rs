@@ -2,8 +2,9 @@
 //!
 //! Invariants: a request is sent once. An attempt that failed before the request was sent returns
 //! it ([`HopError::Unsent`]); after that the other replica may have executed it
-//! ([`HopError::Broken`]). A connection carries one request at a time, and is kept after the
-//! response has been read to its end.
+//! ([`HopError::Broken`]). What waits for a replica ends when that is no member any more, also if
+//! its machine or process stands still without a word. A connection carries one request at a time,
+//! and is kept after the response has been read to its end.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +22,8 @@ use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::future::FutureExt as _;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
@@ -63,6 +65,18 @@ pub(crate) struct HopBody {
     /// Connection that is kept after the end of the body.
     connection: Option<(Instance, Sender)>,
     pool: HopPool,
+    gone: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+/// Reason why the body of another replica has ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HopBodyError {
+    /// Its connection has ended.
+    #[error("{0}")]
+    Connection(#[from] hyper::Error),
+    /// It is no member any more.
+    #[error("it is gone")]
+    Gone,
 }
 
 impl HopPool {
@@ -80,13 +94,13 @@ impl HopPool {
         let mut request = request;
         // A kept connection may end at any time, and then returns the request.
         while let Some(sender) = self.take_idle(member.instance) {
-            match self.send_on(member.instance, sender, request).await {
+            match self.send_on(member, sender, request).await {
                 Err(HopError::Unsent(unsent)) => request = *unsent,
                 sent => return sent,
             }
         }
         match timeout(CONNECT_TIMEOUT, self.connect(member)).await {
-            Ok(Ok(sender)) => self.send_on(member.instance, sender, request).await,
+            Ok(Ok(sender)) => self.send_on(member, sender, request).await,
             failed => {
                 let error = failed.map_or_else(|late| late.to_string(), |it| describe(it.err()));
                 debug!(member = member.record.name, %error, "replica cannot be reached");
@@ -97,15 +111,17 @@ impl HopPool {
 
     async fn send_on(
         &self,
-        instance: Instance,
+        member: &Replica,
         mut sender: Sender,
         request: HopRequest,
     ) -> Result<Response<HopBody>, HopError> {
-        match sender.try_send_request(request).await {
+        let sent = sender.try_send_request(request).with_cancellation_token(&member.gone).await;
+        match sent.ok_or(HopError::Broken)? {
             Ok(response) => Ok(response.map(|body| HopBody {
                 body,
-                connection: Some((instance, sender)),
+                connection: Some((member.instance, sender)),
                 pool: self.clone(),
+                gone: Box::pin(member.gone.clone().cancelled_owned()),
             })),
             Err(mut error) => Err(match error.take_message() {
                 Some(unsent) => HopError::Unsent(unsent.into()),
@@ -170,25 +186,43 @@ fn describe(error: Option<io::Error>) -> String {
     error.map(|error| error.to_string()).unwrap_or_default()
 }
 
+impl HopBody {
+    /// Returns the connection to the pool: the body has been read.
+    fn keep_connection(&mut self) {
+        if let Some((instance, sender)) = self.connection.take() {
+            self.pool.keep(instance, sender);
+        }
+    }
+}
+
+impl Drop for HopBody {
+    fn drop(&mut self) {
+        // A body of known length is not polled again after its last byte.
+        if self.body.is_end_stream() {
+            self.keep_connection();
+        }
+    }
+}
+
 impl Body for HopBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = HopBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, HopBodyError>>> {
+        if self.connection.is_some() && self.gone.as_mut().poll(cx).is_ready() {
+            self.connection = None;
+            return Poll::Ready(Some(Err(HopBodyError::Gone)));
+        }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         match &frame {
             Some(Ok(_)) => {}
             Some(Err(_)) => self.connection = None,
-            None => {
-                if let Some((instance, sender)) = self.connection.take() {
-                    self.pool.keep(instance, sender);
-                }
-            }
+            None => self.keep_connection(),
         }
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| frame.map_err(HopBodyError::from)))
     }
 
     fn size_hint(&self) -> hyper::body::SizeHint {

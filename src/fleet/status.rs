@@ -10,7 +10,7 @@ use super::records::Records;
 use super::redis_store::RedisStore;
 use super::store::{Heartbeat, Store, StoreAbout, StoreError};
 use super::view::{FleetView, Replica};
-use super::{Fleet, FleetSettings};
+use super::{Fleet, FleetSettings, HEARTBEAT};
 use crate::metrics::{Counter, Histogram};
 use crate::sealing::SealingKeys;
 
@@ -80,6 +80,18 @@ pub(crate) struct FleetMetrics {
 }
 
 impl Fleet {
+    /// Returns why this replica cannot work with the others, if it cannot.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        let is_alone = self.view().has_foreign_key();
+        is_alone.then_some("the other replicas of the fleet have other keys")
+    }
+
+    /// Returns whether the store has replied a moment ago.
+    pub(crate) fn is_store_up(&self) -> bool {
+        let replied_at = self.view().members().1;
+        replied_at.is_some_and(|replied_at| replied_at.elapsed() < 3 * HEARTBEAT)
+    }
+
     /// Returns the status of this replica.
     pub(crate) fn status(&self) -> FleetStatus {
         let (members, unreadable) = (self.members(), self.view().unreadable());

@@ -13,16 +13,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::records::{Claim, MemberRecord, Records};
 use super::store::{MAX_CLAIMS, MEMBER_TTL, Roster, StoredClaim};
 use crate::sealing::Instance;
 
 /// Replica, as the others know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Replica {
     pub(crate) instance: Instance,
     pub(crate) record: MemberRecord,
+    /// Fires when it is no member any more: what waits for it waits in vain.
+    pub(super) gone: CancellationToken,
 }
 
 /// Knowledge of one replica about its fleet.
@@ -50,7 +53,7 @@ struct KnownClaim {
 }
 
 /// Owner of a session, as far as a replica knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Owner {
     /// This replica.
     Itself,
@@ -93,7 +96,9 @@ impl FleetView {
         for (name, text) in &roster.members {
             match records.open_member(name, text) {
                 Some((instance, record)) => {
-                    members.insert(instance, Arc::new(Replica { instance, record }));
+                    let known = self.members.remove(&instance);
+                    let gone = known.map(|known| known.gone.clone()).unwrap_or_default();
+                    members.insert(instance, Arc::new(Replica { instance, record, gone }));
                 }
                 None => self.unreadable += 1,
             }
@@ -104,6 +109,7 @@ impl FleetView {
                 members.entry(instance).or_insert(member);
             }
         }
+        self.members.values().for_each(|member| member.gone.cancel());
         self.members = members;
         self.unreachable
             .retain(|instance, until| *until > now && self.members.contains_key(instance));

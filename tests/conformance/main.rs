@@ -25,6 +25,8 @@
 #[allow(dead_code, reason = "shared with the interop tests, which use all of it")]
 #[path = "../interop/fleet.rs"]
 mod fleet;
+#[path = "../lab/mod.rs"]
+mod lab;
 #[allow(dead_code, reason = "shared with the interop tests, which use all of it")]
 #[path = "../interop/parts.rs"]
 mod parts;
@@ -70,6 +72,11 @@ async fn a_legacy_client_has_a_legacy_upstream() {
 }
 
 #[tokio::test]
+async fn c25_a_legacy_client_has_three_replicas_in_turn() {
+    Run { client: Era::Legacy, upstream: Era::Legacy, route: Route::Replicas }.judge().await;
+}
+
+#[tokio::test]
 async fn a_legacy_client_has_a_modern_upstream() {
     Run { client: Era::Legacy, upstream: Era::Modern, route: Route::Weir }.judge().await;
 }
@@ -110,6 +117,8 @@ fn what_is_unreached_is_so_in_a_run_that_there_is() {
     let eras = [Era::Legacy, Era::Modern];
     let direct = |era| Run { client: era, upstream: era, route: Route::Direct };
     let mut runs = eras.map(|era| direct(era).to_string()).to_vec();
+    let replicas = Run { client: Era::Legacy, upstream: Era::Legacy, route: Route::Replicas };
+    runs.push(replicas.to_string());
     for (client, server) in eras.into_iter().flat_map(|era| eras.map(|other| (era, other))) {
         runs.push(Run { client, upstream: server, route: Route::Weir }.to_string());
         runs.push(AsClient { client, servers: server }.to_string());

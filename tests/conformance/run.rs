@@ -7,6 +7,8 @@ use std::time::SystemTime;
 use tokio::process::Command;
 
 use crate::fleet::{Fleet, Served};
+use crate::lab::nginx::Nginx;
+use crate::lab::store::{TestStore, free_port};
 use crate::parts::{Started, announced, part};
 use crate::suite::{self, Verdicts};
 use crate::unreached;
@@ -24,6 +26,8 @@ pub(crate) enum Route {
     /// No gateway: whatever passes here can be reached.
     Direct,
     Weir,
+    /// Three replicas behind nginx, which takes them in turn.
+    Replicas,
 }
 
 /// One cell of the test.
@@ -65,6 +69,9 @@ impl fmt::Display for Run {
         match self.route {
             Route::Direct => write!(f, "{} fixture by itself", self.upstream),
             Route::Weir => write!(f, "{} client, {} upstream", self.client, self.upstream),
+            Route::Replicas => {
+                write!(f, "{} client, {} upstream, replicas", self.client, self.upstream)
+            }
         }
     }
 }
@@ -91,14 +98,32 @@ impl Run {
         let verdicts = match self.route {
             Route::Direct => self.collect_verdicts(&fixture.url, &nonce).await,
             Route::Weir => {
-                let mut gateway = Gateway::before(&fixture.url).await;
+                let mut gateway = Gateway::before(&fixture.url, "").await;
                 let endpoint = gateway.served.endpoint.clone();
                 let verdicts = gateway.during(self.collect_verdicts(&endpoint, &nonce)).await;
                 assert!(gateway.served.stop().await, "{self}: Weir ends badly");
                 verdicts
             }
+            Route::Replicas => self.judge_replicas(&fixture.url, &nonce).await,
         };
         unreached::compare(&self.to_string(), &verdicts);
+    }
+
+    async fn judge_replicas(self, url: &str, nonce: &str) -> Verdicts {
+        let store = TestStore::start().await;
+        let [mut one, mut two, mut three] = Gateway::replicas(url, &store).await;
+        let address = |gateway: &Gateway| {
+            let endpoint = gateway.served.endpoint.trim_start_matches("http://");
+            endpoint.split('/').next().expect("an address").to_owned()
+        };
+        let nginx = Nginx::start(&[&one, &two, &three].map(address));
+        let endpoint = format!("http://{}/mcp", nginx.address);
+        let judging = self.collect_verdicts(&endpoint, nonce);
+        let verdicts = one.during(two.during(three.during(judging))).await;
+        for gateway in [one, two, three] {
+            assert!(gateway.served.stop().await, "{self}: Weir ends badly");
+        }
+        verdicts
     }
 
     /// One after the other, because the walk counts the changes that the suite makes, too.
@@ -130,13 +155,33 @@ struct Gateway {
 }
 
 impl Gateway {
-    async fn before(url: &str) -> Self {
+    async fn before(url: &str, more: &str) -> Self {
         let fleet = Fleet::plain(&format!(
-            "[naming]\nmode = \"none\"\n[protocol]\nresumable = true\n[upstreams.fixture]\nurl = {url:?}\n"
+            "[naming]\nmode = \"none\"\n[protocol]\nresumable = true\n[upstreams.fixture]\nurl = {url:?}\n{more}"
         ));
         let mut served = fleet.serve().await;
         served.logged("upstream listed", "fixture").await;
         Self { served, _fleet: fleet }
+    }
+
+    /// Starts three replicas, and waits until they know each other.
+    async fn replicas(url: &str, store: &TestStore) -> [Self; 3] {
+        let key = "A".repeat(43);
+        let fleet = || {
+            let port = free_port();
+            format!(
+                "[fleet]\nstore = {}\nkeys = \"{key}\"\nlisten = \"127.0.0.1:{port}\"\n",
+                store.table()
+            )
+        };
+        let [one, two, three] = [fleet(), fleet(), fleet()];
+        let replicas = [
+            Self::before(url, &one).await,
+            Self::before(url, &two).await,
+            Self::before(url, &three).await,
+        ];
+        store.wait_for_members(3).await;
+        replicas
     }
 
     /// Drains Weir's log while other work runs, so that its pipe never fills. The log is shown if

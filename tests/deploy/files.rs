@@ -191,7 +191,7 @@ fn everybody_names_the_default_address_path_and_size() {
     assert!(files >= 2 * server().max_connections, "{files}");
 
     let nginx = deploy("nginx/weir.conf");
-    assert!(nginx.contains(&format!("server {listen};")));
+    assert!(nginx.contains(&format!("server {listen} ")));
     assert!(nginx.contains(
         r"location ~ ^/(mcp|sse|messages|\.well-known/oauth-protected-resource(/mcp)?)$ {"
     ));

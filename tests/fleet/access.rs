@@ -5,9 +5,9 @@ use std::fs;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
 
+use crate::lab::store::{TestStore, free_port};
 use crate::lab::until;
 use crate::replicas::{HUB, Replicas, weir};
-use crate::store::{TestStore, free_port};
 
 /// Rights of a replica in its store.
 const RIGHTS: &str = "~{weir}* -@all +evalsha +script|load +time +info +hset +hget +hmget +hdel +hlen \

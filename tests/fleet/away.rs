@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::lab::client::Revision;
+use crate::lab::client::{Outcome, Revision};
 use crate::lab::until;
 use crate::replicas::{HUB, Replicas};
 
@@ -80,4 +80,30 @@ async fn a_store_that_is_full_of_claims_ends_nothing() {
     client.move_to(&replicas[1].address);
     assert!(client.call(HUB, json!({})).await.is_result());
     assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 100_000);
+}
+
+#[tokio::test]
+async fn c05_a_replica_that_stands_still_keeps_no_request_for_long_and_learns_of_its_loss() {
+    let mut replicas = Replicas::start(2).await;
+    let mut client = replicas.legacy(0).await;
+    client.move_to(&replicas[1].address);
+    assert!(client.call(HUB, json!({})).await.is_result());
+    replicas[0].signal(Signal::STOP);
+    // This one is sent over a connection that stands, and nobody can know whether it is executed.
+    let begin = Instant::now();
+    let outcome = client.call(HUB, json!({ "nonce": "unknown" })).await;
+    let took = begin.elapsed();
+    let Outcome::Error { message, .. } = &outcome else { panic!("{outcome:?} after {took:?}") };
+    assert!(message.contains("may have been executed"), "{message}");
+    let begin = Instant::now();
+    assert!(client.call(HUB, json!({})).await.is_result());
+    eprintln!("case 5: {took:?} until it counts as gone, then {:?}", begin.elapsed());
+    assert!(took < Duration::from_secs(8) && begin.elapsed() < Duration::from_secs(2), "{took:?}");
+    replicas[0].signal(Signal::CONT);
+    replicas.wait_until_known(2).await;
+    client.move_to(&replicas[0].address);
+    assert!(client.call(HUB, json!({ "nonce": "after" })).await.is_result());
+    assert_eq!(replicas.executions("after"), 1);
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 1);
+    replicas.take(1).stop().await;
 }

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use crate::lab::store::TestStore;
 use crate::replicas::{Replicas, try_weir, weir};
-use crate::store::TestStore;
 
 #[tokio::test]
 async fn the_members_are_shown_with_what_differs() {

@@ -15,5 +15,4 @@ mod questions;
 mod replicas;
 mod rolling;
 mod sessions;
-mod store;
 mod strangers;

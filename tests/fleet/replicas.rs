@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::lab::Lab;
 use crate::lab::client::{Client, Revision};
+use crate::lab::store::{TestStore, free_port};
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, until};
-use crate::store::{TestStore, free_port};
 
 /// Beginning of the configuration of each replica.
 const SERVER: &str = "[server]\nshutdown_delay = \"2s\"\ntrusted_proxies = [\"127.0.0.1\"]\n";
@@ -113,25 +113,7 @@ impl Replicas {
 
     /// Waits until each replica knows this number of members.
     pub(crate) async fn wait_until_known(&self, count: usize) {
-        until("all are members", || self.store.run::<usize>(&["HLEN", "{weir}:members"]) == count)
-            .await;
-        // Only in a store that has been there for some time a missing record means an end.
-        self.store.run::<usize>(&["HSET", "{weir}:steady", "since", "0"]);
-        // Each has read the others one heartbeat later.
-        let before = self.beats();
-        until("each has read the others", || {
-            let now = self.beats();
-            before
-                .iter()
-                .all(|(member, text)| now.iter().any(|(it, new)| it == member && new != text))
-        })
-        .await;
-    }
-
-    /// Records of the members, which change with each heartbeat.
-    fn beats(&self) -> Vec<(String, String)> {
-        let all: Vec<String> = self.store.run(&["HGETALL", "{weir}:members"]);
-        all.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+        self.store.wait_for_members(count).await;
     }
 
     pub(crate) async fn legacy(&self, number: usize) -> Client {

@@ -7,7 +7,7 @@ use redis::{Client, FromRedisValue, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-use crate::lab::until;
+use super::until;
 
 /// A running store, which ends when this is dropped.
 pub(crate) struct TestStore {
@@ -84,6 +84,28 @@ impl TestStore {
             sent.arg(argument);
         });
         sent.query(&mut connection).expect("it replies")
+    }
+
+    /// Waits until this number of replicas are members and have read the records of the others.
+    pub(crate) async fn wait_for_members(&self, count: usize) {
+        until("all are members", || self.run::<usize>(&["HLEN", "{weir}:members"]) == count).await;
+        // Only in a store that has been there for some time a missing record means an end.
+        self.run::<usize>(&["HSET", "{weir}:steady", "since", "0"]);
+        // Each has read the others one heartbeat later.
+        let before = self.members();
+        until("each has read the others", || {
+            let now = self.members();
+            before
+                .iter()
+                .all(|(member, text)| now.iter().any(|(it, new)| it == member && new != text))
+        })
+        .await;
+    }
+
+    /// Records of the members, which change with each heartbeat.
+    fn members(&self) -> Vec<(String, String)> {
+        let all: Vec<String> = self.run(&["HGETALL", "{weir}:members"]);
+        all.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
     }
 
     /// Returns everything that the store holds, as text.
