@@ -94,6 +94,9 @@ impl Components {
     }
 
     fn set_config(&self, config: Config) {
+        if let Some(fleet) = self.server_state.now().fleet() {
+            fleet.set_configuration(settings::digest(&config));
+        }
         *self.config.lock() = Arc::new(config);
     }
 

@@ -1,5 +1,6 @@
 //! `weir fleet`, `weir fleet key`, and what `weir check` says of the store.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use crate::lab::store::TestStore;
@@ -35,20 +36,34 @@ async fn a_status_names_the_fleet_and_what_differs_in_it() {
     }
 }
 
+#[tokio::test]
+async fn a_reload_changes_what_the_others_are_shown() {
+    let replicas = Replicas::start(2).await;
+    let path = replicas.config(1);
+    let text = fs::read_to_string(&path).expect("written");
+    fs::write(&path, format!("{text}\n[protocol]\npage_size = 7\n")).expect("written");
+    let (code, text) = replicas.command(1, "reload");
+    assert_eq!(code, 0, "{text}");
+    // Each has sent another record since.
+    replicas.wait_until_known(2).await;
+    let (_, text) = replicas.command(0, "fleet");
+    assert!(text.contains("several configurations"), "{text}");
+}
+
 #[test]
 fn a_key_is_made_once_and_for_its_owner_only() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("keys");
     let file = path.to_str().expect("text");
     weir(&["fleet", "key", file]);
-    let text = std::fs::read_to_string(&path).expect("written");
+    let text = fs::read_to_string(&path).expect("written");
     assert_eq!(
-        (text.trim().len(), std::fs::metadata(&path).expect("there").mode() & 0o777),
+        (text.trim().len(), fs::metadata(&path).expect("there").mode() & 0o777),
         (43, 0o600)
     );
     let (code, _, error) = try_weir(&["fleet", "key", file]);
     assert!(code != 0 && error.contains("exists"), "{error}");
-    assert_eq!(std::fs::read_to_string(&path).expect("there"), text);
+    assert_eq!(fs::read_to_string(&path).expect("there"), text);
     assert_eq!(weir(&["fleet", "key", "-"]).trim().len(), 43);
 }
 
