@@ -62,10 +62,10 @@ impl From<SealingKeys> for Identity {
     }
 }
 
-impl Identity {
+impl From<Arc<Fleet>> for Identity {
     /// Keys of a replica.
-    pub(crate) fn of_replica(sealing_keys: SealingKeys, fleet: Arc<Fleet>) -> Self {
-        Self { sealing_keys, fleet: Some(fleet) }
+    fn from(fleet: Arc<Fleet>) -> Self {
+        Self { sealing_keys: fleet.keys().clone(), fleet: Some(fleet) }
     }
 }
 

@@ -5,9 +5,9 @@
 //! session of another one sends it on ([`hop`]); if the owner has ended, it takes the session over
 //! with a claim that the store decides ([`store`]).
 //!
-//! Invariants: a request waits for the store only when a session is taken over, and then for a
-//! bounded time; without the store, replicas serve what they have, and take over what they get.
-//! Texts in the store are sealed ([`records`]).
+//! Invariants: a request waits for the store only when a limit counts it or its session is taken
+//! over, and then for a bounded time; without the store, replicas serve what they have, and take
+//! over what they get. Texts in the store are sealed ([`records`]).
 //!
 //! Decision: docs/decisions/0037-several-replicas.md
 
@@ -121,7 +121,7 @@ pub(crate) enum HopFailure {
 }
 
 impl Fleet {
-    /// Creates a replica that knows nothing of the others yet.
+    /// Creates a replica, which knows no other members before its first heartbeat.
     pub fn new(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
         let store = RedisStore::new(settings.store.clone(), &settings.name);
         Self::with_store(keys, settings, Box::new(store))
@@ -151,6 +151,11 @@ impl Fleet {
     /// Returns the number of this process.
     pub(crate) fn instance(&self) -> Instance {
         self.keys.instance()
+    }
+
+    /// Returns the keys of the fleet.
+    pub(crate) fn keys(&self) -> &SealingKeys {
+        &self.keys
     }
 
     /// Returns the name of this replica.
@@ -258,8 +263,8 @@ impl Fleet {
         if has_moved {
             moved();
         }
-        let members = self.members();
-        self.hops.retain(|instance| members.iter().any(|member| member.instance == instance));
+        let view = self.view();
+        self.hops.retain(|instance| view.members().any(|member| member.instance == instance));
         Ok(has_more)
     }
 
@@ -270,7 +275,10 @@ impl Fleet {
         }
         match beat {
             Ok(_) => {
-                let (members, unreadable) = (self.members().len(), self.view().unreadable());
+                let (members, unreadable) = {
+                    let view = self.view();
+                    (view.members().len(), view.unreadable())
+                };
                 info!(fleet = self.settings.name, members, "store of the fleet connected");
                 if unreadable > 0 {
                     warn!(
@@ -299,15 +307,10 @@ impl Fleet {
         self.view.lock()
     }
 
-    /// Returns the members as they are known, with this replica.
-    pub(crate) fn members(&self) -> Vec<Arc<Replica>> {
-        self.view().members().0
-    }
-
     /// Returns whether another replica serves clients.
     pub(crate) fn has_others(&self) -> bool {
         let is_other = |it: &Arc<Replica>| it.instance != self.instance() && !it.record.draining;
-        self.members().iter().any(is_other)
+        self.view().members().any(is_other)
     }
 
     /// Returns a member that is there, also one that is about to stop, except this replica.

@@ -137,8 +137,7 @@ async fn serve_replica<S>(
 {
     let handshake = listener.fleet.tls().acceptor.accept(io);
     let handshake_timeout = state_cell.now().settings.timeouts.handshake;
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    match timeout(handshake_timeout, handshake).await.map_err(late).flatten() {
+    match timeout(handshake_timeout, handshake).await.map_err(io::Error::from).flatten() {
         Ok(stream) => {
             let origin = RequestOrigin::Listener(listener);
             let (peer, certificate, waker) = (Some(peer), None, Arc::default());

@@ -46,7 +46,7 @@ impl ServerStateCell {
 
     /// Announces to the other replicas of the fleet that this one is about to stop.
     pub(crate) fn drain(&self) {
-        if let Some(fleet) = &self.now().settings.fleet {
+        if let Some(fleet) = self.now().fleet() {
             fleet.drain();
         }
     }

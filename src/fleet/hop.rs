@@ -99,10 +99,10 @@ impl HopPool {
                 sent => return sent,
             }
         }
-        match timeout(CONNECT_TIMEOUT, self.connect(member)).await {
-            Ok(Ok(sender)) => self.send_on(member, sender, request).await,
-            failed => {
-                let error = failed.map_or_else(|late| late.to_string(), |it| describe(it.err()));
+        let connected = timeout(CONNECT_TIMEOUT, self.connect(member)).await;
+        match connected.map_err(io::Error::from).flatten() {
+            Ok(sender) => self.send_on(member, sender, request).await,
+            Err(error) => {
                 debug!(member = member.record.name, %error, "replica cannot be reached");
                 Err(HopError::Unsent(request.into()))
             }
@@ -180,10 +180,6 @@ impl HopPool {
         self.stop.cancel();
         self.idle.lock().clear();
     }
-}
-
-fn describe(error: Option<io::Error>) -> String {
-    error.map(|error| error.to_string()).unwrap_or_default()
 }
 
 impl HopBody {

@@ -59,7 +59,7 @@ impl Fleet {
 
     /// Returns the number of replicas among which a limit is divided, as it was known last.
     pub(crate) fn share(&self) -> u32 {
-        u32::try_from(self.members().len()).unwrap_or(u32::MAX).max(1)
+        u32::try_from(self.view().members().len()).unwrap_or(u32::MAX).max(1)
     }
 
     /// Returns how limits are handled at the moment: `None` if the store decides.

@@ -61,8 +61,8 @@ impl FleetReport {
         let (records, mut view) = (Records::new(keys), FleetView::new(keys.instance()));
         let claims = roster.claim_count;
         view.update(roster, &records, Instant::now());
-        let (members, _) = view.members();
-        let differences = differences(members.iter().map(|it| &**it), view.unreadable());
+        let differences = differences(&view);
+        let members = view.members().map(Arc::clone).collect();
         Ok(Self { members, differences, claims, store: about })
     }
 }
@@ -88,13 +88,16 @@ impl Fleet {
 
     /// Returns whether the store has replied a moment ago.
     pub(crate) fn is_store_up(&self) -> bool {
-        let replied_at = self.view().members().1;
+        let replied_at = self.view().replied_at();
         replied_at.is_some_and(|replied_at| replied_at.elapsed() < 3 * HEARTBEAT)
     }
 
     /// Returns the status of this replica.
     pub(crate) fn status(&self) -> FleetStatus {
-        let (members, unreadable) = (self.members(), self.view().unreadable());
+        let (members, differences) = {
+            let view = self.view();
+            (view.members().len(), differences(&view))
+        };
         let metrics = self.metrics();
         let hops = [
             ("response", &metrics.responses),
@@ -105,9 +108,9 @@ impl Fleet {
             name: self.settings.name.clone(),
             member: self.settings.member.clone(),
             instance: self.instance().to_string(),
-            members: members.len(),
+            members,
             store: self.is_store_up(),
-            differences: differences(members.iter().map(|it| &**it), unreadable),
+            differences,
             hops: hops.map(|(result, count)| (result.to_owned(), count.read())).into(),
             takeovers: metrics.takeovers.read(),
             store_errors: metrics.store_errors.read(),
@@ -116,19 +119,18 @@ impl Fleet {
 }
 
 /// Describes what differs between replicas and should not.
-pub(super) fn differences<'a>(
-    members: impl Iterator<Item = &'a Replica>,
-    unreadable: usize,
-) -> Vec<String> {
+fn differences(view: &FleetView) -> Vec<String> {
     let (mut versions, mut configurations) = (BTreeSet::new(), BTreeSet::new());
-    for member in members {
+    for member in view.members() {
         versions.insert(&*member.record.version);
         configurations.insert(&*member.record.configuration);
     }
     let several = |what: &str, values: BTreeSet<&str>| {
-        let shown = Vec::from_iter(&values).into_iter().copied().collect::<Vec<_>>().join(", ");
-        (values.len() > 1).then(|| format!("the replicas have several {what}: {shown}"))
+        let values = Vec::from_iter(values);
+        let are_several = values.len() > 1;
+        are_several.then(|| format!("the replicas have several {what}: {}", values.join(", ")))
     };
+    let unreadable = view.unreadable();
     let keys = (unreadable > 0).then(|| {
         format!(
             "{unreadable} of the replicas have other keys: give all of them the same `keys` under \

@@ -215,9 +215,14 @@ impl FleetView {
         self.unclaimed.remove(session);
     }
 
-    /// Returns the members, this one included, and the time of the last reply of the store.
-    pub(super) fn members(&self) -> (Vec<Arc<Replica>>, Option<Instant>) {
-        (self.members.values().map(Arc::clone).collect(), self.replied_at)
+    /// Returns the members, this one included.
+    pub(super) fn members(&self) -> impl ExactSizeIterator<Item = &Arc<Replica>> {
+        self.members.values()
+    }
+
+    /// Returns the time of the last reply of the store.
+    pub(super) fn replied_at(&self) -> Option<Instant> {
+        self.replied_at
     }
 
     /// Returns whether there are other members and none can be read: this replica has another key.

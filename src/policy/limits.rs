@@ -179,7 +179,6 @@ pub struct Limits {
 type Counting<'a> = SmallVec<[Counted<'a>; 4]>;
 
 /// Limit that counts a request.
-#[derive(Clone)]
 struct Counted<'a> {
     /// Index of the limit in the configuration.
     number: usize,
@@ -275,7 +274,7 @@ impl Limits {
         let applicable = self.applicable(charge, self.now());
         let share = self.fleet.as_ref().map_or(1, |fleet| fleet.share());
         self.charge_all(charge, &applicable, |_| share)?;
-        Ok(self.permit(applicable))
+        Ok(self.permit(&applicable))
     }
 
     /// Charges the buckets of this process, or none. `share` returns the number of replicas that a
@@ -318,7 +317,7 @@ impl Limits {
     /// Admits the continuation of a request that was admitted before: it is not charged, and takes
     /// its slots back even if they are in use.
     pub fn resume(&self, charge: &LimitRequest<'_>) -> Permit {
-        let permit = self.permit(self.applicable(charge, self.now()));
+        let permit = self.permit(&self.applicable(charge, self.now()));
         permit.change_slots(|in_flight| in_flight + 1);
         permit
     }

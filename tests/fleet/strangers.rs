@@ -4,6 +4,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use weir::hex::hex;
+use weir::sha256::sha256;
+
 use crate::lab::client::{Client, Revision};
 use crate::replicas::{HUB, Replicas};
 
@@ -20,10 +23,7 @@ role = "staff"
 "#;
 
 fn clients() -> String {
-    use sha2::{Digest, Sha256};
-    let hash = |key: &str| {
-        Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-    };
+    let hash = |key: &str| hex(&sha256(key));
     CLIENTS.replace("KEY_OF_ANN", &hash("ann")).replace("KEY_OF_BOB", &hash("bob"))
 }
 

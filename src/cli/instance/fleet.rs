@@ -17,7 +17,6 @@ use crate::cli::reference::help;
 use crate::config::{self, Config, FleetConfig};
 use crate::fleet::{FleetReport, Replica, StoreAbout};
 use crate::private_file;
-use crate::sealing::SealingKeys;
 use crate::secret::random_token;
 
 /// Arguments of `weir fleet`.
@@ -95,10 +94,8 @@ fn require_fleet(config: &Config) -> Result<&FleetConfig, Failure> {
 }
 
 /// Reads what the store knows of a fleet.
-pub(crate) async fn look(fleet: &FleetConfig) -> Result<FleetReport, Failure> {
-    let keys = SealingKeys::parse(fleet.keys.expose());
-    let keys = keys.map_err(|invalid| Failure::Usage(format!("`keys` of [fleet]: {invalid}")))?;
-    FleetReport::read(&keys, &fleet.settings).await.map_err(|error| {
+async fn look(fleet: &FleetConfig) -> Result<FleetReport, Failure> {
+    FleetReport::read(&fleet.sealing_keys(), &fleet.settings).await.map_err(|error| {
         let url = &fleet.settings.store.url;
         Failure::Unreachable(format!(
             "the store {url} cannot be used: {error}; check fleet.store, and that the store runs"

@@ -11,17 +11,6 @@ use crate::app::App;
 use crate::cli::exit::Failure;
 use crate::config::{Config, FleetConfig};
 use crate::downstream::http::{self, ListenerPeers, ReplicaListener, Workers};
-use crate::fleet::Fleet;
-use crate::sealing::SealingKeys;
-
-/// Makes this process a replica, with the keys of its fleet.
-pub(super) fn open(config: &FleetConfig) -> Result<(SealingKeys, Arc<Fleet>), Failure> {
-    // The keys were usable when the configuration was read.
-    let keys = SealingKeys::parse(config.keys.expose());
-    let keys = keys.map_err(|invalid| Failure::Usage(format!("`keys` of [fleet]: {invalid}")))?;
-    let fleet = Fleet::new(keys.clone(), config.settings.clone());
-    Ok((keys, fleet))
-}
 
 /// Accepts connections of the other replicas until shutdown. The process that this one replaces, if
 /// there is one, still listens: then this one begins later.

@@ -18,9 +18,10 @@ use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::{self, Signals};
 use crate::cli::server::upgrade::{self, LaunchCommand};
 use crate::cli::server::{fd_limit, fleet, hardening, systemd, thread_check};
-use crate::config::{self, Config};
+use crate::config::{self, Config, FleetConfig};
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::{self, ListenSocket, ReplicaListener, Workers};
+use crate::fleet::Fleet;
 use crate::sealing::SealingKeys;
 use crate::upstream::connect::system::System;
 
@@ -89,14 +90,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let settings = Arc::clone(&config);
     let open = move || {
         let tls = open_tls(&settings)?;
-        let fleet = settings.fleet.as_ref().map(fleet::open).transpose()?;
+        let new = |it: &FleetConfig| Fleet::new(it.sealing_keys(), it.settings.clone());
+        let fleet = settings.fleet.as_ref().map(new);
         let identity = match &fleet {
-            Some((keys, fleet)) => Identity::of_replica(keys.clone(), Arc::clone(fleet)),
+            Some(fleet) => Identity::from(Arc::clone(fleet)),
             None => Identity::from(sealing_keys(&settings)?),
         };
         let connector = Arc::new(System::for_program());
         let app = App::open_with(&settings, connector, identity, None, log);
-        Ok((tls, app, fleet.map(|(_, fleet)| fleet)))
+        Ok((tls, app, fleet))
     };
     let (tls, app, fleet) = signals.run_blocking(open).await?;
     app.spawn_jwks_refreshers();

@@ -29,6 +29,13 @@ pub struct FleetConfig {
     pub settings: FleetSettings,
 }
 
+impl FleetConfig {
+    /// Returns the keys of the fleet.
+    pub(crate) fn sealing_keys(&self) -> SealingKeys {
+        SealingKeys::parse(self.keys.expose()).expect("the configuration was checked")
+    }
+}
+
 settings! {
     /// Several replicas of `weir serve` that serve the same clients, behind any load balancer. All
     /// have the same `store`, `keys` and `name`. [Several replicas](replicas.md) describes what

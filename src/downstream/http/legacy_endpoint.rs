@@ -224,7 +224,7 @@ async fn fetch_session(
     let (id, opened) = opened
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
-    if let Some(fleet) = &settings.fleet {
+    if let Some(fleet) = state.fleet() {
         if let Some(session) = find_moved_session(request, client, id) {
             return Ok(session);
         }
@@ -306,7 +306,7 @@ async fn forward_cancellation(
     notification: &Notification,
 ) {
     let is_cancellation = &*notification.method == in_flight::CANCELLED;
-    let Some(fleet) = &request.state.settings.fleet else { return };
+    let Some(fleet) = request.state.fleet() else { return };
     if !is_cancellation || request.connection.is_forwarded() {
         return;
     }

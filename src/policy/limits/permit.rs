@@ -28,12 +28,14 @@ struct SlotReporter {
 
 impl Limits {
     /// Creates the permit of a request that was charged.
-    pub(super) fn permit(&self, applicable: Counting<'_>) -> Permit {
-        let limiting = applicable.into_iter().filter(|it| it.limit.concurrency.is_some());
-        let (slots, names): (SmallVec<_>, Vec<_>) =
-            limiting.map(|it| (it.bucket, it.shared)).unzip();
+    pub(super) fn permit(&self, applicable: &Counting<'_>) -> Permit {
+        let limiting = || applicable.iter().filter(|it| it.limit.concurrency.is_some());
+        let slots: SmallVec<_> = limiting().map(|it| Arc::clone(&it.bucket)).collect();
         let fleet = self.fleet.clone().filter(|_| !slots.is_empty());
-        let reports = fleet.map(|fleet| Box::new(SlotReporter { fleet, names }));
+        let reports = fleet.map(|fleet| {
+            let names = limiting().map(|it| it.shared.clone()).collect();
+            Box::new(SlotReporter { fleet, names })
+        });
         Permit { slots, reports, is_released: false }
     }
 }

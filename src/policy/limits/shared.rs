@@ -1,7 +1,5 @@
 //! Limits that all replicas of a fleet count together.
 
-use smallvec::SmallVec;
-
 use super::{Counted, Counting, FULL_RETRY, LimitRequest, Limits, Permit, RateLimited};
 use crate::fleet::{Fleet, OnStoreDown, SharedAdmission, SharedCharge};
 
@@ -21,36 +19,25 @@ impl Limits {
         }
         let divide = |counted: &Counted<'_>| if counted.shared.is_some() { 1 } else { share };
         self.charge_all(charge, &applicable, divide)?;
-        let in_flight = |counted: &Counted<'_>| {
-            counted.limit.concurrency.map(|max| (max, counted.bucket.lock().in_flight))
-        };
-        let charges: Vec<_> = applicable
-            .iter()
-            .filter_map(|counted| {
-                let (bucket, slots) = (counted.shared.clone()?, in_flight(counted));
-                Some((counted.number, SharedCharge { bucket, rate: counted.limit.rate, slots }))
-            })
-            .collect();
-        if charges.is_empty() {
-            return Ok(self.permit(applicable));
-        }
-        let numbers: SmallVec<[usize; 4]> = charges.iter().map(|(number, _)| *number).collect();
-        let again = applicable.clone();
         // From here on a dropped request returns its slots.
-        let permit = self.permit(applicable);
-        let charged = fleet.charge(charges.into_iter().map(|(_, charge)| charge).collect()).await;
-        match charged {
+        let permit = self.permit(&applicable);
+        let shared = || applicable.iter().filter(|counted| counted.shared.is_some());
+        let charges: Vec<_> = shared().filter_map(Counted::shared_charge).collect();
+        if charges.is_empty() {
+            return Ok(permit);
+        }
+        match fleet.charge(charges).await {
             Ok(SharedAdmission::Admitted) => Ok(permit),
             Ok(SharedAdmission::Refused(at, retry_after)) => {
-                self.refund(&again);
+                Self::refund(&applicable, divide);
                 self.count_refusal(charge.principal, charge.from, self.now());
-                Err(RateLimited { retry_after, limit: numbers[at] })
+                let limit = shared().nth(at).map_or(0, |counted| counted.number);
+                Err(RateLimited { retry_after, limit })
             }
             Err(_) => {
-                self.refund(&again);
+                Self::refund(&applicable, divide);
                 drop(permit);
-                let handling = fleet.on_store_down();
-                self.acquire_without_store(charge, again, (handling, share))
+                self.acquire_without_store(charge, applicable, (fleet.on_store_down(), share))
             }
         }
     }
@@ -68,17 +55,26 @@ impl Limits {
             }
             _ => {
                 self.charge_all(charge, &applicable, |_| share)?;
-                Ok(self.permit(applicable))
+                Ok(self.permit(&applicable))
             }
         }
     }
 
-    /// Takes the charges of the rates back.
-    fn refund(&self, applicable: &Counting<'_>) {
+    /// Takes back what [`Limits::charge_all`] has charged to the rates.
+    fn refund(applicable: &Counting<'_>, share: impl Fn(&Counted<'_>) -> u32) {
         for counted in applicable {
             if let Some(rate) = counted.limit.rate {
-                counted.bucket.lock().gcra.refund(rate);
+                counted.bucket.lock().gcra.refund(rate.share(share(counted)));
             }
         }
+    }
+}
+
+impl Counted<'_> {
+    /// Returns what is charged in the store, with this request among those in progress.
+    fn shared_charge(&self) -> Option<SharedCharge> {
+        let in_flight = || self.bucket.lock().in_flight;
+        let slots = self.limit.concurrency.map(|max| (max, in_flight()));
+        Some(SharedCharge { bucket: self.shared.clone()?, rate: self.limit.rate, slots })
     }
 }
