@@ -190,14 +190,14 @@ fn everybody_names_the_default_address_path_and_size() {
         after(&deploy("systemd/weir.service"), "LimitNOFILE=").parse().expect("a number");
     assert!(files >= 2 * server().max_connections, "{files}");
 
-    let nginx = deploy("nginx/weir.conf");
-    assert!(nginx.contains(&format!("server {listen} ")));
+    assert!(deploy("nginx/weir.conf").contains(&format!("server {listen} ")));
+    let nginx = deploy("nginx/weir-locations.conf");
     assert!(nginx.contains(
         r"location ~ ^/(mcp|sse|messages|\.well-known/oauth-protected-resource(/mcp)?)$ {"
     ));
     assert!(nginx.contains("client_max_body_size 4m;"));
     let caddy = deploy("caddy/Caddyfile");
-    assert!(caddy.contains(&format!(":{listen}}}\n")));
+    assert!(caddy.contains(&format!(":{listen}}} {{\n")));
     assert!(caddy.contains("@mcp path /mcp /sse /messages"));
     assert!(caddy.contains("max_size 4MiB"));
 
@@ -238,7 +238,9 @@ fn everybody_names_the_default_address_path_and_size() {
 #[test]
 fn everybody_waits_longer_than_a_silent_stream_is_silent() {
     let silent = Config::default().protocol.sse_keepalive.as_secs();
-    assert!(deploy("nginx/weir.conf").contains("proxy_read_timeout 10m;") && silent < 600);
+    assert!(
+        deploy("nginx/weir-locations.conf").contains("proxy_read_timeout 10m;") && silent < 600
+    );
     let ingress = yaml("kubernetes/ingress.yaml");
     let annotations = &ingress["metadata"]["annotations"];
     assert_eq!(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"], "600");

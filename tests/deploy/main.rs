@@ -1,8 +1,13 @@
-//! Tests of the files in `deploy/`: they agree with Weir (`files`), programs accept them
-//! (`programs`), the proxies forward event streams (`proxies`), and all metrics exist (`metrics`).
-//! The programs are available on Linux, where `./dev prepare` installs them.
+//! Tests of the files in `deploy/`: they agree with Weir (`files`), also those for several replicas
+//! (`several`), programs accept them (`programs`), the proxies forward event streams (`proxies`),
+//! and all metrics exist (`metrics`). The programs are available on Linux, where `./dev prepare`
+//! installs them.
 
 #![allow(clippy::disallowed_types, reason = "manifests are read, not passed on")]
+
+#[cfg(target_os = "linux")]
+#[path = "../lab/mod.rs"]
+mod lab;
 
 mod files;
 #[cfg(target_os = "linux")]
@@ -11,6 +16,7 @@ mod metrics;
 mod programs;
 #[cfg(target_os = "linux")]
 mod proxies;
+mod several;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,19 +2,15 @@
 //! over Streamable HTTP and over the deprecated HTTP+SSE transport.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::{deploy, folder, part, run};
+use super::run;
+use crate::lab::caddy::Caddy;
+use crate::lab::nginx::Nginx;
 
 const HOST: &str = "mcp.example.com";
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
-}
 
 /// Child process that is killed when dropped.
 struct ChildGuard(Child);
@@ -23,18 +19,6 @@ impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// Daemon that is identified by its PID file.
-struct Daemon(std::path::PathBuf);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let id = std::fs::read_to_string(&self.0).ok().and_then(|id| id.trim().parse().ok());
-        if let Some(id) = id.and_then(Pid::from_raw) {
-            let _ = kill_process(id, Signal::TERM);
-        }
     }
 }
 
@@ -164,43 +148,8 @@ fn forwards_http_sse(proxied: &Proxied) {
 fn nginx_lets_calls_and_events_through() {
     let place = TempDir::new().expect("a folder");
     let (_weir, upstream) = weir(&place);
-    let port = free_port();
-    let at = |name: &str| place.path().join(name).to_str().expect("a plain path").to_owned();
-    let mut openssl = part("bin/openssl");
-    openssl
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=weir"]);
-    let (code, output) = run(openssl.args(["-keyout", &at("weir.key"), "-out", &at("weir.crt")]));
-    assert_eq!(code, Some(0), "{output}");
-    let site = deploy("nginx/weir.conf")
-        .replace("127.0.0.1:8642", &format!("127.0.0.1:{upstream}"))
-        .replace("listen 443 ssl", &format!("listen 127.0.0.1:{port} ssl"))
-        .replace("/etc/nginx/weir.", &at("weir."));
-    std::fs::write(at("weir.conf"), site).expect("written");
-    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("{kind}_temp_path {};\n", at(kind)))
-        .concat();
-    // nginx ignores X-Accel-Buffering of Weir, so that the test covers the settings of the file.
-    let whole = format!(
-        "pid {};\nerror_log {};\nevents {{}}\nhttp {{\naccess_log off;\n\
-         proxy_ignore_headers X-Accel-Buffering;\n{temporary}include {};\n}}\n",
-        at("pid"),
-        at("log"),
-        at("weir.conf")
-    );
-    std::fs::write(at("nginx.conf"), whole).expect("written");
-    let nginx = || {
-        let mut nginx = part("bin/nginx");
-        nginx.args(["-p", &at(""), "-e", &at("log"), "-c", &at("nginx.conf")]);
-        nginx
-    };
-    let (code, output) = run(nginx().arg("-t"));
-    assert_eq!(code, Some(0), "{output}");
-    assert!(!output.contains("[warn]"), "{output}");
-    let _nginx = Daemon(at("pid").into());
-    // nginx goes into the background when its sockets are open.
-    let started = nginx().stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs");
-    assert!(started.success(), "{:?}", std::fs::read_to_string(at("log")));
-    let proxied = Proxied { scheme: "https", port };
+    let nginx = Nginx::start_with_tls(&[format!("127.0.0.1:{upstream}")]);
+    let proxied = Proxied { scheme: "https", port: nginx.port };
     forwards_calls_and_events(&proxied, &place);
     forwards_http_sse(&proxied);
 }
@@ -209,29 +158,8 @@ fn nginx_lets_calls_and_events_through() {
 fn caddy_lets_calls_and_events_through() {
     let place = TempDir::new().expect("a folder");
     let (_weir, upstream) = weir(&place);
-    let port = free_port();
-    let at = |name: &str| place.path().join(name).to_str().expect("a plain path").to_owned();
-    // Over plain HTTP, and without Caddy's admin port.
-    let whole = format!(
-        "{{\n\tadmin off\n\tauto_https off\n}}\nimport {}\n",
-        folder().join("caddy/Caddyfile").display()
-    );
-    std::fs::write(at("Caddyfile"), whole).expect("written");
-    let caddy = |command: &str| {
-        let mut caddy = part("bin/caddy");
-        caddy.args([command, "--adapter", "caddyfile", "--config", &at("Caddyfile")]);
-        caddy.env("HOME", at("")).env("WEIR_SITE", format!("http://{HOST}:{port}"));
-        caddy.env("WEIR_UPSTREAM", format!("127.0.0.1:{upstream}"));
-        caddy
-    };
-    let (code, output) = run(&mut caddy("validate"));
-    assert_eq!(code, Some(0), "{output}");
-    let _caddy = Daemon(at("pid").into());
-    // Caddy goes into the background when it is ready.
-    let mut start = caddy("start");
-    start.args(["--pidfile", &at("pid")]).stdout(Stdio::null()).stderr(Stdio::null());
-    assert!(start.status().expect("it runs").success());
-    let proxied = Proxied { scheme: "http", port };
+    let caddy = Caddy::start(HOST, &[format!("127.0.0.1:{upstream}")]);
+    let proxied = Proxied { scheme: "http", port: caddy.port };
     forwards_calls_and_events(&proxied, &place);
     forwards_http_sse(&proxied);
 }

@@ -9,6 +9,7 @@ mod lab;
 
 mod access;
 mod away;
+mod balancers;
 mod commands;
 mod limits;
 mod questions;

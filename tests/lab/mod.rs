@@ -5,12 +5,13 @@
 //! configuration; [`weir::Weir`] is the program that runs on it, observed from outside. `client.rs`
 //! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
 //! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
-//! `store.rs` and `nginx.rs` are what several replicas need around them.
+//! `store.rs`, `nginx.rs` and `caddy.rs` are what several replicas need around them.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
 #![allow(dead_code, reason = "no binary of tests uses all of it")]
 
+pub(crate) mod caddy;
 pub(crate) mod client;
 pub(crate) mod evil;
 pub(crate) mod ledger;
