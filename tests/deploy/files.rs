@@ -2,12 +2,13 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use weir::admin::Route;
-use weir::config::{Config, ServerConfig};
+use weir::config::{Config, Options, ServerConfig};
 
-use super::{deploy, folder, weir, yaml};
+use super::{VARIABLES, deploy, folder, weir, yaml};
 
 fn server() -> ServerConfig {
     Config::default().server
@@ -26,16 +27,46 @@ fn after<'a>(text: &'a str, word: &str) -> &'a str {
 /// Folder for secrets in containers.
 const SECRETS: &str = "/run/secrets";
 
-/// Runs `weir check` on this configuration, with this token as its only secret.
-fn check(text: &str, token: &str) -> (Option<i32>, String) {
+/// Values for all secrets of the files.
+pub(super) const GOOD: [(&str, &str); 3] = [
+    ("wiki_token", "hunter2"),
+    ("fleet_keys", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
+    ("valkey_password", "hunter3"),
+];
+
+/// Writes a configuration with these secrets into a folder, and returns its path.
+pub(super) fn write(folder: &Path, text: &str, secrets: &[(&str, &str)]) -> PathBuf {
+    for (name, value) in secrets {
+        let secret = folder.join(name);
+        std::fs::write(&secret, value).expect("written");
+        std::fs::set_permissions(&secret, Permissions::from_mode(0o400)).expect("closed");
+    }
+    let file = folder.join("weir.toml");
+    let here = folder.to_str().expect("a plain name");
+    std::fs::write(&file, text.replace(SECRETS, here)).expect("written");
+    file
+}
+
+/// Runs `weir check` on this configuration, with these secrets.
+fn check(text: &str, secrets: &[(&str, &str)]) -> (Option<i32>, String) {
     let folder = tempfile::TempDir::new().expect("a folder");
-    let secrets = folder.path().to_str().expect("a plain name");
-    let secret = folder.path().join("wiki_token");
-    std::fs::write(&secret, token).expect("written");
-    std::fs::set_permissions(&secret, Permissions::from_mode(0o400)).expect("closed");
-    let file = folder.path().join("weir.toml");
-    std::fs::write(&file, text.replace(SECRETS, secrets)).expect("written");
+    let file = write(folder.path(), text, secrets);
     weir(&["check", "--offline", "--config", file.to_str().expect("a plain name")])
+}
+
+/// Reads a configuration with good secrets.
+pub(super) fn parse(text: &str) -> Config {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = write(folder.path(), text, &GOOD);
+    let options = Options { environment: VARIABLES.into_iter().collect(), ..Options::default() };
+    Config::load(&file, &options).expect("it is good")
+}
+
+/// The configuration of the pods, with the hash of a client's key.
+pub(super) fn configuration_of_pods() -> String {
+    let map = yaml("kubernetes/configmap.yaml");
+    let text = map["data"]["weir.toml"].as_str().expect("a configuration");
+    text.replace("replace-me", &"5f".repeat(32))
 }
 
 #[test]
@@ -43,7 +74,7 @@ fn every_configuration_is_good() {
     for entry in folder().join("config").read_dir().expect("a folder") {
         let path = entry.expect("a file").path();
         let text = std::fs::read_to_string(&path).expect("a text");
-        let (code, output) = check(&text, "hunter2\n");
+        let (code, output) = check(&text, &GOOD);
         let path = path.display();
         // Folders under /etc/weir do not exist here. Other warnings are failures.
         let elsewhere = output.matches(": there is no folder /etc/weir/").count();
@@ -60,23 +91,27 @@ fn every_configuration_is_good() {
 fn the_pods_placeholders_are_refused_until_each_is_filled_in() {
     let map = yaml("kubernetes/configmap.yaml");
     let text = map["data"]["weir.toml"].as_str().expect("a configuration");
-    let filled = text.replace("replace-me", &"5f".repeat(32));
     let secret = yaml("kubernetes/secret.yaml");
-    let token = secret["stringData"]["wiki_token"].as_str().expect("a text");
+    let placeholders: Vec<_> = GOOD
+        .iter()
+        .map(|(name, _)| (*name, secret["stringData"][name].as_str().expect("a text")))
+        .collect();
 
-    let (code, output) = check(text, "hunter2");
+    let (code, output) = check(text, &GOOD);
     assert_eq!((code, output.matches(": ").count()), (Some(78), 2), "{output}");
     assert!(output.contains("clients.ann.key_sha256"), "{output}");
-    let (code, output) = check(&filled, token);
+    let (code, output) = check(&configuration_of_pods(), &placeholders);
     assert_eq!(code, Some(78), "{output}");
-    assert!(output.contains("upstreams.wiki.auth.token"), "{output}");
+    for key in ["upstreams.wiki.auth.token", "fleet.keys"] {
+        assert!(output.contains(key), "{key}: {output}");
+    }
     let good = (Some(0), "the configuration is valid\n".to_owned());
-    assert_eq!(check(&filled, "hunter2"), good);
+    assert_eq!(check(&configuration_of_pods(), &GOOD), good);
 }
 
 #[test]
 fn containers_find_what_their_configuration_names() {
-    let named = format!("file = \"{SECRETS}/wiki_token\"");
+    let named = GOOD.map(|(name, _)| format!("file = \"{SECRETS}/{name}\""));
     let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"];
     assert_eq!(
         pod["containers"][0]["volumeMounts"],
@@ -90,26 +125,38 @@ fn containers_find_what_their_configuration_names() {
     let secret = yaml("kubernetes/secret.yaml");
     assert_eq!(pod["volumes"][0]["configMap"]["name"], map["metadata"]["name"]);
     assert_eq!(pod["volumes"][1]["secret"]["secretName"], secret["metadata"]["name"]);
-    assert!(map["data"]["weir.toml"].as_str().expect("a configuration").contains(&named));
+    let text = map["data"]["weir.toml"].as_str().expect("a configuration");
+    assert!(named.iter().all(|name| text.contains(name)));
     // Weir refuses a secret that other users may read. (This YAML 1.2 parser reads 0440 as a
     // decimal.)
     assert!(deploy("kubernetes/deployment.yaml").contains("defaultMode: 0440 }"));
 
     let text = deploy("docker/compose.yaml");
     let compose = yaml("docker/compose.yaml");
-    let weir = &compose["services"]["weir"];
+    let weir = &compose["services"]["weir-1"];
     let config = json!([{ "source": "weir_toml", "target": "/etc/weir/weir.toml" }]);
-    assert_eq!((&weir["configs"], &weir["secrets"]), (&config, &json!(["wiki_token"])));
-    assert!(deploy("config/container.toml").contains(&named));
+    let secrets = json!(GOOD.map(|(name, _)| name));
+    assert_eq!((&weir["configs"], &weir["secrets"]), (&config, &secrets));
+    let text_of_replicas = deploy("config/replicas.toml");
+    assert!(named.iter().all(|name| text_of_replicas.contains(name)));
+    assert!(deploy("config/container.toml").contains(&named[0]));
     // The header of the file lists the files that users have to create; nothing else is mounted.
     let (top, _) = text.split_once("services:").expect("services");
-    for (made, at) in [("configs", "weir_toml"), ("secrets", "wiki_token")] {
-        let file = compose[made][at]["file"].as_str().and_then(|file| file.strip_prefix("./"));
-        assert!(top.contains(&format!("#   {} ", file.expect("a file beside"))), "{at}");
+    let made = ["configs", "secrets"].map(|kind| compose[kind].as_object().expect("files"));
+    for file in made.into_iter().flat_map(|files| files.values()) {
+        let file = file["file"].as_str().and_then(|file| file.strip_prefix("./"));
+        assert!(top.contains(&format!("#   {} ", file.expect("a file beside"))), "{file:?}");
     }
     assert_eq!(weir["volumes"], json!(null));
-    let caddy = compose["services"]["caddy"]["volumes"][0].as_str().expect("a file");
-    assert!(folder().join("docker").join(caddy.split(':').next().expect("a path")).exists());
+    for service in ["nginx", "caddy", "valkey"] {
+        let volumes = compose["services"][service]["volumes"].as_array().expect("files");
+        let files = volumes.iter().filter_map(|it| it.as_str()?.strip_suffix(":ro"));
+        let files: Vec<_> = files.map(|it| it.split(':').next().expect("a path")).collect();
+        assert!(!files.is_empty(), "{service}");
+        for file in files {
+            assert!(folder().join("docker").join(file).exists(), "{file}");
+        }
+    }
 }
 
 #[test]
@@ -149,10 +196,12 @@ fn every_command_line_is_one_that_weir_takes() {
         assert!(code == Some(78) && output.contains("/etc/weir/weir.toml"), "{output}");
     }
     let compose = yaml("docker/compose.yaml");
-    let check = &compose["services"]["weir"]["healthcheck"]["test"];
+    let check = &compose["services"]["weir-1"]["healthcheck"]["test"];
     assert_eq!(*check, json!([&["CMD", "/weir", "health"][..], config].concat()));
-    let waits = &compose["services"]["caddy"]["depends_on"]["weir"]["condition"];
-    assert_eq!(waits, "service_healthy");
+    for proxy in ["nginx", "caddy"] {
+        let waits = &compose["services"][proxy]["depends_on"]["weir-1"]["condition"];
+        assert_eq!(waits, "service_healthy", "{proxy}");
+    }
     // The configuration file does not exist here.
     let (code, output) = weir(&unit);
     assert_eq!(code, Some(78), "{output}");
@@ -163,19 +212,23 @@ fn every_command_line_is_one_that_weir_takes() {
 fn an_init_is_pid_1_where_children_are_started() {
     let tools = deploy("docker/Dockerfile.tools");
     assert!(after(&tools, "ENTRYPOINT ").starts_with("[\"/usr/bin/tini\", \"--\","));
-    assert_eq!(yaml("docker/compose.yaml")["services"]["weir"]["init"], true);
+    assert_eq!(yaml("docker/compose.yaml")["services"]["weir-1"]["init"], true);
 }
 
 #[test]
 fn everybodys_patience_outlasts_the_drain() {
     let unit: u64 = after(&deploy("systemd/weir.service"), "TimeoutStopSec=").parse().expect("s");
+    assert!(unit > longest_stop(), "{unit}");
     let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"];
     let pod = pod["terminationGracePeriodSeconds"].as_u64().expect("a number");
     let compose = yaml("docker/compose.yaml");
-    let compose = compose["services"]["weir"]["stop_grace_period"].as_str().expect("a text");
+    let compose = compose["services"]["weir-1"]["stop_grace_period"].as_str().expect("a text");
     let compose: u64 = compose.trim_end_matches('s').parse().expect("seconds");
-    for seconds in [unit, pod, compose] {
-        assert!(seconds > longest_stop(), "{seconds}");
+    for (seconds, text) in
+        [(pod, configuration_of_pods()), (compose, deploy("config/replicas.toml"))]
+    {
+        let delay = parse(&text).server.shutdown_delay.expect("it is set").as_secs();
+        assert!(seconds > delay + longest_stop(), "{seconds}");
     }
 }
 
@@ -202,8 +255,7 @@ fn everybody_names_the_default_address_path_and_size() {
     assert!(caddy.contains("max_size 4MiB"));
 
     let compose = &yaml("docker/compose.yaml")["services"];
-    assert_eq!(compose["weir"]["ports"], json!([format!("127.0.0.1:{port}:{port}")]));
-    assert_eq!(compose["caddy"]["environment"]["WEIR_UPSTREAM"], format!("weir:{port}"));
+    assert_eq!(compose["nginx"]["ports"], json!([format!("127.0.0.1:{port}:{port}")]));
     for file in ["docker/Dockerfile", "docker/Dockerfile.tools"] {
         assert_eq!(after(&deploy(file), "EXPOSE "), port.to_string());
     }
@@ -212,6 +264,7 @@ fn everybody_names_the_default_address_path_and_size() {
     let admin = Config::default().admin.address().port();
     let ports = json!([
         { "name": "http", "containerPort": port },
+        { "name": "fleet", "containerPort": 8643 },
         { "name": "admin", "containerPort": admin },
     ]);
     assert_eq!(container["ports"], ports);
@@ -244,9 +297,6 @@ fn everybody_waits_longer_than_a_silent_stream_is_silent() {
     let ingress = yaml("kubernetes/ingress.yaml");
     let annotations = &ingress["metadata"]["annotations"];
     assert_eq!(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"], "600");
-    let service = yaml("kubernetes/service.yaml");
-    let affinity = &service["spec"]["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"];
-    assert!(affinity.as_u64() > Some(Config::default().protocol.session_ttl.as_secs()));
 }
 
 #[test]
@@ -254,17 +304,21 @@ fn no_container_runs_as_root_or_may_become_it() {
     for file in ["docker/Dockerfile", "docker/Dockerfile.tools"] {
         assert!(after(&deploy(file), "USER ").starts_with("65532:"));
     }
-    let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"];
-    assert_eq!(pod["securityContext"]["runAsUser"], 65532);
-    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
-    let container = &pod["containers"][0]["securityContext"];
-    assert_eq!(container["allowPrivilegeEscalation"], false);
-    assert_eq!(container["readOnlyRootFilesystem"], true);
-    assert_eq!(container["capabilities"], json!({ "drop": ["ALL"] }));
-    let compose = &yaml("docker/compose.yaml")["services"]["weir"];
-    assert_eq!(compose["cap_drop"], json!(["ALL"]));
-    assert_eq!(compose["read_only"], true);
-    assert_eq!(compose["security_opt"], json!(["no-new-privileges:true"]));
+    for (file, user) in [("deployment", 65532), ("valkey-statefulset", 999)] {
+        let pod = &yaml(&format!("kubernetes/{file}.yaml"))["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["runAsUser"], user);
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        let container = &pod["containers"][0]["securityContext"];
+        assert_eq!(container["allowPrivilegeEscalation"], false);
+        assert_eq!(container["readOnlyRootFilesystem"], true);
+        assert_eq!(container["capabilities"], json!({ "drop": ["ALL"] }));
+    }
+    let compose = yaml("docker/compose.yaml");
+    for (name, service) in compose["services"].as_object().expect("services") {
+        assert_eq!(service["cap_drop"], json!(["ALL"]), "{name}");
+        assert_eq!(service["read_only"], true, "{name}");
+        assert_eq!(service["security_opt"], json!(["no-new-privileges:true"]), "{name}");
+    }
 }
 
 #[test]

@@ -42,9 +42,12 @@ fn run(command: &mut Command) -> (Option<i32>, String) {
     (output.status.code(), text.expect("it writes text"))
 }
 
+/// Variables that configurations name.
+const VARIABLES: [(&str, &str); 3] =
+    [("WIKI_TOKEN", "hunter2"), ("REPLICA", "weir-1"), ("POD_IP", "10.1.2.3")];
+
 fn weir(arguments: &[&str]) -> (Option<i32>, String) {
-    // `config/team.toml` names this variable.
-    run(Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).env("WIKI_TOKEN", "hunter2"))
+    run(Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).envs(VARIABLES))
 }
 
 /// Command for a program that `./dev prepare` installs.

@@ -152,6 +152,9 @@ fn nginx_lets_calls_and_events_through() {
     let proxied = Proxied { scheme: "https", port: nginx.port };
     forwards_calls_and_events(&proxied, &place);
     forwards_http_sse(&proxied);
+    let nginx = Nginx::start_for_containers(&[format!("127.0.0.1:{upstream}")]);
+    let proxied = Proxied { scheme: "http", port: nginx.port };
+    forwards_http_sse(&proxied);
 }
 
 #[test]

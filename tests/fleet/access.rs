@@ -9,9 +9,8 @@ use crate::lab::store::{TestStore, free_port};
 use crate::lab::until;
 use crate::replicas::{HUB, Replicas, weir};
 
-/// Rights of a replica in its store.
-const RIGHTS: &str = "~{weir}* -@all +evalsha +script|load +time +info +hset +hget +hmget +hdel +hlen \
-                      +hgetall +zadd +zrem +zrangebyscore +zscore +incr +get +set +pexpire";
+/// Users of the store, with a placeholder for the hash of the password.
+const USERS: &str = include_str!("../../deploy/valkey/users.acl");
 
 #[tokio::test]
 async fn replicas_use_a_store_with_tls_and_a_user_of_few_rights() {
@@ -26,7 +25,10 @@ async fn replicas_use_a_store_with_tls_and_a_user_of_few_rights() {
     fs::write(path("ca"), ca.pem()).expect("written");
     fs::write(path("certificate"), certificate.pem()).expect("written");
     fs::write(path("key"), key.serialize_pem()).expect("written");
-    let acl = format!("user default on nopass ~* +@all\nuser weir on >hunter2 {RIGHTS}\n");
+    // The test itself is the default user.
+    let acl = USERS
+        .replace("user default off", "user default on nopass ~* +@all")
+        .replace("#replace-me", ">hunter2");
     fs::write(path("acl"), acl).expect("written");
     let tls_port = free_port();
     let mut store = TestStore::start_with(&[

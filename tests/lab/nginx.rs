@@ -59,8 +59,8 @@ impl Nginx {
     pub(crate) fn start_for_containers(replicas: &[String]) -> Self {
         let (folder, port) = prepare();
         let whole = with_servers(&deploy("docker/nginx.conf"), replicas)
-            .replace("/etc/nginx/weir", &path_in(&folder, "weir"))
             .replace("/tmp/", &path_in(&folder, ""))
+            .replace("/etc/nginx/weir", &path_in(&folder, "weir"))
             .replace("error_log stderr", &format!("error_log {}", path_in(&folder, "log")))
             .replace("listen 8642", &format!("listen 127.0.0.1:{port}"));
         Self::start_whole(folder, port, &whole)

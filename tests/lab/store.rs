@@ -13,6 +13,8 @@ use super::until;
 pub(crate) struct TestStore {
     pub(crate) port: u16,
     arguments: Vec<String>,
+    /// Its configuration; without one it stores nothing on the disk.
+    file: Option<String>,
     /// Value of `store` in the configuration, if it needs more than the URL.
     pub(crate) access: Option<String>,
     child: Option<Child>,
@@ -33,9 +35,20 @@ impl TestStore {
     /// Starts a store with these further arguments.
     pub(crate) async fn start_with(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|it| (*it).to_owned()).collect();
-        let mut store = Self { port: free_port(), arguments, access: None, child: None };
-        store.restart().await;
-        store
+        Self { port: free_port(), arguments, file: None, access: None, child: None }.started().await
+    }
+
+    /// Starts a store with this configuration.
+    pub(crate) async fn start_with_file(path: &str) -> Self {
+        let file = Some(path.to_owned());
+        Self { port: free_port(), arguments: Vec::new(), file, access: None, child: None }
+            .started()
+            .await
+    }
+
+    async fn started(mut self) -> Self {
+        self.restart().await;
+        self
     }
 
     /// Starts the store, empty, at the same address.
@@ -43,7 +56,11 @@ impl TestStore {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/interop/bin/redis-server");
         assert!(program.exists(), "run ./dev prepare: {}", program.display());
         let mut command = Command::new(program);
-        command.args(["--port", &self.port.to_string(), "--save", "", "--appendonly", "no"]);
+        match &self.file {
+            Some(file) => command.args([file]),
+            None => command.args(["--save", "", "--appendonly", "no"]),
+        };
+        command.args(["--port", &self.port.to_string()]);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
         self.child = Some(command.kill_on_drop(true).spawn().expect("it starts"));
         let port = self.port;
