@@ -1,7 +1,7 @@
 //! Tests of the files in `deploy/`: they agree with Weir (`files`), also those for several replicas
 //! (`several`), programs accept them (`programs`), the proxies forward event streams (`proxies`),
-//! and all metrics exist (`metrics`). The programs are available on Linux, where `./dev prepare`
-//! installs them.
+//! all metrics exist (`metrics`), and several replicas run on one machine (`demo`). The programs
+//! are available on Linux, where `./dev prepare` installs them.
 
 #![allow(clippy::disallowed_types, reason = "manifests are read, not passed on")]
 
@@ -9,6 +9,8 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+#[cfg(target_os = "linux")]
+mod demo;
 mod files;
 #[cfg(target_os = "linux")]
 mod metrics;

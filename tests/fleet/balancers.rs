@@ -1,14 +1,12 @@
 //! nginx and Caddy, with the files of `deploy/`, in front of three replicas of which two are
 //! killed: one between two calls, and one in a call.
 
-use std::fs;
-
 use serde_json::json;
 
 use crate::lab::caddy::Caddy;
 use crate::lab::client::{Client, Outcome, Revision};
 use crate::lab::nginx::Nginx;
-use crate::lab::until;
+use crate::lab::{until, until_disconnected};
 use crate::replicas::{HUB, Replicas};
 
 #[tokio::test]
@@ -70,17 +68,7 @@ async fn all_succeed(replicas: &Replicas, clients: [&mut Client; 2], when: &str)
 /// Kills a replica, and waits until the balancer has closed its connections to it: a call that it
 /// sends before it knows of their end may fail.
 async fn kill(replicas: &mut Replicas, number: usize) {
-    let (_, port) = replicas[number].address.rsplit_once(':').expect("a port");
-    let remote = format!(":{:04X}", port.parse::<u16>().expect("a number"));
+    let address = replicas[number].address.clone();
     replicas.kill(number).await;
-    let is_open = |line: &str| {
-        let mut fields = line.split_whitespace().skip(2);
-        let (to, state) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
-        // Established, or closed by the other side.
-        to.ends_with(&remote) && matches!(state, "01" | "08")
-    };
-    until("all is closed", || {
-        !fs::read_to_string("/proc/net/tcp").expect("there").lines().any(is_open)
-    })
-    .await;
+    until_disconnected(&address).await;
 }

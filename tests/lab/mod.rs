@@ -77,6 +77,22 @@ pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
     begin.elapsed()
 }
 
+/// Waits until nothing on this machine has a connection to this address of an ended process.
+pub(crate) async fn until_disconnected(address: &str) {
+    let (_, port) = address.rsplit_once(':').expect("a port");
+    let remote = format!(":{:04X}", port.parse::<u16>().expect("a number"));
+    let is_open = |line: &str| {
+        let mut fields = line.split_whitespace().skip(2);
+        let (to, state) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        // Established, or closed by the other side only.
+        to.ends_with(&remote) && matches!(state, "01" | "08")
+    };
+    until("all connections are closed", || {
+        !std::fs::read_to_string("/proc/net/tcp").expect("there").lines().any(is_open)
+    })
+    .await;
+}
+
 /// Folder with servers and a configuration.
 pub(crate) struct Lab {
     folder: TempDir,
@@ -179,7 +195,9 @@ pub(crate) fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Whether a process runs. A zombie does not.
+/// Whether a process runs. A zombie does not, once its other threads have ended: until then, its
+/// sockets are open.
 pub(crate) fn runs(process: u32) -> bool {
-    !matches!(weir::state_of(process), None | Some('Z' | 'X'))
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    threads > 1 || !matches!(weir::state_of(process), None | Some('Z' | 'X'))
 }
