@@ -7,6 +7,8 @@ mod changes;
 mod fetch;
 mod reload;
 mod settings;
+mod upstream_runner;
+mod upstream_starter;
 mod watch;
 
 use std::path::PathBuf;
@@ -20,8 +22,9 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, Admin};
 use crate::audit::{self, Audit, AuditTarget};
 use crate::catalog::Catalog;
-use crate::config::{Config, ConfigReport};
+use crate::config::{Config, ConfigReport, FleetConfig, Replicas, UpstreamConfig};
 use crate::downstream::ServerStateCell;
+use crate::downstream::http::RunningUpstreams;
 use crate::fleet::Fleet;
 use crate::gateway::{Gateway, Inspectors};
 use crate::mcp::call::CallContext;
@@ -29,11 +32,11 @@ use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
 use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
-use crate::upstream::Upstream;
 use crate::upstream::connect::Connect;
 
 use reload::ReloadTask;
 pub use reload::{ReloadOutcome, Reloader};
+use upstream_starter::UpstreamStarter;
 pub use watch::ConfigFiles;
 
 pub(crate) use settings::naming;
@@ -77,11 +80,7 @@ struct Components {
     downstream_tasks: TaskTracker,
     draining: CancellationToken,
     stop_downstream: CancellationToken,
-    upstream_tasks: TaskTracker,
-    stop_upstreams: CancellationToken,
-    connector: Arc<dyn Connect>,
-    /// Capabilities of the client, if the process serves a single one.
-    single_client: Option<CallContext>,
+    starter: UpstreamStarter,
     /// Fetcher of the keys of identity providers, set once a listener accepts tokens.
     fetch: OnceLock<Arc<dyn Fetch>>,
     /// Active configuration; keys that need a restart still have their old values.
@@ -137,14 +136,27 @@ impl App {
         }
         settings.fleet = fleet.clone();
         let budget = settings.buffer_limit.budget.clone();
-        let start = |settings| {
-            let (connector, stop) = (Arc::clone(&connector), stop_upstreams.clone());
-            Upstream::start(settings, connector, &budget, &upstream_tasks, stop)
+        let (is_replica, is_once) =
+            (fleet.is_some(), |it: &UpstreamConfig| it.replicas == Replicas::One);
+        let observed = config.fleet.as_ref().filter(|_| config.upstreams.iter().any(is_once));
+        let observe = |it: &FleetConfig| Fleet::observer(it.sealing_keys(), it.settings.clone());
+        let observed = observed.filter(|_| !is_replica).map(observe);
+        if let Some(observed) = observed.clone() {
+            let stop = stop_upstreams.clone();
+            upstream_tasks.spawn(async move { observed.run(&stop, || 0, || {}).await });
+        }
+        let starter = UpstreamStarter {
+            connector,
+            tasks: upstream_tasks.clone(),
+            stop: stop_upstreams.clone(),
+            draining: draining.clone(),
+            single_client: single_client.cloned(),
+            fleet: fleet.clone().or(observed),
+            is_replica,
+            running: Arc::default(),
         };
-        let upstreams = config
-            .upstreams
-            .iter()
-            .map(|it| start(settings::upstream(it, single_client, config.state.catalog_folder())));
+        let start = |it| starter.start(config, it, starter.settings(config, it), None, &budget);
+        let upstreams = config.upstreams.iter().map(start);
         let catalog = Catalog::new(settings::catalog(config));
         let nothing = (&Policy::in_fleet(fleet), &Inspectors::default());
         let parts = settings::snapshot_parts(config, upstreams.collect(), catalog, nothing);
@@ -166,10 +178,7 @@ impl App {
             downstream_tasks,
             draining,
             stop_downstream,
-            upstream_tasks,
-            stop_upstreams,
-            connector,
-            single_client: single_client.cloned(),
+            starter,
             fetch: OnceLock::new(),
             config: Mutex::new(Arc::new(config.clone())),
         };
@@ -200,7 +209,7 @@ impl App {
     /// Runs background work that is cancelled when the downstream side stops.
     pub fn spawn_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.components.stop_downstream.clone();
-        self.components.upstream_tasks.spawn(async move {
+        self.components.starter.tasks.spawn(async move {
             let _: Option<()> = stop.run_until_cancelled(work).await;
         });
     }
@@ -232,8 +241,10 @@ impl App {
     /// Fetches the keys of the identity providers, and refreshes them until the downstream side
     /// stops. Needed by listeners that accept tokens; without it no token is accepted.
     pub fn spawn_jwks_refreshers(&self) {
-        let fetch =
-            || Arc::new(fetch::Fetcher(Arc::clone(&self.components.connector))) as Arc<dyn Fetch>;
+        let fetch = || {
+            Arc::new(fetch::Fetcher(Arc::clone(&self.components.starter.connector)))
+                as Arc<dyn Fetch>
+        };
         self.components.fetch.get_or_init(fetch);
         self.components.spawn_jwks_refreshers();
     }
@@ -268,6 +279,11 @@ impl App {
         &self.components.server_state
     }
 
+    /// Returns the upstreams that this replica runs for all.
+    pub fn running_upstreams(&self) -> Arc<RunningUpstreams> {
+        Arc::clone(&self.components.starter.running)
+    }
+
     /// Runs a listener until [`App::stop_downstream`]; [`App::wait_until_drained`] waits for it.
     pub fn spawn_listener(&self, listener: impl Future<Output = ()> + Send + 'static) {
         self.components.downstream_tasks.spawn(listener);
@@ -298,9 +314,9 @@ impl App {
     /// error, and the responses get a moment to be sent.
     pub async fn close(self) {
         self.stop_downstream();
-        self.components.stop_upstreams.cancel();
-        self.components.upstream_tasks.close();
-        self.components.upstream_tasks.wait().await;
+        self.components.starter.stop.cancel();
+        self.components.starter.tasks.close();
+        self.components.starter.tasks.wait().await;
         let _ = tokio::time::timeout(LAST_RESPONSES, self.wait_until_drained()).await;
         self.components.server_state.record_sessions().await;
         self.stop_admin.cancel();

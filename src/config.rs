@@ -60,7 +60,7 @@ pub use schema::{page, schema};
 pub use server::ServerConfig;
 pub use server::fleet::FleetConfig;
 pub(crate) use upstreams::headers::is_own_header;
-pub use upstreams::{UpstreamConfig, UpstreamSummary};
+pub use upstreams::{Replicas, UpstreamConfig, UpstreamSummary};
 
 use crate::config::reader::diagnostics::{ConfigFile, Diagnostics};
 use crate::config::reader::report::ValueError;

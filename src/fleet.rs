@@ -13,20 +13,20 @@
 
 mod certificate;
 mod hop;
+mod leases;
 mod records;
 mod redis_store;
+mod runner;
 mod shared_limits;
 mod status;
 mod store;
 mod view;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{Request, Response};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -34,9 +34,10 @@ use tracing::{info, warn};
 
 use crate::sealing::{Instance, SealingKeys};
 use crate::sync::{Mutex, MutexGuard};
-pub(crate) use certificate::FleetTls;
+pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
 pub(crate) use hop::HopBody;
-use hop::{HopError, HopPool};
+use hop::HopPool;
+pub(crate) use leases::{HeldLease, Lease};
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
@@ -70,6 +71,8 @@ pub struct FleetSettings {
 pub struct Fleet {
     keys: SealingKeys,
     settings: FleetSettings,
+    /// False for a process that serves no clients of the fleet, and only looks.
+    is_member: bool,
     /// Seconds since 1970.
     started: u64,
     store: Box<dyn Store>,
@@ -79,6 +82,8 @@ pub struct Fleet {
     tls: FleetTls,
     draining: AtomicBool,
     configuration: Mutex<String>,
+    /// Upstreams that run on this replica only, with the numbers of their leases.
+    running: Mutex<BTreeMap<String, u64>>,
     /// Asks for a heartbeat before its time.
     beat_now: Notify,
     /// Number of the last heartbeat, whether it succeeded or not.
@@ -124,10 +129,21 @@ impl Fleet {
     /// Creates a replica, which knows no other members before its first heartbeat.
     pub fn new(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
         let store = RedisStore::new(settings.store.clone(), &settings.name);
-        Self::with_store(keys, settings, Box::new(store))
+        Self::with_store(keys, settings, Box::new(store), true)
     }
 
-    fn with_store(keys: SealingKeys, settings: FleetSettings, store: Box<dyn Store>) -> Arc<Self> {
+    /// Creates a process that knows the members and is none: for upstreams that run on one of them.
+    pub(crate) fn observer(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
+        let store = RedisStore::new(settings.store.clone(), &settings.name);
+        Self::with_store(keys, settings, Box::new(store), false)
+    }
+
+    fn with_store(
+        keys: SealingKeys,
+        settings: FleetSettings,
+        store: Box<dyn Store>,
+        is_member: bool,
+    ) -> Arc<Self> {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let (tls, slots) = (FleetTls::new(&keys), SlotReports::new(&keys));
         Arc::new(Self {
@@ -138,9 +154,11 @@ impl Fleet {
             tls,
             keys,
             settings,
+            is_member,
             store,
             draining: AtomicBool::new(false),
             configuration: Mutex::default(),
+            running: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
             metrics: FleetMetrics::default(),
@@ -240,11 +258,12 @@ impl Fleet {
             configuration: self.configuration.lock().clone(),
             draining: self.is_draining(),
             sessions,
+            running: self.running.lock().clone(),
             started: self.started,
         };
         let record = self.records.seal_member(&name, &record);
         let after = self.view().last_number();
-        let beat = Heartbeat { member: Some((name, record)), after };
+        let beat = Heartbeat { member: self.is_member.then_some((name, record)), after };
         let roster = self.store.heartbeat(beat).await?;
         let has_more = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
         let (has_moved, unclaimed) = {
@@ -429,45 +448,6 @@ impl Fleet {
     ) -> Result<(), StoreError> {
         let text = self.records.seal_settings(key, settings);
         self.store.put_settings(key.to_owned(), text, life_of(until)).await
-    }
-
-    // === Hops ===
-
-    /// Sends a request to another replica. One that refuses connections twice, with a look at its
-    /// record between, counts as gone for some time.
-    pub(crate) async fn hop(
-        &self,
-        member: &Replica,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<HopBody>, HopFailure> {
-        let sent = self.try_hop(member, request).await;
-        match &sent {
-            Ok(_) => self.metrics.responses.increment(),
-            Err(HopFailure::Unreachable) => self.metrics.unreachable.increment(),
-            Err(HopFailure::Broken) => self.metrics.broken.increment(),
-        }
-        sent
-    }
-
-    async fn try_hop(
-        &self,
-        member: &Replica,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<HopBody>, HopFailure> {
-        let request = match self.hops.send(member, request).await {
-            Err(HopError::Unsent(request)) => *request,
-            Err(HopError::Broken) => return Err(HopFailure::Broken),
-            Ok(response) => return Ok(response),
-        };
-        self.refresh().await;
-        let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
-        self.hops.send(&member, request).await.map_err(|error| match error {
-            HopError::Broken => HopFailure::Broken,
-            HopError::Unsent(_) => {
-                self.view().set_unreachable(member.instance, Instant::now());
-                HopFailure::Unreachable
-            }
-        })
     }
 }
 

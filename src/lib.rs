@@ -31,6 +31,7 @@ pub mod admin;
 pub mod app;
 pub mod audit;
 pub mod backoff;
+mod boot_clock;
 pub mod catalog;
 pub mod cli;
 mod coalescing_queue;

@@ -118,6 +118,9 @@ impl Settings {
                     add(value.expose().as_bytes());
                 }
             }
+            UpstreamSource::OnOneReplica { settings, .. } => {
+                add(settings.fingerprint().as_bytes());
+            }
             UpstreamSource::Http { url, headers, transport } => {
                 add(url.to_string().as_bytes());
                 add(format!("{transport:?}").as_bytes());
@@ -128,6 +131,14 @@ impl Settings {
             }
         }
         hex(&sha256(hashes))
+    }
+
+    /// Returns the server itself, whichever replica runs it.
+    pub(crate) fn server(&self) -> &UpstreamSource {
+        match &self.source {
+            UpstreamSource::OnOneReplica { settings, .. } => settings.server(),
+            source => source,
+        }
     }
 
     /// Returns the client capabilities that the main connection declares to a legacy server. A
@@ -194,6 +205,13 @@ pub enum UpstreamSource {
         /// HTTP transport; `None` means that it is detected.
         transport: Option<HttpTransport>,
     },
+    /// A server that one replica of the fleet runs at a time.
+    OnOneReplica {
+        /// Endpoint URL on that replica.
+        url: Uri,
+        /// Settings under which that replica runs it.
+        settings: Box<Settings>,
+    },
 }
 
 /// Leaves out the query of a URL, which often is a secret although it is not marked as such.
@@ -209,6 +227,7 @@ impl fmt::Debug for UpstreamSource {
                 .field("headers", headers)
                 .field("transport", transport)
                 .finish(),
+            Self::OnOneReplica { settings, .. } => settings.source.fmt(f),
         }
     }
 }

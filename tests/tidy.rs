@@ -23,6 +23,7 @@ const LAYERS: [&[&str]; 8] = [
     &["fairness", "jitter", "suppressible_waker", "sync"],
     &[
         "backoff",
+        "boot_clock",
         "coalescing_queue",
         "cpu_bound",
         "folder_watch",

@@ -19,7 +19,6 @@ use tracing::{error, info, warn};
 use super::changes::{self, Changes};
 use super::{Components, settings};
 use crate::config::{Config, ConfigReport, Severity, Warning};
-use crate::upstream::Upstream;
 
 /// Function that reads the configuration, and stops when the token fires.
 pub(super) type ConfigLoader =
@@ -123,7 +122,7 @@ impl ReloadTask {
 fn apply(components: &Components, next: Config) -> ReloadOutcome {
     let before = components.config();
     let (next, after_restart) =
-        match changes::applicable(&before, next, components.single_client.is_some()) {
+        match changes::applicable(&before, next, components.starter.single_client.is_some()) {
             Ok(applicable) => applicable,
             Err(why) => return ReloadOutcome::Failed(why),
         };
@@ -131,26 +130,13 @@ fn apply(components: &Components, next: Config) -> ReloadOutcome {
     let mut changes = Changes::between(&before, &next);
     let budget = components.server_state.now().budget().clone();
     let upstreams = next.upstreams.iter().map(|upstream| {
-        let settings = settings::upstream(
-            upstream,
-            components.single_client.as_ref(),
-            next.state.catalog_folder(),
-        );
+        let settings = components.starter.settings(&next, upstream);
         let was = running.iter().find(|was| *was.name() == settings.name);
         match was {
             Some(was) if *was.settings() == settings => was.clone(),
             was => {
                 changes.opened(upstream.name(), was.is_some());
-                let (connector, stop) =
-                    (Arc::clone(&components.connector), &components.stop_upstreams);
-                Upstream::start_after(
-                    was,
-                    settings,
-                    connector,
-                    &budget,
-                    &components.upstream_tasks,
-                    stop,
-                )
+                components.starter.start(&next, upstream, settings, was, &budget)
             }
         }
     });

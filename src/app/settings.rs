@@ -4,15 +4,20 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use hyper::Uri;
 
 use crate::catalog::Catalog;
 use crate::downstream::http::ProtectedResource;
 use crate::gateway::{Inspectors, SnapshotParts};
+use crate::guard::{ArgumentCheck, GuardRules, HiddenText, ResultCheck};
 use crate::hex::hex;
 use crate::mcp::call::CallContext;
 use crate::mcp::name::Naming;
+use crate::mcp::pattern::AllowDeny;
+use crate::mcp::revision::Era;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::policy::Policy;
 use crate::secret::Secret;
@@ -25,6 +30,13 @@ const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "
 
 /// Reason why parsing again cannot fail.
 const CHECKED: &str = "the configuration was checked";
+
+/// Longest pause between attempts to reach the replica that runs an upstream.
+const MAX_RUNNER_BACKOFF: Duration = Duration::from_secs(2);
+
+/// Limit on what all replicas together do with an upstream that one of them runs: that upstream has
+/// limits of its own.
+const MAX_OF_REPLICAS: usize = 1 << 16;
 
 /// Largest page of a list, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
@@ -80,6 +92,75 @@ pub(super) fn upstream(
         command.env = inherited.chain(configured).collect();
     }
     settings
+}
+
+/// Returns the settings under which all replicas use an upstream that one of them runs.
+pub(super) fn on_one_replica(settings: upstream::Settings) -> upstream::Settings {
+    let url = Uri::from_str(&format!("http://localhost{}", path_of(settings.name.as_str())));
+    let timeouts = upstream::Timeouts {
+        // Includes the wait for another replica, if the one that ran it has ended.
+        connect: settings.timeouts.startup,
+        idle: None,
+        ..settings.timeouts
+    };
+    let max_backoff = settings.retry.max_backoff.min(MAX_RUNNER_BACKOFF);
+    let backoff = settings.retry.backoff.min(max_backoff);
+    upstream::Settings {
+        era: Some(Era::Modern),
+        timeouts,
+        retry: upstream::RetrySettings { backoff, max_backoff, ..settings.retry },
+        lazy: false,
+        source: UpstreamSource::OnOneReplica {
+            url: url.expect("a name is part of a path"),
+            settings: settings.clone().into(),
+        },
+        ..settings
+    }
+}
+
+/// Returns the configuration of the gateway that runs one upstream of a configuration for all
+/// replicas: without policy and checks, which are those of the replica that a client asks.
+pub(super) fn of_one_upstream(
+    config: &config::Config,
+    upstream: &config::UpstreamConfig,
+) -> config::Config {
+    let mut own = config::Config::default();
+    own.server.path = path_of(upstream.name());
+    own.server.max_body = config.server.max_body;
+    own.server.max_reply = config.server.max_reply;
+    own.server.max_buffered = config.server.max_buffered;
+    // Its clients are the replicas, which have limits per client.
+    let many = MAX_OF_REPLICAS;
+    own.server.per_client =
+        downstream::ClientQuota { calls: many, waiting: many, streams: many, ..Default::default() };
+    own.protocol.page_size = config.protocol.page_size;
+    own.naming.mode = config::NamingMode::None;
+    own.upstreams = vec![config::UpstreamConfig {
+        exports: catalog::ExportRules {
+            prompts: AllowDeny::everything(),
+            tools: AllowDeny::everything(),
+            resources: AllowDeny::everything(),
+            rename: Vec::new(),
+            ..upstream.exports.clone()
+        },
+        guard: GuardRules {
+            arguments: ArgumentCheck::Off,
+            max_argument: usize::MAX,
+            output: ResultCheck::Off,
+            hidden_text: HiddenText::Pass,
+            results: Vec::new(),
+            redact: Vec::new(),
+        },
+        pinning: pins::Mode::Off,
+        replicas: config::Replicas::Each,
+        ..upstream.clone()
+    }];
+    own
+}
+
+/// Path of an upstream on the replica that runs it.
+fn path_of(upstream: &str) -> String {
+    format!("/upstreams/{upstream}")
 }
 
 /// Creates the parts of a snapshot, with the state of the previous ones.

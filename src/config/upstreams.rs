@@ -12,7 +12,7 @@ use super::access::patterns;
 use super::{LoadContext, guard};
 use crate::catalog::ExportRules;
 use crate::config::keys::shape::{self, ValueShape};
-use crate::config::keys::{Described, Key, boolean, custom, settings};
+use crate::config::keys::{Described, Key, boolean, custom, settings, variant};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -21,7 +21,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::pattern::AllowDeny;
 use crate::mcp::revision::Era;
 use crate::pins::Mode;
-use crate::upstream::{self, HttpTransport, Timeouts, UpstreamSource};
+use crate::upstream::{self, HttpTransport, Sharing, Timeouts, UpstreamSource};
 use defaults::{TableOwner, UpstreamDefaults, read_defaults};
 use source::{UpstreamKeys, source};
 
@@ -38,6 +38,18 @@ pub struct UpstreamConfig {
     pub guard: GuardRules,
     /// Handling of changed definitions.
     pub pinning: Mode,
+    /// Replicas of a fleet that run it.
+    pub replicas: Replicas,
+}
+
+/// Replicas of a fleet that run an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum Replicas {
+    /// Each for itself.
+    Each,
+    /// One at a time, for all.
+    One,
 }
 
 impl UpstreamConfig {
@@ -214,6 +226,15 @@ fn upstream(
         let remedy = "remove required, or set lazy = false here";
         t.error("required", ValueError::new(what, remedy));
     }
+    let replicas = variant().read(t, "replicas", &UpstreamKeys::default().replicas);
+    if replicas == Replicas::One && is_library {
+        let remedy = "remove it: every replica reads the folder";
+        t.error("replicas", ValueError::new("a folder of prompts is not run", remedy));
+    }
+    if replicas == Replicas::One && defaults.sharing == Sharing::Client {
+        let what = "sharing is \"client\", and so there is a connection for each client";
+        t.error("replicas", ValueError::new(what, "remove it, or set sharing = \"shared\""));
+    }
     let guard = t.table("guard", |t| guard::read_guard(t, guard));
     if used {
         guard::warn_of_unapproved(t, guard.pinning, name, lock, context.on_disk);
@@ -246,6 +267,7 @@ fn upstream(
         exports,
         guard: guard.rules,
         pinning: guard.pinning,
+        replicas,
     });
     (exported_resources, upstream)
 }

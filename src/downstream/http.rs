@@ -34,18 +34,20 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tracing::debug;
 
 use super::ServerStateCell;
 pub use crate::downstream::http::connection::listener::{ListenSocket, ListenerPeers, accept_loop};
 pub(crate) use crate::downstream::http::connection::listener::{ReserveFd, accept};
-pub use crate::downstream::http::connection::replicas::ReplicaListener;
 use crate::downstream::http::connection::replicas::RequestOrigin;
+pub(crate) use crate::downstream::http::connection::replicas::RunningUpstream;
+pub use crate::downstream::http::connection::replicas::{ReplicaListener, RunningUpstreams};
 use crate::downstream::http::connection::timed_io::{ConnectionPhases, TimedIo};
 use crate::downstream::http::connection::tls::Tls;
 pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};
+use crate::fleet::{ACCEPTED, UPSTREAM};
 use crate::metrics::Gauge;
 use crate::policy::Certificate;
 use crate::request_scope::RequestScope;
@@ -138,6 +140,11 @@ async fn serve_replica<S>(
     let handshake = listener.fleet.tls().acceptor.accept(io);
     let handshake_timeout = state_cell.now().settings.timeouts.handshake;
     match timeout(handshake_timeout, handshake).await.map_err(io::Error::from).flatten() {
+        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(UPSTREAM) => {
+            if let Err(error) = serve_upstream(&listener.running, stream, handshake_timeout).await {
+                debug!(%peer, %error, "connection of a replica to an upstream failed");
+            }
+        }
         Ok(stream) => {
             let origin = RequestOrigin::Listener(listener);
             let (peer, certificate, waker) = (Some(peer), None, Arc::default());
@@ -145,6 +152,35 @@ async fn serve_replica<S>(
             serve(state_cell, stream, remote).await;
         }
         Err(error) => debug!(%peer, %error, "TLS handshake with a replica failed"),
+    }
+}
+
+/// Serves a connection of another replica to an upstream that only this one runs.
+async fn serve_upstream<S>(
+    running: &RunningUpstreams,
+    mut stream: S,
+    name_timeout: Duration,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let name = timeout(name_timeout, read_name(&mut stream)).await??;
+    let upstream = running.find(&name).ok_or(io::ErrorKind::NotFound)?;
+    stream.write_u8(ACCEPTED).await?;
+    let connection = serve_connection(upstream.server, stream, None).boxed();
+    upstream.connections.track_future(connection).await;
+    Ok(())
+}
+
+/// Reads the name of an upstream, byte by byte: what follows it is HTTP.
+async fn read_name(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
+    let mut name = String::new();
+    loop {
+        match stream.read_u8().await? {
+            b'\n' => return Ok(name),
+            byte if name.len() < MAX_NAME => name.push(byte.into()),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 
@@ -247,6 +283,8 @@ async fn wait_for_last_request<S>(timed_io: &TimedIo<S>) {
     .await;
 }
 
+/// Longest name of an upstream.
+const MAX_NAME: usize = 32;
 /// Default number of header fields in hyper.
 const DEFAULT_MAX_HEADERS: usize = 100;
 /// Smallest read buffer of hyper.

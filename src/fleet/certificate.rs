@@ -29,7 +29,15 @@ pub(crate) struct FleetTls {
     pub(crate) acceptor: TlsAcceptor,
     /// Connects to one process of the fleet, by [`name_of`].
     pub(super) connector: TlsConnector,
+    /// Connects to it with the protocol [`UPSTREAM`].
+    pub(super) upstream_connector: TlsConnector,
 }
+
+/// Protocol of connections to an upstream that runs on one replica: a line with the name of the
+/// upstream, whose reply is [`ACCEPTED`]; then HTTP.
+pub(crate) const UPSTREAM: &[u8] = b"weir-upstream";
+/// Reply of a replica that runs the upstream.
+pub(crate) const ACCEPTED: u8 = b'+';
 
 impl FleetTls {
     /// Makes a certificate for this process.
@@ -56,7 +64,7 @@ impl FleetTls {
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let (provider, roots) = (Arc::new(crypto::aws_lc_rs::default_provider()), Arc::new(roots));
         let verifier = Self::verifier(&roots, &provider)?;
-        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain.clone(), key.clone_key())?;
@@ -64,7 +72,15 @@ impl FleetTls {
             .with_protocol_versions(&[&TLS13])?
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)?;
-        Ok(Self { acceptor: Arc::new(server).into(), connector: Arc::new(client).into() })
+        let mut upstream_client = client.clone();
+        for protocols in [&mut server.alpn_protocols, &mut upstream_client.alpn_protocols] {
+            protocols.push(UPSTREAM.to_vec());
+        }
+        Ok(Self {
+            acceptor: Arc::new(server).into(),
+            connector: Arc::new(client).into(),
+            upstream_connector: Arc::new(upstream_client).into(),
+        })
     }
 
     fn verifier(

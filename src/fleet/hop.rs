@@ -22,6 +22,8 @@ use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::future::FutureExt as _;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
@@ -29,6 +31,7 @@ use tracing::debug;
 
 use super::certificate::{FleetTls, server_name};
 use super::view::Replica;
+use super::{Fleet, HopFailure};
 use crate::sealing::Instance;
 use crate::sync::Mutex;
 
@@ -131,14 +134,7 @@ impl HopPool {
     }
 
     async fn connect(&self, member: &Replica) -> io::Result<Sender> {
-        let stream = TcpStream::connect(&member.record.address).await?;
-        stream.set_nodelay(true)?;
-        // A machine that is gone without a word ends the requests that wait for it.
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, SILENCE)?;
-        sockopt::set_tcp_keepintvl(&stream, SILENCE / 5)?;
-        sockopt::set_tcp_user_timeout(&stream, 2_000 * SILENCE.as_secs() as u32)?;
-        let stream = self.tls.connector.connect(server_name(member.instance), stream).await?;
+        let stream = open(&self.tls.connector, member).await?;
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         self.tasks.spawn(async move {
@@ -180,6 +176,60 @@ impl HopPool {
         self.stop.cancel();
         self.idle.lock().clear();
     }
+}
+
+impl Fleet {
+    /// Sends a request to another replica. One that refuses connections twice, with a look at its
+    /// record between, counts as gone for some time.
+    pub(crate) async fn hop(
+        &self,
+        member: &Replica,
+        request: HopRequest,
+    ) -> Result<Response<HopBody>, HopFailure> {
+        let sent = self.try_hop(member, request).await;
+        match &sent {
+            Ok(_) => self.metrics.responses.increment(),
+            Err(HopFailure::Unreachable) => self.metrics.unreachable.increment(),
+            Err(HopFailure::Broken) => self.metrics.broken.increment(),
+        }
+        sent
+    }
+
+    async fn try_hop(
+        &self,
+        member: &Replica,
+        request: HopRequest,
+    ) -> Result<Response<HopBody>, HopFailure> {
+        let request = match self.hops.send(member, request).await {
+            Err(HopError::Unsent(request)) => *request,
+            Err(HopError::Broken) => return Err(HopFailure::Broken),
+            Ok(response) => return Ok(response),
+        };
+        self.refresh().await;
+        let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
+        self.hops.send(&member, request).await.map_err(|error| match error {
+            HopError::Broken => HopFailure::Broken,
+            HopError::Unsent(_) => {
+                self.view().set_unreachable(member.instance, Instant::now());
+                HopFailure::Unreachable
+            }
+        })
+    }
+}
+
+/// Opens a connection to a member.
+pub(super) async fn open(
+    connector: &TlsConnector,
+    member: &Replica,
+) -> io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(&member.record.address).await?;
+    stream.set_nodelay(true)?;
+    // A machine that is gone without a word ends the requests that wait for it.
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, SILENCE)?;
+    sockopt::set_tcp_keepintvl(&stream, SILENCE / 5)?;
+    sockopt::set_tcp_user_timeout(&stream, 2_000 * SILENCE.as_secs() as u32)?;
+    connector.connect(server_name(member.instance), stream).await
 }
 
 impl HopBody {
@@ -227,7 +277,7 @@ impl Body for HopBody {
 }
 
 /// Longest time for a connection with its TLS handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 /// Time without a sign of the other machine after which it is asked for one.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Most kept connections to one replica; more are closed after their request.

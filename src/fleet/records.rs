@@ -3,6 +3,8 @@
 //! A record is sealed for its place (the name of its key), so that it cannot be moved to another
 //! one. The process that has sealed it stands in it, authenticated.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::sealing::{Instance, Opened, Sealer, SealingKeys};
@@ -28,6 +30,9 @@ pub(crate) struct MemberRecord {
     pub(crate) draining: bool,
     /// Number of sessions in its memory.
     pub(crate) sessions: usize,
+    /// Upstreams that run on this replica only, with the numbers of their leases.
+    #[serde(default)]
+    pub(crate) running: BTreeMap<String, u64>,
     /// Seconds since 1970 at which it started.
     pub(crate) started: u64,
 }
@@ -104,6 +109,7 @@ mod tests {
             configuration: "c".into(),
             draining: true,
             sessions: 7,
+            running: [("hub".to_owned(), 1)].into(),
             started: 9,
         };
         let name = keys.instance().to_string();

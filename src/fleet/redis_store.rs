@@ -8,6 +8,8 @@
 //! connection, which only the heartbeat opens; after a call that failed, all others fail at once
 //! until the heartbeat has a new connection. So no request waits for a store that is away.
 
+mod lease;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -23,8 +25,8 @@ use redis::{
 use tokio::time::timeout;
 
 use super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster,
-    SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
+    ClaimReply, ClaimRequest, Heartbeat, LeaseReply, LeaseRequest, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE,
+    MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
 };
 use crate::rate_limit::RequestRate;
 use crate::regular_file;
@@ -266,6 +268,10 @@ impl Store for RedisStore {
         slots: Vec<(String, usize)>,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
         self.do_put_slots(member, slots).boxed()
+    }
+
+    fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>> {
+        self.do_lease(request).boxed()
     }
 
     fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>> {

@@ -43,6 +43,9 @@ pub(super) trait Store: Send + Sync {
         slots: Vec<(String, usize)>,
     ) -> BoxFuture<'_, Result<(), StoreError>>;
 
+    /// Gives a lease to a holder, or takes it back, if no other holder has it.
+    fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>>;
+
     /// Returns facts about the store for its operator. Connects first, if there is no connection.
     fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>>;
 }
@@ -122,6 +125,30 @@ pub(crate) enum SharedAdmission {
     /// The limit of this index is reached, and nothing was charged. The time is that until the
     /// request would be admitted.
     Refused(usize, Duration),
+}
+
+/// Request for a lease.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseRequest {
+    /// Name of the lease, from [`Fleet::bucket`].
+    pub(super) lease: String,
+    pub(super) holder: String,
+    /// Time after which another holder may get it; zero gives it back.
+    pub(super) life: Duration,
+}
+
+/// Reply to a request for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeaseReply {
+    /// The holder has it.
+    Held {
+        /// Number of the lease, which a renewal keeps; later ones have higher numbers.
+        number: u64,
+        /// False if the last holder has not given it back.
+        was_released: bool,
+    },
+    /// Another holder has it, or it was given back.
+    Taken,
 }
 
 /// Facts about a store for its operator.

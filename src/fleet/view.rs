@@ -271,6 +271,7 @@ mod tests {
                 configuration: String::new(),
                 draining,
                 sessions: 0,
+                running: Default::default(),
                 started: 0,
             };
             let name = self.instance(at).to_string();

@@ -140,7 +140,7 @@ impl Gateway {
 /// Whether two upstreams are the same server, whatever account is used: the same program in the
 /// same folder, the same URL, or the same folder of prompts.
 fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
-    match (&one.settings().source, &other.settings().source) {
+    match (one.settings().server(), other.settings().server()) {
         (UpstreamSource::Library { dir }, UpstreamSource::Library { dir: other }) => dir == other,
         (UpstreamSource::Process(one), UpstreamSource::Process(other)) => {
             (&one.program, &one.args, &one.cwd) == (&other.program, &other.args, &other.cwd)

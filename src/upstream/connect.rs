@@ -14,6 +14,7 @@ use hyper::Uri;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::secret::Secret;
+pub use crate::upstream::process::deadline::Deadline;
 
 /// Bidirectional byte stream.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -80,4 +81,10 @@ pub trait Connect: Send + Sync + 'static {
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>>;
     /// Starts a process.
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child>;
+    /// Starts a process that ends at the deadline. Where the operating system does not offer this,
+    /// the caller alone ends it.
+    fn spawn_until(&self, command: &ChildCommand, deadline: &Deadline) -> io::Result<Child> {
+        let _ = deadline;
+        self.spawn(command)
+    }
 }

@@ -12,6 +12,7 @@ mod away;
 mod balancers;
 mod commands;
 mod limits;
+mod once;
 mod questions;
 mod replicas;
 mod rolling;

@@ -159,6 +159,11 @@ impl Replicas {
         self.running[number].take().expect("it runs")
     }
 
+    /// Numbers of the replicas that run.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
+        (0..self.running.len()).filter(|number| self.running[*number].is_some())
+    }
+
     /// Number of executions of a call at the server.
     pub(crate) fn executions(&self, nonce: &str) -> usize {
         self.lab.evil(HUB).executions().get(nonce).copied().unwrap_or_default()

@@ -95,7 +95,7 @@ fn secrets(upstream: &weir::config::UpstreamConfig) -> Vec<(String, String)> {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             headers.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect()
         }
-        UpstreamSource::Library { .. } => Vec::new(),
+        UpstreamSource::Library { .. } | UpstreamSource::OnOneReplica { .. } => Vec::new(),
     }
 }
 

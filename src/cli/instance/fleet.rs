@@ -64,6 +64,8 @@ struct MemberRow<'a> {
     configuration: &'a str,
     draining: bool,
     sessions: usize,
+    /// Upstreams that run on this replica only.
+    running: Vec<&'a str>,
     seconds: u64,
 }
 
@@ -148,6 +150,7 @@ fn row(member: &Replica, now: Duration) -> MemberRow<'_> {
         configuration: &record.configuration,
         draining: record.draining,
         sessions: record.sessions,
+        running: record.running.keys().map(String::as_str).collect(),
         seconds: now.as_secs().saturating_sub(record.started),
     }
 }
@@ -158,9 +161,13 @@ fn write_table(out: &mut dyn Write, report: &ReportJson<'_>) -> std::io::Result<
     let address = rows().map(|row| row.address.len()).max().unwrap_or(0);
     for row in &report.members {
         let state = if row.draining { "draining" } else { "serving" };
+        let runs = match row.running.is_empty() {
+            true => String::new(),
+            false => format!(", runs {}", row.running.join(", ")),
+        };
         writeln!(
             out,
-            "{state:8}  {:name$}  {:address$}  {}  version {}, configuration {}, {}, up {} s",
+            "{state:8}  {:name$}  {:address$}  {}  version {}, configuration {}, {}, up {} s{}",
             sanitize_line(row.name),
             sanitize_line(row.address),
             row.instance,
@@ -168,6 +175,7 @@ fn write_table(out: &mut dyn Write, report: &ReportJson<'_>) -> std::io::Result<
             sanitize_line(row.configuration),
             counted(row.sessions as u64, "session"),
             row.seconds,
+            sanitize_line(&runs),
         )?;
     }
     writeln!(

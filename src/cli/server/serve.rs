@@ -116,7 +116,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let _ = signals.run_until_signal(async { Ok(listed.await) }).await?;
     }
     if let Some((fleet, settings)) = fleet.zip(config.fleet.as_ref()) {
-        let listener = ReplicaListener { fleet, client_tls: tls.clone() };
+        let (client_tls, running) = (tls.clone(), app.running_upstreams());
+        let listener = ReplicaListener { fleet, client_tls, running };
         fleet::serve(&app, settings, listener, max_connections, &workers, is_successor).await?;
     }
     let server_state = Arc::clone(app.server_state());

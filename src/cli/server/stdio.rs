@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     crate::cli::server::log::start(&config.log, &config.warnings);
     if config.fleet.is_some() {
-        tracing::info!("[fleet] is not used: this process serves one client");
+        tracing::info!("this process serves one client, and is no replica of the [fleet]");
     }
     // Files are opened on a blocking thread, so that this one can react to signals.
     let config = Arc::new(config);

@@ -39,7 +39,8 @@ impl FleetConfig {
 settings! {
     /// Several replicas of `weir serve` that serve the same clients, behind any load balancer. All
     /// have the same `store`, `keys` and `name`. [Several replicas](replicas.md) describes what
-    /// holds, what the store contains, and how to upgrade. `weir stdio` ignores this table.
+    /// holds, what the store contains, and how to upgrade. `weir stdio` is no
+    /// replica; it uses this table only to reach upstreams with `replicas = "one"`.
     ///
     /// ```toml
     /// #[fleet]

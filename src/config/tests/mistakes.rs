@@ -128,7 +128,7 @@ color = "red"
      --> weir.toml:3:1
       |
     3 | hasty = true
-      | ^^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, lazy, breaker, timeouts, retry, on_down, on_down_grace, limits, prompts, tools, resources, rename, required, guard
+      | ^^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, lazy, breaker, timeouts, retry, on_down, on_down_grace, limits, prompts, tools, resources, rename, required, replicas, guard
 
     error: log.color: no such key
      --> weir.toml:5:1
@@ -1037,4 +1037,40 @@ fn no_client_is_called_what_weir_calls_somebody_without_a_key() {
         let messages = parse(&text).unwrap_err().to_string();
         assert!(messages.contains("give the client another name"), "{messages}");
     }
+}
+
+#[test]
+fn an_upstream_that_runs_once_is_one_server_for_all_clients() {
+    let rendered = mistakes(
+        r#"[upstreams.guide]
+prompts_dir = "p"
+replicas = "one"
+[upstreams.each]
+command = "x"
+sharing = "client"
+replicas = "one"
+[upstreams.any]
+command = "x"
+replicas = "some"
+"#,
+    );
+    insta::assert_snapshot!(rendered, @r#"
+    error: upstreams.guide.replicas: a folder of prompts is not run
+     --> weir.toml:3:12
+      |
+    3 | replicas = "one"
+      |            ^^^^^ remove it: every replica reads the folder
+
+    error: upstreams.each.replicas: sharing is "client", and so there is a connection for each client
+     --> weir.toml:7:12
+      |
+    7 | replicas = "one"
+      |            ^^^^^ remove it, or set sharing = "shared"
+
+    error: upstreams.any.replicas: "some" is not a choice here
+      --> weir.toml:10:12
+       |
+    10 | replicas = "some"
+       |            ^^^^^^ one of: each, one
+    "#);
 }

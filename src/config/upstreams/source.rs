@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderValue};
 
+use super::Replicas;
 use super::headers::{self, CredentialKeys};
 use crate::config::LoadContext;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, Key, boolean, by_hand, choice, custom, settings, strings, text,
+    Described, Key, boolean, by_hand, choice, custom, settings, strings, text, variant,
 };
 use crate::config::reader::report::{Span, ValueError};
 use crate::config::reader::table_reader::{Parsed, SpannedName, TableReader};
@@ -82,6 +83,11 @@ settings! {
         /// connected, so that a load balancer sends it no clients. All other upstreams are served
         /// either way.
         required: bool = false, boolean().by_hand();
+        /// The replicas of a fleet that run the server: `each` for itself, or `one` at a time for
+        /// all of them, for servers that may run only once. When that replica stops or fails,
+        /// another one starts the server, and calls wait for it. Not allowed with `prompts_dir` or
+        /// `sharing = "client"`. [Several replicas](replicas.md) says how long that takes.
+        replicas: Replicas = Replicas::Each, variant().by_hand();
         /// Prefix of the names of its items towards clients; formed like the name of the table, and
         /// unique. Rules use the name of the table, whatever the prefix.
         ///

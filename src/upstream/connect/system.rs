@@ -25,7 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::regular_file;
-use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
+use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Deadline, ProcessHandle};
 use crate::upstream::process::process_group::{ProcessGroup, describe_end, to_pid};
 #[cfg(target_os = "linux")]
 use crate::upstream::process::reaper;
@@ -124,6 +124,20 @@ impl Connect for System {
     }
 
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
+        self.start(command, None)
+    }
+
+    fn spawn_until(&self, command: &ChildCommand, deadline: &Deadline) -> io::Result<Child> {
+        self.start(command, Some(deadline))
+    }
+}
+
+impl System {
+    fn start(&self, command: &ChildCommand, deadline: Option<&Deadline>) -> io::Result<Child> {
+        // Open until the process has inherited it.
+        #[cfg(target_os = "linux")]
+        let deadline = deadline.map(Deadline::inheritable).transpose()?;
+        let deadline_number = deadline_number(deadline.as_ref());
         let mut process = match self.has_shim {
             false => tokio::process::Command::new(&command.program),
             true => {
@@ -131,6 +145,7 @@ impl Connect for System {
                 process
                     .arg(process::REAPER_MARK)
                     .arg(std::process::id().to_string())
+                    .arg(deadline_number)
                     .arg(&command.program);
                 process
             }
@@ -179,6 +194,18 @@ impl Connect for System {
         };
         Ok(Child { stdin, stdout, stderr: Some(stderr), process })
     }
+}
+
+/// Returns the number of the descriptor of a deadline, for a reaper.
+#[cfg(target_os = "linux")]
+fn deadline_number(deadline: Option<&std::os::fd::OwnedFd>) -> String {
+    deadline.map_or("-".to_owned(), |it| std::os::fd::AsRawFd::as_raw_fd(it).to_string())
+}
+
+/// Only Linux has reapers.
+#[cfg(not(target_os = "linux"))]
+fn deadline_number(_: Option<&Deadline>) -> String {
+    "-".to_owned()
 }
 
 async fn connect(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpStream> {

@@ -5,29 +5,32 @@
 //! parent: on Linux such orphans are adopted by the reaper, their nearest ancestor that registered
 //! as a child subreaper. So their origin is certain, and no other process is touched. The reaper
 //! waits for adopted processes, so that no zombies remain, and ends as the child has ended, so that
-//! Weir learns how.
+//! Weir learns how. A child with a deadline ends at it, also if Weir stands still.
 //!
 //! Invariants: within [`SWEEP_TIMEOUT`] of the child's end no descendant is left, as far as signals
 //! and `/proc` reach; the same if Weir ends, however it ends. SIGTERM is passed on to the child's
 //! process group; [`END_ALL`] kills everything at once. Signals that do not end Weir (SIGHUP,
-//! SIGUSR1 …) do not end a reaper either. It has one thread, opens nothing, and has none of the
-//! child's pipes open.
+//! SIGUSR1 …) do not end a reaper either. It has one thread, opens nothing but the deadline, and
+//! has none of the child's pipes open.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal as PendingSignal};
+use nix::sys::signal::{SigEvent, SigSet, SigevNotify, Signal as PendingSignal};
+use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+use nix::time::ClockId;
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, getppid,
     kill_process, kill_process_group, set_child_subreaper, set_parent_process_death_signal,
     setrlimit, wait, waitid, waitpid,
 };
 
+use crate::upstream::process::deadline::SharedDeadline;
 use crate::upstream::process::process_group::to_pid;
-use crate::upstream::process::{EXIT_NOT_STARTED, SELF_EXE, SHIM_MARK, close_descriptors_from};
+use crate::upstream::process::{EXIT_NOT_STARTED, SELF_EXE, SHIM_MARK, close_descriptors};
 
 /// Signal that makes the reaper kill the child and its descendants. Not a signal that operators
 /// send to all processes of a name: a reaper has the name of Weir's binary.
@@ -40,8 +43,13 @@ const SWEEP_TIMEOUT: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Starts the program as a child and serves as its reaper until its end. Ends as the child has
-/// ended.
-pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsString>) -> ExitCode {
+/// ended. `deadline` is the number of the descriptor with the child's deadline, or `-`.
+pub(crate) fn run(
+    parent: Option<Pid>,
+    deadline: &OsStr,
+    program: OsString,
+    arguments: Vec<OsString>,
+) -> ExitCode {
     let signal_set = signals();
     // From here on signals stay pending until they are read; none can be missed.
     let is_set_up = signal_set.thread_block().is_ok()
@@ -52,7 +60,13 @@ pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsStrin
     if !is_set_up || getppid() != parent {
         return ExitCode::FAILURE;
     }
-    close_descriptors_from(3);
+    let Ok(mut deadline) = WatchedDeadline::open(deadline) else { return ExitCode::FAILURE };
+    close_descriptors(|number| {
+        number >= 3 && !deadline.as_ref().is_some_and(|it| it.shared.is_descriptor(number))
+    });
+    if deadline.as_mut().is_some_and(|it| it.has_passed()) {
+        return ExitCode::FAILURE;
+    }
     let mut command = Command::new(SELF_EXE);
     command.arg(SHIM_MARK).arg(std::process::id().to_string()).arg(program).args(arguments);
     let child = match command.process_group(0).spawn() {
@@ -64,7 +78,7 @@ pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsStrin
     };
     let Some(child) = child else { return ExitCode::FAILURE };
     // Otherwise the end of the child's own pipes would go unnoticed.
-    close_descriptors_from(0);
+    close_descriptors(|number| number < 3);
     let status = loop {
         match signal_set.wait() {
             Ok(PendingSignal::SIGCHLD) => {
@@ -78,6 +92,9 @@ pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsStrin
                 }
             }
             Ok(PendingSignal::SIGVTALRM) => break end_all(child),
+            Ok(PendingSignal::SIGALRM) if deadline.as_mut().is_some_and(|it| it.has_passed()) => {
+                break end_all(child);
+            }
             Ok(PendingSignal::SIGTERM | PendingSignal::SIGINT) => {
                 _ = kill_process_group(child, Signal::TERM)
             }
@@ -87,6 +104,33 @@ pub(crate) fn run(parent: Option<Pid>, program: OsString, arguments: Vec<OsStrin
     end_like(status)
 }
 
+/// Deadline of the child, with a timer that sends SIGALRM when it may have passed.
+struct WatchedDeadline {
+    shared: SharedDeadline,
+    timer: Timer,
+}
+
+impl WatchedDeadline {
+    /// Opens the inherited descriptor of this number; `None` for `-`.
+    fn open(descriptor: &OsStr) -> std::io::Result<Option<Self>> {
+        if descriptor == "-" {
+            return Ok(None);
+        }
+        let number = descriptor.to_str().and_then(|it| it.parse().ok());
+        let shared = SharedDeadline::open(number.ok_or(std::io::ErrorKind::InvalidInput)?)?;
+        let notify = SigevNotify::SigevSignal { signal: PendingSignal::SIGALRM, si_value: 0 };
+        let timer = Timer::new(ClockId::CLOCK_BOOTTIME, SigEvent::new(notify))?;
+        Ok(Some(Self { shared, timer }))
+    }
+
+    /// Returns whether the child may not run any more; otherwise the timer is set again.
+    fn has_passed(&mut self) -> bool {
+        let remaining = self.shared.remaining();
+        let again = Expiration::OneShot(remaining.into());
+        remaining.is_zero() || self.timer.set(again, TimerSetTimeFlags::empty()).is_err()
+    }
+}
+
 /// Signals that a reaper reads; all others end it or are ignored, as usual.
 fn signals() -> SigSet {
     let with_effect = [
@@ -94,6 +138,7 @@ fn signals() -> SigSet {
         PendingSignal::SIGVTALRM,
         PendingSignal::SIGTERM,
         PendingSignal::SIGINT,
+        PendingSignal::SIGALRM,
     ];
     // If sent to all processes of this name, these are meant for Weir: reload, stop, reopen files,
     // upgrade.
@@ -102,7 +147,6 @@ fn signals() -> SigSet {
         PendingSignal::SIGQUIT,
         PendingSignal::SIGUSR1,
         PendingSignal::SIGUSR2,
-        PendingSignal::SIGALRM,
     ];
     with_effect.into_iter().chain(without).collect()
 }

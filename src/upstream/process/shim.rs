@@ -29,11 +29,12 @@ pub fn run() -> Option<ExitCode> {
         return None;
     }
     let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw);
-    let program = arguments.next()?;
     #[cfg(target_os = "linux")]
     if mark == *REAPER_MARK {
-        return Some(reaper::run(parent, program, arguments.collect()));
+        let deadline = arguments.next()?;
+        return Some(reaper::run(parent, &deadline, arguments.next()?, arguments.collect()));
     }
+    let program = arguments.next()?;
     Some(exec_program(parent, program, arguments))
 }
 

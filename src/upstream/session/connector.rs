@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use hyper::Uri;
+use hyper::header::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -92,16 +93,29 @@ impl Connector {
             UpstreamSource::Library { .. } => unreachable!("the library needs no connection"),
             UpstreamSource::Process(command) => self.open_process(command, request, deadline).await,
             UpstreamSource::Http { url, headers, transport } => {
-                let pool = self.pool(url);
-                let limit = self.settings.limits.max_message;
-                let message_limit = BufferLimit { limit, budget: self.budget.clone() };
-                let dispatcher = self.new_dispatcher(request);
-                let headers = headers.clone();
-                let http_client =
-                    Arc::new(HttpClient::new(pool, dispatcher, headers, message_limit));
-                self.open_http(http_client, *transport, request, deadline).await
+                self.open_url(url, headers.clone(), *transport, request, deadline).await
+            }
+            UpstreamSource::OnOneReplica { url, .. } => {
+                let (headers, transport) = (HeaderMap::new(), Some(HttpTransport::Http));
+                self.open_url(url, headers, transport, request, deadline).await
             }
         }
+    }
+
+    async fn open_url(
+        &self,
+        url: &Uri,
+        headers: HeaderMap,
+        transport: Option<HttpTransport>,
+        request: &ConnectRequest,
+        deadline: Instant,
+    ) -> Result<Arc<McpSession>, ConnectError> {
+        let pool = self.pool(url);
+        let limit = self.settings.limits.max_message;
+        let message_limit = BufferLimit { limit, budget: self.budget.clone() };
+        let dispatcher = self.new_dispatcher(request);
+        let http_client = Arc::new(HttpClient::new(pool, dispatcher, headers, message_limit));
+        self.open_http(http_client, transport, request, deadline).await
     }
 
     /// Closes the connections that outlive sessions.

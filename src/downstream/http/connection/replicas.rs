@@ -1,14 +1,20 @@
-//! Connections of other replicas, on which each request has a client of its own.
+//! Connections of other replicas: on most of them each request has a client of its own; the others
+//! belong to an upstream that only this replica runs.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_util::task::TaskTracker;
 
 use super::tls::Tls;
+use crate::downstream::ServerStateCell;
 use crate::fleet::Fleet;
 use crate::policy::Certificate;
+use crate::sync::Mutex;
+use crate::upstream::connect::Deadline;
 
 /// Sender of the requests on a connection.
 pub(in crate::downstream::http) enum RequestOrigin {
@@ -27,6 +33,38 @@ pub struct ReplicaListener {
     pub fleet: Arc<Fleet>,
     /// TLS of the listener for clients, which verifies their certificates.
     pub client_tls: Option<Arc<Tls>>,
+    /// Upstreams that only this replica runs.
+    pub running: Arc<RunningUpstreams>,
+}
+
+/// Upstreams that this replica runs for all replicas, by their names. Bounded by the configuration.
+#[derive(Default)]
+pub struct RunningUpstreams(Mutex<HashMap<String, RunningUpstream>>);
+
+/// An upstream that this replica runs for all replicas.
+#[derive(Clone)]
+pub(crate) struct RunningUpstream {
+    /// Server that serves this upstream alone.
+    pub(crate) server: Arc<ServerStateCell>,
+    /// Tracker of its connections.
+    pub(crate) connections: TaskTracker,
+    /// Time until which this replica may run it.
+    pub(crate) deadline: Arc<Deadline>,
+}
+
+impl RunningUpstreams {
+    pub(crate) fn insert(&self, name: &str, upstream: RunningUpstream) {
+        self.0.lock().insert(name.to_owned(), upstream);
+    }
+
+    pub(crate) fn remove(&self, name: &str) {
+        self.0.lock().remove(name);
+    }
+
+    /// Returns an upstream that this replica runs and still may run.
+    pub(crate) fn find(&self, name: &str) -> Option<RunningUpstream> {
+        self.0.lock().get(name).filter(|it| !it.deadline.has_passed()).cloned()
+    }
 }
 
 impl ReplicaListener {

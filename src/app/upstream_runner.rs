@@ -1,0 +1,222 @@
+//! Upstreams with `replicas = "one"`: each runs on one replica of the fleet at a time.
+//!
+//! A replica that has the lease of such an upstream runs it in a gateway of its own, which has this
+//! upstream only and no policy. All replicas, this one too, use that gateway as an upstream over
+//! HTTP: so lists, subscriptions, input requests and time limits are as for any other, and the
+//! replica that a client asks decides what the client may do.
+//!
+//! Invariants: an upstream runs only while the lease may be used. Its connections belong to one run
+//! and end with it. A replica that stops gives the lease back after the last request has ended, if
+//! another one is there to take it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper::Uri;
+use tokio::io::duplex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{App, settings};
+use crate::config::{Config, UpstreamConfig};
+use crate::downstream::http::{RunningUpstream, RunningUpstreams, serve_connection};
+use crate::fleet::{Fleet, HeldLease, Lease};
+use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Deadline};
+
+/// Task that runs an upstream whenever this replica has its lease.
+pub(super) struct UpstreamRunner {
+    name: String,
+    /// Configuration with this upstream only.
+    config: Config,
+    lease: Lease,
+    fleet: Arc<Fleet>,
+    running: Arc<RunningUpstreams>,
+    connector: Arc<dyn Connect>,
+    /// Longest wait for the last requests.
+    grace: Duration,
+}
+
+impl UpstreamRunner {
+    pub(super) fn new(
+        config: &Config,
+        upstream: &UpstreamConfig,
+        fleet: &Arc<Fleet>,
+        running: &Arc<RunningUpstreams>,
+        connector: &Arc<dyn Connect>,
+    ) -> Self {
+        Self {
+            name: upstream.name().to_owned(),
+            config: settings::of_one_upstream(config, upstream),
+            lease: fleet.lease(upstream.name()),
+            fleet: Arc::clone(fleet),
+            running: Arc::clone(running),
+            connector: Arc::clone(connector),
+            grace: config.server.shutdown_grace,
+        }
+    }
+
+    /// Runs the upstream whenever this replica has its lease, until `stop` fires, or until
+    /// `draining` has fired and another replica is there.
+    pub(super) async fn run(self, stop: CancellationToken, draining: CancellationToken) {
+        let leave = stop.child_token();
+        let follow_drain = async {
+            draining.cancelled().await;
+            while !self.fleet.has_others() {
+                self.fleet.next_heartbeat().await;
+            }
+            leave.cancel();
+            std::future::pending().await
+        };
+        let work = async {
+            while let Some(held) = leave.run_until_cancelled(self.lease.acquire()).await {
+                self.run_once(held, &leave).await;
+            }
+            // In case that the store has given it meanwhile.
+            self.lease.release().await;
+        };
+        tokio::select! {
+            () = follow_drain => {}
+            () = work => {}
+        }
+    }
+
+    /// Runs the upstream until the lease is lost or `leave` fires.
+    async fn run_once(&self, held: HeldLease, leave: &CancellationToken) {
+        let upstream = &self.name;
+        let deadline = match Deadline::new(held.until) {
+            Ok(deadline) => deadline,
+            Err(error) => {
+                warn!(upstream, %error, "the system has no memory for the deadline of a child");
+                return self.lease.release().await;
+            }
+        };
+        let extend = |until| {
+            if let Err(error) = deadline.extend(until) {
+                warn!(upstream, %error, "the deadline of a child cannot be extended");
+            }
+        };
+        let mut kept = std::pin::pin!(self.lease.keep(held, extend).fuse());
+        let may_begin = tokio::select! {
+            () = &mut kept => false,
+            () = leave.cancelled() => false,
+            () = sleep(held.wait) => true,
+        };
+        if may_begin {
+            let app = self.open(held.number, &deadline);
+            info!(upstream, "this replica runs the upstream for all");
+            let is_lost = tokio::select! {
+                () = &mut kept => true,
+                () = leave.cancelled() => false,
+            };
+            self.running.remove(&self.name);
+            self.fleet.set_running(&self.name, None);
+            // Requests on open connections are served once more; the next ones go elsewhere.
+            app.server_state().set_has_successor();
+            app.stop_downstream();
+            if is_lost {
+                warn!(upstream, "this replica may not run the upstream any more, and stops it");
+            } else {
+                tokio::select! {
+                    () = &mut kept => {}
+                    _ = timeout(self.grace, app.wait_until_drained()) => {}
+                }
+            }
+            let mut closed = std::pin::pin!(app.close());
+            tokio::select! {
+                () = &mut closed => {}
+                () = &mut kept => closed.await,
+            }
+        }
+        self.lease.release().await;
+    }
+
+    /// Opens the gateway that runs the upstream, and tells the other replicas.
+    fn open(&self, number: u64, deadline: &Arc<Deadline>) -> App {
+        let (connect, until) = (Arc::clone(&self.connector), Arc::clone(deadline));
+        let connector = Arc::new(ConnectUntil { connect, until });
+        let app = App::open_with(&self.config, connector, self.fleet.keys().clone(), None, None);
+        let running = RunningUpstream {
+            server: Arc::clone(app.server_state()),
+            connections: app.components.downstream_tasks.clone(),
+            deadline: Arc::clone(deadline),
+        };
+        self.running.insert(&self.name, running);
+        self.fleet.set_running(&self.name, Some(number));
+        app
+    }
+}
+
+/// Starts processes that end at a deadline.
+struct ConnectUntil {
+    connect: Arc<dyn Connect>,
+    until: Arc<Deadline>,
+}
+
+impl Connect for ConnectUntil {
+    fn connect<'a>(
+        &'a self,
+        url: &'a Uri,
+        timeout: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+        self.connect.connect(url, timeout)
+    }
+
+    fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
+        self.connect.spawn_until(command, &self.until)
+    }
+}
+
+/// Connects to an upstream on the replica that runs it.
+pub(super) struct ConnectToRunner {
+    pub(super) name: String,
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) running: Arc<RunningUpstreams>,
+}
+
+impl ConnectToRunner {
+    async fn open(&self, time: Duration) -> io::Result<Box<dyn ByteStream>> {
+        let until = Instant::now() + time;
+        let mut failed = io::Error::other("no replica runs it at present");
+        loop {
+            if let Some(RunningUpstream { server, connections, .. }) = self.running.find(&self.name)
+            {
+                let (near, far) = duplex(PIPE_BYTES);
+                connections.spawn(serve_connection(server, far, None).boxed());
+                return Ok(Box::new(near));
+            }
+            if let Some(runner) = self.fleet.runner_of(&self.name) {
+                match self.fleet.connect_to(&runner, &self.name).await {
+                    Ok(stream) => return Ok(Box::new(stream)),
+                    Err(error) => {
+                        failed = io::Error::other(format!("{}: {error}", runner.record.name));
+                    }
+                }
+            }
+            if timeout_at(until, self.fleet.next_heartbeat()).await.is_err() {
+                return Err(failed);
+            }
+        }
+    }
+}
+
+impl Connect for ConnectToRunner {
+    /// Waits for a replica that runs the upstream, for as long as `timeout` says.
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        timeout: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+        self.open(timeout).boxed()
+    }
+
+    fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Buffer of a connection within the process.
+const PIPE_BYTES: usize = 64 * 1024;

@@ -1,0 +1,82 @@
+//! Start of the upstreams of a configuration.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::settings;
+use super::upstream_runner::{ConnectToRunner, UpstreamRunner};
+use crate::config::{Config, Replicas, UpstreamConfig};
+use crate::downstream::http::RunningUpstreams;
+use crate::fleet::Fleet;
+use crate::mcp::call::CallContext;
+use crate::memory_budget::MemoryBudget;
+use crate::upstream::connect::Connect;
+use crate::upstream::{self, Upstream};
+
+/// Starts upstreams, at the start and when the configuration changes.
+pub(super) struct UpstreamStarter {
+    pub(super) connector: Arc<dyn Connect>,
+    pub(super) tasks: TaskTracker,
+    /// Stops all of them.
+    pub(super) stop: CancellationToken,
+    pub(super) draining: CancellationToken,
+    /// Capabilities of the client, if the process serves a single one.
+    pub(super) single_client: Option<CallContext>,
+    /// The fleet, also if this process is no replica of it.
+    pub(super) fleet: Option<Arc<Fleet>>,
+    pub(super) is_replica: bool,
+    /// Upstreams that this replica runs for all.
+    pub(super) running: Arc<RunningUpstreams>,
+}
+
+impl UpstreamStarter {
+    /// Returns the settings under which an upstream of this configuration is started.
+    pub(super) fn settings(
+        &self,
+        config: &Config,
+        upstream: &UpstreamConfig,
+    ) -> upstream::Settings {
+        let folder = config.state.catalog_folder();
+        let settings = settings::upstream(upstream, self.single_client.as_ref(), folder);
+        match self.runs_once(upstream) {
+            Some(_) => settings::on_one_replica(settings),
+            None => settings,
+        }
+    }
+
+    /// Starts an upstream with these settings, which replaces the one before.
+    pub(super) fn start(
+        &self,
+        config: &Config,
+        upstream: &UpstreamConfig,
+        settings: upstream::Settings,
+        before: Option<&Upstream>,
+        budget: &MemoryBudget,
+    ) -> Upstream {
+        let Some(fleet) = self.runs_once(upstream) else {
+            let connector = Arc::clone(&self.connector);
+            let (tasks, stop) = (&self.tasks, &self.stop);
+            return Upstream::start_after(before, settings, connector, budget, tasks, stop);
+        };
+        let connector = Arc::new(ConnectToRunner {
+            name: upstream.name().to_owned(),
+            fleet: Arc::clone(fleet),
+            running: Arc::clone(&self.running),
+        });
+        let started =
+            Upstream::start_after(before, settings, connector, budget, &self.tasks, &self.stop);
+        if self.is_replica {
+            let (running, connector) = (&self.running, &self.connector);
+            let runner = UpstreamRunner::new(config, upstream, fleet, running, connector);
+            self.tasks.spawn(runner.run(started.stop_token(), self.draining.clone()));
+        }
+        started
+    }
+
+    /// Returns the fleet of which one replica at a time runs this upstream, if it is such a one.
+    fn runs_once(&self, upstream: &UpstreamConfig) -> Option<&Arc<Fleet>> {
+        self.fleet.as_ref().filter(|_| upstream.replicas == Replicas::One)
+    }
+}

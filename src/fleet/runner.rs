@@ -1,0 +1,100 @@
+//! Connections to the replica that runs an upstream.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::certificate::ACCEPTED;
+use super::hop::{self, CONNECT_TIMEOUT};
+use super::view::Replica;
+use super::{Fleet, HEARTBEAT};
+
+/// Connection to an upstream on another replica. It ends when that is no member any more, also if
+/// the process stands still.
+pub(crate) struct RunnerStream {
+    stream: TlsStream<TcpStream>,
+    gone: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Fleet {
+    /// Returns the replica that runs an upstream, except this one.
+    pub(crate) fn runner_of(&self, upstream: &str) -> Option<Arc<Replica>> {
+        let view = self.view();
+        let number = |it: &&Arc<Replica>| it.record.running.get(upstream).copied();
+        let runner = view.members().filter(|it| number(it).is_some()).max_by_key(number)?;
+        (runner.instance != self.instance()).then(|| Arc::clone(runner))
+    }
+
+    /// Tells the other replicas that this one runs an upstream, under the lease of this number, or
+    /// that it runs it no more.
+    pub(crate) fn set_running(&self, upstream: &str, number: Option<u64>) {
+        let mut running = self.running.lock();
+        match number {
+            Some(number) => running.insert(upstream.to_owned(), number),
+            None => running.remove(upstream),
+        };
+        drop(running);
+        self.beat_now.notify_one();
+    }
+
+    /// Connects to an upstream on the replica that runs it. Fails if that does not run it any more.
+    pub(crate) async fn connect_to(
+        &self,
+        runner: &Replica,
+        upstream: &str,
+    ) -> io::Result<RunnerStream> {
+        let opening = async {
+            let mut stream = hop::open(&self.tls.upstream_connector, runner).await?;
+            stream.write_all(format!("{upstream}\n").as_bytes()).await?;
+            match stream.read_u8().await? {
+                ACCEPTED => Ok(stream),
+                _ => Err(io::ErrorKind::InvalidData.into()),
+            }
+        };
+        let stream = timeout(CONNECT_TIMEOUT, opening).await.map_err(io::Error::from).flatten()?;
+        Ok(RunnerStream { stream, gone: Box::pin(runner.gone.clone().cancelled_owned()) })
+    }
+
+    /// Waits for the next heartbeat, whether it succeeds or not, or for the time of one.
+    pub(crate) async fn next_heartbeat(&self) {
+        let _ = timeout(HEARTBEAT, self.beats.subscribe().changed()).await;
+    }
+}
+
+impl AsyncRead for RunnerStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.gone.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::Error::other("the replica that runs it is gone")));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for RunnerStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,173 @@
+//! An upstream that may run only once: its replica is stopped, killed and frozen, and the store
+//! forgets who runs it. A lock that the server holds shows whether there were two of it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::lab::client::{Outcome, Revision};
+use crate::lab::weir::children;
+use crate::lab::{by_night, example, until};
+use crate::replicas::{Replicas, weir};
+
+/// Name of the server that may run only once.
+const ONCE: &str = "once";
+
+/// The server takes a lock, and records its process, or that there was another one. In the
+/// configuration `$$` is a dollar sign.
+const SCRIPT: &str = "cd $0; exec 9>>lock; if flock -n 9; then echo $$$$ >>runs; \
+                      else echo double >>runs; exit 1; fi; exec $1 $0 stdio";
+
+struct World {
+    replicas: Replicas,
+    folder: PathBuf,
+    /// Removes the folder at the end.
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    /// Starts three replicas.
+    async fn start() -> Self {
+        let made = tempfile::TempDir::new().expect("a folder");
+        let folder = made.path().to_owned();
+        fs::write(folder.join("script.json"), "{}").expect("written");
+        let program = example("evil_upstream");
+        let config = format!(
+            "[upstreams.{ONCE}]\ncommand = \"sh\"\nreplicas = \"one\"\n\
+             args = [\"-c\", \"{SCRIPT}\", {folder:?}, {program:?}]\n"
+        );
+        let replicas = Replicas::start_with(3, &config, "").await;
+        for number in replicas.numbers() {
+            replicas[number].wait_until_listed(ONCE).await;
+        }
+        Self { replicas, folder, _folder: made }
+    }
+
+    /// Processes of the server, in the order in which they were started.
+    fn runs(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join("runs")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Process of the server that was started last.
+    fn process(&self) -> u32 {
+        self.runs().last().expect("it runs").parse().expect("a number")
+    }
+
+    /// Number of the replica that runs the server.
+    fn runner(&self) -> usize {
+        let process = self.process();
+        let runs_it = |number: &usize| descendants(self.replicas[*number].pid()).contains(&process);
+        self.replicas.numbers().find(runs_it).expect("a replica runs it")
+    }
+
+    /// Checks how often the server was started, and that there were never two of it.
+    fn check_runs(&self, count: usize) {
+        let runs = self.runs();
+        assert!(runs.len() == count && !runs.contains(&"double".to_owned()), "{runs:?}");
+    }
+
+    async fn call(&self, number: usize, revision: Revision, nonce: &str) -> Outcome {
+        let mut client = self.replicas[number].client(revision).await;
+        client.call(ONCE, json!({ "nonce": nonce })).await
+    }
+
+    fn executions(&self, nonce: &str) -> usize {
+        let text = fs::read_to_string(self.folder.join("executed")).unwrap_or_default();
+        text.lines().filter(|line| *line == nonce).count()
+    }
+}
+
+fn descendants(process: u32) -> Vec<u32> {
+    let mut found = children(process);
+    let mut at = 0;
+    while at < found.len() {
+        found.extend(children(found[at]));
+        at += 1;
+    }
+    found
+}
+
+#[tokio::test]
+async fn one_replica_runs_it_and_all_serve_it() {
+    let mut world = World::start().await;
+    for number in 0..3 {
+        for revision in [Revision::LEGACY, Revision::MODERN] {
+            let nonce = format!("{number}-{}", revision.as_str());
+            let outcome = world.call(number, revision, &nonce).await;
+            assert!(outcome.is_result(), "{nonce}: {outcome:?}");
+            assert_eq!(world.executions(&nonce), 1);
+        }
+    }
+    world.check_runs(1);
+    let shown = weir(&["fleet", "--config", &world.replicas.config(0)]);
+    assert_eq!(shown.matches(", runs once\n").count(), 1, "{shown}");
+    // A command that is no replica uses the same one.
+    let config = world.replicas.config(0);
+    let called = weir(&["call", "once__call", "nonce=command", "--config", &config]);
+    assert_eq!(world.executions("command"), 1, "{called}");
+    world.check_runs(1);
+    // The replica that runs it stops; the others call it meanwhile.
+    let runner = world.runner();
+    let mut stopping = world.replicas.take(runner);
+    stopping.signal(Signal::TERM);
+    let other = (runner + 1) % 3;
+    let mut calls = 0;
+    while world.runs().len() == 1 {
+        let nonce = format!("meanwhile-{calls}");
+        let outcome = world.call(other, Revision::MODERN, &nonce).await;
+        assert!(outcome.is_result() && world.executions(&nonce) == 1, "{nonce}: {outcome:?}");
+        calls += 1;
+    }
+    assert_eq!(stopping.ended().await, Some(0), "{}", stopping.log().join("\n"));
+    let outcome = world.call(other, Revision::LEGACY, "after").await;
+    assert!(outcome.is_result() && world.executions("after") == 1, "{outcome:?}");
+    assert!(calls > 0);
+    world.check_runs(2);
+}
+
+#[tokio::test]
+async fn there_are_never_two_of_it_when_its_replica_stands_still_or_the_store_forgets() {
+    let mut world = World::start().await;
+    let (runner, child) = (world.runner(), world.process());
+    // Its replica stands still: the server ends before another one starts it.
+    world.replicas[runner].signal(Signal::STOP);
+    let took = until("the server has ended", || !crate::lab::runs(child)).await;
+    assert!(took < LEASE, "{took:?}");
+    let outcome = world.call((runner + 1) % 3, Revision::MODERN, "taken-over").await;
+    assert!(outcome.is_result() && world.executions("taken-over") == 1, "{outcome:?}");
+    world.check_runs(2);
+    world.replicas[runner].signal(Signal::CONT);
+    let outcome = world.call(runner, Revision::LEGACY, "goes-on").await;
+    assert!(outcome.is_result() && world.executions("goes-on") == 1, "{outcome:?}");
+    world.check_runs(2);
+    if !by_night() {
+        return;
+    }
+    // The store comes back empty: who gets the lease waits, and the last one gives it up.
+    world.replicas.store.kill().await;
+    world.replicas.store.restart().await;
+    world.replicas.wait_until_known(3).await;
+    for turn in 0..100 {
+        let nonce = format!("empty-{turn}");
+        let outcome = world.call(turn % 3, Revision::MODERN, &nonce).await;
+        assert!(world.executions(&nonce) == usize::from(outcome.is_result()), "{outcome:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let before = world.runs().len();
+    world.check_runs(before);
+    // Its replica is killed: calls wait for the next one.
+    let runner = world.runner();
+    world.replicas.kill(runner).await;
+    let began = Instant::now();
+    let outcome = world.call((runner + 1) % 3, Revision::LEGACY, "killed").await;
+    assert!(outcome.is_result() && world.executions("killed") == 1, "{outcome:?}");
+    assert!(began.elapsed() < 3 * LEASE, "{:?}", began.elapsed());
+    world.check_runs(before + 1);
+}
+
+/// Time after which the store gives the right to run the server to another replica.
+const LEASE: Duration = Duration::from_secs(6);
