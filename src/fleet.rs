@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::sealing::{Instance, SealingKeys};
+use crate::sha256::sha256;
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
 pub(crate) use hop::HopBody;
@@ -336,6 +337,17 @@ impl Fleet {
     pub(crate) fn member(&self, instance: Instance) -> Option<Arc<Replica>> {
         let other = instance != self.instance();
         other.then(|| self.view().reachable(instance, Instant::now())).flatten()
+    }
+
+    /// Returns the replica that has the connection of a client to an upstream; `None` if it is this
+    /// one. All replicas that know the same members return the same one.
+    pub(crate) fn place_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
+        let view = self.view();
+        let serving = view.members().filter(|it| !it.record.draining);
+        // The one with the highest hash: when another one joins or leaves, only its own move.
+        let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
+        let place = serving.map(|it| it.instance).max_by_key(rank)?;
+        (place != self.instance()).then_some(place)
     }
 
     // === Sessions ===

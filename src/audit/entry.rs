@@ -147,6 +147,8 @@ pub(super) struct RequestDetails {
     pub(super) number: Option<u64>,
     /// Request number that log lines show.
     pub(super) request_number: Option<u64>,
+    /// Name of the replica that has sent the request on.
+    pub(super) via: Option<Arc<str>>,
     pub(super) http: Option<EntryText>,
     pub(super) revision: Option<Revision>,
     pub(super) method: Option<EntryText>,
@@ -260,6 +262,7 @@ impl RequestEntry {
             TransportKind::Stdio => "stdio",
         };
         out.word("wire", transport);
+        out.text("via", details.via.as_deref());
         out.text("http", details.http.as_deref());
         out.text("revision", details.revision.map(Revision::as_str));
         out.text("method", details.method.as_deref());

@@ -133,6 +133,11 @@ impl AuditEvent {
         self.actor(|actor| actor.session = Some(session.clone()));
     }
 
+    /// Sets the name of the replica that has sent the request on.
+    pub fn set_via(&self, replica: &Arc<str>) {
+        self.details(|details| details.via = Some(Arc::clone(replica)));
+    }
+
     /// Sets the HTTP method, for requests whose protocol message is not known yet.
     pub fn set_http_method(&self, method: &str) {
         self.details(|details| details.http = Some(http_method(method)));

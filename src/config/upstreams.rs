@@ -133,7 +133,7 @@ pub(super) fn read_upstreams(
 ) -> Upstreams {
     let inherited =
         root.table("defaults", |t| read_defaults(t, &UpstreamDefaults::default(), TableOwner::All));
-    let mut result = Upstreams::default();
+    let (mut result, has_fleet) = (Upstreams::default(), root.get("fleet").is_some());
     let mut prefixes: Vec<(String, String)> = Vec::new();
     root.named_tables("upstreams", |name, t| {
         let name = name.get_ref().as_ref();
@@ -161,6 +161,11 @@ pub(super) fn read_upstreams(
         });
         if !enabled {
             return;
+        }
+        if has_fleet && upstream.as_ref().is_some_and(|it| it.pinning == Mode::Enforce) {
+            let what = "pinning is \"enforce\", and each replica would approve what it lists first";
+            let remedy = "set pinning = \"locked\", and give all replicas the same lock file";
+            t.error("guard", ValueError::new(what, remedy));
         }
         if let Some((_, owner)) = prefixes.iter().find(|(taken, _)| *taken == prefix) {
             let what = format!("this prefix belongs to [upstreams.{owner}] already");

@@ -73,7 +73,7 @@ impl ClientConnection {
 
     /// True if another replica has sent the request on.
     fn is_forwarded(&self) -> bool {
-        matches!(self.origin, RequestOrigin::Replica)
+        matches!(self.origin, RequestOrigin::Replica(_))
     }
 
     /// True if the client's certificate has expired: no further request is served.

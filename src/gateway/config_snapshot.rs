@@ -18,7 +18,7 @@ use crate::catalog::Catalog;
 use crate::gateway::last_lists::LastLists;
 use crate::mcp::name::UpstreamName;
 use crate::policy::Policy;
-use crate::upstream::{Upstream, UpstreamSource};
+use crate::upstream::{Sharing, Upstream, UpstreamSource};
 
 /// Immutable state of the gateway for one configuration.
 pub struct ConfigSnapshot {
@@ -28,6 +28,8 @@ pub struct ConfigSnapshot {
     pub(super) catalog: Arc<Catalog>,
     pub(super) inspectors: Arc<Inspectors>,
     entries: BTreeMap<UpstreamName, UpstreamEntry>,
+    /// Whether an upstream has a connection for each client.
+    pub(super) has_own_connections: bool,
 }
 
 /// Components of a snapshot.
@@ -72,9 +74,10 @@ impl ConfigSnapshot {
             last_lists.publish(&name, &catalog, &inspectors);
             (name, UpstreamEntry { upstream, last_lists })
         };
+        let has_own_connections = upstreams.iter().any(has_own_connections);
         let entries = upstreams.into_iter().map(entry).collect();
         let number = before.map_or(0, |before| before.number) + 1;
-        Self { number, policy, catalog, inspectors, entries }
+        Self { number, policy, catalog, inspectors, entries, has_own_connections }
     }
 
     /// The upstream with this name, which owns an item of the catalog.
@@ -148,6 +151,11 @@ fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
         (UpstreamSource::Http { url, .. }, UpstreamSource::Http { url: other, .. }) => url == other,
         _ => false,
     }
+}
+
+/// Whether each client has a connection of its own to the upstream.
+pub(super) fn has_own_connections(upstream: &Upstream) -> bool {
+    matches!(upstream.settings().sharing, Sharing::Client)
 }
 
 /// Stops an upstream that has not stopped by itself within `grace`.

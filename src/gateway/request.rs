@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use super::config_snapshot::has_own_connections;
 use super::error::GUARD;
 use super::response_checks::{Inspection, ResponseChecks};
 use super::task_handles::{TaskIdRewriter, TaskRef};
@@ -23,6 +24,7 @@ use crate::mcp::call::{
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::input_request::REQUEST_STATE;
 use crate::mcp::kind::{Kind, SUBSCRIBE};
+use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::drop_related;
 use crate::policy::limits::{LimitRequest, Limits, Permit, RateLimited};
@@ -221,6 +223,23 @@ impl ClientContext {
     ) -> Option<ResolvedItem> {
         let (method, kind, key) = requested?;
         self.find_item(*method, *kind, key, revision).await
+    }
+
+    /// Returns the upstream that a request without a session is for, if that has a connection for
+    /// each client.
+    pub async fn upstream_with_own_connection(
+        &self,
+        revision: Revision,
+        method: &str,
+        params: &Object,
+    ) -> Option<UpstreamName> {
+        if !self.config.has_own_connections {
+            return None;
+        }
+        let requested = ItemRequest::requested(method, params)?;
+        let item = self.find_requested(revision, Some(&requested)).await?;
+        let is_own = has_own_connections(self.config.upstream(&item.upstream));
+        is_own.then(|| item.upstream.clone())
     }
 
     /// The item with this key, if the client can reach it.

@@ -132,6 +132,9 @@ pub struct ClientHandle {
     pub gone: CancellationToken,
     /// Whether several clients may share the id.
     pub is_shared: bool,
+    /// Whether its session was rebuilt: what upstreams with a connection per client remembered of
+    /// it is lost.
+    pub is_rebuilt: bool,
     /// Owner of the client's quotas.
     pub owner: QuotaOwner,
     /// Pending task notifications.
@@ -163,14 +166,16 @@ impl ClientHandle {
         let (tasks, elicitation_completions) =
             (TaskStatusQueue::default(), ElicitationCompletions::default());
         let id = Arc::clone(&owner.name);
-        Self { id, gone, is_shared: false, owner, tasks, elicitation_completions }
+        let (is_shared, is_rebuilt) = (false, false);
+        Self { id, gone, is_shared, is_rebuilt, owner, tasks, elicitation_completions }
     }
 
     /// Creates the handle for all clients of an owner, for transports without sessions.
     pub fn shared_by(owner: QuotaOwner) -> Self {
         let id = Arc::clone(&owner.name);
         let (gone, tasks, elicitation_completions) = Default::default();
-        Self { id, gone, is_shared: true, owner, tasks, elicitation_completions }
+        let (is_shared, is_rebuilt) = (true, false);
+        Self { id, gone, is_shared, is_rebuilt, owner, tasks, elicitation_completions }
     }
 
     /// Sets the owner of the client.

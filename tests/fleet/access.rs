@@ -140,3 +140,21 @@ async fn a_replica_that_stops_is_not_ready_and_still_serves() {
     assert!(client.call(HUB, json!({})).await.is_result(), "it is sent on");
     assert_eq!(weir.ended().await, Some(0));
 }
+
+#[tokio::test]
+async fn the_audit_log_names_the_replica_that_a_request_came_through() {
+    let replicas = Replicas::start_with(2, "[audit]\nenabled = true\n", "").await;
+    let mut client = replicas.legacy(0).await;
+    client.move_to(&replicas[1].address);
+    assert!(client.call(HUB, json!({ "nonce": "through" })).await.is_result());
+    let calls = |number: usize| {
+        let path = replicas.folder(number).join("state/weir/audit.jsonl");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let calls = text.lines().filter(|it| it.contains("tools/call")).map(str::to_owned);
+        calls.collect::<Vec<_>>()
+    };
+    until("the replica that has the session has recorded it", || !calls(0).is_empty()).await;
+    let line: serde_json::Value = serde_json::from_str(&calls(0)[0]).expect("JSON");
+    assert_eq!((&line["via"], &line["from"]), (&json!("replica-1"), &json!("127.0.0.1")), "{line}");
+    assert!(calls(1).is_empty(), "once: {:?}", calls(1));
+}

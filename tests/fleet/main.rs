@@ -13,6 +13,7 @@ mod balancers;
 mod commands;
 mod limits;
 mod once;
+mod own;
 mod questions;
 mod replicas;
 mod rolling;

@@ -16,6 +16,11 @@ fn asking(nonce: &str) -> Value {
     json!({ "nonce": nonce, "fault": fault.to_string() })
 }
 
+/// Parameters of such a call.
+fn asked_call(nonce: &str) -> Value {
+    json!({ "name": format!("{HUB}__call"), "arguments": asking(nonce) })
+}
+
 async fn client(replicas: &Replicas, number: usize, revision: Revision) -> Client {
     let capabilities = json!({ "elicitation": {} });
     Client::declaring(capabilities, &replicas[number].address, revision, None).await
@@ -74,7 +79,7 @@ async fn an_answer_comes_to_the_replica_that_asked_through_any_other() {
     answerer.set_session(caller.session().expect("a session"));
     // Through one replica, to the one that has the session.
     caller.move_to(&replicas[2].address);
-    let mut asked = caller.open("tools/call", HUB, asking("asked")).await;
+    let mut asked = caller.open("tools/call", asked_call("asked")).await;
     let question = asked.next().await;
     assert_eq!(question["method"], "elicitation/create");
     let answer = json!({ "action": "accept", "content": {} });
@@ -87,7 +92,7 @@ async fn an_answer_comes_to_the_replica_that_asked_through_any_other() {
 async fn c03_an_answer_to_a_replica_that_was_killed_is_taken_and_the_next_call_works() {
     let mut replicas = Replicas::start(2).await;
     let mut client = client(&replicas, 0, Revision::LEGACY).await;
-    let mut asked = client.open("tools/call", HUB, asking("asked")).await;
+    let mut asked = client.open("tools/call", asked_call("asked")).await;
     let question = asked.next().await;
     replicas.kill(0).await;
     drop(asked);

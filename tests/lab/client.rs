@@ -260,14 +260,8 @@ impl Client {
         Ok((status, is_stream, text(bytes)))
     }
 
-    /// Calls a tool of an upstream, and returns the messages as they arrive.
-    pub(crate) async fn open(
-        &mut self,
-        method: &str,
-        upstream: &str,
-        arguments: Value,
-    ) -> CallStream {
-        let params = json!({ "name": format!("{upstream}__call"), "arguments": arguments });
+    /// Sends a request, and returns the messages of its response as they arrive.
+    pub(crate) async fn open(&mut self, method: &str, params: Value) -> CallStream {
         let id = self.next_id;
         self.next_id += 1;
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });

@@ -1074,3 +1074,27 @@ replicas = "some"
        |            ^^^^^^ one of: each, one
     "#);
 }
+
+#[test]
+fn replicas_do_not_approve_what_they_list_first() {
+    let rendered = mistakes(
+        r#"[upstreams.each]
+command = "x"
+guard = { pinning = "enforce" }
+[upstreams.any]
+command = "x"
+guard = { pinning = "locked" }
+[fleet]
+store = { url = "redis://s" }
+keys = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+listen = "10.0.0.1:1"
+"#,
+    );
+    insta::assert_snapshot!(rendered, @r#"
+    error: upstreams.each.guard: pinning is "enforce", and each replica would approve what it lists first
+     --> weir.toml:3:9
+      |
+    3 | guard = { pinning = "enforce" }
+      |         ^^^^^^^^^^^^^^^^^^^^^^^ set pinning = "locked", and give all replicas the same lock file
+    "#);
+}

@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName};
 use hyper::http::request::Parts;
 
+use super::connection::replicas::RequestOrigin;
 use super::response_body::{self, HttpResponse};
 use super::routes::HttpRoute;
 use super::{ClientConnection, forwarded};
@@ -31,6 +32,9 @@ pub(super) fn begin(
     let from = forwarded::client_address(state, connection, &parts.headers);
     let audit_event = state.settings.audit.begin(transport, from);
     audit_event.set_http_method(parts.method.as_str());
+    if let RequestOrigin::Replica(name) = &connection.origin {
+        audit_event.set_via(name);
+    }
     if let Some(trace) = host_check::single_value(&parts.headers, &TRACEPARENT) {
         audit_event.set_trace(trace);
         request_scope::record(|known| known.trace = trace_context::trace_id(trace));

@@ -32,7 +32,7 @@ use crate::downstream::{ServerStateCell, batch, era, host_check, session};
 use crate::fairness::promptly;
 use crate::gateway::{ClientContext, RefusalReason};
 use crate::jsonrpc::{self, Message};
-use crate::mcp::revision::Era;
+use crate::mcp::revision::{Era, Revision};
 use crate::policy::AuthAttempt;
 use crate::sealing::Instance;
 
@@ -229,7 +229,7 @@ async fn post_modern(
             return Err((StatusCode::BAD_REQUEST, text).into());
         }
     };
-    if let Some(response) = forward_resumed(request, client, &message).await? {
+    if let Some(response) = forward_placed(request, client, &message).await? {
         return Ok(response);
     }
     let state = &request.state;
@@ -258,19 +258,28 @@ async fn post_modern(
     }
 }
 
-/// Sends a request that resumes a suspended call on to the replica that has the call.
-async fn forward_resumed(
+/// Sends a request on to the replica that has what it needs: the call that it resumes, or the
+/// client's own connection to the upstream.
+async fn forward_placed(
     request: &HttpRequest,
     client: &ClientContext,
     message: &jsonrpc::Request,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
-    if request.state.fleet().is_none() {
+    let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
         return Ok(None);
-    }
+    };
     let state = message.params.get_string("requestState");
-    let named = state.as_deref().and_then(Instance::split_named);
-    match named {
-        Some((instance, _)) => Box::pin(hop::forward_to(request, client, instance)).await,
+    let place = match state.as_deref().and_then(Instance::split_named) {
+        Some((instance, _)) => Some(instance),
+        None => {
+            let (method, params) = (&message.method, &message.params);
+            let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params);
+            let name = &client.principal().name;
+            upstream.await.and_then(|it| fleet.place_of_connection(name, it.as_str()))
+        }
+    };
+    match place {
+        Some(instance) => Box::pin(hop::forward_to(request, client, instance)).await,
         None => Ok(None),
     }
 }

@@ -146,7 +146,7 @@ pub(super) fn client_of(
 ) -> Result<Option<Arc<ClientConnection>>, HttpRefusal> {
     let RequestOrigin::Listener(listener) = &connection.origin else { return Ok(None) };
     let mut take = |name: HeaderName| Some(parts.headers.remove(name)?.to_str().ok()?.to_owned());
-    take(REPLICA);
+    let replica = take(REPLICA).unwrap_or_default();
     let peer = take(CLIENT_ADDRESS).and_then(|it| it.parse::<SocketAddr>().ok());
     let certificate = match take(CLIENT_CERTIFICATE) {
         None => None,
@@ -155,7 +155,7 @@ pub(super) fn client_of(
             "the client certificate is not accepted by this replica",
         ))?),
     };
-    let (waker, origin) = (Arc::clone(&connection.waker), RequestOrigin::Replica);
+    let (waker, origin) = (Arc::clone(&connection.waker), RequestOrigin::Replica(replica.into()));
     Ok(Some(Arc::new(ClientConnection { peer, certificate, waker, origin })))
 }
 

@@ -231,7 +231,8 @@ async fn fetch_session(
         let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
         take_over_or_forward(request, client, fleet, &placed, id).await?;
     }
-    let connection = connection(state, client);
+    let mut connection = connection(state, client);
+    connection.handle.is_rebuilt = true;
     let limit = settings.per_client.sessions;
     let rebuilt = state.sessions.rebuild(client, (id, opened), connection, limit).await;
     let rebuilt = rebuilt.map_err(|_| HttpRefusal::from(results::too_busy(SESSION_RETRY)))?;

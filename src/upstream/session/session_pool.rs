@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::promptly;
+use crate::json::Object;
 use crate::mcp::call::{CallContext, QuotaOwner};
 use crate::mcp::revision::Era;
 use crate::sync::Mutex;
@@ -33,6 +34,9 @@ use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::dispatcher::ConnectionClients;
 use crate::upstream::{Error, ListChangeCounts, Settings, Sharing, declared_capabilities};
 
+/// Log message for the client of a session that was rebuilt.
+const BEGUN_ANEW: &str = "this server was started anew for the session, and does not remember what \
+                          was before";
 /// Maximum number of additional sessions.
 const MAX_ADDITIONAL_SESSIONS: usize = 64;
 /// Maximum number of sessions per client.
@@ -179,6 +183,11 @@ impl SessionPool {
                 *current = Some(session.clone());
                 drop(current);
                 self.backoff.succeeded(&shared_key);
+                if is_own && caller.client.is_rebuilt {
+                    let text = format!("\"{}: {BEGUN_ANEW}\"", self.settings.name);
+                    let log = Object::new().with("level", "\"warning\"").with("logger", "\"weir\"");
+                    caller.notifications.log(&log.with("data", text));
+                }
                 let client_gone = match is_own {
                     true => caller.client.gone.clone(),
                     false => CancellationToken::new(),

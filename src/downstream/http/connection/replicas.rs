@@ -22,8 +22,8 @@ pub(in crate::downstream::http) enum RequestOrigin {
     Client,
     /// Another replica, on whose connection each request has a client of its own.
     Listener(ReplicaListener),
-    /// A client of another replica, which has sent the request on.
-    Replica,
+    /// A client of the replica of this name, which has sent the request on.
+    Replica(Arc<str>),
 }
 
 /// Listener for other replicas.

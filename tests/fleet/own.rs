@@ -1,0 +1,90 @@
+//! Upstreams with a connection for each client (`sharing = "client"`).
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::lab::client::Revision;
+use crate::lab::{example, until};
+use crate::replicas::Replicas;
+
+/// Name of the server that each client has for itself.
+const OWN: &str = "own";
+
+struct World {
+    replicas: Replicas,
+    folder: PathBuf,
+    /// Removes the folder at the end.
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn start(count: usize) -> Self {
+        let made = tempfile::TempDir::new().expect("a folder");
+        let folder = made.path().to_owned();
+        fs::write(folder.join("script.json"), "{}").expect("written");
+        let config = format!(
+            "[upstreams.{OWN}]\ncommand = {:?}\nargs = [{folder:?}, \"stdio\"]\nsharing = \"client\"\n",
+            example("evil_upstream")
+        );
+        let replicas = Replicas::start_with(count, &config, "").await;
+        for number in replicas.numbers() {
+            replicas[number].wait_until_listed(OWN).await;
+        }
+        Self { replicas, folder, _folder: made }
+    }
+
+    /// Number of processes of the server that were started.
+    fn processes(&self) -> usize {
+        fs::read_to_string(self.folder.join("pids")).unwrap_or_default().lines().count()
+    }
+}
+
+#[tokio::test]
+async fn a_client_without_sessions_has_one_connection_in_the_whole_fleet() {
+    let mut world = World::start(3).await;
+    let listed = world.processes();
+    let mut client = world.replicas[0].client(Revision::MODERN).await;
+    for turn in 0..9 {
+        client.move_to(&world.replicas[turn % 3].address);
+        let outcome = client.call(OWN, json!({ "nonce": turn.to_string() })).await;
+        assert!(outcome.is_result(), "{turn}: {outcome:?}");
+    }
+    assert_eq!(world.processes(), listed + 1, "one for all calls");
+    let executed = fs::read_to_string(world.folder.join("executed")).expect("written");
+    assert_eq!(executed.lines().count(), 9, "{executed}");
+    // If its replica is killed, another one opens it anew.
+    let holds = |number: &usize| world.replicas[*number].resources().children > 1;
+    let place = world.replicas.numbers().find(holds).expect("a replica has it");
+    world.replicas.kill(place).await;
+    client.move_to(&world.replicas[(place + 1) % 3].address);
+    until("the others know it", || {
+        let members: usize = world.replicas.store.run(&["HLEN", "{weir}:members"]);
+        members == 2
+    })
+    .await;
+    assert!(client.call(OWN, json!({ "nonce": "after" })).await.is_result());
+}
+
+#[tokio::test]
+async fn a_client_is_told_that_its_server_was_started_anew() {
+    let program = example("legacy_stdio");
+    let config = format!("[upstreams.notes]\ncommand = {program:?}\nsharing = \"client\"\n");
+    let mut replicas = Replicas::start_with(2, &config, "").await;
+    for number in replicas.numbers() {
+        replicas[number].wait_until_listed("notes").await;
+    }
+    let mut client = replicas.legacy(0).await;
+    client.request("logging/setLevel", json!({ "level": "warning" })).await.result();
+    let echo = json!({ "name": "notes__echo", "arguments": {} });
+    assert!(client.request("tools/call", echo.clone()).await.is_result());
+    replicas.kill(0).await;
+    client.move_to(&replicas[1].address);
+    let mut messages = client.open("tools/call", echo).await;
+    let told = messages.next().await;
+    assert_eq!(told["method"], "notifications/message", "{told}");
+    let text = told["params"]["data"].as_str().expect("text");
+    assert!(text.starts_with("notes: this server was started anew"), "{text}");
+    assert!(messages.next().await["result"].is_object());
+}
