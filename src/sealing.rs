@@ -112,7 +112,7 @@ impl SealingKeys {
         self.instance
     }
 
-    /// Returns the same secrets with the number of another process, for tests.
+    /// Returns the same secrets with another number, for a second gateway in this process.
     #[must_use]
     pub fn of_another_process(&self) -> Self {
         Self { secrets: Arc::clone(&self.secrets), instance: Instance::random() }

@@ -138,7 +138,9 @@ impl UpstreamRunner {
     fn open(&self, number: u64, deadline: &Arc<Deadline>) -> App {
         let (connect, until) = (Arc::clone(&self.connector), Arc::clone(deadline));
         let connector = Arc::new(ConnectUntil { connect, until });
-        let app = App::open_with(&self.config, connector, self.fleet.keys().clone(), None, None);
+        // With a number of its own: what it names with that is not of the gateway for clients.
+        let keys = self.fleet.keys().of_another_process();
+        let app = App::open_with(&self.config, connector, keys, None, None);
         let running = RunningUpstream {
             server: Arc::clone(app.server_state()),
             connections: app.components.downstream_tasks.clone(),

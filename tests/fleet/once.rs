@@ -9,9 +9,11 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::lab::client::{Outcome, Revision};
+use crate::lab::store::TestStore;
 use crate::lab::weir::children;
 use crate::lab::{by_night, example, until};
-use crate::replicas::{Replicas, weir};
+use crate::questions::{asked_call, asked_client, asking};
+use crate::replicas::{HUB, Replicas, weir};
 
 /// Name of the server that may run only once.
 const ONCE: &str = "once";
@@ -31,6 +33,10 @@ struct World {
 impl World {
     /// Starts three replicas.
     async fn start() -> Self {
+        Self::start_with(3).await
+    }
+
+    async fn start_with(count: usize) -> Self {
         let made = tempfile::TempDir::new().expect("a folder");
         let folder = made.path().to_owned();
         fs::write(folder.join("script.json"), "{}").expect("written");
@@ -39,7 +45,7 @@ impl World {
             "[upstreams.{ONCE}]\ncommand = \"sh\"\nreplicas = \"one\"\n\
              args = [\"-c\", \"{SCRIPT}\", {folder:?}, {program:?}]\n"
         );
-        let replicas = Replicas::start_with(3, &config, "").await;
+        let replicas = Replicas::start_with(count, &config, "").await;
         for number in replicas.numbers() {
             replicas[number].wait_until_listed(ONCE).await;
         }
@@ -167,6 +173,51 @@ async fn there_are_never_two_of_it_when_its_replica_stands_still_or_the_store_fo
     assert!(outcome.is_result() && world.executions("killed") == 1, "{outcome:?}");
     assert!(began.elapsed() < 3 * LEASE, "{:?}", began.elapsed());
     world.check_runs(before + 1);
+}
+
+#[tokio::test]
+async fn a_client_is_asked_by_a_server_that_another_replica_runs() {
+    let mut replicas = Replicas::prepare(TestStore::start().await, "", "").await;
+    replicas.lab.evil_mut(HUB).extra = "replicas = \"one\"".to_owned();
+    replicas.lab.configure("");
+    for _ in 0..3 {
+        replicas.add().await;
+    }
+    replicas.wait_until_known(3).await;
+    for number in 0..3 {
+        let mut client = asked_client(&replicas, number, Revision::MODERN).await;
+        let nonce = format!("asked-{number}");
+        let result = client.call(HUB, asking(&nonce)).await.result();
+        let requests = result["inputRequests"].as_object().expect("requests");
+        let (key, _) = requests.iter().next().expect("one");
+        let mut params = asked_call(&nonce);
+        params["requestState"] = result["requestState"].clone();
+        params["inputResponses"] =
+            json!({ key: { "action": "accept", "content": { "number": number } } });
+        client.move_to(&replicas[(number + 1) % 3].address);
+        let answer = format!("{{\"number\":{number}}}");
+        let received = || replicas.lab.evil(HUB).received();
+        tokio::select! {
+            outcome = client.request("tools/call", params) => panic!("{outcome:?}"),
+            _ = until("the answer is there", || received().iter().any(|it| it.contains(&answer)))
+                => {}
+        }
+        assert_eq!(replicas.executions(&nonce), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_replaced_by_one_with_other_settings() {
+    let world = World::start_with(1).await;
+    let path = world.replicas.config(0);
+    let text = fs::read_to_string(&path).expect("written");
+    let changed = text.replace("command = \"sh\"", "command = \"sh\"\nera = \"legacy\"");
+    fs::write(&path, changed).expect("written");
+    let (code, text) = world.replicas.command(0, "reload");
+    assert_eq!(code, 0, "{text}");
+    until("it was started again", || world.runs().len() == 2).await;
+    assert!(world.call(0, Revision::LEGACY, "again").await.is_result());
+    world.check_runs(2);
 }
 
 /// Time after which the store gives the right to run the server to another replica.

@@ -7,7 +7,7 @@ use crate::lab::until;
 use crate::replicas::{HUB, Replicas};
 
 /// Arguments of a call that asks its client, and never ends.
-fn asking(nonce: &str) -> Value {
+pub(crate) fn asking(nonce: &str) -> Value {
     let question = json!({
         "jsonrpc": "2.0", "id": "question", "method": "elicitation/create",
         "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } },
@@ -17,11 +17,11 @@ fn asking(nonce: &str) -> Value {
 }
 
 /// Parameters of such a call.
-fn asked_call(nonce: &str) -> Value {
+pub(crate) fn asked_call(nonce: &str) -> Value {
     json!({ "name": format!("{HUB}__call"), "arguments": asking(nonce) })
 }
 
-async fn client(replicas: &Replicas, number: usize, revision: Revision) -> Client {
+pub(crate) async fn asked_client(replicas: &Replicas, number: usize, revision: Revision) -> Client {
     let capabilities = json!({ "elicitation": {} });
     Client::declaring(capabilities, &replicas[number].address, revision, None).await
 }
@@ -37,7 +37,7 @@ async fn wait_for_answer(replicas: &Replicas) {
 #[tokio::test]
 async fn a_suspended_call_is_resumed_through_any_replica() {
     let replicas = Replicas::start(2).await;
-    let mut client = client(&replicas, 0, Revision::MODERN).await;
+    let mut client = asked_client(&replicas, 0, Revision::MODERN).await;
     let result = client.call(HUB, asking("asked")).await.result();
     let (key, _) =
         result["inputRequests"].as_object().expect("requests").iter().next().expect("one");
@@ -57,7 +57,7 @@ async fn a_suspended_call_is_resumed_through_any_replica() {
 #[tokio::test]
 async fn c04_a_suspended_call_of_a_replica_that_was_killed_is_refused_and_not_repeated() {
     let mut replicas = Replicas::start(2).await;
-    let mut client = client(&replicas, 0, Revision::MODERN).await;
+    let mut client = asked_client(&replicas, 0, Revision::MODERN).await;
     let result = client.call(HUB, asking("asked")).await.result();
     replicas.kill(0).await;
     client.move_to(&replicas[1].address);
@@ -74,8 +74,8 @@ async fn c04_a_suspended_call_of_a_replica_that_was_killed_is_refused_and_not_re
 #[tokio::test]
 async fn an_answer_comes_to_the_replica_that_asked_through_any_other() {
     let replicas = Replicas::start(3).await;
-    let mut caller = client(&replicas, 0, Revision::LEGACY).await;
-    let mut answerer = client(&replicas, 1, Revision::LEGACY).await;
+    let mut caller = asked_client(&replicas, 0, Revision::LEGACY).await;
+    let mut answerer = asked_client(&replicas, 1, Revision::LEGACY).await;
     answerer.set_session(caller.session().expect("a session"));
     // Through one replica, to the one that has the session.
     caller.move_to(&replicas[2].address);
@@ -91,7 +91,7 @@ async fn an_answer_comes_to_the_replica_that_asked_through_any_other() {
 #[tokio::test]
 async fn c03_an_answer_to_a_replica_that_was_killed_is_taken_and_the_next_call_works() {
     let mut replicas = Replicas::start(2).await;
-    let mut client = client(&replicas, 0, Revision::LEGACY).await;
+    let mut client = asked_client(&replicas, 0, Revision::LEGACY).await;
     let mut asked = client.open("tools/call", asked_call("asked")).await;
     let question = asked.next().await;
     replicas.kill(0).await;
