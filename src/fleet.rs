@@ -18,6 +18,7 @@ mod redis_store;
 mod shared_limits;
 mod status;
 mod store;
+mod store_node;
 mod view;
 
 use std::sync::Arc;
@@ -40,7 +41,6 @@ use hop::{HopError, HopPool};
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
-pub use redis_store::StoreSettings;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
 pub(crate) use status::FleetMetrics;
@@ -48,6 +48,7 @@ pub(crate) use status::FleetReport;
 pub use status::FleetStatus;
 use store::{ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS_AT_ONCE, Store, StoredClaim};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
+pub use store_node::{StoreKind, StoreLogin, StoreSettings};
 pub(crate) use view::Replica;
 use view::{FleetView, Owner};
 

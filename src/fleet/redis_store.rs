@@ -9,40 +9,22 @@
 //! until the heartbeat has a new connection. So no request waits for a store that is away.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
-    Script, ScriptInvocation, TlsCertificates, cmd,
-};
+use redis::{FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
 use super::store::{
     ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster,
     SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
 };
+use super::store_node::{REPLY_TIMEOUT, StoreSettings, described};
 use crate::rate_limit::RequestRate;
-use crate::regular_file;
-use crate::secret::Secret;
 use crate::sync::Mutex;
-
-/// Location of the store, and credentials for it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StoreSettings {
-    /// URL with the scheme `redis` or `rediss`, without credentials.
-    pub url: String,
-    /// User of the access control list; without one the default user.
-    pub username: Option<String>,
-    /// Password of the user.
-    pub password: Option<Secret>,
-    /// File with the CAs of the store's certificate; without one those of the system.
-    pub ca: Option<PathBuf>,
-}
 
 /// Connection to the store.
 pub(super) struct RedisStore {
@@ -62,38 +44,13 @@ impl RedisStore {
         format!("{}:{name}", self.prefix)
     }
 
-    fn client(&self) -> Result<Client, StoreError> {
-        let StoreSettings { url, username, password, ca } = &self.settings;
-        let info = url.as_str().into_connection_info().map_err(described)?;
-        let mut redis = info.redis_settings().clone().set_skip_set_lib_name();
-        if let Some(username) = username {
-            redis = redis.set_username(username);
-        }
-        if let Some(password) = password {
-            redis = redis.set_password(password.expose());
-        }
-        let info = info.set_redis_settings(redis);
-        let Some(ca) = ca else { return Client::open(info).map_err(described) };
-        let root_cert = regular_file::read(ca, MAX_CA_BYTES);
-        let root_cert =
-            root_cert.map_err(|error| StoreError::Failed(format!("{}: {error}", ca.display())))?;
-        let certificates = TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
-        Client::build_with_tls(info, certificates).map_err(described)
-    }
-
     /// Opens a connection, if there is none.
     async fn connect(&self) -> Result<(), StoreError> {
         if self.connection.lock().is_some() {
             return Ok(());
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(REPLY_TIMEOUT));
-        let client = self.client()?;
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        // The timeout of the library does not include the resolution of the name.
-        let opened = timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| StoreError::Late)?;
-        *self.connection.lock() = Some(opened.map_err(described)?);
+        let opened = self.settings.open(&self.key("members")).await?;
+        *self.connection.lock() = Some(opened);
         Ok(())
     }
 
@@ -108,7 +65,9 @@ impl RedisStore {
         let connection = self.connection.lock().clone().ok_or(StoreError::Away)?;
         let sent = match timeout(REPLY_TIMEOUT, command(connection)).await {
             Err(_) => Err(StoreError::Late),
-            Ok(replied) => replied.map_err(described),
+            // The connection still works, and so does what needs no memory.
+            Ok(Err(error)) if is_out_of_memory(&error) => Err(StoreError::Full),
+            Ok(replied) => replied.map_err(|error| StoreError::Failed(described(&error))),
         };
         if matches!(sent, Err(StoreError::Late | StoreError::Failed(_))) {
             *self.connection.lock() = None;
@@ -278,13 +237,10 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, MAX_MILLIS)
 }
 
-/// Describes an error without the values that a command contained.
-fn described(error: RedisError) -> StoreError {
-    let remedy = match error.kind() {
-        ErrorKind::AuthenticationFailed => ": check username and password",
-        _ => "",
-    };
-    StoreError::Failed(format!("{error}{remedy}"))
+/// Returns whether the store has refused a write because its memory is full.
+fn is_out_of_memory(error: &RedisError) -> bool {
+    // Up to Redis 6.2, an error of a script has a code of its own.
+    error.code() == Some("OOM") || error.detail().is_some_and(|it| it.contains("-OOM "))
 }
 
 /// Reply of [`HEARTBEAT`]: milliseconds for which the store has been steady; members with their
@@ -444,11 +400,5 @@ end
 const SLOTS_LIFE: Duration = Duration::from_secs(24 * 3_600);
 /// Most buckets that one call reports.
 const MAX_SLOTS_AT_ONCE: usize = 1_000;
-/// Longest time that one call may take.
-const REPLY_TIMEOUT: Duration = Duration::from_millis(50);
-/// Longest time for a new connection, with its TLS handshake and authentication.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest file of CAs.
-const MAX_CA_BYTES: u64 = 1 << 20;
 /// Longest time to live: numbers in Lua are exact up to 2^53.
 const MAX_MILLIS: u64 = 1 << 52;

@@ -146,8 +146,8 @@ pub(crate) enum StoreError {
     /// An error of the connection or the store.
     #[error("{0}")]
     Failed(String),
-    /// The store has as many claims as it may have.
-    #[error("the store has too many claims")]
+    /// The store has as many claims as it may have, or no memory left.
+    #[error("the store is full")]
     Full,
 }
 

@@ -96,9 +96,8 @@ fn require_fleet(config: &Config) -> Result<&FleetConfig, Failure> {
 /// Reads what the store knows of a fleet.
 async fn look(fleet: &FleetConfig) -> Result<FleetReport, Failure> {
     FleetReport::read(&fleet.sealing_keys(), &fleet.settings).await.map_err(|error| {
-        let url = &fleet.settings.store.url;
         Failure::Unreachable(format!(
-            "the store {url} cannot be used: {error}; check fleet.store, and that the store runs"
+            "the store cannot be used: {error}; check fleet.store, and that the store runs"
         ))
     })
 }
