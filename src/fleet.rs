@@ -13,6 +13,7 @@
 
 mod certificate;
 mod hop;
+mod key_status;
 mod records;
 mod redis_store;
 mod shared_limits;
@@ -38,6 +39,7 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::FleetTls;
 pub(crate) use hop::HopBody;
 use hop::{HopError, HopPool};
+pub(crate) use key_status::KeyStatus;
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
@@ -238,14 +240,15 @@ impl Fleet {
             name: self.settings.member.clone(),
             address: self.settings.address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: self.keys.ids().map(|id| id.to_string()).collect(),
             configuration: self.configuration.lock().clone(),
             draining: self.is_draining(),
             sessions,
             started: self.started,
         };
-        let record = self.records.seal_member(&name, &record);
+        let (key, record) = (record.keys[0].clone(), self.records.seal_member(&name, &record));
         let after = self.view().last_number();
-        let beat = Heartbeat { member: Some((name, record)), after };
+        let beat = Heartbeat { member: Some((name, record, key)), after };
         let roster = self.store.heartbeat(beat).await?;
         let has_more = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
         let (has_moved, unclaimed) = {
@@ -278,7 +281,7 @@ impl Fleet {
             Ok(_) => {
                 let (members, unreadable) = {
                     let view = self.view();
-                    (view.members().len(), view.unreadable())
+                    (view.members().len(), view.unreadable().map(|(_, count)| count).sum::<usize>())
                 };
                 info!(fleet = self.settings.name, members, "store of the fleet connected");
                 if unreadable > 0 {

@@ -8,7 +8,7 @@
 //! connection, which only the heartbeat opens; after a call that failed, all others fail at once
 //! until the heartbeat has a new connection. So no request waits for a store that is away.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -18,9 +18,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
+use super::key_status::KeyUse;
 use super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster,
-    SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
+    ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MAX_GAP, MEMBER_TTL,
+    Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
 };
 use super::store_node::{REPLY_TIMEOUT, StoreSettings, described};
 use crate::rate_limit::RequestRate;
@@ -44,14 +45,14 @@ impl RedisStore {
         format!("{}:{name}", self.prefix)
     }
 
-    /// Opens a connection, if there is none.
-    async fn connect(&self) -> Result<(), StoreError> {
+    /// Opens a connection, if there is none. Returns whether it is new.
+    async fn connect(&self) -> Result<bool, StoreError> {
         if self.connection.lock().is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let opened = self.settings.open(&self.key("members")).await?;
         *self.connection.lock() = Some(opened);
-        Ok(())
+        Ok(true)
     }
 
     /// Sends a command on the current connection, which is given up after a failure.
@@ -83,16 +84,22 @@ impl RedisStore {
     }
 
     async fn do_heartbeat(&self, beat: Heartbeat) -> Result<Roster, StoreError> {
-        self.connect().await?;
-        let (member, record) = beat.member.unwrap_or_default();
+        let is_new = self.connect().await?;
+        let after = if is_new { 0 } else { beat.after };
+        let (member, record, key) = beat.member.unwrap_or_default();
         let mut call = HEARTBEAT.key(self.key("members"));
-        for name in ["members-until", "claims", "claims-by-number", "claims-until", "steady"] {
+        for name in
+            ["members-until", "claims", "claims-by-number", "claims-until", "steady", "keys"]
+        {
             call.key(self.key(name));
         }
-        call.arg(member).arg(record).arg(millis(MEMBER_TTL)).arg(beat.after);
-        call.arg(MAX_CLAIMS_AT_ONCE);
-        let (steady, members, numbers, texts, claim_count): HeartbeatReply =
+        call.arg(member).arg(record).arg(millis(MEMBER_TTL)).arg(after);
+        call.arg(MAX_CLAIMS_AT_ONCE).arg(millis(MAX_GAP)).arg(key);
+        let (steady, members, numbers, texts, claim_count, keys): HeartbeatReply =
             self.run(&call).await?;
+        let mut unused: BTreeMap<_, _> =
+            keys.into_iter().map(|(key, ms)| (key, Duration::from_millis(ms))).collect();
+        let known = unused.remove(KEYS_SINCE).unwrap_or_default();
         let claims = numbers.chunks_exact(2).zip(texts).filter_map(|(pair, text)| {
             let number = pair[1].parse().ok()?;
             Some(StoredClaim { number, session: pair[0].clone(), text: text? })
@@ -100,8 +107,10 @@ impl RedisStore {
         Ok(Roster {
             steady: Duration::from_millis(steady),
             members: members.into_iter().collect(),
+            after,
             claims: claims.collect(),
             claim_count,
+            key_use: KeyUse { known, unused },
         })
     }
 
@@ -168,12 +177,23 @@ impl RedisStore {
             let mut lines = info.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned())
         };
-        let is_persistent = value("aof_enabled").is_some_and(|it| it == "1");
+        let is = |name: &str, expected: &str| value(name).is_some_and(|it| it == expected);
+        let is_unusable = |what: &str| Err(StoreError::Failed(what.to_owned()));
+        if is("redis_mode", "sentinel") || is("valkey_mode", "sentinel") {
+            return is_unusable("it is a sentinel: name its primary with fleet.store.sentinel");
+        }
+        if is("role", "slave") {
+            return is_unusable(
+                "it is a replica, which takes no writes: name the primary in fleet.store.url, or \
+                 sentinels with fleet.store.sentinel",
+            );
+        }
         let version = value("valkey_version").or_else(|| value("redis_version"));
         Ok(StoreAbout {
             version: version.unwrap_or_default(),
             eviction: value("maxmemory_policy").unwrap_or_default(),
-            is_persistent,
+            is_persistent: is("aof_enabled", "1"),
+            is_cluster: is("cluster_enabled", "1"),
         })
     }
 }
@@ -244,17 +264,24 @@ fn is_out_of_memory(error: &RedisError) -> bool {
 }
 
 /// Reply of [`HEARTBEAT`]: milliseconds for which the store has been steady; members with their
-/// records; sessions with the numbers of their claims; texts of these claims; number of all claims.
-type HeartbeatReply = (u64, HashMap<String, String>, Vec<String>, Vec<Option<String>>, usize);
+/// records; sessions with the numbers of their claims; texts of these claims; number of all claims;
+/// names of keys with the milliseconds since their last use.
+type HeartbeatReply =
+    (u64, HashMap<String, String>, Vec<String>, Vec<Option<String>>, usize, HashMap<String, u64>);
 
-/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady. ARGV: name and
-/// record of the member, its time to live, number of the last known claim, most claims.
+/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady, keys. ARGV: name and
+/// record of the member, its time to live, number of the last known claim, most claims, longest gap,
+/// name of the member's key.
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local ttl = tonumber(ARGV[3])
+local ttl, gap = tonumber(ARGV[3]), tonumber(ARGV[6])
+if ARGV[1] ~= '' then
+    -- A script that has deleted something may write in a store that is full.
+    redis.call('HDEL', KEYS[1], ARGV[1])
+end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)) do
     redis.call('HDEL', KEYS[1], gone)
     redis.call('ZREM', KEYS[2], gone)
@@ -266,13 +293,17 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now, 'LIMIT',
 end
 local steady = redis.call('HMGET', KEYS[6], 'since', 'last')
 local since, last = tonumber(steady[1]), tonumber(steady[2])
-if not since or not last or now - last > ttl or now < last - ttl then
+if not since or not last or math.abs(now - last) > gap then
     since = now
 end
 if ARGV[1] ~= '' then
     redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
     redis.call('ZADD', KEYS[2], now + ttl, ARGV[1])
     redis.call('HSET', KEYS[6], 'since', since, 'last', now)
+    redis.call('HSET', KEYS[7], ARGV[7], now)
+    if not redis.call('HGET', KEYS[7], 'since') then
+        redis.call('HSET', KEYS[7], 'since', now)
+    end
 end
 local numbers = redis.call(
     'ZRANGEBYSCORE', KEYS[4], '(' .. ARGV[4], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[5])
@@ -281,7 +312,11 @@ for at = 1, #numbers, 2 do
     texts[#texts + 1] = redis.call('HGET', KEYS[3], numbers[at])
 end
 local members = redis.call('HGETALL', KEYS[1])
-return { now - since, members, numbers, texts, redis.call('HLEN', KEYS[3]) }
+local keys = redis.call('HGETALL', KEYS[7])
+for at = 2, #keys, 2 do
+    keys[at] = math.max(0, now - keys[at])
+end
+return { now - since, members, numbers, texts, redis.call('HLEN', KEYS[3]), keys }
 ",
     )
 });
@@ -400,5 +435,7 @@ end
 const SLOTS_LIFE: Duration = Duration::from_secs(24 * 3_600);
 /// Most buckets that one call reports.
 const MAX_SLOTS_AT_ONCE: usize = 1_000;
+/// Entry of `keys` with the time since which the store keeps these times.
+const KEYS_SINCE: &str = "since";
 /// Longest time to live: numbers in Lua are exact up to 2^53.
 const MAX_MILLIS: u64 = 1 << 52;

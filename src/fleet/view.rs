@@ -6,9 +6,9 @@
 //!
 //! Invariants: a member whose record is missing counts as ended only if the store has been steady
 //! for [`STEADY`], so that a store that is empty or was away ends no member; a claim is replaced by
-//! a later one only.
+//! a later one only, except when all claims are read anew, because the store may have lost some.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::records::{Claim, MemberRecord, Records};
-use super::store::{MAX_CLAIMS, MEMBER_TTL, Roster, StoredClaim};
-use crate::sealing::Instance;
+use super::store::{MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster, StoredClaim};
+use crate::sealing::{Instance, KeyId};
 
 /// Replica, as the others know it.
 #[derive(Debug, Clone)]
@@ -35,10 +35,16 @@ pub(super) struct FleetView {
     members: HashMap<Instance, Arc<Replica>>,
     /// Members that refused connections, with the time until which they are not tried again.
     unreachable: HashMap<Instance, Instant>,
-    /// Members whose records do not open with the keys of this replica.
-    unreadable: usize,
+    /// Numbers of members whose records do not open with the keys of this replica, by the names of
+    /// the keys with which they are sealed.
+    unreadable: BTreeMap<String, usize>,
     claims: HashMap<String, KnownClaim>,
+    /// Number of the last claim that was read with a heartbeat; 0 if all are to be read anew.
     last_number: u64,
+    /// Number of times that all claims were read anew.
+    round: u64,
+    /// Claims of this round that do not open with the keys of this replica, or are too many.
+    skipped: usize,
     /// Sessions that this replica serves without a claim, because the store could not decide.
     unclaimed: HashMap<String, SystemTime>,
     steady: Duration,
@@ -50,6 +56,8 @@ struct KnownClaim {
     claim: Claim,
     text: String,
     since: Instant,
+    /// Round in which it was read last.
+    round: u64,
 }
 
 /// Owner of a session, as far as a replica knows it.
@@ -73,9 +81,11 @@ impl FleetView {
             itself,
             members: HashMap::new(),
             unreachable: HashMap::new(),
-            unreadable: 0,
+            unreadable: BTreeMap::new(),
             claims: HashMap::new(),
             last_number: 0,
+            round: 0,
+            skipped: 0,
             unclaimed: HashMap::new(),
             steady: Duration::ZERO,
             replied_at: None,
@@ -84,15 +94,12 @@ impl FleetView {
 
     /// Takes over what the store has returned. Returns whether a session has another owner now.
     pub(super) fn update(&mut self, roster: Roster, records: &Records, now: Instant) -> bool {
-        if roster.steady < self.steady {
-            // The store was empty or away, and may number its claims anew.
-            self.claims.clear();
-            self.last_number = 0;
-        }
+        // The store was empty or away, and may number its claims anew.
+        let was_away = roster.steady < self.steady;
         self.steady = roster.steady;
         self.replied_at = Some(now);
         let mut members = HashMap::new();
-        self.unreadable = 0;
+        self.unreadable.clear();
         for (name, text) in &roster.members {
             match records.open_member(name, text) {
                 Some((instance, record)) => {
@@ -100,7 +107,11 @@ impl FleetView {
                     let gone = known.map(|known| known.gone.clone()).unwrap_or_default();
                     members.insert(instance, Arc::new(Replica { instance, record, gone }));
                 }
-                None => self.unreadable += 1,
+                None => {
+                    let key = KeyId::of_sealed(text);
+                    let key = key.map_or_else(|| "unknown".to_owned(), |key| key.to_string());
+                    *self.unreadable.entry(key).or_default() += 1;
+                }
             }
         }
         if !self.is_steady() {
@@ -113,14 +124,32 @@ impl FleetView {
         self.members = members;
         self.unreachable
             .retain(|instance, until| *until > now && self.members.contains_key(instance));
-        if roster.claim_count < self.claims.len() {
-            // Some have expired.
-            self.claims.clear();
+        let has_changed = self.update_claims(roster, records, now);
+        if was_away {
             self.last_number = 0;
         }
+        has_changed
+    }
+
+    fn update_claims(&mut self, roster: Roster, records: &Records, now: Instant) -> bool {
+        if roster.after == 0 {
+            self.round += 1;
+            self.skipped = 0;
+        }
+        let is_last = roster.claims.len() < MAX_CLAIMS_AT_ONCE;
         let mut has_changed = false;
+        self.last_number = roster.after;
         for claim in roster.claims {
+            self.last_number = self.last_number.max(claim.number);
             has_changed |= self.learn(claim, records, now);
+        }
+        if is_last {
+            let round = self.round;
+            self.claims.retain(|_, claim| claim.round == round);
+            if self.claims.len() + self.skipped != roster.claim_count {
+                // Some have expired, or are lost.
+                self.last_number = 0;
+            }
         }
         has_changed
     }
@@ -130,21 +159,32 @@ impl FleetView {
         self.claims.remove(session);
     }
 
-    /// Takes over one claim. Returns whether it is that of another replica.
+    /// Takes over one claim. Returns whether it is a new one of another replica.
     pub(super) fn learn(&mut self, claim: StoredClaim, records: &Records, now: Instant) -> bool {
         let StoredClaim { number, session, text } = claim;
-        self.last_number = self.last_number.max(number);
-        let Some(claim) = records.open_claim(&session, &text) else { return false };
-        let is_later = self.claims.get(&session).is_none_or(|known| known.number < number);
-        if !is_later || (self.claims.len() >= MAX_CLAIMS && !self.claims.contains_key(&session)) {
+        let known = self.claims.get_mut(&session);
+        if let Some(known) = known.filter(|known| known.text == text) {
+            (known.number, known.round) = (number, self.round);
             return false;
         }
+        let known = self.claims.get(&session);
+        if known.is_some_and(|known| known.round == self.round && known.number >= number) {
+            return false;
+        }
+        let has_space = known.is_some() || self.claims.len() < MAX_CLAIMS;
+        let claim = records.open_claim(&session, &text).filter(|_| has_space);
+        let Some(claim) = claim else {
+            self.skipped += 1;
+            return false;
+        };
         self.unclaimed.remove(&session);
-        self.claims.insert(session, KnownClaim { number, claim, text, since: now });
+        self.claims
+            .insert(session, KnownClaim { number, claim, text, since: now, round: self.round });
         claim != Claim::Owner(self.itself)
     }
 
-    /// Returns the number of the last known claim.
+    /// Returns the number of the last claim that was read with a heartbeat. Claims of this replica
+    /// do not count: there may be others before them.
     pub(super) fn last_number(&self) -> u64 {
         self.last_number
     }
@@ -227,12 +267,13 @@ impl FleetView {
 
     /// Returns whether there are other members and none can be read: this replica has another key.
     pub(super) fn has_foreign_key(&self) -> bool {
-        self.unreadable > 0 && self.members.keys().all(|instance| *instance == self.itself)
+        !self.unreadable.is_empty() && self.members.keys().all(|instance| *instance == self.itself)
     }
 
-    /// Returns the number of members whose records do not open with the keys of this replica.
-    pub(super) fn unreadable(&self) -> usize {
-        self.unreadable
+    /// Returns the numbers of members whose records do not open with the keys of this replica, by
+    /// the names of the keys with which they are sealed.
+    pub(super) fn unreadable(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.unreadable.iter().map(|(key, count)| (&**key, *count))
     }
 }
 
@@ -268,6 +309,7 @@ mod tests {
                 name: format!("m{at}"),
                 address: "127.0.0.1:1".into(),
                 version: String::new(),
+                keys: Vec::new(),
                 configuration: String::new(),
                 draining,
                 sessions: 0,
@@ -392,7 +434,7 @@ mod tests {
         let mut roster = world.roster(100, &[0]);
         roster.members.push(other.member(1, false));
         view.update(roster.clone(), &world.records[0], Instant::now());
-        assert!(view.has_foreign_key() && view.unreadable() == 1);
+        assert!(view.has_foreign_key() && view.unreadable().count() == 1);
         roster.members.push(world.member(2, false));
         view.update(roster, &world.records[0], Instant::now());
         assert!(!view.has_foreign_key(), "another member has the same key");

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use crate::lab::store::{TestStore, free_port};
 use crate::lab::until;
-use crate::replicas::{HUB, Replicas, weir};
+use crate::replicas::{HUB, Replicas, try_weir, weir};
 
 /// Rights of a replica in its store.
-const RIGHTS: &str = "~{weir}* -@all +evalsha +script|load +time +info +hset +hget +hmget +hdel +hlen \
-                      +hgetall +zadd +zrem +zrangebyscore +zscore +incr +get +set +pexpire";
+pub(crate) const RIGHTS: &str = "~{weir}* -@all +evalsha +script|load +time +info +hset +hget +hmget +hdel +hlen \
+                      +hgetall +zadd +zrem +zrangebyscore +zscore +incr +get +set +pexpire +role";
 
 #[tokio::test]
 async fn replicas_use_a_store_with_tls_and_a_user_of_few_rights() {
@@ -137,4 +137,72 @@ async fn a_replica_that_stops_is_not_ready_and_still_serves() {
     client.move_to(&weir.address);
     assert!(client.call(HUB, json!({})).await.is_result(), "it is sent on");
     assert_eq!(weir.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn each_order_of_the_steps_of_a_rotation_is_judged() {
+    let mut replicas = Replicas::prepare(TestStore::start().await, "", "").await;
+    let keys = [0, 1].map(|_| weir(&["fleet", "key", "-"]).trim().to_owned());
+    let [old, new] = [&*keys[0], &*keys[1]];
+    replicas.set_keys(&[old]);
+    replicas.add().await;
+    replicas.wait_until_known(1).await;
+    let said = |replicas: &Replicas, keys: &[&str], arguments: &[&str]| {
+        replicas.set_keys(keys);
+        let config = replicas.config(0);
+        let (_, out, error) = try_weir(&[arguments, &["--config", &config]].concat());
+        format!("{out}{error}")
+    };
+    let status = |replicas: &Replicas, keys: &[&str]| {
+        let text = said(replicas, keys, &["fleet", "key", "--status", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let rows = json["keys"].as_array().expect("a list").clone();
+        rows.into_iter()
+            .map(|row| {
+                let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+                (text("key"), text("state"))
+            })
+            .collect::<Vec<_>>()
+    };
+    let rows = status(&replicas, &[old, new]);
+    let [(old_id, first), (new_id, second)] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!(first, "seals on replica-0");
+    assert_eq!(second, "does not seal, and is not on replica-0");
+    let check = |replicas: &Replicas, keys: &[&str]| said(replicas, keys, &["check"]);
+    let text = check(&replicas, &[old, new]);
+    assert!(!text.contains("key "), "the right step: {text}");
+    let early = format!("key {new_id} is the first of fleet.keys, and replica-0 does not have it");
+    let text = check(&replicas, &[new, old]);
+    assert!(text.contains(&early), "promoted before it was added: {text}");
+    let lost = format!("fleet.keys does not have key {old_id}");
+    let other = format!("have other keys (they seal with key {old_id})");
+    let text = check(&replicas, &[new]);
+    assert!(text.contains(&lost) && text.contains(&other), "dropped while it seals: {text}");
+
+    // The wrong step is taken nevertheless.
+    replicas.set_keys(&[new, old]);
+    replicas.add().await;
+    replicas.wait_until_known(2).await;
+    let wrong = format!("replica-1 seals with key {new_id}, which replica-0 does not have");
+    for command in ["status", "fleet", "check"] {
+        let (_, text) = replicas.command(1, command);
+        assert!(text.contains(&wrong), "{command}: {text}");
+    }
+    let (_, text) = replicas.command(0, "status");
+    assert!(text.contains(&format!("they seal with key {new_id}")), "{text}");
+    replicas.replace(0).await;
+    replicas.wait_until_known(2).await;
+    let rows = status(&replicas, &[new, old]);
+    assert_eq!(rows[0].1, "seals on replica-0, replica-1");
+    assert!(rows[1].1.contains("it can be dropped after that"), "{rows:?}");
+    let text = check(&replicas, &[new, old]);
+    assert!(!text.contains("key "), "mended: {text}");
+    let text = check(&replicas, &[new]);
+    assert!(text.contains(&lost) && !text.contains("other keys"), "dropped too early: {text}");
+    replicas.store.run::<usize>(&["HSET", "{weir}:keys", old_id, "0"]);
+    let rows = status(&replicas, &[new, old]);
+    assert!(rows[1].1.contains("since 1970-01-01T00:00:0"), "{rows:?}");
+    assert!(rows[1].1.contains("it can be dropped") && !rows[1].1.contains("after"), "{rows:?}");
+    let text = check(&replicas, &[new]);
+    assert!(!text.contains("key "), "dropped in time: {text}");
 }

@@ -10,7 +10,8 @@ use crate::lab::until;
 use crate::replicas::{HUB, Replicas};
 
 /// Longest duration of a call that has to wait for the store once, at most 50 ms.
-const ONE_WAIT: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 90 });
+pub(crate) const ONE_WAIT: Duration =
+    Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 90 });
 
 #[tokio::test]
 async fn c09_a_store_that_is_away_or_empty_ends_nothing() {

@@ -10,6 +10,7 @@ mod lab;
 mod access;
 mod away;
 mod commands;
+mod failover;
 mod limits;
 mod questions;
 mod replicas;
