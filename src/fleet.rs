@@ -17,6 +17,8 @@ mod key_status;
 mod records;
 mod redis_store;
 mod shared_limits;
+#[cfg(test)]
+mod simulation;
 mod status;
 mod store;
 mod store_node;
@@ -251,22 +253,25 @@ impl Fleet {
         let beat = Heartbeat { member: Some((name, record, key)), after };
         let roster = self.store.heartbeat(beat).await?;
         let has_more = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
-        let (has_moved, unclaimed) = {
+        let unclaimed = {
             let mut view = self.view();
-            let has_moved = view.update(roster, &self.records, Instant::now());
-            let unclaimed = if view.is_steady() { view.unclaimed() } else { Vec::new() };
-            (has_moved, unclaimed)
+            view.update(roster, &self.records, Instant::now());
+            if view.is_steady() { view.unclaimed() } else { Vec::new() }
         };
+        // Also requests learn of claims.
+        if self.view().take_moved() {
+            moved();
+        }
         for (key, until) in unclaimed {
             // Unless another replica has claimed it: then that one has it.
             let expected = self.view().claim_of(&key).map(|(text, _)| text.to_owned());
             self.claim(&key, until, Some(expected.unwrap_or_default()), false).await?;
             self.view().drop_unclaimed(&key);
         }
-        self.retry_slots();
-        if has_moved {
+        if self.view().take_moved() {
             moved();
         }
+        self.retry_slots();
         let view = self.view();
         self.hops.retain(|instance| view.members().any(|member| member.instance == instance));
         Ok(has_more)

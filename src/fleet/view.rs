@@ -45,6 +45,8 @@ pub(super) struct FleetView {
     round: u64,
     /// Claims of this round that do not open with the keys of this replica, or are too many.
     skipped: usize,
+    /// True if a session may have got another owner.
+    has_moved: bool,
     /// Sessions that this replica serves without a claim, because the store could not decide.
     unclaimed: HashMap<String, SystemTime>,
     steady: Duration,
@@ -86,14 +88,15 @@ impl FleetView {
             last_number: 0,
             round: 0,
             skipped: 0,
+            has_moved: false,
             unclaimed: HashMap::new(),
             steady: Duration::ZERO,
             replied_at: None,
         }
     }
 
-    /// Takes over what the store has returned. Returns whether a session has another owner now.
-    pub(super) fn update(&mut self, roster: Roster, records: &Records, now: Instant) -> bool {
+    /// Takes over what the store has returned.
+    pub(super) fn update(&mut self, roster: Roster, records: &Records, now: Instant) {
         // The store was empty or away, and may number its claims anew.
         let was_away = roster.steady < self.steady;
         self.steady = roster.steady;
@@ -124,63 +127,66 @@ impl FleetView {
         self.members = members;
         self.unreachable
             .retain(|instance, until| *until > now && self.members.contains_key(instance));
-        let has_changed = self.update_claims(roster, records, now);
+        self.update_claims(roster, records, now);
         if was_away {
             self.last_number = 0;
         }
-        has_changed
     }
 
-    fn update_claims(&mut self, roster: Roster, records: &Records, now: Instant) -> bool {
+    fn update_claims(&mut self, roster: Roster, records: &Records, now: Instant) {
         if roster.after == 0 {
             self.round += 1;
             self.skipped = 0;
         }
         let is_last = roster.claims.len() < MAX_CLAIMS_AT_ONCE;
-        let mut has_changed = false;
         self.last_number = roster.after;
         for claim in roster.claims {
             self.last_number = self.last_number.max(claim.number);
-            has_changed |= self.learn(claim, records, now);
+            self.learn(claim, records, now);
         }
         if is_last {
-            let round = self.round;
+            let (round, count) = (self.round, self.claims.len());
             self.claims.retain(|_, claim| claim.round == round);
+            self.has_moved |= self.claims.len() < count;
             if self.claims.len() + self.skipped != roster.claim_count {
                 // Some have expired, or are lost.
                 self.last_number = 0;
             }
         }
-        has_changed
+    }
+
+    /// Returns whether a session may have got another owner since the last time.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// Forgets a claim that the store does not have any more.
     pub(super) fn forget_claim(&mut self, session: &str) {
-        self.claims.remove(session);
+        self.has_moved |= self.claims.remove(session).is_some();
     }
 
-    /// Takes over one claim. Returns whether it is a new one of another replica.
-    pub(super) fn learn(&mut self, claim: StoredClaim, records: &Records, now: Instant) -> bool {
+    /// Takes over one claim.
+    pub(super) fn learn(&mut self, claim: StoredClaim, records: &Records, now: Instant) {
         let StoredClaim { number, session, text } = claim;
         let known = self.claims.get_mut(&session);
         if let Some(known) = known.filter(|known| known.text == text) {
             (known.number, known.round) = (number, self.round);
-            return false;
+            return;
         }
         let known = self.claims.get(&session);
         if known.is_some_and(|known| known.round == self.round && known.number >= number) {
-            return false;
+            return;
         }
         let has_space = known.is_some() || self.claims.len() < MAX_CLAIMS;
         let claim = records.open_claim(&session, &text).filter(|_| has_space);
         let Some(claim) = claim else {
             self.skipped += 1;
-            return false;
+            return;
         };
         self.unclaimed.remove(&session);
         self.claims
             .insert(session, KnownClaim { number, claim, text, since: now, round: self.round });
-        claim != Claim::Owner(self.itself)
+        self.has_moved |= claim != Claim::Owner(self.itself);
     }
 
     /// Returns the number of the last claim that was read with a heartbeat. Claims of this replica
@@ -376,17 +382,19 @@ mod tests {
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
         view.update(world.roster(100, &[0, 1, 2]), records, now);
-        assert!(view.learn(world.claim(5, 2, false), records, now));
+        view.learn(world.claim(5, 2, false), records, now);
+        assert!(view.take_moved() && !view.take_moved());
         assert_eq!(owner(&view, &world), "m2");
-        assert!(!view.learn(world.claim(4, 1, false), records, now), "an old one");
-        assert_eq!(owner(&view, &world), "m2");
+        view.learn(world.claim(4, 1, false), records, now);
+        assert_eq!(owner(&view, &world), "m2", "the other is an old one");
         let forged = StoredClaim { number: 9, session: "s".into(), text: "x".into() };
-        assert!(!view.learn(forged, records, now));
-        assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 9));
-        assert!(!view.learn(world.claim(10, 0, false), records, now), "its own");
+        view.learn(forged, records, now);
+        assert_eq!(owner(&view, &world), "m2");
+        view.learn(world.claim(10, 0, false), records, now);
         assert_eq!(owner(&view, &world), "Itself");
-        assert!(view.learn(world.claim(11, 1, true), records, now));
-        assert_eq!(owner(&view, &world), "Ended");
+        assert!(!view.take_moved(), "no other replica has claimed it");
+        view.learn(world.claim(11, 1, true), records, now);
+        assert_eq!((owner(&view, &world), view.take_moved()), ("Ended".to_owned(), true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -405,6 +413,29 @@ mod tests {
         assert_eq!(view.last_number(), 0, "from the first one on");
         view.update(roster(1, 1, 2), records, now);
         assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_of_its_own_hides_no_earlier_one_and_a_lost_one_is_noticed() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        let own =
+            StoredClaim { number: 7, session: "t".into(), text: records.seal_claim("t", false) };
+        view.learn(own.clone(), records, now);
+        assert_eq!(view.last_number(), 0, "number 6 is not known yet");
+        let claims = vec![world.claim(6, 2, false), own];
+        let roster = Roster { claims, claim_count: 2, ..world.roster(101, &[0, 1, 2]) };
+        view.update(roster, records, now);
+        assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 7));
+        // A store that has failed over to a server that lacks one says so by their number.
+        let less = Roster { after: 7, claim_count: 1, ..world.roster(102, &[0, 1, 2]) };
+        assert!(view.take_moved());
+        view.update(less, records, now);
+        assert_eq!(view.last_number(), 0, "all are read anew");
+        view.update(Roster { claim_count: 0, ..world.roster(103, &[0, 1, 2]) }, records, now);
+        assert_eq!((owner(&view, &world), view.take_moved()), ("m1".to_owned(), true));
     }
 
     #[tokio::test(start_paused = true)]

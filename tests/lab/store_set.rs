@@ -1,11 +1,17 @@
-//! Stores of several servers: a primary with sentinels, and a cluster.
+//! Stores of several servers: a primary with sentinels, a cluster, and a proxy that delays replies.
 
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use redis::{Client, FromRedisValue, cmd};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 use super::store::{TestStore, free_port, server};
 use super::until;
@@ -199,6 +205,61 @@ impl ClusterSet {
         for node in [to, from] {
             node.run::<()>(&["CLUSTER", "SETSLOT", slot, "NODE", &new]);
         }
+    }
+}
+
+/// Proxy in front of a store whose replies arrive late.
+pub(crate) struct DelayingProxy {
+    pub(crate) port: u16,
+    delay: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+impl DelayingProxy {
+    /// Starts a proxy that delays nothing yet.
+    pub(crate) async fn start(store: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let delay = Arc::new(AtomicU64::new(0));
+        let shared = Arc::clone(&delay);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let delay = Arc::clone(&shared);
+                connections.spawn(async move {
+                    let server = TcpStream::connect(("127.0.0.1", store)).await?;
+                    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+                        (client.into_split(), server.into_split());
+                    let there = tokio::io::copy(&mut from_client, &mut to_server);
+                    let back = async {
+                        let mut bytes = vec![0; 64 * 1024];
+                        loop {
+                            let count = from_server.read(&mut bytes).await?;
+                            if count == 0 {
+                                return std::io::Result::Ok(());
+                            }
+                            let millis = delay.load(Ordering::Relaxed);
+                            tokio::time::sleep(Duration::from_millis(millis)).await;
+                            to_client.write_all(&bytes[..count]).await?;
+                        }
+                    };
+                    // What has been sent is executed, even if its client has left.
+                    tokio::join!(there, back).0
+                });
+            }
+        });
+        Self { port, delay, task }
+    }
+
+    /// Delays each reply by this time from now on.
+    pub(crate) fn set(&self, delay: Duration) {
+        self.delay.store(u64::try_from(delay.as_millis()).expect("short"), Ordering::Relaxed);
+    }
+}
+
+impl Drop for DelayingProxy {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
