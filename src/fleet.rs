@@ -256,17 +256,17 @@ impl Fleet {
         let unclaimed = {
             let mut view = self.view();
             view.update(roster, &self.records, Instant::now());
-            if view.is_steady() { view.unclaimed() } else { Vec::new() }
+            if view.is_steady() { view.unclaimed(Instant::now()) } else { Vec::new() }
         };
         // Also requests learn of claims.
         if self.view().take_moved() {
             moved();
         }
-        for (key, until) in unclaimed {
+        for session in unclaimed {
             // Unless another replica has claimed it: then that one has it.
-            let expected = self.view().claim_of(&key).map(|(text, _)| text.to_owned());
-            self.claim(&key, until, Some(expected.unwrap_or_default()), false).await?;
-            self.view().drop_unclaimed(&key);
+            let expected = self.view().claim_of(&session.key).map(|(text, _)| text.to_owned());
+            self.claim_placed(&session, expected.unwrap_or_default()).await?;
+            self.view().drop_unclaimed(&session.key);
         }
         if self.view().take_moved() {
             moved();
@@ -306,7 +306,7 @@ impl Fleet {
     }
 
     /// Makes a heartbeat now, and waits until it has ended, for a bounded time.
-    async fn refresh(&self) {
+    pub(crate) async fn refresh(&self) {
         let mut beats = self.beats.subscribe();
         self.beat_now.notify_one();
         let _ = timeout(REFRESH_TIMEOUT, beats.changed()).await;
@@ -333,8 +333,7 @@ impl Fleet {
     /// Returns whether this replica has lost a session: another one has claimed it, or its client
     /// has ended it.
     pub(crate) fn has_lost(&self, session: &PlacedSession) -> bool {
-        let owner = self.view().owner(&session.key, session.sealed_by, Instant::now());
-        matches!(owner, Owner::Member(_) | Owner::Ended)
+        self.view().has_lost(&session.key, session.sealed_by, Instant::now())
     }
 
     /// Finds the place of a session. If its owner has ended, this replica takes it over.
@@ -373,7 +372,7 @@ impl Fleet {
                     text
                 }
             };
-            match self.claim(&session.key, session.until, Some(expected), false).await {
+            match self.claim_placed(session, expected).await {
                 Ok(ClaimReply { is_replaced: true, settings, .. }) => {
                     self.metrics.takeovers.increment();
                     let settings = settings.unwrap_or_default();
@@ -391,7 +390,7 @@ impl Fleet {
     }
 
     fn serve_unclaimed(&self, session: &PlacedSession) -> Place {
-        match self.view().take_unclaimed(&session.key, session.until) {
+        match self.view().take_unclaimed(&session.key, session.sealed_by, session.until) {
             true => {
                 self.metrics.takeovers.increment();
                 Place::Here(None)
@@ -403,6 +402,19 @@ impl Fleet {
     /// Records that the client of a session has ended it, so that no replica serves it again.
     pub(crate) async fn end_session(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
         self.claim(key, until, None, true).await.map(|_| ())
+    }
+
+    /// Replaces the expected claim of a session by one of this replica.
+    async fn claim_placed(
+        &self,
+        session: &PlacedSession,
+        expected: String,
+    ) -> Result<ClaimReply, StoreError> {
+        let reply = self.claim(&session.key, session.until, Some(expected), false).await?;
+        if reply.is_replaced {
+            self.view().set_own(&session.key, session.sealed_by, session.until);
+        }
+        Ok(reply)
     }
 
     /// Replaces the claim of a session by one of this replica, or by its end, and takes over what

@@ -450,6 +450,7 @@ impl Simulation {
                                 if let Some(served) = self.serve(&to, session, true).await {
                                     return Some(served);
                                 }
+                                replica.fleet.refresh().await;
                             }
                             None => {
                                 replica.fleet.refresh().await;
@@ -632,7 +633,7 @@ impl Simulation {
         for replica in &all {
             let view = replica.fleet.view();
             assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
-            assert_eq!(view.unclaimed().len(), 0, "{}\n{}", replica.name, self.history);
+            assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
         }
     }
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::PlacedSession;
 use super::records::{Claim, MemberRecord, Records};
 use super::store::{MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster, StoredClaim};
 use crate::sealing::{Instance, KeyId};
@@ -48,9 +49,17 @@ pub(super) struct FleetView {
     /// True if a session may have got another owner.
     has_moved: bool,
     /// Sessions that this replica serves without a claim, because the store could not decide.
-    unclaimed: HashMap<String, SystemTime>,
+    unclaimed: HashMap<String, UnclaimedSession>,
     steady: Duration,
     replied_at: Option<Instant>,
+}
+
+/// Session that is served without a claim.
+#[derive(Debug, Clone)]
+struct UnclaimedSession {
+    sealed_by: Instance,
+    /// Time at which its id expires.
+    until: SystemTime,
 }
 
 struct KnownClaim {
@@ -60,6 +69,8 @@ struct KnownClaim {
     since: Instant,
     /// Round in which it was read last.
     round: u64,
+    /// Facts of the session, if this replica has made the claim.
+    own: Option<UnclaimedSession>,
 }
 
 /// Owner of a session, as far as a replica knows it.
@@ -145,12 +156,24 @@ impl FleetView {
             self.learn(claim, records, now);
         }
         if is_last {
-            let (round, count) = (self.round, self.claims.len());
-            self.claims.retain(|_, claim| claim.round == round);
-            self.has_moved |= self.claims.len() < count;
+            self.forget_lost();
             if self.claims.len() + self.skipped != roster.claim_count {
                 // Some have expired, or are lost.
                 self.last_number = 0;
+            }
+        }
+    }
+
+    /// Forgets the claims that were not read again. Those of this replica it makes anew.
+    fn forget_lost(&mut self) {
+        let round = self.round;
+        let lost: Vec<_> = self.claims.extract_if(|_, claim| claim.round != round).collect();
+        self.has_moved |= !lost.is_empty();
+        for (session, claim) in lost {
+            if let Some(UnclaimedSession { sealed_by, until }) = claim.own
+                && until > SystemTime::now()
+            {
+                self.take_unclaimed(&session, sealed_by, until);
             }
         }
     }
@@ -184,9 +207,18 @@ impl FleetView {
             return;
         };
         self.unclaimed.remove(&session);
-        self.claims
-            .insert(session, KnownClaim { number, claim, text, since: now, round: self.round });
+        self.claims.insert(
+            session,
+            KnownClaim { number, claim, text, since: now, round: self.round, own: None },
+        );
         self.has_moved |= claim != Claim::Owner(self.itself);
+    }
+
+    /// Records the facts of a session that this replica has claimed.
+    pub(super) fn set_own(&mut self, session: &str, sealed_by: Instance, until: SystemTime) {
+        if let Some(known) = self.claims.get_mut(session) {
+            known.own = Some(UnclaimedSession { sealed_by, until });
+        }
     }
 
     /// Returns the number of the last claim that was read with a heartbeat. Claims of this replica
@@ -197,13 +229,27 @@ impl FleetView {
 
     /// Returns the owner of a session whose id this process has sealed.
     pub(super) fn owner(&self, session: &str, sealed_by: Instance, now: Instant) -> Owner {
-        if self.unclaimed.contains_key(session) {
-            return Owner::Itself;
+        match self.unclaimed.contains_key(session) {
+            true => Owner::Itself,
+            false => self.claimed_owner(session, sealed_by, now),
         }
+    }
+
+    fn claimed_owner(&self, session: &str, sealed_by: Instance, now: Instant) -> Owner {
         match self.claims.get(session).map(|known| known.claim) {
             Some(Claim::Ended) => Owner::Ended,
             Some(Claim::Owner(instance)) => self.owned_by(instance, now),
             None => self.owned_by(sealed_by, now),
+        }
+    }
+
+    /// Returns whether a session that this replica serves is that of another one, or has ended. A
+    /// claim counts even if its replica cannot be reached: others may reach it.
+    pub(super) fn has_lost(&self, session: &str, sealed_by: Instance, now: Instant) -> bool {
+        let is_unclaimed = self.unclaimed.contains_key(session);
+        match self.claims.get(session).filter(|_| !is_unclaimed).map(|known| known.claim) {
+            Some(claim) => claim != Claim::Owner(self.itself),
+            None => matches!(self.owner(session, sealed_by, now), Owner::Member(_)),
         }
     }
 
@@ -243,22 +289,47 @@ impl FleetView {
     }
 
     /// Serves a session without a claim; false if there are too many of these.
-    pub(super) fn take_unclaimed(&mut self, session: &str, until: SystemTime) -> bool {
+    pub(super) fn take_unclaimed(
+        &mut self,
+        session: &str,
+        sealed_by: Instance,
+        until: SystemTime,
+    ) -> bool {
         let has_space = self.unclaimed.len() < MAX_UNCLAIMED;
         if has_space {
-            self.unclaimed.insert(session.to_owned(), until);
+            self.unclaimed.insert(session.to_owned(), UnclaimedSession { sealed_by, until });
         }
         has_space
     }
 
-    /// Returns the sessions that this replica serves without a claim, with the expiry of their ids.
-    pub(super) fn unclaimed(&self) -> Vec<(String, SystemTime)> {
-        self.unclaimed.iter().map(|(session, until)| (session.clone(), *until)).collect()
+    /// Returns the sessions that this replica serves without a claim, and now has to claim. Those
+    /// that turn out to have another owner it gives up.
+    pub(super) fn unclaimed(&mut self, now: Instant) -> Vec<PlacedSession> {
+        let all = std::mem::take(&mut self.unclaimed);
+        let (kept, given_up): (HashMap<_, _>, HashMap<_, _>) =
+            all.into_iter().partition(|(session, facts)| {
+                let owner = self.claimed_owner(session, facts.sealed_by, now);
+                !matches!(owner, Owner::Member(_) | Owner::Ended)
+            });
+        self.has_moved |= !given_up.is_empty();
+        self.unclaimed = kept;
+        let placed = self.unclaimed.iter().map(|(session, facts)| PlacedSession {
+            key: session.clone(),
+            sealed_by: facts.sealed_by,
+            until: facts.until,
+        });
+        placed.collect()
     }
 
     /// Ends the service without a claim: the claim decides from now on.
     pub(super) fn drop_unclaimed(&mut self, session: &str) {
         self.unclaimed.remove(session);
+    }
+
+    /// Returns the number of sessions that this replica serves without a claim.
+    #[cfg(test)]
+    pub(super) fn unclaimed_count(&self) -> usize {
+        self.unclaimed.len()
     }
 
     /// Returns the members, this one included.
@@ -442,19 +513,43 @@ mod tests {
     async fn what_is_served_without_a_claim_is_served_until_there_is_one() {
         let (world, now) = (World::new(), Instant::now());
         let mut view = FleetView::new(world.instance(0));
-        assert!(view.take_unclaimed("s", SystemTime::UNIX_EPOCH) && view.unclaimed().len() == 1);
-        assert_eq!(owner(&view, &world), "Itself");
+        let until = SystemTime::now() + Duration::from_secs(9);
+        assert!(view.take_unclaimed("s", world.instance(1), until));
+        assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
         view.update(world.roster(100, &[0, 1, 2]), &world.records[0], now);
         view.learn(world.claim(1, 2, false), &world.records[0], now);
-        assert_eq!((owner(&view, &world), view.unclaimed().len()), ("m2".to_owned(), 0));
+        assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("m2".to_owned(), 0));
+        // The replica that has sealed its id turns out to live.
+        view.update(world.roster(101, &[0, 1, 2]), &world.records[0], now);
+        assert!(view.take_unclaimed("s", world.instance(1), until) && view.take_moved());
+        assert_eq!((view.unclaimed(now).len(), view.take_moved()), (0, true));
+        assert_eq!(owner(&view, &world), "m1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_counts_even_if_its_replica_cannot_be_reached_and_is_made_anew_if_it_is_lost() {
+        let (world, now) = (World::new(), Instant::now());
+        let (records, until) = (&world.records[0], SystemTime::now() + Duration::from_secs(9));
+        let mut view = FleetView::new(world.instance(0));
+        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        view.learn(world.claim(1, 2, false), records, now);
+        view.set_unreachable(world.instance(2), now);
+        assert_eq!(owner(&view, &world), "Gone");
+        assert!(view.has_lost("s", world.instance(0), now));
+        view.learn(world.claim(2, 0, false), records, now);
+        view.set_own("s", world.instance(1), until);
+        assert!(!view.has_lost("s", world.instance(1), now));
+        view.update(world.roster(101, &[0, 2]), records, now);
+        assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
     }
 
     #[test]
     fn what_is_served_without_a_claim_is_bounded() {
         let world = World::new();
         let mut view = FleetView::new(world.instance(0));
-        let mut take =
-            |number: usize| view.take_unclaimed(&number.to_string(), SystemTime::UNIX_EPOCH);
+        let mut take = |number: usize| {
+            view.take_unclaimed(&number.to_string(), world.instance(1), SystemTime::UNIX_EPOCH)
+        };
         assert!((0..MAX_UNCLAIMED).all(&mut take) && !take(MAX_UNCLAIMED));
     }
 
