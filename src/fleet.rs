@@ -411,9 +411,7 @@ impl Fleet {
         expected: String,
     ) -> Result<ClaimReply, StoreError> {
         let reply = self.claim(&session.key, session.until, Some(expected), false).await?;
-        if reply.is_replaced {
-            self.view().set_own(&session.key, session.sealed_by, session.until);
-        }
+        self.view().set_own(&session.key, session.sealed_by, session.until);
         Ok(reply)
     }
 

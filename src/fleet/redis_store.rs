@@ -88,14 +88,20 @@ impl RedisStore {
         let after = if is_new { 0 } else { beat.after };
         let (member, record, key) = beat.member.unwrap_or_default();
         let mut call = HEARTBEAT.key(self.key("members"));
-        for name in
-            ["members-until", "claims", "claims-by-number", "claims-until", "steady", "keys"]
-        {
+        for name in [
+            "members-until",
+            "claims",
+            "claims-by-number",
+            "claims-until",
+            "steady",
+            "keys",
+            "last-claim",
+        ] {
             call.key(self.key(name));
         }
         call.arg(member).arg(record).arg(millis(MEMBER_TTL)).arg(after);
         call.arg(MAX_CLAIMS_AT_ONCE).arg(millis(MAX_GAP)).arg(key);
-        let (steady, members, numbers, texts, claim_count, keys): HeartbeatReply =
+        let (steady, members, numbers, texts, (claim_count, last_claim), keys): HeartbeatReply =
             self.run(&call).await?;
         let mut unused: BTreeMap<_, _> =
             keys.into_iter().map(|(key, ms)| (key, Duration::from_millis(ms))).collect();
@@ -110,6 +116,7 @@ impl RedisStore {
             after,
             claims: claims.collect(),
             claim_count,
+            last_claim,
             key_use: KeyUse { known, unused },
         })
     }
@@ -264,12 +271,18 @@ fn is_out_of_memory(error: &RedisError) -> bool {
 }
 
 /// Reply of [`HEARTBEAT`]: milliseconds for which the store has been steady; members with their
-/// records; sessions with the numbers of their claims; texts of these claims; number of all claims;
-/// names of keys with the milliseconds since their last use.
-type HeartbeatReply =
-    (u64, HashMap<String, String>, Vec<String>, Vec<Option<String>>, usize, HashMap<String, u64>);
+/// records; sessions with the numbers of their claims; texts of these claims; number of all claims,
+/// and of the last one; names of keys with the milliseconds since their last use.
+type HeartbeatReply = (
+    u64,
+    HashMap<String, String>,
+    Vec<String>,
+    Vec<Option<String>>,
+    (usize, u64),
+    HashMap<String, u64>,
+);
 
-/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady, keys. ARGV: name and
+/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady, keys, last-claim. ARGV: name and
 /// record of the member, its time to live, number of the last known claim, most claims, longest gap,
 /// name of the member's key.
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| {
@@ -316,7 +329,8 @@ local keys = redis.call('HGETALL', KEYS[7])
 for at = 2, #keys, 2 do
     keys[at] = math.max(0, now - keys[at])
 end
-return { now - since, members, numbers, texts, redis.call('HLEN', KEYS[3]), keys }
+local counts = { redis.call('HLEN', KEYS[3]), tonumber(redis.call('GET', KEYS[8])) or 0 }
+return { now - since, members, numbers, texts, counts, keys }
 ",
     )
 });

@@ -79,6 +79,7 @@ impl Contents {
             after,
             claims,
             claim_count: self.claims.len(),
+            last_claim: self.last_claim,
             key_use: KeyUse::default(),
         }
     }
@@ -472,7 +473,9 @@ impl Simulation {
     fn execute(&mut self, replica: &SimulatedReplica, session: &PlacedSession) -> Served {
         let clean = *replica.link.faulty.lock();
         let clean = clean.max(self.lied);
-        if clean.elapsed() > STEADY + MEMBER_TTL {
+        // A store that is full decides nothing.
+        let is_full = self.store.is_full.load(Ordering::Relaxed);
+        if !is_full && clean.elapsed() > STEADY + MEMBER_TTL {
             let contents = self.store.contents.lock();
             let entry = contents.claims.get(&session.key);
             let claim = entry.and_then(|it| self.records.open_claim(&session.key, &it.text));
@@ -592,6 +595,7 @@ impl Simulation {
     /// Ends all faults, and waits until all replicas have noticed.
     async fn heal(&mut self) {
         self.note("healed");
+        self.lied = Instant::now();
         self.store.is_down.store(false, Ordering::Relaxed);
         self.store.is_full.store(false, Ordering::Relaxed);
         self.split.clear();
@@ -694,7 +698,7 @@ const AGREED: Duration = Duration::from_millis(2_500);
 const MAX_REPLICAS: usize = 4;
 const ROUNDS: usize = 2;
 const ACTIONS: usize = 100;
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 150;
 const NIGHTLY_SEEDS: u64 = 20_000;
 /// Failed seeds after which no more are tried.
 const MAX_FAILURES: usize = 10;

@@ -72,8 +72,9 @@ pub(super) struct Roster {
     pub(super) after: u64,
     /// Claims in the order of their numbers, at most [`MAX_CLAIMS_AT_ONCE`].
     pub(super) claims: Vec<StoredClaim>,
-    /// Number of claims that there are.
+    /// Number of claims that there are, and the number that was given last.
     pub(super) claim_count: usize,
+    pub(super) last_claim: u64,
     /// When members sealed with which keys.
     pub(super) key_use: KeyUse,
 }

@@ -42,6 +42,8 @@ pub(super) struct FleetView {
     claims: HashMap<String, KnownClaim>,
     /// Number of the last claim that was read with a heartbeat; 0 if all are to be read anew.
     last_number: u64,
+    /// Highest number of a claim that the store is known to have given.
+    last_given: u64,
     /// Number of times that all claims were read anew.
     round: u64,
     /// Claims of this round that do not open with the keys of this replica, or are too many.
@@ -97,6 +99,7 @@ impl FleetView {
             unreadable: BTreeMap::new(),
             claims: HashMap::new(),
             last_number: 0,
+            last_given: 0,
             round: 0,
             skipped: 0,
             has_moved: false,
@@ -157,10 +160,12 @@ impl FleetView {
         }
         if is_last {
             self.forget_lost();
-            if self.claims.len() + self.skipped != roster.claim_count {
+            let has_gone_back = roster.last_claim < self.last_given;
+            if has_gone_back || self.claims.len() + self.skipped != roster.claim_count {
                 // Some have expired, or are lost.
                 self.last_number = 0;
             }
+            self.last_given = roster.last_claim;
         }
     }
 
@@ -191,6 +196,7 @@ impl FleetView {
     /// Takes over one claim.
     pub(super) fn learn(&mut self, claim: StoredClaim, records: &Records, now: Instant) {
         let StoredClaim { number, session, text } = claim;
+        self.last_given = self.last_given.max(number);
         let known = self.claims.get_mut(&session);
         if let Some(known) = known.filter(|known| known.text == text) {
             (known.number, known.round) = (number, self.round);
@@ -206,17 +212,17 @@ impl FleetView {
             self.skipped += 1;
             return;
         };
-        self.unclaimed.remove(&session);
-        self.claims.insert(
-            session,
-            KnownClaim { number, claim, text, since: now, round: self.round, own: None },
-        );
-        self.has_moved |= claim != Claim::Owner(self.itself);
+        let is_own = claim == Claim::Owner(self.itself);
+        let own = self.unclaimed.remove(&session).filter(|_| is_own);
+        let round = self.round;
+        self.claims.insert(session, KnownClaim { number, claim, text, since: now, round, own });
+        self.has_moved |= !is_own;
     }
 
-    /// Records the facts of a session that this replica has claimed.
+    /// Records the facts of a session, if this replica has claimed it.
     pub(super) fn set_own(&mut self, session: &str, sealed_by: Instance, until: SystemTime) {
-        if let Some(known) = self.claims.get_mut(session) {
+        let claim = Claim::Owner(self.itself);
+        if let Some(known) = self.claims.get_mut(session).filter(|known| known.claim == claim) {
             known.own = Some(UnclaimedSession { sealed_by, until });
         }
     }
@@ -476,6 +482,7 @@ mod tests {
         let roster = |steady, number, by| Roster {
             claims: vec![world.claim(number, by, false)],
             claim_count: 1,
+            last_claim: number,
             ..world.roster(steady, &[0, 1, 2])
         };
         view.update(roster(100, 50, 1), records, now);
@@ -497,14 +504,19 @@ mod tests {
         view.learn(own.clone(), records, now);
         assert_eq!(view.last_number(), 0, "number 6 is not known yet");
         let claims = vec![world.claim(6, 2, false), own];
-        let roster = Roster { claims, claim_count: 2, ..world.roster(101, &[0, 1, 2]) };
+        let roster =
+            Roster { claims, claim_count: 2, last_claim: 7, ..world.roster(101, &[0, 1, 2]) };
         view.update(roster, records, now);
         assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 7));
         // A store that has failed over to a server that lacks one says so by their number.
-        let less = Roster { after: 7, claim_count: 1, ..world.roster(102, &[0, 1, 2]) };
         assert!(view.take_moved());
-        view.update(less, records, now);
-        assert_eq!(view.last_number(), 0, "all are read anew");
+        for (claim_count, last_claim) in [(1, 7), (2, 6)] {
+            view.last_number = 7;
+            let less =
+                Roster { after: 7, claim_count, last_claim, ..world.roster(102, &[0, 1, 2]) };
+            view.update(less, records, now);
+            assert_eq!(view.last_number(), 0, "all are read anew");
+        }
         view.update(Roster { claim_count: 0, ..world.roster(103, &[0, 1, 2]) }, records, now);
         assert_eq!((owner(&view, &world), view.take_moved()), ("m1".to_owned(), true));
     }
