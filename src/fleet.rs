@@ -17,20 +17,17 @@ mod key_status;
 mod records;
 mod redis_store;
 mod shared_limits;
-#[cfg(test)]
-mod simulation;
 mod status;
 mod store;
 mod store_node;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{Request, Response};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -40,7 +37,7 @@ use crate::sealing::{Instance, SealingKeys};
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::FleetTls;
 pub(crate) use hop::HopBody;
-use hop::{HopError, HopPool};
+use hop::HopPool;
 pub(crate) use key_status::KeyStatus;
 pub(crate) use records::MemberRecord;
 use records::Records;
@@ -448,45 +445,6 @@ impl Fleet {
     ) -> Result<(), StoreError> {
         let text = self.records.seal_settings(key, settings);
         self.store.put_settings(key.to_owned(), text, life_of(until)).await
-    }
-
-    // === Hops ===
-
-    /// Sends a request to another replica. One that refuses connections twice, with a look at its
-    /// record between, counts as gone for some time.
-    pub(crate) async fn hop(
-        &self,
-        member: &Replica,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<HopBody>, HopFailure> {
-        let sent = self.try_hop(member, request).await;
-        match &sent {
-            Ok(_) => self.metrics.responses.increment(),
-            Err(HopFailure::Unreachable) => self.metrics.unreachable.increment(),
-            Err(HopFailure::Broken) => self.metrics.broken.increment(),
-        }
-        sent
-    }
-
-    async fn try_hop(
-        &self,
-        member: &Replica,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<HopBody>, HopFailure> {
-        let request = match self.hops.send(member, request).await {
-            Err(HopError::Unsent(request)) => *request,
-            Err(HopError::Broken) => return Err(HopFailure::Broken),
-            Ok(response) => return Ok(response),
-        };
-        self.refresh().await;
-        let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
-        self.hops.send(&member, request).await.map_err(|error| match error {
-            HopError::Broken => HopFailure::Broken,
-            HopError::Unsent(_) => {
-                self.view().set_unreachable(member.instance, Instant::now());
-                HopFailure::Unreachable
-            }
-        })
     }
 }
 

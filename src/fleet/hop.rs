@@ -29,6 +29,7 @@ use tracing::debug;
 
 use super::certificate::{FleetTls, server_name};
 use super::view::Replica;
+use super::{Fleet, HopFailure};
 use crate::sealing::Instance;
 use crate::sync::Mutex;
 
@@ -40,6 +41,45 @@ pub(super) struct HopPool {
     tasks: TaskTracker,
     /// Ends all connections that are not in use.
     stop: CancellationToken,
+}
+
+impl Fleet {
+    /// Sends a request to another replica. One that refuses connections twice, with a look at its
+    /// record between, counts as gone for some time.
+    pub(crate) async fn hop(
+        &self,
+        member: &Replica,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<HopBody>, HopFailure> {
+        let sent = self.try_hop(member, request).await;
+        match &sent {
+            Ok(_) => self.metrics.responses.increment(),
+            Err(HopFailure::Unreachable) => self.metrics.unreachable.increment(),
+            Err(HopFailure::Broken) => self.metrics.broken.increment(),
+        }
+        sent
+    }
+
+    async fn try_hop(
+        &self,
+        member: &Replica,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<HopBody>, HopFailure> {
+        let request = match self.hops.send(member, request).await {
+            Err(HopError::Unsent(request)) => *request,
+            Err(HopError::Broken) => return Err(HopFailure::Broken),
+            Ok(response) => return Ok(response),
+        };
+        self.refresh().await;
+        let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
+        self.hops.send(&member, request).await.map_err(|error| match error {
+            HopError::Broken => HopFailure::Broken,
+            HopError::Unsent(_) => {
+                self.view().set_unreachable(member.instance, Instant::now());
+                HopFailure::Unreachable
+            }
+        })
+    }
 }
 
 type HopRequest = Request<Full<Bytes>>;

@@ -5,9 +5,10 @@
 //! replica was last seen that seals with a key. What a key has sealed ends with its session, at
 //! most `server.session_max_age` later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::store::KeyUsage;
 use super::view::FleetView;
 use crate::sealing::{KeyId, SealingKeys};
 
@@ -25,20 +26,11 @@ pub(crate) struct KeyStatus {
     pub(crate) needed: Duration,
 }
 
-/// Time since the last heartbeat of a replica that seals with a key, by the clock of the store.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct KeyUse {
-    /// Time since the store keeps such times.
-    pub(crate) known: Duration,
-    /// Names of keys with the time since their last use.
-    pub(crate) unused: BTreeMap<String, Duration>,
-}
-
 /// Returns the state of each key of a configuration.
 pub(super) fn status(
     keys: &SealingKeys,
     view: &FleetView,
-    usage: &KeyUse,
+    usage: &KeyUsage,
     session_max_age: Duration,
 ) -> Vec<KeyStatus> {
     let names = |is_one: &dyn Fn(&[String]) -> bool| {
@@ -91,7 +83,7 @@ pub(super) fn conflicts(view: &FleetView) -> Vec<String> {
 pub(super) fn problems(
     keys: &SealingKeys,
     view: &FleetView,
-    usage: &KeyUse,
+    usage: &KeyUsage,
     session_max_age: Duration,
 ) -> Vec<String> {
     let own: Vec<_> = keys.ids().map(|id| id.to_string()).collect();

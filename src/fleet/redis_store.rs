@@ -18,10 +18,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
-use super::key_status::KeyUse;
 use super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MAX_GAP, MEMBER_TTL,
-    Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
+    ClaimReply, ClaimRequest, Heartbeat, KeyUsage, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MAX_GAP,
+    MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
 };
 use super::store_node::{REPLY_TIMEOUT, StoreSettings, described};
 use crate::rate_limit::RequestRate;
@@ -117,7 +116,7 @@ impl RedisStore {
             claims: claims.collect(),
             claim_count,
             last_claim,
-            key_use: KeyUse { known, unused },
+            key_use: KeyUsage { known, unused },
         })
     }
 
@@ -282,9 +281,9 @@ type HeartbeatReply = (
     HashMap<String, u64>,
 );
 
-/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady, keys, last-claim. ARGV: name and
-/// record of the member, its time to live, number of the last known claim, most claims, longest gap,
-/// name of the member's key.
+/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady, keys, last-claim.
+/// ARGV: name and record of the member, its time to live, number of the last known claim, most
+/// claims, longest gap, name of the member's key.
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"

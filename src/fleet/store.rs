@@ -3,11 +3,11 @@
 //! The store sees sealed texts and hashes only (see [`super::records`]). It decides one thing: of
 //! several replicas that claim a session, the first one gets it. Everything else is bookkeeping.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use super::key_status::KeyUse;
 use crate::rate_limit::RequestRate;
 
 /// Key-value store that all replicas reach. Calls are bounded in time by the implementation.
@@ -67,8 +67,8 @@ pub(super) struct Roster {
     pub(super) steady: Duration,
     /// Names and sealed records of the members.
     pub(super) members: Vec<(String, String)>,
-    /// Number after which claims were read: that of the heartbeat, or 0 on a new connection, because
-    /// another server of the store may lack some.
+    /// Number after which claims were read: that of the heartbeat, or 0 on a new connection,
+    /// because another server of the store may lack some.
     pub(super) after: u64,
     /// Claims in the order of their numbers, at most [`MAX_CLAIMS_AT_ONCE`].
     pub(super) claims: Vec<StoredClaim>,
@@ -76,7 +76,16 @@ pub(super) struct Roster {
     pub(super) claim_count: usize,
     pub(super) last_claim: u64,
     /// When members sealed with which keys.
-    pub(super) key_use: KeyUse,
+    pub(super) key_use: KeyUsage,
+}
+
+/// Time since the last heartbeat of a replica that seals with a key, by the clock of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct KeyUsage {
+    /// Time since the store keeps such times.
+    pub(super) known: Duration,
+    /// Names of keys with the time since their last use.
+    pub(super) unused: BTreeMap<String, Duration>,
 }
 
 /// Claim of a session, as the store has it.

@@ -65,7 +65,7 @@ impl StoreSettings {
             let read = regular_file::read(ca, MAX_CA_BYTES);
             read.map_err(|error| StoreError::Failed(format!("{}: {error}", ca.display())))
         });
-        let connector = Connector { settings: self, ca: ca.transpose()?, key };
+        let connector = StoreConnector { settings: self, ca: ca.transpose()?, key };
         let mut attempts: FuturesUnordered<_> =
             self.urls.iter().map(|url| connector.open_in_time(url)).collect();
         let mut errors = BTreeSet::new();
@@ -80,7 +80,7 @@ impl StoreSettings {
 }
 
 /// Opens connections with the settings of a store.
-struct Connector<'a> {
+struct StoreConnector<'a> {
     settings: &'a StoreSettings,
     /// CAs in PEM.
     ca: Option<Vec<u8>>,
@@ -89,16 +89,16 @@ struct Connector<'a> {
 }
 
 /// Connection, or the reason why there is none, with the address that was tried.
-type Opened = Result<MultiplexedConnection, String>;
+type OpenedNode = Result<MultiplexedConnection, String>;
 
-impl Connector<'_> {
-    async fn open_in_time(&self, url: &str) -> Opened {
+impl StoreConnector<'_> {
+    async fn open_in_time(&self, url: &str) -> OpenedNode {
         // The timeout of the library does not include the resolution of the name.
         let opened = timeout(CONNECT_TIMEOUT, self.open_through(url)).await;
         opened.unwrap_or_else(|_| Err(format!("{url}: {}", StoreError::Late)))
     }
 
-    async fn open_through(&self, url: &str) -> Opened {
+    async fn open_through(&self, url: &str) -> OpenedNode {
         let info = url.into_connection_info().map_err(|error| at(url, &error))?;
         match &self.settings.kind {
             StoreKind::Server => self.connect(&info).await,
@@ -108,7 +108,12 @@ impl Connector<'_> {
     }
 
     /// Opens a connection to the primary that a sentinel names.
-    async fn open_primary(&self, info: ConnectionInfo, name: &str, login: &StoreLogin) -> Opened {
+    async fn open_primary(
+        &self,
+        info: ConnectionInfo,
+        name: &str,
+        login: &StoreLogin,
+    ) -> OpenedNode {
         let sentinel = info.addr().to_string();
         // A sentinel has no databases.
         let asked = info.clone().set_redis_settings(info.redis_settings().clone().set_db(0));
@@ -125,7 +130,7 @@ impl Connector<'_> {
         };
         let primary = info.clone().set_addr(moved_to(info.addr(), host, port));
         let mut connection = self.connect(&primary).await?;
-        // A sentinel that has not heard of a failover names the server that was the primary before.
+        // A sentinel that does not know of a failover yet names the server that was the primary before.
         let role: Vec<Value> = cmd("ROLE")
             .query_async(&mut connection)
             .await
@@ -138,7 +143,7 @@ impl Connector<'_> {
 
     /// Opens a connection to the node of a cluster that has the keys of the fleet. All of them are
     /// in one slot, and each node knows the owner of each slot.
-    async fn open_owner(&self, info: ConnectionInfo) -> Opened {
+    async fn open_owner(&self, info: ConnectionInfo) -> OpenedNode {
         let mut node = info;
         for _ in 0..MAX_REDIRECTIONS {
             let address = node.addr().to_string();
@@ -158,11 +163,11 @@ impl Connector<'_> {
     }
 
     /// Opens a connection to a server that has data.
-    async fn connect(&self, info: &ConnectionInfo) -> Opened {
+    async fn connect(&self, info: &ConnectionInfo) -> OpenedNode {
         self.connect_as(info, &self.settings.login).await
     }
 
-    async fn connect_as(&self, info: &ConnectionInfo, login: &StoreLogin) -> Opened {
+    async fn connect_as(&self, info: &ConnectionInfo, login: &StoreLogin) -> OpenedNode {
         let mut redis = info.redis_settings().clone().set_skip_set_lib_name();
         if let Some(username) = &login.username {
             redis = redis.set_username(username);
@@ -236,3 +241,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_REDIRECTIONS: usize = 4;
 /// Largest file of CAs.
 const MAX_CA_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_server_is_reached_with_the_tls_of_the_first() {
+        let address = |url: &str| url.into_connection_info().expect("a URL").addr().clone();
+        let [plain, tls] = [address("redis://a:1"), address("rediss://a:1/2")];
+        assert_eq!(moved_to(&plain, "b".into(), 2), ConnectionAddr::Tcp("b".into(), 2));
+        assert_eq!(moved_to(&tls, "b".into(), 2), address("rediss://b:2"));
+        assert_eq!((host_of(&plain), host_of(&tls)), ("a", "a"));
+    }
+}

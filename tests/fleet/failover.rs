@@ -49,22 +49,25 @@ async fn call_until(
     }
 }
 
-/// Waits until all replicas have written their records into a new primary, which nothing says that
-/// the living are dead in; then kills one, whose session goes on.
-async fn check_after(mut replicas: Replicas, mut client: Client) {
+/// Checks that all replicas soon write their records into a server that has become the primary, and
+/// that none has counted as dead.
+async fn check_all_use_it(replicas: &Replicas, client: &mut Client) {
     let begin = Instant::now();
-    let store = &replicas.store;
-    let [first, second] = [0, 1].map(|_| store.run::<Vec<String>>(&["HGETALL", "{weir}:members"]));
-    assert!(first.len() <= 4 && second.len() <= 4);
-    call_until(&replicas, &mut client, "all use the new primary", || {
-        let members = store.run::<Vec<String>>(&["HGETALL", "{weir}:members"]);
-        members.len() == 4
-            && members.chunks_exact(2).all(|now| !first.chunks_exact(2).any(|before| before == now))
+    let members = || replicas.store.run::<Vec<String>>(&["HGETALL", "{weir}:members"]);
+    let before = members();
+    let is_new = |now: &[String]| !before.chunks_exact(2).any(|before| before == now);
+    call_until(replicas, client, "all use the new primary", || {
+        let now = members();
+        now.len() == 4 && now.chunks_exact(2).all(is_new)
     })
     .await;
     eprintln!("{:?} until all use the new primary", begin.elapsed());
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-    assert_eq!(store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "none counts as dead");
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "none counts as dead");
+}
+
+/// Kills a replica, whose session goes on with a claim in the new primary.
+async fn check_claim(mut replicas: Replicas, mut client: Client) {
     replicas.wait_until_known(2).await;
     replicas.kill(0).await;
     client.move_to(&replicas[1].address);
@@ -81,7 +84,8 @@ async fn c09_a_primary_that_was_killed_is_replaced_by_the_one_that_the_sentinels
     call_until(&replicas, &mut client, "failed over", || set.primary_port() != port).await;
     let primary = set.take_primary();
     replicas.store.port = primary.port;
-    check_after(replicas, client).await;
+    check_all_use_it(&replicas, &mut client).await;
+    check_claim(replicas, client).await;
 }
 
 #[tokio::test]
@@ -119,7 +123,7 @@ async fn a_check_says_what_is_wrong_with_sentinels() {
 }
 
 #[tokio::test]
-async fn c09_a_node_of_a_cluster_that_was_killed_is_replaced_by_the_one_that_has_its_slot() {
+async fn c09_the_node_of_a_cluster_that_has_the_slot_of_the_fleet_is_followed() {
     let (store, mut set) = ClusterSet::start().await;
     let (mut replicas, mut client) = start(store).await;
     let follower = set.others.pop().expect("it replicates the owner");
@@ -129,16 +133,12 @@ async fn c09_a_node_of_a_cluster_that_was_killed_is_replaced_by_the_one_that_has
     })
     .await;
     replicas.store.port = follower.port;
-    check_after(replicas, client).await;
-}
-
-#[tokio::test]
-async fn c09_a_slot_that_moves_to_another_node_of_a_cluster_is_followed() {
-    let (store, set) = ClusterSet::start().await;
-    let (mut replicas, client) = start(store).await;
-    set.move_slot(&replicas.store, &set.others[0]).await;
+    check_all_use_it(&replicas, &mut client).await;
+    // A slot that is moved is followed as well.
+    set.move_slot(&follower, &set.others[0]).await;
     replicas.store.port = set.others[0].port;
-    check_after(replicas, client).await;
+    check_all_use_it(&replicas, &mut client).await;
+    check_claim(replicas, client).await;
 }
 
 #[tokio::test]

@@ -128,7 +128,8 @@ async fn start_sentinel(folder: &Path, primary: &str) -> (u16, Child) {
 
 /// Nodes of a cluster: three primaries, and one that replicates the owner of the fleet's slot.
 pub(crate) struct ClusterSet {
-    /// The primaries that do not have the slot of the fleet, then the one that replicates its owner.
+    /// The primaries that do not have the slot of the fleet, then a server that replicates its
+    /// owner.
     pub(crate) others: Vec<TestStore>,
     /// Slot of the keys of the fleet.
     pub(crate) slot: String,

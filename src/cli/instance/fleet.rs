@@ -35,8 +35,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum FleetCommand {
-    /// Makes a key for `keys` of `[fleet]`, and writes it to a new file; or shows the state of those
-    /// that there are.
+    /// Makes a key for `keys` of `[fleet]`, and writes it to a new file; or shows the state of
+    /// those that there are.
     #[command(after_help = help::FLEET_KEY)]
     Key(KeyArgs),
 }
@@ -47,8 +47,8 @@ struct KeyArgs {
     #[arg(value_name = "FILE", required_unless_present = "status")]
     #[arg(conflicts_with_all = ["status", "config", "demo", "json"])]
     file: Option<PathBuf>,
-    /// Shows for each key of the configuration which replicas seal with it, and until when it has to
-    /// open what it has sealed.
+    /// Shows for each key of the configuration which replicas seal with it, and until when it has
+    /// to open what it has sealed.
     #[arg(long)]
     status: bool,
     /// Prints JSON; a failure is one line of JSON on standard error.

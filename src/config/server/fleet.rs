@@ -46,7 +46,7 @@ settings! {
     /// ```toml
     /// #[fleet]
     /// #store.url = ["rediss://sentinel-0:26379", "rediss://sentinel-1:26379"]
-    /// #store.sentinel = { name = "mymaster", username = "weir", password = { file = "secrets/sentinel" } }
+    /// #store.sentinel = { name = "mymaster", username = "weir", password = { file = "secrets/s" } }
     /// #store.username = "weir"
     /// #store.password = { file = "secrets/valkey" }
     /// #store.ca = "valkey-ca.crt"
@@ -104,8 +104,8 @@ settings! {
     /// Keys of `fleet.store`.
     struct StoreKeys {
         /// The URL of the store; with the scheme `rediss` over TLS. A path is the number of a
-        /// database. With `sentinel` it is the URL of a sentinel, with `cluster` that of a node; then
-        /// it can be a list of several, one of which has to respond.
+        /// database. With `sentinel` it is the URL of a sentinel, with `cluster` that of a node;
+        /// then it can be a list of several, one of which has to respond.
         ///
         /// ```toml
         /// url = "rediss://valkey:6379"

@@ -32,7 +32,7 @@ fn config_in_full() -> Config {
     write_private(&folder.path().join("secrets/admin"), "0123456789abcdef\n");
     write_private(&folder.path().join("secrets/tls.key"), "a key\n");
     write_private(&folder.path().join("secrets/valkey"), "hunter2\n");
-    write_private(&folder.path().join("secrets/sentinel"), "hunter2\n");
+    write_private(&folder.path().join("secrets/s"), "hunter2\n");
     write_private(&folder.path().join("secrets/fleet-keys"), format!("{}\n", "A".repeat(43)));
     let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };

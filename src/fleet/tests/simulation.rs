@@ -3,7 +3,7 @@
 //! A seed determines who does what and when. `WEIR_SEED=n` replays one and prints its history,
 //! `WEIR_SEEDS=n` runs so many.
 //!
-//! What is shown: a replica that has heard the truth from the store for some time serves no session
+//! What is shown: a replica whose store has been truthful for some time serves no session
 //! of another owner, and none that has ended; when all faults are over, all replicas agree on one
 //! owner of each session after a few heartbeats.
 
@@ -19,14 +19,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::key_status::KeyUse;
-use super::records::{Claim, Records};
-use super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS_AT_ONCE, MAX_GAP, MEMBER_TTL, Roster,
+use super::super::records::{Claim, Records};
+use super::super::store::{
+    ClaimReply, ClaimRequest, Heartbeat, KeyUsage, MAX_CLAIMS_AT_ONCE, MAX_GAP, MEMBER_TTL, Roster,
     SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
 };
-use super::view::STEADY;
-use super::{
+use super::super::view::STEADY;
+use super::super::{
     Fleet, FleetSettings, OnStoreDown, Place, PlacedSession, StoreKind, StoreLogin, StoreSettings,
 };
 use crate::sealing::SealingKeys;
@@ -80,7 +79,7 @@ impl Contents {
             claims,
             claim_count: self.claims.len(),
             last_claim: self.last_claim,
-            key_use: KeyUse::default(),
+            key_use: KeyUsage::default(),
         }
     }
 
