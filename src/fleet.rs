@@ -13,6 +13,7 @@
 
 mod certificate;
 mod hop;
+mod key_status;
 mod leases;
 mod records;
 mod redis_store;
@@ -20,6 +21,9 @@ mod runner;
 mod shared_limits;
 mod status;
 mod store;
+mod store_node;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::BTreeMap;
@@ -33,16 +37,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::sealing::{Instance, SealingKeys};
-use crate::sha256::sha256;
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
 pub(crate) use hop::HopBody;
 use hop::HopPool;
+pub(crate) use key_status::KeyStatus;
 pub(crate) use leases::{HeldLease, Lease};
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
-pub use redis_store::StoreSettings;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
 pub(crate) use status::FleetMetrics;
@@ -50,6 +53,7 @@ pub(crate) use status::FleetReport;
 pub use status::FleetStatus;
 use store::{ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS_AT_ONCE, Store, StoredClaim};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
+pub use store_node::{StoreKind, StoreLogin, StoreSettings};
 pub(crate) use view::Replica;
 use view::{FleetView, Owner};
 
@@ -256,33 +260,38 @@ impl Fleet {
             name: self.settings.member.clone(),
             address: self.settings.address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: self.keys.ids().map(|id| id.to_string()).collect(),
             configuration: self.configuration.lock().clone(),
             draining: self.is_draining(),
             sessions,
             running: self.running.lock().clone(),
             started: self.started,
         };
-        let record = self.records.seal_member(&name, &record);
+        let (key, record) = (record.keys[0].clone(), self.records.seal_member(&name, &record));
         let after = self.view().last_number();
-        let beat = Heartbeat { member: self.is_member.then_some((name, record)), after };
+        let member = self.is_member.then_some((name, record, key));
+        let beat = Heartbeat { member, after };
         let roster = self.store.heartbeat(beat).await?;
         let has_more = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
-        let (has_moved, unclaimed) = {
+        let unclaimed = {
             let mut view = self.view();
-            let has_moved = view.update(roster, &self.records, Instant::now());
-            let unclaimed = if view.is_steady() { view.unclaimed() } else { Vec::new() };
-            (has_moved, unclaimed)
+            view.update(roster, &self.records, Instant::now());
+            if view.is_steady() { view.unclaimed(Instant::now()) } else { Vec::new() }
         };
-        for (key, until) in unclaimed {
-            // Unless another replica has claimed it: then that one has it.
-            let expected = self.view().claim_of(&key).map(|(text, _)| text.to_owned());
-            self.claim(&key, until, Some(expected.unwrap_or_default()), false).await?;
-            self.view().drop_unclaimed(&key);
-        }
-        self.retry_slots();
-        if has_moved {
+        // Also requests learn of claims.
+        if self.view().take_moved() {
             moved();
         }
+        for session in unclaimed {
+            // Unless another replica has claimed it: then that one has it.
+            let expected = self.view().claim_of(&session.key).map(|(text, _)| text.to_owned());
+            self.claim_placed(&session, expected.unwrap_or_default()).await?;
+            self.view().drop_unclaimed(&session.key);
+        }
+        if self.view().take_moved() {
+            moved();
+        }
+        self.retry_slots();
         let view = self.view();
         self.hops.retain(|instance| view.members().any(|member| member.instance == instance));
         Ok(has_more)
@@ -297,7 +306,7 @@ impl Fleet {
             Ok(_) => {
                 let (members, unreadable) = {
                     let view = self.view();
-                    (view.members().len(), view.unreadable())
+                    (view.members().len(), view.unreadable().map(|(_, count)| count).sum::<usize>())
                 };
                 info!(fleet = self.settings.name, members, "store of the fleet connected");
                 if unreadable > 0 {
@@ -317,7 +326,7 @@ impl Fleet {
     }
 
     /// Makes a heartbeat now, and waits until it has ended, for a bounded time.
-    async fn refresh(&self) {
+    pub(crate) async fn refresh(&self) {
         let mut beats = self.beats.subscribe();
         self.beat_now.notify_one();
         let _ = timeout(REFRESH_TIMEOUT, beats.changed()).await;
@@ -339,24 +348,12 @@ impl Fleet {
         other.then(|| self.view().reachable(instance, Instant::now())).flatten()
     }
 
-    /// Returns the replica that has the connection of a client to an upstream; `None` if it is this
-    /// one. All replicas that know the same members return the same one.
-    pub(crate) fn place_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
-        let view = self.view();
-        let serving = view.members().filter(|it| !it.record.draining);
-        // The one with the highest hash: when another one joins or leaves, only its own move.
-        let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
-        let place = serving.map(|it| it.instance).max_by_key(rank)?;
-        (place != self.instance()).then_some(place)
-    }
-
     // === Sessions ===
 
     /// Returns whether this replica has lost a session: another one has claimed it, or its client
     /// has ended it.
     pub(crate) fn has_lost(&self, session: &PlacedSession) -> bool {
-        let owner = self.view().owner(&session.key, session.sealed_by, Instant::now());
-        matches!(owner, Owner::Member(_) | Owner::Ended)
+        self.view().has_lost(&session.key, session.sealed_by, Instant::now())
     }
 
     /// Finds the place of a session. If its owner has ended, this replica takes it over.
@@ -395,7 +392,7 @@ impl Fleet {
                     text
                 }
             };
-            match self.claim(&session.key, session.until, Some(expected), false).await {
+            match self.claim_placed(session, expected).await {
                 Ok(ClaimReply { is_replaced: true, settings, .. }) => {
                     self.metrics.takeovers.increment();
                     let settings = settings.unwrap_or_default();
@@ -413,7 +410,7 @@ impl Fleet {
     }
 
     fn serve_unclaimed(&self, session: &PlacedSession) -> Place {
-        match self.view().take_unclaimed(&session.key, session.until) {
+        match self.view().take_unclaimed(&session.key, session.sealed_by, session.until) {
             true => {
                 self.metrics.takeovers.increment();
                 Place::Here(None)
@@ -425,6 +422,17 @@ impl Fleet {
     /// Records that the client of a session has ended it, so that no replica serves it again.
     pub(crate) async fn end_session(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
         self.claim(key, until, None, true).await.map(|_| ())
+    }
+
+    /// Replaces the expected claim of a session by one of this replica.
+    async fn claim_placed(
+        &self,
+        session: &PlacedSession,
+        expected: String,
+    ) -> Result<ClaimReply, StoreError> {
+        let reply = self.claim(&session.key, session.until, Some(expected), false).await?;
+        self.view().set_own(&session.key, session.sealed_by, session.until);
+        Ok(reply)
     }
 
     /// Replaces the claim of a session by one of this replica, or by its end, and takes over what

@@ -60,6 +60,25 @@ impl fmt::Display for Instance {
     }
 }
 
+/// Short hash that names a secret in sealed texts, and proves nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyId([u8; KEY_ID_BYTES]);
+
+impl KeyId {
+    /// Returns the name of the secret with which a text is sealed, if it is a sealed text.
+    pub(crate) fn of_sealed(text: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text.get(..4 * HEADER_BYTES.div_ceil(3))?).ok()?;
+        Some(Self(Header::from_bytes(bytes.first_chunk()?)?.key_id))
+    }
+}
+
+/// Shown as 8 hexadecimal digits.
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::hex(&self.0))
+    }
+}
+
 /// Secrets of an installation, and the number of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct SealingKeys {
@@ -116,6 +135,11 @@ impl SealingKeys {
     #[must_use]
     pub fn of_another_process(&self) -> Self {
         Self { secrets: Arc::clone(&self.secrets), instance: Instance::random() }
+    }
+
+    /// Returns the names of the secrets, in their order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = KeyId> {
+        self.secrets.iter().map(|secret| KeyId(secret.id))
     }
 
     /// Derives 32 secret bytes for a purpose from each secret, in their order.

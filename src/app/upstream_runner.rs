@@ -75,8 +75,6 @@ impl UpstreamRunner {
             while let Some(held) = leave.run_until_cancelled(self.lease.acquire()).await {
                 self.run_once(held, &leave).await;
             }
-            // In case that the store has given it meanwhile.
-            self.lease.release().await;
         };
         tokio::select! {
             () = follow_drain => {}
@@ -90,8 +88,7 @@ impl UpstreamRunner {
         let deadline = match Deadline::new(held.until) {
             Ok(deadline) => deadline,
             Err(error) => {
-                warn!(upstream, %error, "the system has no memory for the deadline of a child");
-                return self.lease.release().await;
+                return warn!(upstream, %error, "no memory for the deadline of a child");
             }
         };
         let extend = |until| {
@@ -99,39 +96,37 @@ impl UpstreamRunner {
                 warn!(upstream, %error, "the deadline of a child cannot be extended");
             }
         };
-        let mut kept = std::pin::pin!(self.lease.keep(held, extend).fuse());
-        let may_begin = tokio::select! {
-            () = &mut kept => false,
-            () = leave.cancelled() => false,
-            () = sleep(held.wait) => true,
-        };
-        if may_begin {
-            let app = self.open(held.number, &deadline);
-            info!(upstream, "this replica runs the upstream for all");
-            let is_lost = tokio::select! {
-                () = &mut kept => true,
-                () = leave.cancelled() => false,
-            };
-            self.running.remove(&self.name);
-            self.fleet.set_running(&self.name, None);
-            // Requests on open connections are served once more; the next ones go elsewhere.
-            app.server_state().set_has_successor();
-            app.stop_downstream();
-            if is_lost {
-                warn!(upstream, "this replica may not run the upstream any more, and stops it");
-            } else {
-                tokio::select! {
-                    () = &mut kept => {}
-                    _ = timeout(self.grace, app.wait_until_drained()) => {}
-                }
-            }
-            let mut closed = std::pin::pin!(app.close());
-            tokio::select! {
-                () = &mut closed => {}
-                () = &mut kept => closed.await,
-            }
+        let mut kept = std::pin::pin!(self.lease.keep(&held, extend).fuse());
+        tokio::select! {
+            () = &mut kept => return,
+            () = leave.cancelled() => return,
+            () = sleep(held.wait) => {}
         }
-        self.lease.release().await;
+        let app = self.open(held.number, &deadline);
+        info!(upstream, "this replica runs the upstream for all");
+        let mut is_lost = tokio::select! {
+            () = &mut kept => true,
+            () = leave.cancelled() => false,
+        };
+        self.running.remove(&self.name);
+        self.fleet.set_running(&self.name, None);
+        // Requests on open connections are served once more; the next ones go elsewhere.
+        app.server_state().set_has_successor();
+        app.stop_downstream();
+        if !is_lost {
+            is_lost = tokio::select! {
+                () = &mut kept => true,
+                _ = timeout(self.grace, app.wait_until_drained()) => false,
+            };
+        }
+        if is_lost {
+            warn!(upstream, "this replica may not run the upstream any more, and stops it");
+        }
+        let mut closed = std::pin::pin!(app.close());
+        tokio::select! {
+            () = &mut closed => if !is_lost { self.lease.release(&held).await },
+            () = &mut kept => closed.await,
+        }
     }
 
     /// Opens the gateway that runs the upstream, and tells the other replicas.

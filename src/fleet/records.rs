@@ -24,6 +24,9 @@ pub(crate) struct MemberRecord {
     /// Host and port of its listener for replicas.
     pub(crate) address: String,
     pub(crate) version: String,
+    /// Names of its keys: the first one seals. Empty up to version 0.1.0.
+    #[serde(default)]
+    pub(crate) keys: Vec<String>,
     /// Short hash of its configuration.
     pub(crate) configuration: String,
     /// True if it is about to stop: other replicas take over its sessions.
@@ -106,6 +109,7 @@ mod tests {
             name: "a".into(),
             address: "10.0.0.1:1".into(),
             version: "1".into(),
+            keys: vec!["k".into()],
             configuration: "c".into(),
             draining: true,
             sessions: 7,

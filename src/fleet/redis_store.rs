@@ -10,41 +10,24 @@
 
 mod lease;
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
-    Script, ScriptInvocation, TlsCertificates, cmd,
-};
+use redis::{FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
 use super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, LeaseReply, LeaseRequest, MAX_CLAIMS, MAX_CLAIMS_AT_ONCE,
-    MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredClaim,
+    ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply, LeaseRequest, MAX_CLAIMS,
+    MAX_CLAIMS_AT_ONCE, MAX_GAP, MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store,
+    StoreAbout, StoreError, StoredClaim,
 };
+use super::store_node::{REPLY_TIMEOUT, StoreSettings, described};
 use crate::rate_limit::RequestRate;
-use crate::regular_file;
-use crate::secret::Secret;
 use crate::sync::Mutex;
-
-/// Location of the store, and credentials for it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StoreSettings {
-    /// URL with the scheme `redis` or `rediss`, without credentials.
-    pub url: String,
-    /// User of the access control list; without one the default user.
-    pub username: Option<String>,
-    /// Password of the user.
-    pub password: Option<Secret>,
-    /// File with the CAs of the store's certificate; without one those of the system.
-    pub ca: Option<PathBuf>,
-}
 
 /// Connection to the store.
 pub(super) struct RedisStore {
@@ -64,39 +47,14 @@ impl RedisStore {
         format!("{}:{name}", self.prefix)
     }
 
-    fn client(&self) -> Result<Client, StoreError> {
-        let StoreSettings { url, username, password, ca } = &self.settings;
-        let info = url.as_str().into_connection_info().map_err(described)?;
-        let mut redis = info.redis_settings().clone().set_skip_set_lib_name();
-        if let Some(username) = username {
-            redis = redis.set_username(username);
-        }
-        if let Some(password) = password {
-            redis = redis.set_password(password.expose());
-        }
-        let info = info.set_redis_settings(redis);
-        let Some(ca) = ca else { return Client::open(info).map_err(described) };
-        let root_cert = regular_file::read(ca, MAX_CA_BYTES);
-        let root_cert =
-            root_cert.map_err(|error| StoreError::Failed(format!("{}: {error}", ca.display())))?;
-        let certificates = TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
-        Client::build_with_tls(info, certificates).map_err(described)
-    }
-
-    /// Opens a connection, if there is none.
-    async fn connect(&self) -> Result<(), StoreError> {
+    /// Opens a connection, if there is none. Returns whether it is new.
+    async fn connect(&self) -> Result<bool, StoreError> {
         if self.connection.lock().is_some() {
-            return Ok(());
+            return Ok(false);
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(REPLY_TIMEOUT));
-        let client = self.client()?;
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        // The timeout of the library does not include the resolution of the name.
-        let opened = timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| StoreError::Late)?;
-        *self.connection.lock() = Some(opened.map_err(described)?);
-        Ok(())
+        let opened = self.settings.open(&self.key("members")).await?;
+        *self.connection.lock() = Some(opened);
+        Ok(true)
     }
 
     /// Sends a command on the current connection, which is given up after a failure.
@@ -110,7 +68,9 @@ impl RedisStore {
         let connection = self.connection.lock().clone().ok_or(StoreError::Away)?;
         let sent = match timeout(REPLY_TIMEOUT, command(connection)).await {
             Err(_) => Err(StoreError::Late),
-            Ok(replied) => replied.map_err(described),
+            // The connection still works, and so does what needs no memory.
+            Ok(Err(error)) if is_out_of_memory(&error) => Err(StoreError::Full),
+            Ok(replied) => replied.map_err(|error| StoreError::Failed(described(&error))),
         };
         if matches!(sent, Err(StoreError::Late | StoreError::Failed(_))) {
             *self.connection.lock() = None;
@@ -126,16 +86,28 @@ impl RedisStore {
     }
 
     async fn do_heartbeat(&self, beat: Heartbeat) -> Result<Roster, StoreError> {
-        self.connect().await?;
-        let (member, record) = beat.member.unwrap_or_default();
+        let is_new = self.connect().await?;
+        let after = if is_new { 0 } else { beat.after };
+        let (member, record, key) = beat.member.unwrap_or_default();
         let mut call = HEARTBEAT.key(self.key("members"));
-        for name in ["members-until", "claims", "claims-by-number", "claims-until", "steady"] {
+        for name in [
+            "members-until",
+            "claims",
+            "claims-by-number",
+            "claims-until",
+            "steady",
+            "keys",
+            "last-claim",
+        ] {
             call.key(self.key(name));
         }
-        call.arg(member).arg(record).arg(millis(MEMBER_TTL)).arg(beat.after);
-        call.arg(MAX_CLAIMS_AT_ONCE);
-        let (steady, members, numbers, texts, claim_count): HeartbeatReply =
+        call.arg(member).arg(record).arg(millis(MEMBER_TTL)).arg(after);
+        call.arg(MAX_CLAIMS_AT_ONCE).arg(millis(MAX_GAP)).arg(key);
+        let (steady, members, numbers, texts, (claim_count, last_claim), keys): HeartbeatReply =
             self.run(&call).await?;
+        let mut unused: BTreeMap<_, _> =
+            keys.into_iter().map(|(key, ms)| (key, Duration::from_millis(ms))).collect();
+        let known = unused.remove(KEYS_SINCE).unwrap_or_default();
         let claims = numbers.chunks_exact(2).zip(texts).filter_map(|(pair, text)| {
             let number = pair[1].parse().ok()?;
             Some(StoredClaim { number, session: pair[0].clone(), text: text? })
@@ -143,8 +115,11 @@ impl RedisStore {
         Ok(Roster {
             steady: Duration::from_millis(steady),
             members: members.into_iter().collect(),
+            after,
             claims: claims.collect(),
             claim_count,
+            last_claim,
+            key_use: KeyUsage { known, unused },
         })
     }
 
@@ -211,12 +186,23 @@ impl RedisStore {
             let mut lines = info.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned())
         };
-        let is_persistent = value("aof_enabled").is_some_and(|it| it == "1");
+        let is = |name: &str, expected: &str| value(name).is_some_and(|it| it == expected);
+        let is_unusable = |what: &str| Err(StoreError::Failed(what.to_owned()));
+        if is("redis_mode", "sentinel") || is("valkey_mode", "sentinel") {
+            return is_unusable("it is a sentinel: name its primary with fleet.store.sentinel");
+        }
+        if is("role", "slave") {
+            return is_unusable(
+                "it is a replica, which takes no writes: name the primary in fleet.store.url, or \
+                 sentinels with fleet.store.sentinel",
+            );
+        }
         let version = value("valkey_version").or_else(|| value("redis_version"));
         Ok(StoreAbout {
             version: version.unwrap_or_default(),
             eviction: value("maxmemory_policy").unwrap_or_default(),
-            is_persistent,
+            is_persistent: is("aof_enabled", "1"),
+            is_cluster: is("cluster_enabled", "1"),
         })
     }
 }
@@ -284,27 +270,37 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, MAX_MILLIS)
 }
 
-/// Describes an error without the values that a command contained.
-fn described(error: RedisError) -> StoreError {
-    let remedy = match error.kind() {
-        ErrorKind::AuthenticationFailed => ": check username and password",
-        _ => "",
-    };
-    StoreError::Failed(format!("{error}{remedy}"))
+/// Returns whether the store has refused a write because its memory is full.
+fn is_out_of_memory(error: &RedisError) -> bool {
+    // Up to Redis 6.2, an error of a script has a code of its own.
+    error.code() == Some("OOM") || error.detail().is_some_and(|it| it.contains("-OOM "))
 }
 
 /// Reply of [`HEARTBEAT`]: milliseconds for which the store has been steady; members with their
-/// records; sessions with the numbers of their claims; texts of these claims; number of all claims.
-type HeartbeatReply = (u64, HashMap<String, String>, Vec<String>, Vec<Option<String>>, usize);
+/// records; sessions with the numbers of their claims; texts of these claims; number of all claims,
+/// and of the last one; names of keys with the milliseconds since their last use.
+type HeartbeatReply = (
+    u64,
+    HashMap<String, String>,
+    Vec<String>,
+    Vec<Option<String>>,
+    (usize, u64),
+    HashMap<String, u64>,
+);
 
-/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady. ARGV: name and
-/// record of the member, its time to live, number of the last known claim, most claims.
+/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady, keys, last-claim.
+/// ARGV: name and record of the member, its time to live, number of the last known claim, most
+/// claims, longest gap, name of the member's key.
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local ttl = tonumber(ARGV[3])
+local ttl, gap = tonumber(ARGV[3]), tonumber(ARGV[6])
+if ARGV[1] ~= '' then
+    -- A script that has deleted something may write in a store that is full.
+    redis.call('HDEL', KEYS[1], ARGV[1])
+end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)) do
     redis.call('HDEL', KEYS[1], gone)
     redis.call('ZREM', KEYS[2], gone)
@@ -316,13 +312,17 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now, 'LIMIT',
 end
 local steady = redis.call('HMGET', KEYS[6], 'since', 'last')
 local since, last = tonumber(steady[1]), tonumber(steady[2])
-if not since or not last or now - last > ttl or now < last - ttl then
+if not since or not last or math.abs(now - last) > gap then
     since = now
 end
 if ARGV[1] ~= '' then
     redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
     redis.call('ZADD', KEYS[2], now + ttl, ARGV[1])
     redis.call('HSET', KEYS[6], 'since', since, 'last', now)
+    redis.call('HSET', KEYS[7], ARGV[7], now)
+    if not redis.call('HGET', KEYS[7], 'since') then
+        redis.call('HSET', KEYS[7], 'since', now)
+    end
 end
 local numbers = redis.call(
     'ZRANGEBYSCORE', KEYS[4], '(' .. ARGV[4], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[5])
@@ -331,7 +331,12 @@ for at = 1, #numbers, 2 do
     texts[#texts + 1] = redis.call('HGET', KEYS[3], numbers[at])
 end
 local members = redis.call('HGETALL', KEYS[1])
-return { now - since, members, numbers, texts, redis.call('HLEN', KEYS[3]) }
+local keys = redis.call('HGETALL', KEYS[7])
+for at = 2, #keys, 2 do
+    keys[at] = math.max(0, now - keys[at])
+end
+local counts = { redis.call('HLEN', KEYS[3]), tonumber(redis.call('GET', KEYS[8])) or 0 }
+return { now - since, members, numbers, texts, counts, keys }
 ",
     )
 });
@@ -450,11 +455,7 @@ end
 const SLOTS_LIFE: Duration = Duration::from_secs(24 * 3_600);
 /// Most buckets that one call reports.
 const MAX_SLOTS_AT_ONCE: usize = 1_000;
-/// Longest time that one call may take.
-const REPLY_TIMEOUT: Duration = Duration::from_millis(50);
-/// Longest time for a new connection, with its TLS handshake and authentication.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest file of CAs.
-const MAX_CA_BYTES: u64 = 1 << 20;
+/// Entry of `keys` with the time since which the store keeps these times.
+const KEYS_SINCE: &str = "since";
 /// Longest time to live: numbers in Lua are exact up to 2^53.
 const MAX_MILLIS: u64 = 1 << 52;

@@ -1,4 +1,5 @@
-//! Connections to the replica that runs an upstream.
+//! Places of upstreams: the replica that runs one for all, and the one that has the connection of a
+//! client.
 
 use std::io;
 use std::pin::Pin;
@@ -15,6 +16,8 @@ use super::certificate::ACCEPTED;
 use super::hop::{self, CONNECT_TIMEOUT};
 use super::view::Replica;
 use super::{Fleet, HEARTBEAT};
+use crate::sealing::Instance;
+use crate::sha256::sha256;
 
 /// Connection to an upstream on another replica. It ends when that is no member any more, also if
 /// the process stands still.
@@ -60,6 +63,17 @@ impl Fleet {
         };
         let stream = timeout(CONNECT_TIMEOUT, opening).await.map_err(io::Error::from).flatten()?;
         Ok(RunnerStream { stream, gone: Box::pin(runner.gone.clone().cancelled_owned()) })
+    }
+
+    /// Returns the replica that has the connection of a client to an upstream; `None` if it is this
+    /// one. All replicas that know the same members return the same one.
+    pub(crate) fn place_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
+        let view = self.view();
+        let serving = view.members().filter(|it| !it.record.draining);
+        // The one with the highest hash: when another one joins or leaves, only its own move.
+        let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
+        let place = serving.map(|it| it.instance).max_by_key(rank)?;
+        (place != self.instance()).then_some(place)
     }
 
     /// Waits for the next heartbeat, whether it succeeds or not, or for the time of one.

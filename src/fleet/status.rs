@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::key_status::{self, KeyStatus};
 use super::records::Records;
 use super::redis_store::RedisStore;
 use super::store::{Heartbeat, Store, StoreAbout, StoreError};
@@ -42,8 +44,10 @@ pub struct FleetStatus {
 /// Report about a fleet for its operator, read from the store.
 pub(crate) struct FleetReport {
     pub(crate) members: Vec<Arc<Replica>>,
-    /// Differences between them.
+    /// Differences between them, and what would go wrong if another one started.
     pub(crate) differences: Vec<String>,
+    /// Keys of the configuration.
+    pub(crate) keys: Vec<KeyStatus>,
     /// Number of sessions that were taken over or ended.
     pub(crate) claims: usize,
     pub(crate) store: StoreAbout,
@@ -54,16 +58,19 @@ impl FleetReport {
     pub(crate) async fn read(
         keys: &SealingKeys,
         settings: &FleetSettings,
+        session_max_age: Duration,
     ) -> Result<Self, StoreError> {
         let store = RedisStore::new(settings.store.clone(), &settings.name);
         let about = store.about().await?;
         let roster = store.heartbeat(Heartbeat { member: None, after: u64::MAX }).await?;
         let (records, mut view) = (Records::new(keys), FleetView::new(keys.instance()));
-        let claims = roster.claim_count;
+        let (claims, key_use) = (roster.claim_count, roster.key_use.clone());
         view.update(roster, &records, Instant::now());
-        let differences = differences(&view);
+        let mut differences = differences(&view);
+        differences.extend(key_status::problems(keys, &view, &key_use, session_max_age));
+        let keys = key_status::status(keys, &view, &key_use, session_max_age);
         let members = view.members().map(Arc::clone).collect();
-        Ok(Self { members, differences, claims, store: about })
+        Ok(Self { members, differences, keys, claims, store: about })
     }
 }
 
@@ -130,13 +137,6 @@ fn differences(view: &FleetView) -> Vec<String> {
         let are_several = values.len() > 1;
         are_several.then(|| format!("the replicas have several {what}: {}", values.join(", ")))
     };
-    let unreadable = view.unreadable();
-    let keys = (unreadable > 0).then(|| {
-        format!(
-            "{unreadable} of the replicas have other keys: give all of them the same `keys` under \
-             [fleet]"
-        )
-    });
     let differences = [several("versions", versions), several("configurations", configurations)];
-    differences.into_iter().chain([keys]).flatten().collect()
+    differences.into_iter().flatten().chain(key_status::conflicts(view)).collect()
 }

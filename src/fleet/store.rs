@@ -3,6 +3,7 @@
 //! The store sees sealed texts and hashes only (see [`super::records`]). It decides one thing: of
 //! several replicas that claim a session, the first one gets it. Everything else is bookkeeping.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -53,8 +54,9 @@ pub(super) trait Store: Send + Sync {
 /// Record that a member writes each second, and the claims that it asks for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Heartbeat {
-    /// Name and sealed record of the member; `None` for a reader that is no member.
-    pub(super) member: Option<(String, String)>,
+    /// Name and sealed record of the member, and the name of the key that it seals with; `None` for
+    /// a reader that is no member.
+    pub(super) member: Option<(String, String, String)>,
     /// Claims after this one are returned.
     pub(super) after: u64,
 }
@@ -62,16 +64,31 @@ pub(super) struct Heartbeat {
 /// Contents of the store about the fleet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Roster {
-    /// Time since which records have been written without a gap of [`MEMBER_TTL`], by the clock of
+    /// Time since which records have been written without a gap of [`MAX_GAP`], by the clock of
     /// the store. Only after some time a missing record says that its member has ended: in a store
     /// that was empty or did not answer, all records are missing.
     pub(super) steady: Duration,
     /// Names and sealed records of the members.
     pub(super) members: Vec<(String, String)>,
+    /// Number after which claims were read: that of the heartbeat, or 0 on a new connection,
+    /// because another server of the store may lack some.
+    pub(super) after: u64,
     /// Claims in the order of their numbers, at most [`MAX_CLAIMS_AT_ONCE`].
     pub(super) claims: Vec<StoredClaim>,
-    /// Number of claims that there are.
+    /// Number of claims that there are, and the number that was given last.
     pub(super) claim_count: usize,
+    pub(super) last_claim: u64,
+    /// When members sealed with which keys.
+    pub(super) key_use: KeyUsage,
+}
+
+/// Time since the last heartbeat of a replica that seals with a key, by the clock of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct KeyUsage {
+    /// Time since the store keeps such times.
+    pub(super) known: Duration,
+    /// Names of keys with the time since their last use.
+    pub(super) unused: BTreeMap<String, Duration>,
 }
 
 /// Claim of a session, as the store has it.
@@ -159,6 +176,8 @@ pub(crate) struct StoreAbout {
     pub(crate) eviction: String,
     /// True if the data survives a restart of the store.
     pub(crate) is_persistent: bool,
+    /// True if it is a node of a cluster.
+    pub(crate) is_cluster: bool,
 }
 
 /// Reason why the store did not do what it was asked for.
@@ -173,13 +192,17 @@ pub(crate) enum StoreError {
     /// An error of the connection or the store.
     #[error("{0}")]
     Failed(String),
-    /// The store has as many claims as it may have.
-    #[error("the store has too many claims")]
+    /// The store has as many claims as it may have, or no memory left.
+    #[error("the store is full")]
     Full,
 }
 
 /// Time after which the record of a member expires.
 pub(super) const MEMBER_TTL: Duration = Duration::from_secs(5);
+/// Longest time without a record of any member in which the store counts as steady. A member may
+/// have written its record a second before the last one, and needs time to write the next before
+/// it expires.
+pub(super) const MAX_GAP: Duration = Duration::from_millis(2_500);
 /// Most claims in one [`Roster`].
 pub(super) const MAX_CLAIMS_AT_ONCE: usize = 1_000;
 /// Most claims in the store. Each takes about 400 bytes.

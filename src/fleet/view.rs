@@ -6,18 +6,19 @@
 //!
 //! Invariants: a member whose record is missing counts as ended only if the store has been steady
 //! for [`STEADY`], so that a store that is empty or was away ends no member; a claim is replaced by
-//! a later one only.
+//! a later one only, except when all claims are read anew, because the store may have lost some.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::PlacedSession;
 use super::records::{Claim, MemberRecord, Records};
-use super::store::{MAX_CLAIMS, MEMBER_TTL, Roster, StoredClaim};
-use crate::sealing::Instance;
+use super::store::{MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster, StoredClaim};
+use crate::sealing::{Instance, KeyId};
 
 /// Replica, as the others know it.
 #[derive(Debug, Clone)]
@@ -35,14 +36,32 @@ pub(super) struct FleetView {
     members: HashMap<Instance, Arc<Replica>>,
     /// Members that refused connections, with the time until which they are not tried again.
     unreachable: HashMap<Instance, Instant>,
-    /// Members whose records do not open with the keys of this replica.
-    unreadable: usize,
+    /// Numbers of members whose records do not open with the keys of this replica, by the names of
+    /// the keys with which they are sealed.
+    unreadable: BTreeMap<String, usize>,
     claims: HashMap<String, KnownClaim>,
+    /// Number of the last claim that was read with a heartbeat; 0 if all are to be read anew.
     last_number: u64,
+    /// Highest number of a claim that the store is known to have given.
+    last_given: u64,
+    /// Number of times that all claims were read anew.
+    round: u64,
+    /// Claims of this round that do not open with the keys of this replica, or are too many.
+    skipped: usize,
+    /// True if a session may have got another owner.
+    has_moved: bool,
     /// Sessions that this replica serves without a claim, because the store could not decide.
-    unclaimed: HashMap<String, SystemTime>,
+    unclaimed: HashMap<String, UnclaimedSession>,
     steady: Duration,
     replied_at: Option<Instant>,
+}
+
+/// Session that is served without a claim.
+#[derive(Debug, Clone)]
+struct UnclaimedSession {
+    sealed_by: Instance,
+    /// Time at which its id expires.
+    until: SystemTime,
 }
 
 struct KnownClaim {
@@ -50,6 +69,10 @@ struct KnownClaim {
     claim: Claim,
     text: String,
     since: Instant,
+    /// Round in which it was read last.
+    round: u64,
+    /// Facts of the session, if this replica has made the claim.
+    own: Option<UnclaimedSession>,
 }
 
 /// Owner of a session, as far as a replica knows it.
@@ -73,26 +96,27 @@ impl FleetView {
             itself,
             members: HashMap::new(),
             unreachable: HashMap::new(),
-            unreadable: 0,
+            unreadable: BTreeMap::new(),
             claims: HashMap::new(),
             last_number: 0,
+            last_given: 0,
+            round: 0,
+            skipped: 0,
+            has_moved: false,
             unclaimed: HashMap::new(),
             steady: Duration::ZERO,
             replied_at: None,
         }
     }
 
-    /// Takes over what the store has returned. Returns whether a session has another owner now.
-    pub(super) fn update(&mut self, roster: Roster, records: &Records, now: Instant) -> bool {
-        if roster.steady < self.steady {
-            // The store was empty or away, and may number its claims anew.
-            self.claims.clear();
-            self.last_number = 0;
-        }
+    /// Takes over what the store has returned.
+    pub(super) fn update(&mut self, roster: Roster, records: &Records, now: Instant) {
+        // The store was empty or away, and may number its claims anew.
+        let was_away = roster.steady < self.steady;
         self.steady = roster.steady;
         self.replied_at = Some(now);
         let mut members = HashMap::new();
-        self.unreadable = 0;
+        self.unreadable.clear();
         for (name, text) in &roster.members {
             match records.open_member(name, text) {
                 Some((instance, record)) => {
@@ -100,7 +124,11 @@ impl FleetView {
                     let gone = known.map(|known| known.gone.clone()).unwrap_or_default();
                     members.insert(instance, Arc::new(Replica { instance, record, gone }));
                 }
-                None => self.unreadable += 1,
+                None => {
+                    let key = KeyId::of_sealed(text);
+                    let key = key.map_or_else(|| "unknown".to_owned(), |key| key.to_string());
+                    *self.unreadable.entry(key).or_default() += 1;
+                }
             }
         }
         if !self.is_steady() {
@@ -113,51 +141,121 @@ impl FleetView {
         self.members = members;
         self.unreachable
             .retain(|instance, until| *until > now && self.members.contains_key(instance));
-        if roster.claim_count < self.claims.len() {
-            // Some have expired.
-            self.claims.clear();
+        self.update_claims(roster, records, now);
+        if was_away {
             self.last_number = 0;
         }
-        let mut has_changed = false;
-        for claim in roster.claims {
-            has_changed |= self.learn(claim, records, now);
+    }
+
+    fn update_claims(&mut self, roster: Roster, records: &Records, now: Instant) {
+        if roster.after == 0 {
+            self.round += 1;
+            self.skipped = 0;
         }
-        has_changed
+        let is_last = roster.claims.len() < MAX_CLAIMS_AT_ONCE;
+        self.last_number = roster.after;
+        for claim in roster.claims {
+            self.last_number = self.last_number.max(claim.number);
+            self.learn(claim, records, now);
+        }
+        if is_last {
+            self.forget_lost();
+            let has_gone_back = roster.last_claim < self.last_given;
+            if has_gone_back || self.claims.len() + self.skipped != roster.claim_count {
+                // Some have expired, or are lost.
+                self.last_number = 0;
+            }
+            self.last_given = roster.last_claim;
+        }
+    }
+
+    /// Forgets the claims that were not read again. Those of this replica it makes anew.
+    fn forget_lost(&mut self) {
+        let round = self.round;
+        let lost: Vec<_> = self.claims.extract_if(|_, claim| claim.round != round).collect();
+        self.has_moved |= !lost.is_empty();
+        for (session, claim) in lost {
+            if let Some(UnclaimedSession { sealed_by, until }) = claim.own
+                && until > SystemTime::now()
+            {
+                self.take_unclaimed(&session, sealed_by, until);
+            }
+        }
+    }
+
+    /// Returns whether a session may have got another owner since the last time.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// Forgets a claim that the store does not have any more.
     pub(super) fn forget_claim(&mut self, session: &str) {
-        self.claims.remove(session);
+        self.has_moved |= self.claims.remove(session).is_some();
     }
 
-    /// Takes over one claim. Returns whether it is that of another replica.
-    pub(super) fn learn(&mut self, claim: StoredClaim, records: &Records, now: Instant) -> bool {
+    /// Takes over one claim.
+    pub(super) fn learn(&mut self, claim: StoredClaim, records: &Records, now: Instant) {
         let StoredClaim { number, session, text } = claim;
-        self.last_number = self.last_number.max(number);
-        let Some(claim) = records.open_claim(&session, &text) else { return false };
-        let is_later = self.claims.get(&session).is_none_or(|known| known.number < number);
-        if !is_later || (self.claims.len() >= MAX_CLAIMS && !self.claims.contains_key(&session)) {
-            return false;
+        self.last_given = self.last_given.max(number);
+        let known = self.claims.get_mut(&session);
+        if let Some(known) = known.filter(|known| known.text == text) {
+            (known.number, known.round) = (number, self.round);
+            return;
         }
-        self.unclaimed.remove(&session);
-        self.claims.insert(session, KnownClaim { number, claim, text, since: now });
-        claim != Claim::Owner(self.itself)
+        let known = self.claims.get(&session);
+        if known.is_some_and(|known| known.round == self.round && known.number >= number) {
+            return;
+        }
+        let has_space = known.is_some() || self.claims.len() < MAX_CLAIMS;
+        let claim = records.open_claim(&session, &text).filter(|_| has_space);
+        let Some(claim) = claim else {
+            self.skipped += 1;
+            return;
+        };
+        let is_own = claim == Claim::Owner(self.itself);
+        let own = self.unclaimed.remove(&session).filter(|_| is_own);
+        let round = self.round;
+        self.claims.insert(session, KnownClaim { number, claim, text, since: now, round, own });
+        self.has_moved |= !is_own;
     }
 
-    /// Returns the number of the last known claim.
+    /// Records the facts of a session, if this replica has claimed it.
+    pub(super) fn set_own(&mut self, session: &str, sealed_by: Instance, until: SystemTime) {
+        let claim = Claim::Owner(self.itself);
+        if let Some(known) = self.claims.get_mut(session).filter(|known| known.claim == claim) {
+            known.own = Some(UnclaimedSession { sealed_by, until });
+        }
+    }
+
+    /// Returns the number of the last claim that was read with a heartbeat. Claims of this replica
+    /// do not count: there may be others before them.
     pub(super) fn last_number(&self) -> u64 {
         self.last_number
     }
 
     /// Returns the owner of a session whose id this process has sealed.
     pub(super) fn owner(&self, session: &str, sealed_by: Instance, now: Instant) -> Owner {
-        if self.unclaimed.contains_key(session) {
-            return Owner::Itself;
+        match self.unclaimed.contains_key(session) {
+            true => Owner::Itself,
+            false => self.claimed_owner(session, sealed_by, now),
         }
+    }
+
+    fn claimed_owner(&self, session: &str, sealed_by: Instance, now: Instant) -> Owner {
         match self.claims.get(session).map(|known| known.claim) {
             Some(Claim::Ended) => Owner::Ended,
             Some(Claim::Owner(instance)) => self.owned_by(instance, now),
             None => self.owned_by(sealed_by, now),
+        }
+    }
+
+    /// Returns whether a session that this replica serves is that of another one, or has ended. A
+    /// claim counts even if its replica cannot be reached: others may reach it.
+    pub(super) fn has_lost(&self, session: &str, sealed_by: Instance, now: Instant) -> bool {
+        let is_unclaimed = self.unclaimed.contains_key(session);
+        match self.claims.get(session).filter(|_| !is_unclaimed).map(|known| known.claim) {
+            Some(claim) => claim != Claim::Owner(self.itself),
+            None => matches!(self.owner(session, sealed_by, now), Owner::Member(_)),
         }
     }
 
@@ -197,22 +295,47 @@ impl FleetView {
     }
 
     /// Serves a session without a claim; false if there are too many of these.
-    pub(super) fn take_unclaimed(&mut self, session: &str, until: SystemTime) -> bool {
+    pub(super) fn take_unclaimed(
+        &mut self,
+        session: &str,
+        sealed_by: Instance,
+        until: SystemTime,
+    ) -> bool {
         let has_space = self.unclaimed.len() < MAX_UNCLAIMED;
         if has_space {
-            self.unclaimed.insert(session.to_owned(), until);
+            self.unclaimed.insert(session.to_owned(), UnclaimedSession { sealed_by, until });
         }
         has_space
     }
 
-    /// Returns the sessions that this replica serves without a claim, with the expiry of their ids.
-    pub(super) fn unclaimed(&self) -> Vec<(String, SystemTime)> {
-        self.unclaimed.iter().map(|(session, until)| (session.clone(), *until)).collect()
+    /// Returns the sessions that this replica serves without a claim, and now has to claim. Those
+    /// that turn out to have another owner it gives up.
+    pub(super) fn unclaimed(&mut self, now: Instant) -> Vec<PlacedSession> {
+        let all = std::mem::take(&mut self.unclaimed);
+        let (kept, given_up): (HashMap<_, _>, HashMap<_, _>) =
+            all.into_iter().partition(|(session, facts)| {
+                let owner = self.claimed_owner(session, facts.sealed_by, now);
+                !matches!(owner, Owner::Member(_) | Owner::Ended)
+            });
+        self.has_moved |= !given_up.is_empty();
+        self.unclaimed = kept;
+        let placed = self.unclaimed.iter().map(|(session, facts)| PlacedSession {
+            key: session.clone(),
+            sealed_by: facts.sealed_by,
+            until: facts.until,
+        });
+        placed.collect()
     }
 
     /// Ends the service without a claim: the claim decides from now on.
     pub(super) fn drop_unclaimed(&mut self, session: &str) {
         self.unclaimed.remove(session);
+    }
+
+    /// Returns the number of sessions that this replica serves without a claim.
+    #[cfg(test)]
+    pub(super) fn unclaimed_count(&self) -> usize {
+        self.unclaimed.len()
     }
 
     /// Returns the members, this one included.
@@ -227,12 +350,13 @@ impl FleetView {
 
     /// Returns whether there are other members and none can be read: this replica has another key.
     pub(super) fn has_foreign_key(&self) -> bool {
-        self.unreadable > 0 && self.members.keys().all(|instance| *instance == self.itself)
+        !self.unreadable.is_empty() && self.members.keys().all(|instance| *instance == self.itself)
     }
 
-    /// Returns the number of members whose records do not open with the keys of this replica.
-    pub(super) fn unreadable(&self) -> usize {
-        self.unreadable
+    /// Returns the numbers of members whose records do not open with the keys of this replica, by
+    /// the names of the keys with which they are sealed.
+    pub(super) fn unreadable(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.unreadable.iter().map(|(key, count)| (&**key, *count))
     }
 }
 
@@ -268,6 +392,7 @@ mod tests {
                 name: format!("m{at}"),
                 address: "127.0.0.1:1".into(),
                 version: String::new(),
+                keys: Vec::new(),
                 configuration: String::new(),
                 draining,
                 sessions: 0,
@@ -335,17 +460,19 @@ mod tests {
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
         view.update(world.roster(100, &[0, 1, 2]), records, now);
-        assert!(view.learn(world.claim(5, 2, false), records, now));
+        view.learn(world.claim(5, 2, false), records, now);
+        assert!(view.take_moved() && !view.take_moved());
         assert_eq!(owner(&view, &world), "m2");
-        assert!(!view.learn(world.claim(4, 1, false), records, now), "an old one");
-        assert_eq!(owner(&view, &world), "m2");
+        view.learn(world.claim(4, 1, false), records, now);
+        assert_eq!(owner(&view, &world), "m2", "the other is an old one");
         let forged = StoredClaim { number: 9, session: "s".into(), text: "x".into() };
-        assert!(!view.learn(forged, records, now));
-        assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 9));
-        assert!(!view.learn(world.claim(10, 0, false), records, now), "its own");
+        view.learn(forged, records, now);
+        assert_eq!(owner(&view, &world), "m2");
+        view.learn(world.claim(10, 0, false), records, now);
         assert_eq!(owner(&view, &world), "Itself");
-        assert!(view.learn(world.claim(11, 1, true), records, now));
-        assert_eq!(owner(&view, &world), "Ended");
+        assert!(!view.take_moved(), "no other replica has claimed it");
+        view.learn(world.claim(11, 1, true), records, now);
+        assert_eq!((owner(&view, &world), view.take_moved()), ("Ended".to_owned(), true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -356,6 +483,7 @@ mod tests {
         let roster = |steady, number, by| Roster {
             claims: vec![world.claim(number, by, false)],
             claim_count: 1,
+            last_claim: number,
             ..world.roster(steady, &[0, 1, 2])
         };
         view.update(roster(100, 50, 1), records, now);
@@ -367,22 +495,74 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_claim_of_its_own_hides_no_earlier_one_and_a_lost_one_is_noticed() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        let own =
+            StoredClaim { number: 7, session: "t".into(), text: records.seal_claim("t", false) };
+        view.learn(own.clone(), records, now);
+        assert_eq!(view.last_number(), 0, "number 6 is not known yet");
+        let claims = vec![world.claim(6, 2, false), own];
+        let roster =
+            Roster { claims, claim_count: 2, last_claim: 7, ..world.roster(101, &[0, 1, 2]) };
+        view.update(roster, records, now);
+        assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 7));
+        // A store that has failed over to a server that lacks one says so by their number.
+        assert!(view.take_moved());
+        for (claim_count, last_claim) in [(1, 7), (2, 6)] {
+            view.last_number = 7;
+            let less =
+                Roster { after: 7, claim_count, last_claim, ..world.roster(102, &[0, 1, 2]) };
+            view.update(less, records, now);
+            assert_eq!(view.last_number(), 0, "all are read anew");
+        }
+        view.update(Roster { claim_count: 0, ..world.roster(103, &[0, 1, 2]) }, records, now);
+        assert_eq!((owner(&view, &world), view.take_moved()), ("m1".to_owned(), true));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_served_without_a_claim_is_served_until_there_is_one() {
         let (world, now) = (World::new(), Instant::now());
         let mut view = FleetView::new(world.instance(0));
-        assert!(view.take_unclaimed("s", SystemTime::UNIX_EPOCH) && view.unclaimed().len() == 1);
-        assert_eq!(owner(&view, &world), "Itself");
+        let until = SystemTime::now() + Duration::from_secs(9);
+        assert!(view.take_unclaimed("s", world.instance(1), until));
+        assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
         view.update(world.roster(100, &[0, 1, 2]), &world.records[0], now);
         view.learn(world.claim(1, 2, false), &world.records[0], now);
-        assert_eq!((owner(&view, &world), view.unclaimed().len()), ("m2".to_owned(), 0));
+        assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("m2".to_owned(), 0));
+        // The replica that has sealed its id turns out to live.
+        view.update(world.roster(101, &[0, 1, 2]), &world.records[0], now);
+        assert!(view.take_unclaimed("s", world.instance(1), until) && view.take_moved());
+        assert_eq!((view.unclaimed(now).len(), view.take_moved()), (0, true));
+        assert_eq!(owner(&view, &world), "m1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_counts_even_if_its_replica_cannot_be_reached_and_is_made_anew_if_it_is_lost() {
+        let (world, now) = (World::new(), Instant::now());
+        let (records, until) = (&world.records[0], SystemTime::now() + Duration::from_secs(9));
+        let mut view = FleetView::new(world.instance(0));
+        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        view.learn(world.claim(1, 2, false), records, now);
+        view.set_unreachable(world.instance(2), now);
+        assert_eq!(owner(&view, &world), "Gone");
+        assert!(view.has_lost("s", world.instance(0), now));
+        view.learn(world.claim(2, 0, false), records, now);
+        view.set_own("s", world.instance(1), until);
+        assert!(!view.has_lost("s", world.instance(1), now));
+        view.update(world.roster(101, &[0, 2]), records, now);
+        assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
     }
 
     #[test]
     fn what_is_served_without_a_claim_is_bounded() {
         let world = World::new();
         let mut view = FleetView::new(world.instance(0));
-        let mut take =
-            |number: usize| view.take_unclaimed(&number.to_string(), SystemTime::UNIX_EPOCH);
+        let mut take = |number: usize| {
+            view.take_unclaimed(&number.to_string(), world.instance(1), SystemTime::UNIX_EPOCH)
+        };
         assert!((0..MAX_UNCLAIMED).all(&mut take) && !take(MAX_UNCLAIMED));
     }
 
@@ -393,7 +573,7 @@ mod tests {
         let mut roster = world.roster(100, &[0]);
         roster.members.push(other.member(1, false));
         view.update(roster.clone(), &world.records[0], Instant::now());
-        assert!(view.has_foreign_key() && view.unreadable() == 1);
+        assert!(view.has_foreign_key() && view.unreadable().count() == 1);
         roster.members.push(world.member(2, false));
         view.update(roster, &world.records[0], Instant::now());
         assert!(!view.has_foreign_key(), "another member has the same key");

@@ -83,7 +83,7 @@ fn the_pods_reach_each_other_and_the_store_and_nobody_else_does() {
     let service = yaml("kubernetes/valkey-service.yaml");
     let port = &service["spec"]["ports"][0]["port"];
     let name = service["metadata"]["name"].as_str().expect("a name");
-    assert_eq!(fleet.settings.store.url, format!("redis://{name}:{port}"));
+    assert_eq!(fleet.settings.store.urls, [format!("redis://{name}:{port}")]);
     let store = yaml("kubernetes/valkey-statefulset.yaml");
     assert_eq!(store["spec"]["serviceName"], name);
     let container = &store["spec"]["template"]["spec"]["containers"][0];
@@ -175,7 +175,7 @@ fn the_containers_reach_each_other_and_the_proxies_all_of_them() {
 
     let fleet = config.fleet.as_ref().expect("there");
     assert_eq!(fleet.settings.address, format!("weir-1:{}", fleet.listen.port()));
-    assert_eq!(fleet.settings.store.url, "redis://valkey:6379");
+    assert_eq!(fleet.settings.store.urls, ["redis://valkey:6379"]);
     let services = compose["services"].as_object().expect("services");
     assert_eq!(services.len(), 6);
     assert!(services.contains_key("valkey"));

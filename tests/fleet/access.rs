@@ -7,10 +7,16 @@ use serde_json::json;
 
 use crate::lab::store::{TestStore, free_port};
 use crate::lab::until;
-use crate::replicas::{HUB, Replicas, weir};
+use crate::replicas::{HUB, Replicas, try_weir, weir};
 
 /// Users of the store, with a placeholder for the hash of the password.
 const USERS: &str = include_str!("../../deploy/valkey/users.acl");
+
+/// Rights of a replica in its store.
+pub(crate) fn rights() -> &'static str {
+    let (_, rights) = USERS.split_once("#replace-me ").expect("a user");
+    rights.trim_end()
+}
 
 #[tokio::test]
 async fn replicas_use_a_store_with_tls_and_a_user_of_few_rights() {
@@ -157,4 +163,72 @@ async fn the_audit_log_names_the_replica_that_a_request_came_through() {
     let line: serde_json::Value = serde_json::from_str(&calls(0)[0]).expect("JSON");
     assert_eq!((&line["via"], &line["from"]), (&json!("replica-1"), &json!("127.0.0.1")), "{line}");
     assert!(calls(1).is_empty(), "once: {:?}", calls(1));
+}
+
+#[tokio::test]
+async fn each_order_of_the_steps_of_a_rotation_is_judged() {
+    let mut replicas = Replicas::prepare(TestStore::start().await, "", "").await;
+    let keys = [0, 1].map(|_| weir(&["fleet", "key", "-"]).trim().to_owned());
+    let [old, new] = [&*keys[0], &*keys[1]];
+    replicas.set_keys(&[old]);
+    replicas.add().await;
+    replicas.wait_until_known(1).await;
+    let said = |replicas: &Replicas, keys: &[&str], arguments: &[&str]| {
+        replicas.set_keys(keys);
+        let config = replicas.config(0);
+        let (_, out, error) = try_weir(&[arguments, &["--config", &config]].concat());
+        format!("{out}{error}")
+    };
+    let status = |replicas: &Replicas, keys: &[&str]| {
+        let text = said(replicas, keys, &["fleet", "key", "--status", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let rows = json["keys"].as_array().expect("a list").clone();
+        rows.into_iter()
+            .map(|row| {
+                let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+                (text("key"), text("state"))
+            })
+            .collect::<Vec<_>>()
+    };
+    let rows = status(&replicas, &[old, new]);
+    let [(old_id, first), (new_id, second)] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!(first, "seals on replica-0");
+    assert_eq!(second, "does not seal, and is not on replica-0");
+    let check = |replicas: &Replicas, keys: &[&str]| said(replicas, keys, &["check"]);
+    let text = check(&replicas, &[old, new]);
+    assert!(!text.contains("key "), "the right step: {text}");
+    let early = format!("key {new_id} is the first of fleet.keys, and replica-0 does not have it");
+    let text = check(&replicas, &[new, old]);
+    assert!(text.contains(&early), "promoted before it was added: {text}");
+    let lost = format!("fleet.keys does not have key {old_id}");
+    let other = format!("have other keys (they seal with key {old_id})");
+    let text = check(&replicas, &[new]);
+    assert!(text.contains(&lost) && text.contains(&other), "dropped while it seals: {text}");
+
+    // The wrong step is taken nevertheless.
+    replicas.set_keys(&[new, old]);
+    replicas.add().await;
+    replicas.wait_until_known(2).await;
+    let wrong = format!("replica-1 seals with key {new_id}, which replica-0 does not have");
+    for command in ["status", "fleet", "check"] {
+        let (_, text) = replicas.command(1, command);
+        assert!(text.contains(&wrong), "{command}: {text}");
+    }
+    let (_, text) = replicas.command(0, "status");
+    assert!(text.contains(&format!("they seal with key {new_id}")), "{text}");
+    replicas.replace(0).await;
+    replicas.wait_until_known(2).await;
+    let rows = status(&replicas, &[new, old]);
+    assert_eq!(rows[0].1, "seals on replica-0, replica-1");
+    assert!(rows[1].1.contains("it can be dropped after that"), "{rows:?}");
+    let text = check(&replicas, &[new, old]);
+    assert!(!text.contains("key "), "mended: {text}");
+    let text = check(&replicas, &[new]);
+    assert!(text.contains(&lost) && !text.contains("other keys"), "dropped too early: {text}");
+    replicas.store.run::<usize>(&["HSET", "{weir}:keys", old_id, "0"]);
+    let rows = status(&replicas, &[new, old]);
+    assert!(rows[1].1.contains("since 1970-01-01T00:00:0"), "{rows:?}");
+    assert!(rows[1].1.contains("it can be dropped") && !rows[1].1.contains("after"), "{rows:?}");
+    let text = check(&replicas, &[new]);
+    assert!(!text.contains("key "), "dropped in time: {text}");
 }

@@ -6,11 +6,14 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::lab::client::{Outcome, Revision};
-use crate::lab::until;
+use crate::lab::store::TestStore;
+use crate::lab::store_set::DelayingProxy;
+use crate::lab::{by_night, until};
 use crate::replicas::{HUB, Replicas};
 
 /// Longest duration of a call that has to wait for the store once, at most 50 ms.
-const ONE_WAIT: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 90 });
+pub(crate) const ONE_WAIT: Duration =
+    Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 90 });
 
 #[tokio::test]
 async fn c09_a_store_that_is_away_or_empty_ends_nothing() {
@@ -80,6 +83,91 @@ async fn a_store_that_is_full_of_claims_ends_nothing() {
     client.move_to(&replicas[1].address);
     assert!(client.call(HUB, json!({})).await.is_result());
     assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 100_000);
+}
+
+#[tokio::test]
+async fn c09_a_store_without_memory_ends_nothing_and_is_still_told_who_lives() {
+    let mut replicas = Replicas::start(2).await;
+    let mut client = replicas.legacy(0).await;
+    let id = client.session().expect("a session").to_owned();
+    let now = |replicas: &Replicas| replicas.store.run::<Vec<String>>(&["TIME"])[0].clone();
+    let number = |text: String| text.parse::<u64>().expect("seconds");
+    replicas.store.run::<String>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let begin = number(now(&replicas));
+    // Longer than the records live.
+    while number(now(&replicas)) < begin + 7 {
+        for number in [0, 1] {
+            client.move_to(&replicas[number].address);
+            let begin = Instant::now();
+            assert!(client.call(HUB, json!({})).await.is_result(), "{number}");
+            assert!(begin.elapsed() < ONE_WAIT, "{number}: {:?}", begin.elapsed());
+        }
+    }
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:members"]), 2);
+    // What has no space is served nevertheless, and written when there is some.
+    replicas.kill(0).await;
+    client.move_to(&replicas[1].address);
+    assert!(client.call(HUB, json!({})).await.is_result());
+    assert_eq!(client.session(), Some(&*id));
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0);
+    replicas.store.run::<String>(&["CONFIG", "SET", "maxmemory", "0"]);
+    until("its claim is recorded", || replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 1)
+        .await;
+}
+
+#[tokio::test]
+async fn c09_a_store_that_replies_late_keeps_no_request_twice_and_ends_nothing() {
+    let store = TestStore::start().await;
+    let delay = DelayingProxy::start(store.port).await;
+    let limit = "[[limits]]\nrate = \"100000/s\"\nper = \"client\"\n";
+    let mut replicas = Replicas::prepare(store, limit, "").await;
+    replicas.store.access = Some(format!("{{ url = \"redis://127.0.0.1:{}\" }}", delay.port));
+    for _ in 0..2 {
+        replicas.add().await;
+    }
+    replicas.wait_until_known(2).await;
+    let mut client = replicas.legacy(0).await;
+    // In time, and never in time; by night longer than the records live.
+    let long = if by_night() { 7 } else { 2 };
+    for (millis, time) in [(20, 2), (60, long), (400, long)] {
+        delay.set(Duration::from_millis(millis));
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(time) {
+            for number in [0, 1] {
+                client.move_to(&replicas[number].address);
+                let begin = Instant::now();
+                assert!(client.call(HUB, json!({})).await.is_result(), "{millis} ms, {number}");
+                let took = begin.elapsed();
+                assert!(took < ONE_WAIT, "{millis} ms, {number}: {took:?}");
+            }
+        }
+        assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "{millis} ms");
+    }
+    delay.set(Duration::ZERO);
+    replicas.wait_until_known(2).await;
+    let (_, text) = replicas.command(0, "status");
+    assert!(text.contains("2 replicas, store connected"), "{text}");
+}
+
+#[tokio::test]
+async fn c09_a_store_that_stands_still_almost_as_long_as_records_live_ends_nobody() {
+    let mut replicas = Replicas::start(3).await;
+    let mut clients = Vec::new();
+    for number in 0..3 {
+        clients.push(replicas.legacy(number).await);
+    }
+    replicas.store.signal(Signal::STOP);
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    replicas.store.signal(Signal::CONT);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(2) {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.move_to(&replicas[(number + 1) % 3].address);
+            assert!(client.call(HUB, json!({})).await.is_result(), "{number}");
+        }
+    }
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "all of them live");
+    replicas.take(0).stop().await;
 }
 
 #[tokio::test]

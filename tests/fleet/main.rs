@@ -11,6 +11,7 @@ mod access;
 mod away;
 mod balancers;
 mod commands;
+mod failover;
 mod limits;
 mod once;
 mod own;

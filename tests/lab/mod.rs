@@ -5,7 +5,8 @@
 //! configuration; [`weir::Weir`] is the program that runs on it, observed from outside. `client.rs`
 //! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
 //! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
-//! `store.rs`, `nginx.rs` and `caddy.rs` are what several replicas need around them.
+//! `store.rs`, `store_set.rs`, `nginx.rs` and `caddy.rs` are what several replicas need around
+//! them.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
@@ -18,6 +19,7 @@ pub(crate) mod ledger;
 pub(crate) mod load;
 pub(crate) mod nginx;
 pub(crate) mod store;
+pub(crate) mod store_set;
 pub(crate) mod weir;
 
 use std::path::{Path, PathBuf};

@@ -1,12 +1,13 @@
 //! The store: a Valkey or Redis server of the machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use redis::{Client, FromRedisValue, cmd};
+use redis::FromRedisValue;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
+use super::store_set::query;
 use super::until;
 
 /// A running store, which ends when this is dropped.
@@ -24,6 +25,13 @@ pub(crate) struct TestStore {
 pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("bound").port()
+}
+
+/// Path of the server program.
+pub(crate) fn server() -> PathBuf {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/interop/bin/redis-server");
+    assert!(program.exists(), "run ./dev prepare: {}", program.display());
+    program
 }
 
 impl TestStore {
@@ -53,9 +61,7 @@ impl TestStore {
 
     /// Starts the store, empty, at the same address.
     pub(crate) async fn restart(&mut self) {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/interop/bin/redis-server");
-        assert!(program.exists(), "run ./dev prepare: {}", program.display());
-        let mut command = Command::new(program);
+        let mut command = Command::new(server());
         match &self.file {
             Some(file) => command.args([file]),
             None => command.args(["--save", "", "--appendonly", "no"]),
@@ -94,13 +100,7 @@ impl TestStore {
 
     /// Runs a command in the store.
     pub(crate) fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
-        let client = Client::open(self.url()).expect("a URL");
-        let mut connection = client.get_connection().expect("it listens");
-        let mut sent = cmd(command[0]);
-        command[1..].iter().for_each(|argument| {
-            sent.arg(argument);
-        });
-        sent.query(&mut connection).expect("it replies")
+        query(&self.url(), command)
     }
 
     /// Waits until this number of replicas are members and have read the records of the others.

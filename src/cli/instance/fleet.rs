@@ -15,9 +15,10 @@ use crate::cli::output;
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
 use crate::config::{self, Config, FleetConfig};
-use crate::fleet::{FleetReport, Replica, StoreAbout};
+use crate::fleet::{FleetReport, KeyStatus, Replica, StoreAbout, StoreKind};
 use crate::private_file;
 use crate::secret::random_token;
+use crate::timestamp::format_rfc3339;
 
 /// Arguments of `weir fleet`.
 #[derive(Debug, clap::Args)]
@@ -34,7 +35,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum FleetCommand {
-    /// Makes a key for `keys` of `[fleet]`, and writes it to a new file.
+    /// Makes a key for `keys` of `[fleet]`, and writes it to a new file; or shows the state of
+    /// those that there are.
     #[command(after_help = help::FLEET_KEY)]
     Key(KeyArgs),
 }
@@ -42,8 +44,18 @@ enum FleetCommand {
 #[derive(Debug, clap::Args)]
 struct KeyArgs {
     /// The new file, which only its owner can read; `-` is standard output.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "status")]
+    #[arg(conflicts_with_all = ["status", "config", "demo", "json"])]
+    file: Option<PathBuf>,
+    /// Shows for each key of the configuration which replicas seal with it, and until when it has
+    /// to open what it has sealed.
+    #[arg(long)]
+    status: bool,
+    /// Prints JSON; a failure is one line of JSON on standard error.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
 /// JSON form of the report.
@@ -69,15 +81,40 @@ struct MemberRow<'a> {
     seconds: u64,
 }
 
-/// Prints the members of a fleet, or makes a key.
+/// JSON form of the state of the keys.
+#[derive(Serialize)]
+struct KeysJson<'a> {
+    keys: Vec<KeyRow<'a>>,
+    differences: &'a [String],
+}
+
+#[derive(Serialize)]
+struct KeyRow<'a> {
+    key: String,
+    /// Replicas that seal with it, and those that do not have it.
+    sealing: &'a [String],
+    missing: &'a [String],
+    /// Time at which a replica sealed with it, at the latest.
+    last_sealed: String,
+    /// Time at which all that it has sealed has ended; `null` while a replica seals with it.
+    needed_until: Option<String>,
+    /// All of it in words.
+    state: String,
+}
+
+/// Prints the members of a fleet, makes a key, or prints the state of the keys.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    if let Some(FleetCommand::Key(key)) = &args.command {
-        return make_key(&key.file);
+    let key = args.command.map(|FleetCommand::Key(key)| key);
+    if let Some(file) = key.as_ref().and_then(|key| key.file.as_ref()) {
+        return make_key(file);
     }
     let options = config::Options { only: Some(Vec::new()), ..options(true) };
-    let config = args.config.load(&options).await?.config;
+    let config = key.as_ref().map_or(&args.config, |key| &key.config).load(&options).await?.config;
     let fleet = require_fleet(&config)?;
-    let report = look(fleet).await?;
+    let report = look(&config, fleet).await?;
+    if let Some(key) = key {
+        return show_keys(key.json, &report);
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut members: Vec<_> = report.members.iter().map(|member| row(member, now)).collect();
     members.sort_by_key(|row| (row.name, row.seconds));
@@ -96,11 +133,11 @@ fn require_fleet(config: &Config) -> Result<&FleetConfig, Failure> {
 }
 
 /// Reads what the store knows of a fleet.
-async fn look(fleet: &FleetConfig) -> Result<FleetReport, Failure> {
-    FleetReport::read(&fleet.sealing_keys(), &fleet.settings).await.map_err(|error| {
-        let url = &fleet.settings.store.url;
+async fn look(config: &Config, fleet: &FleetConfig) -> Result<FleetReport, Failure> {
+    let (keys, max_age) = (fleet.sealing_keys(), config.server.session_max_age);
+    FleetReport::read(&keys, &fleet.settings, max_age).await.map_err(|error| {
         Failure::Unreachable(format!(
-            "the store {url} cannot be used: {error}; check fleet.store, and that the store runs"
+            "the store cannot be used: {error}; check fleet.store, and that the store runs"
         ))
     })
 }
@@ -108,9 +145,20 @@ async fn look(fleet: &FleetConfig) -> Result<FleetReport, Failure> {
 /// Reports what an operator should know of the store of a configuration, if it has a fleet.
 pub(crate) async fn check_store(config: &Config) -> Result<Vec<ProblemReport>, Failure> {
     let Some(fleet) = &config.fleet else { return Ok(Vec::new()) };
-    let report = look(fleet).await?;
+    let report = look(config, fleet).await?;
     let mut problems = report.differences;
-    let StoreAbout { version, eviction, is_persistent } = &report.store;
+    let StoreAbout { version, eviction, is_persistent, is_cluster } = &report.store;
+    match (&fleet.settings.store.kind, is_cluster) {
+        (StoreKind::Cluster, false) => {
+            problems.push("the store is no cluster: remove fleet.store.cluster".to_owned());
+        }
+        (StoreKind::Server, true) => problems.push(
+            "the store is a node of a cluster, which may give its keys to another one: add \
+             cluster = true to fleet.store"
+                .to_owned(),
+        ),
+        _ => {}
+    }
     if !matches!(eviction.as_str(), "noeviction" | "") {
         problems.push(format!(
             "the store may drop keys ({}): set its maxmemory-policy to noeviction",
@@ -186,6 +234,41 @@ fn write_table(out: &mut dyn Write, report: &ReportJson<'_>) -> std::io::Result<
         counted(report.claims as u64, "session")
     )?;
     report.differences.iter().try_for_each(|it| writeln!(out, "warning: {}", sanitize_line(it)))
+}
+
+/// Prints the state of the keys of a configuration.
+fn show_keys(json: bool, report: &FleetReport) -> Result<(), Failure> {
+    let keys: Vec<_> = report.keys.iter().map(key_row).collect();
+    let json_report = KeysJson { keys, differences: &report.differences };
+    output::print_report(json, &json_report, |out| {
+        for row in &json_report.keys {
+            writeln!(out, "{}  {}", row.key, sanitize_line(&row.state))?;
+        }
+        report.differences.iter().try_for_each(|it| writeln!(out, "warning: {}", sanitize_line(it)))
+    })
+}
+
+fn key_row(key: &KeyStatus) -> KeyRow<'_> {
+    let now = SystemTime::now();
+    let last_sealed = format_rfc3339(now - key.unused);
+    let needed_until = key.sealing.is_empty().then(|| format_rfc3339(now + key.needed));
+    let state = match &needed_until {
+        None => format!("seals on {}", key.sealing.join(", ")),
+        Some(_) if !key.missing.is_empty() => {
+            format!("does not seal, and is not on {}", key.missing.join(", "))
+        }
+        Some(_) if key.needed.is_zero() => {
+            format!(
+                "has sealed nothing since {last_sealed}, and nothing needs it: it can be dropped"
+            )
+        }
+        Some(until) => format!(
+            "has sealed nothing since {last_sealed}; what it sealed until then is good until \
+             {until}, and it can be dropped after that"
+        ),
+    };
+    let (sealing, missing) = (&key.sealing, &key.missing);
+    KeyRow { key: key.id.to_string(), sealing, missing, last_sealed, needed_until, state }
 }
 
 fn make_key(path: &Path) -> Result<(), Failure> {

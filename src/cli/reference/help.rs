@@ -104,6 +104,7 @@ Examples:
 pub(crate) const FLEET_KEY: &str = "\
 Examples:
   weir fleet key secrets/fleet-keys
+  weir fleet key --status
   weir fleet key - | kubectl create secret generic weir-fleet --from-file=keys=/dev/stdin";
 
 pub(crate) const KEYS_ADD: &str = "\

@@ -9,12 +9,14 @@ use rustix::system::uname;
 
 use crate::config::LoadContext;
 use crate::config::keys::shape::{self, ValueShape};
-use crate::config::keys::{Described, by_hand, path, settings, string, text, variant};
+use crate::config::keys::{
+    Described, Key, boolean, by_hand, custom, path, settings, string, text, variant,
+};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::config::secrets::read_secret;
-use crate::fleet::{FleetSettings, OnStoreDown, StoreSettings};
+use crate::fleet::{FleetSettings, OnStoreDown, StoreKind, StoreLogin, StoreSettings};
 use crate::sealing::SealingKeys;
 use crate::secret::Secret;
 
@@ -44,7 +46,12 @@ settings! {
     ///
     /// ```toml
     /// #[fleet]
-    /// #store = { url = "rediss://valkey:6379", ca = "ca.crt", username = "weir", password = { file = "secrets/valkey" } }
+    /// #store.url = ["rediss://sentinel-0:26379", "rediss://sentinel-1:26379"]
+    /// #store.sentinel = { name = "main", username = "weir", password = { file = "secrets/s" } }
+    /// #store.username = "weir"
+    /// #store.password = { file = "secrets/valkey" }
+    /// #store.ca = "valkey-ca.crt"
+    /// #store.cluster = false
     /// #keys = { file = "secrets/fleet-keys" }
     /// #listen = "0.0.0.0:8643"
     /// #advertise = "10.0.0.5:8643"
@@ -98,13 +105,22 @@ settings! {
     /// Keys of `fleet.store`.
     struct StoreKeys {
         /// The URL of the store; with the scheme `rediss` over TLS. A path is the number of a
-        /// database.
+        /// database. With `sentinel` it is the URL of a sentinel, with `cluster` that of a node;
+        /// then it can be a list of several, one of which has to respond.
         ///
         /// ```toml
         /// url = "rediss://valkey:6379"
         /// ```
-        url: Option<String> = None,
-            string("redis or rediss URL", shape::NOT_EMPTY, store_url).optional().required();
+        url: Vec<String> = Vec::new(), urls().required();
+        /// The sentinels that know which server is the primary. `url` names them.
+        ///
+        /// ```toml
+        /// sentinel = { name = "mymaster", password = { file = "secrets/sentinel" } }
+        /// ```
+        sentinel: Option<(String, StoreLogin)> = None,
+            by_hand(ValueShape::Table(SentinelKeys::keys()));
+        /// `url` names nodes of a cluster. All keys of a fleet are in one slot of it.
+        cluster: bool = false, boolean();
         /// The user of the store's access control list.
         ///
         /// ```toml
@@ -125,6 +141,36 @@ settings! {
         ca: Option<PathBuf> = None,
             path("path").optional().default_text("the CAs of the system");
     }
+}
+
+settings! {
+    /// Keys of `fleet.store.sentinel`.
+    struct SentinelKeys {
+        /// The name of the primary in the configuration of the sentinels.
+        ///
+        /// ```toml
+        /// name = "mymaster"
+        /// ```
+        name: Option<String> = None, text().optional().required();
+        /// The user of the sentinels' access control list.
+        ///
+        /// ```toml
+        /// username = "weir"
+        /// ```
+        username: Option<String> = None, text().optional();
+        /// The password of the sentinels, a secret. That of the store is another one.
+        ///
+        /// ```toml
+        /// password = { file = "secrets/sentinel" }
+        /// ```
+        password: Option<Secret> = None, by_hand(ValueShape::Secret(shape::ANYTHING));
+    }
+}
+
+/// One URL of a store, or several.
+fn urls() -> Key<Vec<String>> {
+    let of = ValueShape::Text("redis or rediss URL", shape::NOT_EMPTY);
+    custom(ValueShape::OneOrList(Box::new(of)), |t, name, _| t.one_or_list(name, store_url))
 }
 
 /// Reads the table; `None` if it is missing or invalid, which is reported.
@@ -179,13 +225,52 @@ fn read_keys(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<FleetConf
 }
 
 fn read_store(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<StoreSettings> {
-    let StoreKeys { url, username, ca, .. } = StoreKeys::read(t);
+    let StoreKeys { url: urls, username, ca, cluster, .. } = StoreKeys::read(t);
     let password = read_secret(t, "password", &context.resolver, true);
     if !t.has("url") {
         let what = "url is missing: the address of the store";
         t.table_error(ValueError::new(what, "add url = \"redis://host:6379\""));
     }
-    Some(StoreSettings { url: url?, username, password, ca })
+    let has_sentinels = t.has("sentinel");
+    let sentinels = t.table("sentinel", |t| read_sentinels(t, context, has_sentinels));
+    let kind = match (has_sentinels, cluster) {
+        (true, true) => {
+            let what = "a store has sentinels or is a cluster, not both";
+            t.error("cluster", ValueError::new(what, "remove one of the two"));
+            None
+        }
+        (true, false) => sentinels,
+        (false, true) => Some(StoreKind::Cluster),
+        (false, false) => Some(StoreKind::Server),
+    };
+    if t.is_empty_list("url") {
+        let what = "there is no URL of the store";
+        t.error("url", ValueError::new(what, "write url = \"redis://host:6379\""));
+    }
+    if urls.len() > 1 && !has_sentinels && !cluster {
+        let what = "several URLs are those of sentinels, or of nodes of a cluster";
+        t.error("url", ValueError::new(what, "write one, or add `sentinel` or `cluster`"));
+    }
+    if urls.len() > MAX_URLS {
+        let what = format!("more than {MAX_URLS} URLs");
+        t.error("url", ValueError::new(what, "some of the sentinels or nodes are enough"));
+    }
+    let login = StoreLogin { username, password };
+    (!urls.is_empty()).then_some(StoreSettings { urls, kind: kind?, login, ca })
+}
+
+fn read_sentinels(
+    t: &TableReader<'_>,
+    context: &LoadContext<'_>,
+    is_there: bool,
+) -> Option<StoreKind> {
+    let SentinelKeys { name, username, .. } = SentinelKeys::read(t);
+    let password = read_secret(t, "password", &context.resolver, true);
+    if is_there && !t.has("name") {
+        let what = "name is missing: the name of the primary, as the sentinels know it";
+        t.table_error(ValueError::new(what, "add name = \"mymaster\""));
+    }
+    Some(StoreKind::Sentinels(name?, StoreLogin { username, password }))
 }
 
 /// Parses the URL of a store. Credentials have keys of their own, which may be secrets.
@@ -229,6 +314,9 @@ fn host_name() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
 
+/// Most URLs of a store: all are tried at once.
+const MAX_URLS: usize = 16;
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -260,6 +348,14 @@ mod tests {
             ("store", "store = { url = \"http://h\" }", "redis or rediss"),
             ("store", "store = { url = \"redis://u:p@h\" }", "credentials do not belong"),
             ("store", "store = { url = \"redis://\" }", "not a URL of a store"),
+            ("store", "store = { url = [] }", "no URL of the store"),
+            ("store", "store = { url = [\"redis://h\", \"redis://i\"] }", "several URLs are"),
+            ("store", "store = { url = \"redis://h\", sentinel = {} }", "name is missing"),
+            (
+                "store",
+                "store = { url = \"redis://h\", sentinel = { name = \"m\" }, cluster = true }",
+                "not both",
+            ),
             ("keys", "", "keys is missing"),
             ("keys", "keys = \"hunter2\"", "not keys of a fleet"),
             ("listen", "", "listen is missing"),

@@ -32,6 +32,7 @@ fn config_in_full() -> Config {
     write_private(&folder.path().join("secrets/admin"), "0123456789abcdef\n");
     write_private(&folder.path().join("secrets/tls.key"), "a key\n");
     write_private(&folder.path().join("secrets/valkey"), "hunter2\n");
+    write_private(&folder.path().join("secrets/s"), "hunter2\n");
     write_private(&folder.path().join("secrets/fleet-keys"), format!("{}\n", "A".repeat(43)));
     let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
@@ -167,6 +168,7 @@ fn without_name(path: &str) -> String {
     | ["server", "tls", "key", way]
     | ["fleet", "keys", way]
     | ["fleet", "store", "password", way]
+    | ["fleet", "store", "sentinel", "password", way]
     | ["admin", "token", way] = parts[..]
     {
         return format!("<secret>.{way}");

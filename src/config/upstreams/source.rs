@@ -48,7 +48,7 @@ settings! {
     /// #auth = { type = "bearer", token = { command = ["gh", "auth", "token"] } }
     /// #transport = "auto"
     /// #timeouts.call = "30s"               # the other timeouts are inherited
-    /// #guard = { hidden_text = "strip", pinning = "enforce" }
+    /// #guard = { hidden_text = "strip", pinning = "locked" }
     ///
     /// #[upstreams.wiki]                    # a server with HTTP basic authentication
     /// #url = "https://wiki.example.com/mcp"

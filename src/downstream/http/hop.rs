@@ -47,7 +47,11 @@ pub(super) async fn forward(
     let permit = state.hops.acquire(principal, principal.share(MAX_HOPS));
     let permit = permit.ok_or_else(|| results::too_busy(HOP_RETRY))?;
     match fleet.hop(member, forwarded(request, fleet)).await {
-        Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => Ok(None),
+        Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
+            // It knows of a claim that this replica has not read yet.
+            fleet.refresh().await;
+            Ok(None)
+        }
         Ok(response) => {
             // The other replica records it.
             request.audit_event.discard();

@@ -1,0 +1,3 @@
+//! Tests of several replicas in one process.
+
+pub(super) mod simulation;
