@@ -81,7 +81,7 @@ pub struct Fleet {
     configuration: Mutex<String>,
     /// Asks for a heartbeat before its time.
     beat_now: Notify,
-    /// Number of the last heartbeat, whether it succeeded or not.
+    /// Number of beginnings and ends of heartbeats; odd during one.
     beats: watch::Sender<u64>,
     metrics: FleetMetrics,
     slots: SlotReports,
@@ -213,6 +213,7 @@ impl Fleet {
         let mut is_connected = None;
         loop {
             let begin = Instant::now();
+            self.beats.send_modify(|number| *number += 1);
             let beat = self.beat(sessions(), &moved).await;
             match &beat {
                 Ok(_) => self.metrics.heartbeats.observe(begin.elapsed()),
@@ -296,11 +297,14 @@ impl Fleet {
         }
     }
 
-    /// Makes a heartbeat now, and waits until it has ended, for a bounded time.
-    async fn refresh(&self) {
+    /// Makes a heartbeat that begins now, and waits until it has ended, for a bounded time.
+    pub(crate) async fn refresh(&self) {
         let mut beats = self.beats.subscribe();
+        let before = *beats.borrow();
         self.beat_now.notify_one();
-        let _ = timeout(REFRESH_TIMEOUT, beats.changed()).await;
+        // One that is in progress may not know of what has just happened.
+        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2);
+        let _ = timeout(REFRESH_TIMEOUT, ended).await;
     }
 
     fn view(&self) -> MutexGuard<'_, FleetView> {

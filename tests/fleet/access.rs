@@ -138,3 +138,20 @@ async fn a_replica_that_stops_is_not_ready_and_still_serves() {
     assert!(client.call(HUB, json!({})).await.is_result(), "it is sent on");
     assert_eq!(weir.ended().await, Some(0));
 }
+
+#[tokio::test]
+async fn a_session_that_was_ended_elsewhere_has_ended_at_once_on_a_replica_that_stops() {
+    let mut replicas = Replicas::start(2).await;
+    let mut client = replicas.legacy(0).await;
+    let weir = replicas.take(0);
+    weir.signal(rustix::process::Signal::TERM);
+    client.move_to(&replicas[1].address);
+    until("it is not ready", || replicas.command(0, "health").0 == 1).await;
+    while replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 0 {
+        assert!(client.call(HUB, json!({})).await.is_result());
+    }
+    assert_eq!(client.end_session().await, 204);
+    client.move_to(&weir.address);
+    let outcome = client.call(HUB, json!({})).await;
+    assert!(!outcome.is_result(), "{outcome:?}");
+}

@@ -10,6 +10,8 @@ mod lab;
 mod access;
 mod away;
 mod commands;
+mod crowd;
+mod endurance;
 mod limits;
 mod questions;
 mod replicas;

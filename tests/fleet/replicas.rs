@@ -46,7 +46,11 @@ impl Replicas {
 
     /// Prepares a lab without replicas.
     pub(crate) async fn prepare(store: TestStore, config: &str, fleet: &str) -> Self {
-        let lab = Lab::new().http(HUB, json!({})).await;
+        Self::prepare_in(Lab::new().http(HUB, json!({})).await, store, config, fleet)
+    }
+
+    /// Prepares replicas with the servers of this lab.
+    pub(crate) fn prepare_in(lab: Lab, store: TestStore, config: &str, fleet: &str) -> Self {
         lab.configure("");
         let keys = lab.folder().join("fleet-keys");
         weir(&["fleet", "key", keys.to_str().expect("text")]);

@@ -66,6 +66,21 @@ pub(crate) fn by_night() -> bool {
     std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
 }
 
+/// Returns how long a soak lasts: `WEIR_SOAK`, or so many seconds by day or by night.
+pub(crate) fn soak_time(by_day: u64, at_night: u64) -> Duration {
+    let Ok(text) = std::env::var("WEIR_SOAK") else {
+        return Duration::from_secs(if by_night() { at_night } else { by_day });
+    };
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let number: u64 = number.parse().expect("WEIR_SOAK is a number and a unit: 90s, 30m, 24h");
+    match unit {
+        "s" => Duration::from_secs(number),
+        "m" => Duration::from_secs(60 * number),
+        "h" => Duration::from_secs(3600 * number),
+        _ => panic!("WEIR_SOAK is a number and a unit: 90s, 30m, 24h"),
+    }
+}
+
 /// Waits until a condition holds and returns the time that it took.
 pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
     let begin = Instant::now();
