@@ -43,9 +43,9 @@ use redis_store::RedisStore;
 pub use redis_store::StoreSettings;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
-pub(crate) use status::FleetMetrics;
-pub(crate) use status::FleetReport;
 pub use status::FleetStatus;
+use status::SettledLists;
+pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS_AT_ONCE, Store, StoredClaim};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub(crate) use view::Replica;
@@ -79,6 +79,7 @@ pub struct Fleet {
     tls: FleetTls,
     draining: AtomicBool,
     configuration: Mutex<String>,
+    lists: Mutex<SettledLists>,
     /// Asks for a heartbeat before its time.
     beat_now: Notify,
     /// Number of beginnings and ends of heartbeats; odd during one.
@@ -141,6 +142,7 @@ impl Fleet {
             store,
             draining: AtomicBool::new(false),
             configuration: Mutex::default(),
+            lists: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
             metrics: FleetMetrics::default(),
@@ -190,15 +192,15 @@ impl Fleet {
     // === Heartbeat ===
 
     /// Writes the record of this replica each second, and reads those of the others, until `stop`
-    /// fires. `sessions` returns the number of sessions in memory; `moved` is called when a session
-    /// has got another owner.
+    /// fires. `condition` returns what it shows of itself; `moved` is called when a session has got
+    /// another owner.
     pub(crate) async fn run(
         &self,
         stop: &CancellationToken,
-        sessions: impl Fn() -> usize,
+        condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
-        tokio::join!(self.beat_until(stop, sessions, moved), self.send_slots(stop));
+        tokio::join!(self.beat_until(stop, condition, moved), self.send_slots(stop));
         self.hops.close();
         // The record expires by itself if the store is away.
         let _ = self.store.leave(self.instance().to_string()).await;
@@ -207,14 +209,14 @@ impl Fleet {
     async fn beat_until(
         &self,
         stop: &CancellationToken,
-        sessions: impl Fn() -> usize,
+        condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
         let mut is_connected = None;
         loop {
             let begin = Instant::now();
             self.beats.send_modify(|number| *number += 1);
-            let beat = self.beat(sessions(), &moved).await;
+            let beat = self.beat(condition(), &moved).await;
             match &beat {
                 Ok(_) => self.metrics.heartbeats.observe(begin.elapsed()),
                 Err(_) => self.metrics.store_errors.increment(),
@@ -232,7 +234,7 @@ impl Fleet {
     }
 
     /// Returns whether there are more claims to read.
-    async fn beat(&self, sessions: usize, moved: &impl Fn()) -> Result<bool, StoreError> {
+    async fn beat(&self, condition: Condition, moved: &impl Fn()) -> Result<bool, StoreError> {
         let name = self.instance().to_string();
         let record = MemberRecord {
             name: self.settings.member.clone(),
@@ -240,7 +242,8 @@ impl Fleet {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             configuration: self.configuration.lock().clone(),
             draining: self.is_draining(),
-            sessions,
+            sessions: condition.sessions,
+            lists: self.lists.lock().settle(condition.lists),
             started: self.started,
         };
         let record = self.records.seal_member(&name, &record);

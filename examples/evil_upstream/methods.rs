@@ -161,6 +161,11 @@ impl Server {
         fault.flood = fault.flood.as_ref().map(fill);
         let text = match &fault.text {
             Some(text) => fill(text),
+            None if fault.result_bytes > 0 => {
+                let content = json!({ "type": "text", "text": "x".repeat(fault.result_bytes) });
+                let result = json!({ "content": [content] });
+                json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string()
+            }
             None => self.response(script, id, method, params).to_string(),
         };
         let token = &params["_meta"]["progressToken"];

@@ -54,6 +54,8 @@ pub(crate) struct Fault {
     pub(crate) text: Option<String>,
     /// Raw bytes in hexadecimal instead of the response, as a line or a body.
     pub(crate) hex: Option<String>,
+    /// Bytes of text in the result of a tool, instead of the name and the nonce.
+    pub(crate) result_bytes: usize,
     /// A line of this many bytes before the response.
     pub(crate) filler_bytes: usize,
     /// Raw lines or events before and after the response, with the same replacements.

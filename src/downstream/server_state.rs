@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{ServerState, Settings};
-use crate::fleet::Fleet;
+use crate::fleet::{Condition, Fleet};
 use crate::gateway::{ConfigSnapshot, Gateway};
 
 /// Holder of the current [`ServerState`].
@@ -91,10 +91,13 @@ impl ServerStateCell {
 /// Keeps this replica a member of its fleet, and gives up the sessions that others take over, until
 /// `stop` fires.
 async fn follow_fleet(fleet: Arc<Fleet>, cell: Arc<ServerStateCell>, stop: CancellationToken) {
-    let sessions = || cell.now().sessions();
+    let condition = || {
+        let state = cell.now();
+        Condition { sessions: state.sessions(), lists: state.gateway.lists_digest() }
+    };
     let moved = || {
         let state = cell.now();
         state.sessions.give_up_lost(&fleet, state.settings.session_lifetime.max_age);
     };
-    fleet.run(&stop, sessions, moved).await;
+    fleet.run(&stop, condition, moved).await;
 }

@@ -28,6 +28,9 @@ pub(crate) struct MemberRecord {
     pub(crate) draining: bool,
     /// Number of sessions in its memory.
     pub(crate) sessions: usize,
+    /// Digest of its lists, once they have not changed for a while.
+    #[serde(default)]
+    pub(crate) lists: Option<String>,
     /// Seconds since 1970 at which it started.
     pub(crate) started: u64,
 }
@@ -104,6 +107,7 @@ mod tests {
             configuration: "c".into(),
             draining: true,
             sessions: 7,
+            lists: Some("l".into()),
             started: 9,
         };
         let name = keys.instance().to_string();

@@ -271,6 +271,7 @@ mod tests {
                 configuration: String::new(),
                 draining,
                 sessions: 0,
+                lists: None,
                 started: 0,
             };
             let name = self.instance(at).to_string();

@@ -155,6 +155,8 @@ impl Loss {
             "stream" => is_within(LEARNING),
             // It waits for its client, and ends with its replica.
             "resumed call" if failure.how.contains("requestState") => is_within(NOTICE),
+            // The replica has ended the session, and nginx has repeated the request.
+            "end of a session" if failure.how == "404" => self.is_kill && is_within(NOTICE),
             _ => {
                 let is_lost = failure.how.contains("may have been executed");
                 // nginx says it in this way.

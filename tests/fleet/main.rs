@@ -18,3 +18,4 @@ mod replicas;
 mod rolling;
 mod sessions;
 mod strangers;
+mod streams;
