@@ -251,7 +251,7 @@ impl Fleet {
         let beat = Heartbeat { member: Some((name, record)), after };
         let roster = self.store.heartbeat(beat).await?;
         let has_more = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
-        let (has_moved, unclaimed) = {
+        let (mut has_moved, unclaimed) = {
             let mut view = self.view();
             let has_moved = view.update(roster, &self.records, Instant::now());
             let unclaimed = if view.is_steady() { view.unclaimed() } else { Vec::new() };
@@ -260,7 +260,8 @@ impl Fleet {
         for (key, until) in unclaimed {
             // Unless another replica has claimed it: then that one has it.
             let expected = self.view().claim_of(&key).map(|(text, _)| text.to_owned());
-            self.claim(&key, until, Some(expected.unwrap_or_default()), false).await?;
+            let reply = self.claim(&key, until, Some(expected.unwrap_or_default()), false).await?;
+            has_moved |= !reply.is_replaced;
             self.view().drop_unclaimed(&key);
         }
         self.retry_slots();

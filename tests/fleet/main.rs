@@ -13,6 +13,7 @@ mod commands;
 mod crowd;
 mod endurance;
 mod limits;
+mod links;
 mod questions;
 mod replicas;
 mod rolling;

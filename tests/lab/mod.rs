@@ -5,7 +5,7 @@
 //! configuration; [`weir::Weir`] is the program that runs on it, observed from outside. `client.rs`
 //! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
 //! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
-//! `store.rs` and `nginx.rs` are what several replicas need around them.
+//! `store.rs`, `nginx.rs` and `links.rs` are what several replicas need around them.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
@@ -14,6 +14,7 @@
 pub(crate) mod client;
 pub(crate) mod evil;
 pub(crate) mod ledger;
+pub(crate) mod links;
 pub(crate) mod load;
 pub(crate) mod nginx;
 pub(crate) mod store;
