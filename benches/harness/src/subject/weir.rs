@@ -30,6 +30,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) streams: usize,
     /// Whether prompts are checked.
     pub(crate) guard: bool,
+    /// Store of the fleet that it is a replica of.
+    pub(crate) store: Option<SocketAddr>,
 }
 
 impl<'a> Setup<'a> {
@@ -43,6 +45,7 @@ impl<'a> Setup<'a> {
             page: 200,
             streams: 8,
             guard: true,
+            store: None,
         }
     }
 }
@@ -83,10 +86,17 @@ fn configuration(
     let folder = folder.display();
     let streams = setup.streams;
     let mut text = format!(
-        "[server]\nlisten = \"{address}\"\nper_client = {{ streams = {streams} }}\nmax_connections = 12000\n\
+        "[server]\nlisten = \"{address}\"\nper_client = {{ streams = {streams} }}\nmax_connections = 12000\nshutdown_delay = \"0s\"\n\
          [protocol]\npage_size = {}\n[state]\ndir = \"{folder}/state\"\ncatalog = false\n[admin]\nenabled = false\n[log]\nlevel = \"warn\"\n",
         setup.page
     );
+    if let Some(store) = setup.store {
+        let (listen, key) = (free_address()?, "A".repeat(43));
+        let _ = write!(
+            text,
+            "[fleet]\nstore = \"redis://{store}\"\nkeys = \"{key}\"\nlisten = \"{listen}\"\n"
+        );
+    }
     if !setup.guard {
         text.push_str("[guard]\narguments = \"off\"\noutput = \"off\"\nhidden_text = \"pass\"\npinning = \"off\"\n");
     }
