@@ -64,7 +64,7 @@ fn response(result: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#)
 }
 
-/// What a client does.
+/// Occupation of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occupation {
     /// Calls and lists.
@@ -90,7 +90,7 @@ impl Occupation {
     }
 }
 
-/// Something that failed.
+/// Request or stream that failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) begin: Instant,
