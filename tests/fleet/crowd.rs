@@ -147,7 +147,8 @@ impl Crowd {
             let capabilities = json!({
                 "elicitation": {}, "extensions": { "io.modelcontextprotocol/tasks": {} },
             });
-            let key = format!("principal-{}", number % PRINCIPALS);
+            // Of each occupation few have the same one, whose streams are limited.
+            let key = format!("principal-{}", (number / 10 + number) % PRINCIPALS);
             let client = Client::declaring(capabilities, address, revision, Some(&key)).await;
             let member = Member {
                 number,
