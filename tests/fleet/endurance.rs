@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::Value;
 use weir::hex::hex;
 use weir::sha256::sha256;
 
-use crate::crowd::{self, COUNTED, Crowd, Failure, JOBS, PRINCIPALS};
+use crate::crowd::{self, COUNTED, Crowd, Failure, JOBS, PRINCIPALS, SESSIONS};
 use crate::lab::nginx::Nginx;
 use crate::lab::store::TestStore;
 use crate::lab::weir::Weir;
@@ -93,6 +94,7 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
     for record in &records {
         counts.iter_mut().zip(record.counts).for_each(|(sum, count)| *sum += count);
     }
+    let late: Vec<_> = records.iter().flat_map(|it| &it.late_ends).map(|at| *at - begin).collect();
     let silence = records.iter().map(|record| record.longest_silence).max().unwrap_or_default();
     let failures: Vec<_> = records.iter().flat_map(|record| &record.failures).collect();
     let kills = losses.iter().filter(|loss| loss.is_kill).count();
@@ -108,6 +110,9 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         COUNTED.iter().zip(counts).collect::<Vec<_>>(),
         replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]),
     );
+    let store_errors: u64 = (0..3).map(|number| store_errors(&replicas, number)).sum();
+    eprintln!("endurance: {store_errors} errors of the store; served after their end: {late:?}");
+    assert!(late.len() <= 1 + counts[SESSIONS] / 500, "{late:?}");
     let unexcused: Vec<_> =
         failures.iter().filter(|failure| !losses.iter().any(|it| it.excuses(failure))).collect();
     for failure in unexcused.iter().take(20) {
@@ -122,6 +127,16 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
     assert!(kills > 0 && kills < losses.len(), "{losses:?}");
     check_memory(&lives);
+}
+
+/// Number of calls of the store that have failed on a replica.
+fn store_errors(replicas: &Replicas, number: usize) -> u64 {
+    let (config, state) = (replicas.config(number), replicas.folder(number).join("state"));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["status", "--json", "--config", &config]).env("XDG_STATE_HOME", state);
+    let shown = command.output().expect("it starts").stdout;
+    let shown: Value = serde_json::from_slice(&shown).expect("JSON");
+    shown["fleet"]["store_errors"].as_u64().expect("a number")
 }
 
 /// Configuration: clients with keys.

@@ -85,8 +85,10 @@ fn configuration(
 ) -> io::Result<String> {
     let folder = folder.display();
     let streams = setup.streams;
+    // A replica would wait for its balancer.
+    let delay = setup.store.map_or("", |_| "shutdown_delay = \"1s\"\n");
     let mut text = format!(
-        "[server]\nlisten = \"{address}\"\nper_client = {{ streams = {streams} }}\nmax_connections = 12000\nshutdown_delay = \"0s\"\n\
+        "[server]\nlisten = \"{address}\"\nper_client = {{ streams = {streams} }}\nmax_connections = 12000\n{delay}\
          [protocol]\npage_size = {}\n[state]\ndir = \"{folder}/state\"\ncatalog = false\n[admin]\nenabled = false\n[log]\nlevel = \"warn\"\n",
         setup.page
     );
@@ -94,7 +96,7 @@ fn configuration(
         let (listen, key) = (free_address()?, "A".repeat(43));
         let _ = write!(
             text,
-            "[fleet]\nstore = \"redis://{store}\"\nkeys = \"{key}\"\nlisten = \"{listen}\"\n"
+            "[fleet]\nstore = {{ url = \"redis://{store}\" }}\nkeys = \"{key}\"\nlisten = \"{listen}\"\n"
         );
     }
     if !setup.guard {

@@ -97,7 +97,9 @@ async fn hop(bench: &mut Bench, name: &str, bytes: usize, connections: usize) ->
     let mut entries = Vec::new();
     let mut running = Vec::new();
     for subject in [Subject::Direct, Subject::Nginx] {
-        let started = subject::start(subject, &bench.programs, &setup, stage.folder.path()).await?;
+        let folder = stage.folder.path();
+        let mut started = subject::start(subject, &bench.programs, &setup, folder).await?;
+        started.lists("tools/list", stage.settings.tools, Era::Legacy).await?;
         let peers = requests::peers(&started, connections, Era::Legacy).await?;
         entries.push(Entry {
             label: subject.name().to_owned(),
