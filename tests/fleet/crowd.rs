@@ -211,7 +211,9 @@ impl Member {
                     // A stream stays open until it breaks.
                     stop.run_until_cancelled(self.subscribe()).await;
                 }
-                _ if !self.client.revision.is_modern() && self.turn % self.session_length == 0 => {
+                _ if !self.client.revision.is_modern()
+                    && self.turn.is_multiple_of(self.session_length) =>
+                {
                     self.change_session().await;
                 }
                 Occupation::Calls if self.random.below(10) == 0 => self.list().await,
