@@ -160,6 +160,7 @@ impl App {
             downstream_tasks.clone(),
             stop_downstream.clone(),
         );
+        server_state.follow_fleet(&upstream_tasks, stop_upstreams.clone());
         let components = Components {
             gateway,
             server_state,

@@ -36,9 +36,6 @@ impl ServerStateCell {
         let (records, recording, states) =
             (sessions.records.clone(), stop.clone(), Arc::clone(&cell));
         tasks.spawn(async move { records.run(&recording).await });
-        if let Some(fleet) = cell.now().settings.fleet.clone() {
-            tasks.spawn(follow_fleet(fleet, Arc::clone(&cell), stop.clone()));
-        }
         let lifetime = move || states.now().settings.session_lifetime;
         tasks.spawn(async move { sessions.sweep(lifetime, &stop).await });
         cell
@@ -55,6 +52,15 @@ impl ServerStateCell {
     pub async fn record_sessions(&self) {
         let records = self.now().sessions.records.clone();
         records.write().await;
+    }
+
+    /// Keeps this replica a member of its fleet, if it has one, until `stop` fires. That is later
+    /// than the downstream side stops: as long as requests are served, it has to know which
+    /// sessions others have taken over.
+    pub fn follow_fleet(self: &Arc<Self>, tasks: &TaskTracker, stop: CancellationToken) {
+        if let Some(fleet) = self.now().settings.fleet.clone() {
+            tasks.spawn(follow_fleet(fleet, Arc::clone(self), stop));
+        }
     }
 
     /// Returns the current state.
