@@ -123,7 +123,7 @@ const ANSWERS: usize = 1;
 const UPDATES: usize = 2;
 const STREAMS: usize = 3;
 const LOOKS: usize = 4;
-pub(crate) const SESSIONS: usize = 5;
+const SESSIONS: usize = 5;
 
 /// A crowd at work.
 pub(crate) struct Crowd {
@@ -362,7 +362,6 @@ impl Member {
                     self.fail(ended, "request in a session that has ended", String::new());
                     break;
                 }
-                eprintln!("client {} is served after the end of its session", self.number);
                 self.record.late_ends.push(ended);
             }
         } else {
