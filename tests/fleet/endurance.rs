@@ -175,6 +175,8 @@ impl Loss {
             "resumed call" if failure.how.contains("requestState") => is_within(NOTICE),
             // The replica has ended the session, and nginx has repeated the request.
             "end of a session" if failure.how == "404" => self.is_kill && is_within(NOTICE),
+            // nginx sends it on a kept connection while the replica closes that.
+            _ if !self.is_kill && failure.how.contains("502") => is_within(NOTICE),
             _ => {
                 let is_lost = failure.how.contains("may have been executed");
                 // nginx says it in this way.

@@ -260,3 +260,14 @@ async fn the_end_of_a_replica_that_passes_requests_on_is_a_lost_connection_to_th
     assert!(!heard.iter().any(cancelled), "{heard:?}");
     assert_eq!(replicas.executions("passed on"), 1);
 }
+
+#[tokio::test]
+async fn a_replica_that_stops_ends_the_streams_that_it_passes_on() {
+    let mut replicas = Replicas::start(2).await;
+    let mut client = replicas.legacy(0).await;
+    client.move_to(&replicas[1].address);
+    let mut stream = client.notifications().await.expect("it opens");
+    let took = replicas.take(1).stop().await;
+    while stream.try_next().await.is_ok() {}
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
