@@ -39,12 +39,13 @@ pub(super) struct HopPool {
     tls: FleetTls,
     /// By the thread that has opened them, which is the one that polls them: a request on another
     /// thread would have to wake it, twice.
-    idle: Arc<Mutex<HashMap<(ThreadId, Instance), Vec<IdleHop>>>>,
+    idle: Arc<Mutex<IdleHops>>,
     tasks: TaskTracker,
     /// Ends all connections that are not in use.
     stop: CancellationToken,
 }
 
+type IdleHops = HashMap<(ThreadId, Instance), Vec<IdleHop>>;
 type HopRequest = Request<Full<Bytes>>;
 type Sender = SendRequest<Full<Bytes>>;
 
