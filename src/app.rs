@@ -25,7 +25,7 @@ use crate::catalog::Catalog;
 use crate::config::{Config, ConfigReport, FleetConfig, Replicas, UpstreamConfig};
 use crate::downstream::ServerStateCell;
 use crate::downstream::http::RunningUpstreams;
-use crate::fleet::Fleet;
+use crate::fleet::{Condition, Fleet};
 use crate::gateway::{Gateway, Inspectors};
 use crate::mcp::call::CallContext;
 use crate::policy::Policy;
@@ -143,7 +143,8 @@ impl App {
         let observed = observed.filter(|_| !is_replica).map(observe);
         if let Some(observed) = observed.clone() {
             let stop = stop_upstreams.clone();
-            upstream_tasks.spawn(async move { observed.run(&stop, || 0, || {}).await });
+            upstream_tasks
+                .spawn(async move { observed.run(&stop, Condition::default, || {}).await });
         }
         let starter = UpstreamStarter {
             connector,
@@ -172,6 +173,7 @@ impl App {
             downstream_tasks.clone(),
             stop_downstream.clone(),
         );
+        server_state.follow_fleet(&upstream_tasks, stop_upstreams.clone());
         let components = Components {
             gateway,
             server_state,

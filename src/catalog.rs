@@ -305,6 +305,13 @@ impl Catalog {
         found
     }
 
+    /// Hash of all lists, equal in processes that list the same.
+    pub fn digest(&self) -> u64 {
+        let writer = self.lock_writer();
+        let exported = writer.sources.iter().flat_map(|source| source.exported.iter().flatten());
+        exported.fold(0, |digest, exported| digest ^ exported.digest)
+    }
+
     fn sender(&self, role: &str) -> Option<ViewSender> {
         self.in_use.read().get(role).cloned()
     }

@@ -48,9 +48,9 @@ use records::Records;
 use redis_store::RedisStore;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
-pub(crate) use status::FleetMetrics;
-pub(crate) use status::FleetReport;
 pub use status::FleetStatus;
+use status::SettledLists;
+pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS_AT_ONCE, Store, StoredClaim};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
@@ -89,9 +89,10 @@ pub struct Fleet {
     configuration: Mutex<String>,
     /// Upstreams that run on this replica only, with the numbers of their leases.
     running: Mutex<BTreeMap<String, u64>>,
+    lists: Mutex<SettledLists>,
     /// Asks for a heartbeat before its time.
     beat_now: Notify,
-    /// Number of the last heartbeat, whether it succeeded or not.
+    /// Number of beginnings and ends of heartbeats; odd during one.
     beats: watch::Sender<u64>,
     metrics: FleetMetrics,
     slots: SlotReports,
@@ -164,6 +165,7 @@ impl Fleet {
             draining: AtomicBool::new(false),
             configuration: Mutex::default(),
             running: Mutex::default(),
+            lists: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
             metrics: FleetMetrics::default(),
@@ -213,15 +215,15 @@ impl Fleet {
     // === Heartbeat ===
 
     /// Writes the record of this replica each second, and reads those of the others, until `stop`
-    /// fires. `sessions` returns the number of sessions in memory; `moved` is called when a session
-    /// has got another owner.
+    /// fires. `condition` returns what it shows of itself; `moved` is called when a session has got
+    /// another owner.
     pub(crate) async fn run(
         &self,
         stop: &CancellationToken,
-        sessions: impl Fn() -> usize,
+        condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
-        tokio::join!(self.beat_until(stop, sessions, moved), self.send_slots(stop));
+        tokio::join!(self.beat_until(stop, condition, moved), self.send_slots(stop));
         self.hops.close();
         // The record expires by itself if the store is away.
         let _ = self.store.leave(self.instance().to_string()).await;
@@ -230,13 +232,14 @@ impl Fleet {
     async fn beat_until(
         &self,
         stop: &CancellationToken,
-        sessions: impl Fn() -> usize,
+        condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
         let mut is_connected = None;
         loop {
             let begin = Instant::now();
-            let beat = self.beat(sessions(), &moved).await;
+            self.beats.send_modify(|number| *number += 1);
+            let beat = self.beat(condition(), &moved).await;
             match &beat {
                 Ok(_) => self.metrics.heartbeats.observe(begin.elapsed()),
                 Err(_) => self.metrics.store_errors.increment(),
@@ -254,7 +257,7 @@ impl Fleet {
     }
 
     /// Returns whether there are more claims to read.
-    async fn beat(&self, sessions: usize, moved: &impl Fn()) -> Result<bool, StoreError> {
+    async fn beat(&self, condition: Condition, moved: &impl Fn()) -> Result<bool, StoreError> {
         let name = self.instance().to_string();
         let record = MemberRecord {
             name: self.settings.member.clone(),
@@ -263,8 +266,9 @@ impl Fleet {
             keys: self.keys.ids().map(|id| id.to_string()).collect(),
             configuration: self.configuration.lock().clone(),
             draining: self.is_draining(),
-            sessions,
+            sessions: condition.sessions,
             running: self.running.lock().clone(),
+            lists: self.lists.lock().settle(condition.lists),
             started: self.started,
         };
         let (key, record) = (record.keys[0].clone(), self.records.seal_member(&name, &record));
@@ -325,11 +329,14 @@ impl Fleet {
         }
     }
 
-    /// Makes a heartbeat now, and waits until it has ended, for a bounded time.
+    /// Makes a heartbeat that begins now, and waits until it has ended, for a bounded time.
     pub(crate) async fn refresh(&self) {
         let mut beats = self.beats.subscribe();
+        let before = *beats.borrow();
         self.beat_now.notify_one();
-        let _ = timeout(REFRESH_TIMEOUT, beats.changed()).await;
+        // One that is in progress may not know of what has just happened.
+        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2);
+        let _ = timeout(REFRESH_TIMEOUT, ended).await;
     }
 
     fn view(&self) -> MutexGuard<'_, FleetView> {

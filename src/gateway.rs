@@ -204,6 +204,11 @@ impl Gateway {
         self.config().catalog.problems()
     }
 
+    /// Hash of all lists, equal in processes that list the same.
+    pub fn lists_digest(&self) -> u64 {
+        self.config().catalog.digest()
+    }
+
     /// Whether an upstream is hidden from the lists because it has been down for longer than its
     /// grace period.
     pub fn is_hidden(&self, upstream: &UpstreamName) -> bool {

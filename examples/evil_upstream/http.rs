@@ -163,7 +163,7 @@ fn reply(
     if events {
         headers += "Content-Type: text/event-stream\r\n";
         raw.extend(response.before.iter().flat_map(|text| chunk(&output::event(text.as_bytes()))));
-        if fault.comments_ms.is_none() {
+        if fault.comments_ms.is_none() && !fault.asks {
             raw.extend(chunk(&output::event(&text)));
         }
         raw.extend(notices.flat_map(|event| chunk(&event)));
@@ -181,6 +181,13 @@ fn reply(
     } else {
         let head = format!("HTTP/1.1 200 OK\r\n{headers}Transfer-Encoding: chunked\r\n\r\n");
         let mut whole = [head.as_bytes(), &raw].concat();
+        if fault.asks {
+            stream.write_all(&whole)?;
+            if !server.wait_for_answer(&response.nonce) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            whole = chunk(&output::event(&text));
+        }
         match fault.comments_ms {
             Some(pause) => {
                 output::write_or_cut(stream, &whole, fault)?;

@@ -5,7 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -27,6 +28,9 @@ pub(crate) struct Server {
     /// Number of pages that were served for [`Walk::Endless`] and [`Walk::SameCursor`].
     pages: AtomicUsize,
     refused: AtomicBool,
+    /// Ids of the requests of the server that clients have responded to.
+    answered: Mutex<HashSet<String>>,
+    has_answered: Condvar,
 }
 
 /// Open stream, or standard output.
@@ -50,6 +54,7 @@ pub(crate) enum Action {
 
 pub(crate) struct Response {
     pub(crate) method: String,
+    pub(crate) nonce: String,
     pub(crate) text: String,
     pub(crate) fault: Fault,
     /// Messages before and after the response, from the fault.
@@ -57,6 +62,8 @@ pub(crate) struct Response {
     pub(crate) after: Vec<String>,
 }
 
+/// Longest wait for a client that was asked; it may have ended.
+const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// Number of tools per page of a long list.
 const PAGE_ITEMS: usize = 10_000;
 
@@ -78,7 +85,19 @@ impl Server {
             listeners: Mutex::default(),
             pages: AtomicUsize::new(0),
             refused: AtomicBool::new(false),
+            answered: Mutex::default(),
+            has_answered: Condvar::new(),
         })
+    }
+
+    /// Waits until a client has responded to the request of this id; false if it does not.
+    pub(crate) fn wait_for_answer(&self, id: &str) -> bool {
+        let answered = self.answered.lock().expect("no thread panics");
+        let (mut answered, _) = self
+            .has_answered
+            .wait_timeout_while(answered, ANSWER_TIME, |answered| !answered.contains(id))
+            .expect("no thread panics");
+        answered.remove(id)
     }
 
     /// Appends a line to a file of the folder with one write.
@@ -103,6 +122,10 @@ impl Server {
     pub(crate) fn handle(&self, script: &Script, message: &Value) -> Action {
         let Some(method) = message["method"].as_str() else {
             self.record("heard", format_args!("answer {message}"));
+            if let Some(id) = message["id"].as_str() {
+                self.answered.lock().expect("no thread panics").insert(id.to_owned());
+                self.has_answered.notify_all();
+            }
             return Action::Ignore;
         };
         let params = &message["params"];
@@ -132,11 +155,17 @@ impl Server {
             let token = params["_meta"]["progressToken"].to_string();
             let nonce = nonce.as_str().unwrap_or_default();
             let text = text.replace("$ID", &id.to_string()).replace("$TOKEN", &token);
-            text.replace("$NONCE", nonce).replace("$NAME", &self.name)
+            let task = params["taskId"].as_str().unwrap_or_default();
+            text.replace("$NONCE", nonce).replace("$NAME", &self.name).replace("$TASK", task)
         };
         fault.flood = fault.flood.as_ref().map(fill);
         let text = match &fault.text {
             Some(text) => fill(text),
+            None if fault.result_bytes > 0 => {
+                let content = json!({ "type": "text", "text": "x".repeat(fault.result_bytes) });
+                let result = json!({ "content": [content] });
+                json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string()
+            }
             None => self.response(script, id, method, params).to_string(),
         };
         let token = &params["_meta"]["progressToken"];
@@ -152,6 +181,7 @@ impl Server {
         }
         Action::Respond(Box::new(Response {
             method: method.to_owned(),
+            nonce: nonce.as_str().unwrap_or_default().to_owned(),
             text,
             fault,
             before,

@@ -50,10 +50,12 @@ pub(crate) struct Fault {
     pub(crate) status: Option<u16>,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) content_type: Option<String>,
-    /// Raw text instead of the response; `$ID` and `$NONCE` are replaced.
+    /// Raw text instead of the response; `$ID`, `$NONCE` and `$TASK` are replaced.
     pub(crate) text: Option<String>,
     /// Raw bytes in hexadecimal instead of the response, as a line or a body.
     pub(crate) hex: Option<String>,
+    /// Bytes of text in the result of a tool, instead of the name and the nonce.
+    pub(crate) result_bytes: usize,
     /// A line of this many bytes before the response.
     pub(crate) filler_bytes: usize,
     /// Raw lines or events before and after the response, with the same replacements.
@@ -67,6 +69,9 @@ pub(crate) struct Fault {
     pub(crate) progress: u64,
     /// Raw text that is repeated without a pause until the connection ends, and no response.
     pub(crate) flood: Option<String>,
+    /// The response waits for that of the client to the request in `before` whose id is the nonce.
+    /// Streamable HTTP only.
+    pub(crate) asks: bool,
     /// Interval of SSE comments in milliseconds, and no response.
     pub(crate) comments_ms: Option<u64>,
     /// Bytes per write, and the pause after each write.

@@ -5,6 +5,7 @@
 //! with the message that listed it, which may be much larger.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,6 +28,9 @@ pub(super) struct ExportedItems {
     pub(super) fresh_until: Option<Instant>,
     pub(super) is_private: bool,
     pub(super) problems: ExportProblems,
+    /// Hash of the upstream, the kind, the names and the lengths of the definitions: equal in
+    /// processes that have read equal lists.
+    pub(super) digest: u64,
 }
 
 impl ExportedItems {
@@ -77,8 +81,17 @@ impl ExportedItems {
         }
         let ListSnapshot { fresh_until, is_private, cut, .. } = snapshot;
         problems.cut = cut;
-        Self { items: exported, fresh_until, is_private, problems }
+        let digest = digest(export, kind, &exported);
+        Self { items: exported, fresh_until, is_private, problems, digest }
     }
+}
+
+fn digest(export: &ExportRules, kind: Kind, items: &[Arc<ExportedItem>]) -> u64 {
+    // Without random keys, unlike those of hash maps.
+    let mut hasher = DefaultHasher::new();
+    (export.name.as_str(), kind.index()).hash(&mut hasher);
+    items.iter().for_each(|item| (&*item.key, item.json.len()).hash(&mut hasher));
+    hasher.finish()
 }
 
 /// Renders an item for lists, or reuses the previous item if nothing has changed.

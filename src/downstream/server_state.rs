@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{ServerState, Settings};
-use crate::fleet::Fleet;
+use crate::fleet::{Condition, Fleet};
 use crate::gateway::{ConfigSnapshot, Gateway};
 
 /// Holder of the current [`ServerState`].
@@ -36,9 +36,6 @@ impl ServerStateCell {
         let (records, recording, states) =
             (sessions.records.clone(), stop.clone(), Arc::clone(&cell));
         tasks.spawn(async move { records.run(&recording).await });
-        if let Some(fleet) = cell.now().settings.fleet.clone() {
-            tasks.spawn(follow_fleet(fleet, Arc::clone(&cell), stop.clone()));
-        }
         let lifetime = move || states.now().settings.session_lifetime;
         tasks.spawn(async move { sessions.sweep(lifetime, &stop).await });
         cell
@@ -55,6 +52,15 @@ impl ServerStateCell {
     pub async fn record_sessions(&self) {
         let records = self.now().sessions.records.clone();
         records.write().await;
+    }
+
+    /// Keeps this replica a member of its fleet, if it has one, until `stop` fires. That is later
+    /// than the downstream side stops: as long as requests are served, it has to know which
+    /// sessions others have taken over.
+    pub fn follow_fleet(self: &Arc<Self>, tasks: &TaskTracker, stop: CancellationToken) {
+        if let Some(fleet) = self.now().settings.fleet.clone() {
+            tasks.spawn(follow_fleet(fleet, Arc::clone(self), stop));
+        }
     }
 
     /// Returns the current state.
@@ -91,10 +97,13 @@ impl ServerStateCell {
 /// Keeps this replica a member of its fleet, and gives up the sessions that others take over, until
 /// `stop` fires.
 async fn follow_fleet(fleet: Arc<Fleet>, cell: Arc<ServerStateCell>, stop: CancellationToken) {
-    let sessions = || cell.now().sessions();
+    let condition = || {
+        let state = cell.now();
+        Condition { sessions: state.sessions(), lists: state.gateway.lists_digest() }
+    };
     let moved = || {
         let state = cell.now();
         state.sessions.give_up_lost(&fleet, state.settings.session_lifetime.max_age);
     };
-    fleet.run(&stop, sessions, moved).await;
+    fleet.run(&stop, condition, moved).await;
 }

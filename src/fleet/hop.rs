@@ -11,6 +11,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,12 +40,15 @@ use crate::sync::Mutex;
 #[derive(Clone)]
 pub(super) struct HopPool {
     tls: FleetTls,
-    idle: Arc<Mutex<HashMap<Instance, Vec<IdleHop>>>>,
+    /// By the thread that has opened them, which is the one that polls them: a request on another
+    /// thread would have to wake it, twice.
+    idle: Arc<Mutex<IdleHops>>,
     tasks: TaskTracker,
     /// Ends all connections that are not in use.
     stop: CancellationToken,
 }
 
+type IdleHops = HashMap<(ThreadId, Instance), Vec<IdleHop>>;
 type HopRequest = Request<Full<Bytes>>;
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -147,7 +151,7 @@ impl HopPool {
 
     fn take_idle(&self, instance: Instance) -> Option<Sender> {
         let mut idle = self.idle.lock();
-        let kept = idle.get_mut(&instance)?;
+        let kept = idle.get_mut(&(thread::current().id(), instance))?;
         // The longest unused ones are at the beginning.
         let is_usable = |hop: &IdleHop| hop.since.elapsed() < MAX_IDLE && !hop.sender.is_closed();
         kept.retain(is_usable);
@@ -160,7 +164,7 @@ impl HopPool {
             return;
         }
         let mut idle = self.idle.lock();
-        let kept = idle.entry(instance).or_default();
+        let kept = idle.entry((thread::current().id(), instance)).or_default();
         if kept.len() < MAX_KEPT {
             kept.push(IdleHop { sender, since: Instant::now() });
         }
@@ -168,7 +172,7 @@ impl HopPool {
 
     /// Closes the connections to replicas that are no members any more.
     pub(super) fn retain(&self, is_member: impl Fn(Instance) -> bool) {
-        self.idle.lock().retain(|instance, _| is_member(*instance));
+        self.idle.lock().retain(|(_, instance), _| is_member(*instance));
     }
 
     /// Closes all connections that are not in use, now and later.
@@ -280,7 +284,7 @@ impl Body for HopBody {
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 /// Time without a sign of the other machine after which it is asked for one.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Most kept connections to one replica; more are closed after their request.
+/// Most kept connections of a thread to one replica; more are closed after their request.
 const MAX_KEPT: usize = 256;
 /// Time for which an unused connection is kept: less than the other side keeps it, even if its
 /// memory is scarce.

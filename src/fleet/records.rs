@@ -36,6 +36,9 @@ pub(crate) struct MemberRecord {
     /// Upstreams that run on this replica only, with the numbers of their leases.
     #[serde(default)]
     pub(crate) running: BTreeMap<String, u64>,
+    /// Digest of its lists, once they have not changed for a while.
+    #[serde(default)]
+    pub(crate) lists: Option<String>,
     /// Seconds since 1970 at which it started.
     pub(crate) started: u64,
 }
@@ -114,6 +117,7 @@ mod tests {
             draining: true,
             sessions: 7,
             running: [("hub".to_owned(), 1)].into(),
+            lists: Some("l".into()),
             started: 9,
         };
         let name = keys.instance().to_string();

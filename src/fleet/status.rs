@@ -41,6 +41,32 @@ pub struct FleetStatus {
     pub store_errors: u64,
 }
 
+/// State that a replica shows the others.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Condition {
+    /// Number of sessions in its memory.
+    pub(crate) sessions: usize,
+    /// Hash of its lists.
+    pub(crate) lists: u64,
+}
+
+/// Lists of this replica, which it shows the others once they have not changed for a while: a
+/// change reaches all replicas, but not at the same moment.
+#[derive(Debug, Default)]
+pub(super) struct SettledLists(Option<(u64, Instant)>);
+
+impl SettledLists {
+    /// Takes the current hash, and returns it as text if it has settled.
+    pub(super) fn settle(&mut self, lists: u64) -> Option<String> {
+        let known = self.0.filter(|(known, _)| *known == lists);
+        let (_, since) = *self.0.insert(known.unwrap_or((lists, Instant::now())));
+        (since.elapsed() >= SETTLING).then(|| format!("{lists:016x}"))
+    }
+}
+
+/// Time without a change after which lists are compared.
+const SETTLING: Duration = Duration::from_secs(5);
+
 /// Report about a fleet for its operator, read from the store.
 pub(crate) struct FleetReport {
     pub(crate) members: Vec<Arc<Replica>>,
@@ -137,6 +163,28 @@ fn differences(view: &FleetView) -> Vec<String> {
         let are_several = values.len() > 1;
         are_several.then(|| format!("the replicas have several {what}: {}", values.join(", ")))
     };
+    let lists: BTreeSet<_> = view.members().filter_map(|it| it.record.lists.as_ref()).collect();
+    let lists = (lists.len() > 1).then(|| {
+        "the replicas list different items: an upstream is down at one of them, or of another \
+         version, which `weir status` of each shows"
+            .to_owned()
+    });
     let differences = [several("versions", versions), several("configurations", configurations)];
-    differences.into_iter().flatten().chain(key_status::conflicts(view)).collect()
+    differences.into_iter().chain([lists]).flatten().chain(key_status::conflicts(view)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_are_shown_once_they_have_not_changed_for_a_while() {
+        let mut lists = SettledLists::default();
+        assert_eq!(lists.settle(1), None);
+        tokio::time::advance(SETTLING).await;
+        assert_eq!(lists.settle(1).as_deref(), Some("0000000000000001"));
+        assert_eq!(lists.settle(2), None, "they have changed");
+        tokio::time::advance(SETTLING).await;
+        assert!(lists.settle(2).is_some());
+    }
 }

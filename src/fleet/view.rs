@@ -397,6 +397,7 @@ mod tests {
                 draining,
                 sessions: 0,
                 running: Default::default(),
+                lists: None,
                 started: 0,
             };
             let name = self.instance(at).to_string();

@@ -18,7 +18,7 @@ use crate::lab::client::{Client, Revision};
 use crate::lab::ledger::{End, Ledger, Summary};
 use crate::lab::load::{Plan, Random};
 use crate::lab::weir::{Resources, Weir};
-use crate::lab::{Lab, alone, by_night, runs, until};
+use crate::lab::{Lab, alone, by_night, runs, soak_time, until};
 
 /// Short intervals, so that a restarted upstream is found soon and a hanging one is given up soon.
 const CONFIG: &str =
@@ -38,7 +38,7 @@ const SPARE_BYTES: u64 = 16 << 20;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_nothing() {
     let _turn = alone().await;
-    let (time, seed) = (how_long(), seed());
+    let (time, seed) = (soak_time(8, 120), seed());
     eprintln!(
         "soak: {time:?}, seed {seed}; again: WEIR_SEED={seed} ./dev soak {}s",
         time.as_secs()
@@ -127,20 +127,6 @@ fn growth(samples: &[&(Duration, Resources)]) -> f64 {
     let rise: f64 = points().map(|(at, bytes)| (at - middle) * (bytes - level)).sum();
     let spread: f64 = points().map(|(at, _)| (at - middle).powi(2)).sum();
     if spread > 0.0 { rise / spread * 3600.0 / f64::from(1 << 20) } else { 0.0 }
-}
-
-fn how_long() -> Duration {
-    let Ok(text) = std::env::var("WEIR_SOAK") else {
-        return Duration::from_secs(if by_night() { 120 } else { 8 });
-    };
-    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
-    let number: u64 = number.parse().expect("WEIR_SOAK is a number and a unit: 90s, 30m, 24h");
-    match unit {
-        "s" => Duration::from_secs(number),
-        "m" => Duration::from_secs(60 * number),
-        "h" => Duration::from_secs(3600 * number),
-        _ => panic!("WEIR_SOAK is a number and a unit: 90s, 30m, 24h"),
-    }
 }
 
 fn seed() -> u64 {

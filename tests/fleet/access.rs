@@ -232,3 +232,48 @@ async fn each_order_of_the_steps_of_a_rotation_is_judged() {
     let text = check(&replicas, &[new]);
     assert!(!text.contains("key "), "dropped in time: {text}");
 }
+
+#[tokio::test]
+async fn a_session_that_was_ended_elsewhere_has_ended_at_once_on_a_replica_that_stops() {
+    let mut replicas = Replicas::start(2).await;
+    let mut client = replicas.legacy(0).await;
+    let weir = replicas.take(0);
+    weir.signal(rustix::process::Signal::TERM);
+    client.move_to(&replicas[1].address);
+    until("it is not ready", || replicas.command(0, "health").0 == 1).await;
+    while replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 0 {
+        assert!(client.call(HUB, json!({})).await.is_result());
+    }
+    assert_eq!(client.end_session().await, 204);
+    client.move_to(&weir.address);
+    let outcome = client.call(HUB, json!({})).await;
+    assert!(!outcome.is_result(), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_replica_that_finishes_its_last_calls_serves_no_session_that_was_ended_elsewhere() {
+    let mut replicas = Replicas::start(2).await;
+    let mut client = replicas.legacy(0).await;
+    let mut elsewhere = replicas.legacy(1).await;
+    elsewhere.set_session(client.session().expect("a session"));
+    assert!(client.call(HUB, json!({})).await.is_result(), "its connection stays open");
+    // This call keeps the process alive.
+    let mut slow = replicas.legacy(0).await;
+    let fault = json!({ "delay_ms": 5_000 }).to_string();
+    let slow = slow.call(HUB, json!({ "nonce": "slow", "fault": fault }));
+    let ending = async {
+        until("it is executed", || replicas.executions("slow") == 1).await;
+        let weir = replicas.take(0);
+        weir.signal(rustix::process::Signal::TERM);
+        until("it takes no connections", || std::net::TcpStream::connect(&weir.address).is_err())
+            .await;
+        assert!(elsewhere.call(HUB, json!({})).await.is_result());
+        assert_eq!(elsewhere.end_session().await, 204);
+        let outcome = client.call(HUB, json!({})).await;
+        assert!(!outcome.is_result(), "{outcome:?}");
+        weir
+    };
+    let (outcome, mut weir) = tokio::join!(slow, ending);
+    assert!(outcome.is_result(), "{outcome:?}");
+    assert_eq!(weir.ended().await, Some(0));
+}

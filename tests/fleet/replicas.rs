@@ -46,7 +46,11 @@ impl Replicas {
 
     /// Prepares a lab without replicas.
     pub(crate) async fn prepare(store: TestStore, config: &str, fleet: &str) -> Self {
-        let lab = Lab::new().http(HUB, json!({})).await;
+        Self::prepare_in(Lab::new().http(HUB, json!({})).await, store, config, fleet)
+    }
+
+    /// Prepares replicas with the servers of this lab.
+    pub(crate) fn prepare_in(lab: Lab, store: TestStore, config: &str, fleet: &str) -> Self {
         lab.configure("");
         let keys = lab.folder().join("fleet-keys");
         weir(&["fleet", "key", keys.to_str().expect("text")]);
@@ -56,10 +60,20 @@ impl Replicas {
 
     /// Starts one more replica, and returns its number.
     pub(crate) async fn add(&mut self) -> usize {
-        let number = self.running.len();
-        self.running.push(None);
+        let number = self.reserve();
         self.restart(number).await;
         number
+    }
+
+    /// Returns the number of a further replica, which does not run yet.
+    pub(crate) fn reserve(&mut self) -> usize {
+        self.running.push(None);
+        self.running.len() - 1
+    }
+
+    /// Has a replica run that was started elsewhere.
+    pub(crate) fn put(&mut self, number: usize, weir: Weir) {
+        self.running[number] = Some(weir);
     }
 
     /// Starts a replica that does not run, and waits until it serves.

@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
 
+#[path = "../lab/mod.rs"]
+mod lab;
+
 mod agents;
 mod clients;
 mod differential;

@@ -6,17 +6,21 @@
 //! client cannot show. `tests/interop/parts/README.md` describes the contract.
 
 use std::fmt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
 use futures::stream::{self, StreamExt};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
 use crate::clients::GREETING;
 use crate::expected::{differences, expected, without};
-use crate::fleet::{Fleet, Log, PATIENCE, example};
+use crate::fleet::{Fleet, Log, PATIENCE, Served, example};
+use crate::lab::nginx::Nginx;
+use crate::lab::store::{TestStore, free_port};
 use crate::parts::{fastmcp, part, script, sdk2};
 
 /// Number of clients that run at once; more would only slow each other down.
@@ -46,10 +50,12 @@ enum Transport {
     RemoteBridge,
     /// Over stdio to `mcp-remote`, which continues over HTTP+SSE.
     RemoteSse,
+    /// Over HTTP to nginx, which has three replicas in turn.
+    Replicas,
 }
 
 use crate::pipe::Era::{self, Legacy, Modern};
-use Transport::{Http, RemoteBridge, RemoteHttp, RemoteSse, Sse, Stdio as Pipe};
+use Transport::{Http, RemoteBridge, RemoteHttp, RemoteSse, Replicas, Sse, Stdio as Pipe};
 
 const CLIENTS: [Client; 5] = [
     Client {
@@ -140,19 +146,26 @@ impl Cell {
 
     /// Runs the client and compares its document with the expected one.
     async fn check(&self, tides: &str, weather: &str) -> Result<(), String> {
-        let fleet = Fleet::new(&format!(
-            "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {:?}\n\
+        let prompts = TempDir::new().unwrap();
+        std::fs::write(prompts.path().join("greeting.md"), GREETING).unwrap();
+        let config = format!(
+            "[upstreams.house]\nprompts_dir = {:?}\n[upstreams.notes]\ncommand = {:?}\n\
              [upstreams.tides]\nurl = {tides:?}\n[upstreams.weather]\nurl = {weather:?}\nera = \"legacy\"\n",
+            prompts.path(),
             example("legacy_stdio"),
-        ));
-        std::fs::create_dir(fleet.folder().join("prompts")).unwrap();
-        std::fs::write(fleet.folder().join("prompts/greeting.md"), GREETING).unwrap();
+        );
         let mut expected = expected(self.era);
         for pointer in self.client.lacks {
             without(&mut expected, pointer);
         }
         let start = Instant::now();
-        let seen = tokio::time::timeout(PATIENCE, self.run(&fleet, &UPSTREAMS, "task.json")).await;
+        let running = async {
+            match self.wire {
+                Replicas => self.run_behind_nginx(&config, prompts.path()).await,
+                _ => self.run(&Fleet::new(&config), prompts.path(), &UPSTREAMS, "task.json").await,
+            }
+        };
+        let seen = tokio::time::timeout(PATIENCE, running).await;
         println!("{self}: {:.1?}", start.elapsed());
         match seen {
             Err(_) => Err(format!("{self}: it takes longer than {PATIENCE:?}")),
@@ -165,24 +178,73 @@ impl Cell {
     }
 
     /// Document of the client, and the stderr of it and its children.
-    async fn run(&self, fleet: &Fleet, upstreams: &[&str], task: &str) -> (Value, String) {
-        let mut served = match self.wire {
+    async fn run(
+        &self,
+        fleet: &Fleet,
+        prompts: &Path,
+        upstreams: &[&str],
+        task: &str,
+    ) -> (Value, String) {
+        let served = match self.wire {
             Pipe => None,
             _ => Some(fleet.serve().await),
         };
-        let mut command =
-            self.command(fleet, served.as_ref().map(|served| served.endpoint.as_str()));
+        let command = self.command(fleet, served.as_ref().map(|served| &*served.endpoint));
+        let mut served = Vec::from_iter(served);
+        let seen = self.run_before(&mut served, command, prompts, upstreams, task).await;
+        for served in served {
+            assert!(served.stop().await, "{self}: Weir ends badly");
+        }
+        seen
+    }
+
+    /// Like [`Self::run`], with nginx and three replicas.
+    async fn run_behind_nginx(&self, config: &str, prompts: &Path) -> (Value, String) {
+        let store = TestStore::start().await;
+        let (key, mut served, mut fleets) = ("A".repeat(43), Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let (table, port) = (store.table(), free_port());
+            let fleet = Fleet::new(&format!(
+                "{config}[fleet]\nstore = {table}\nkeys = \"{key}\"\nlisten = \"127.0.0.1:{port}\"\n"
+            ));
+            served.push(fleet.serve().await);
+            fleets.push(fleet);
+        }
+        store.wait_for_members(3).await;
+        let addresses = served.iter().map(|served| {
+            let address = served.endpoint.trim_start_matches("http://").split('/').next();
+            address.unwrap().to_owned()
+        });
+        let nginx = Nginx::start(&addresses.collect::<Vec<_>>());
+        let endpoint = format!("http://{}/mcp", nginx.address);
+        let command = self.command(&fleets[0], Some(&endpoint));
+        self.run_before(&mut served, command, prompts, &UPSTREAMS, "task.json").await
+    }
+
+    /// Runs a client before these processes, or before none if it starts Weir itself.
+    async fn run_before(
+        &self,
+        served: &mut [Served],
+        mut command: Command,
+        prompts: &Path,
+        upstreams: &[&str],
+        task: &str,
+    ) -> (Value, String) {
         let mut child = command.env("TASK", task).spawn().unwrap();
         let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut log = Log::of(child.stderr.take().unwrap());
 
         // Over stdio Weir is a child of the client, and shares its stderr.
         for upstream in upstreams {
-            match &mut served {
-                Some(served) => _ = served.logged("upstream listed", upstream).await,
+            match &mut *served {
                 // It starts Weir anew for each request, and no earlier than that.
-                None if self.client.name == INSPECTOR => {}
-                None => _ = log.logged("upstream listed", upstream).await,
+                [] if self.client.name == INSPECTOR => {}
+                [] => _ = log.logged("upstream listed", upstream).await,
+                all => {
+                    for served in all {
+                        served.logged("upstream listed", upstream).await;
+                    }
+                }
             }
         }
         stdin.write_all(b"go\n").await.unwrap();
@@ -192,7 +254,7 @@ impl Cell {
             let mut seen = Value::Null;
             while let Some(line) = lines.next_line().await.unwrap() {
                 if line == "waiting for a change" {
-                    std::fs::write(fleet.folder().join("prompts/farewell.md"), FAREWELL).unwrap();
+                    std::fs::write(prompts.join("farewell.md"), FAREWELL).unwrap();
                 } else {
                     seen = serde_json::from_str(&line).unwrap();
                 }
@@ -201,9 +263,6 @@ impl Cell {
         };
         let (seen, log, status) = tokio::join!(talk, log.rest(), child.wait());
         assert!(status.unwrap().success(), "{self}: {log}");
-        if let Some(served) = served {
-            assert!(served.stop().await, "{self}: Weir ends badly");
-        }
         (seen, log)
     }
 
@@ -223,7 +282,7 @@ impl Cell {
             command.args([url, "--transport", transport, "--protocol", era]);
         };
         match self.wire {
-            Http => _ = command.args(["--wire", "http", endpoint]),
+            Http | Replicas => _ = command.args(["--wire", "http", endpoint]),
             Sse => _ = command.args(["--wire", "sse", &pair]),
             Pipe => {
                 command.args(["--wire", "stdio", env!("CARGO_BIN_EXE_weir"), "stdio"]);
@@ -254,6 +313,24 @@ async fn every_client_sees_the_same_fleet_in_every_era_and_over_every_wire() {
 }
 
 #[tokio::test]
+async fn every_sdk_sees_the_same_behind_three_replicas_in_turn() {
+    let (tides, weather) = tokio::join!(sdk2(), fastmcp());
+    let cells = Cell::all().filter(|cell| cell.wire == Http && cell.client.name != INSPECTOR);
+    let cells = cells.map(|cell| Cell { wire: Replicas, ..cell });
+    // By day one SDK in each era, by night all.
+    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
+    let cells = cells.filter(|cell| is_night || cell.client.name == "TypeScript SDK v2");
+    let checks = stream::iter(cells).map(|cell| {
+        let (tides, weather) = (&tides.url, &weather.url);
+        async move { cell.check(tides, weather).await }
+    });
+    let results: Vec<_> = checks.buffer_unordered(AT_ONCE).collect().await;
+    assert!(results.len() >= 2);
+    let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    assert!(failed.is_empty(), "{} of the clients:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[tokio::test]
 async fn a_list_is_kept_for_as_long_as_weir_says_and_dropped_when_it_tells_of_a_change() {
     for (client, again) in [("TypeScript SDK v2", 0), ("Python SDK 2.x", 1)] {
         // None of these upstreams declares how long its lists are fresh, so Weir does.
@@ -267,7 +344,8 @@ async fn a_list_is_kept_for_as_long_as_weir_says_and_dropped_when_it_tells_of_a_
         }
         let client = CLIENTS.iter().find(|known| known.name == client).unwrap();
         let cell = Cell { client, era: Modern, wire: Http };
-        let running = cell.run(&fleet, &["house", "notes"], "lists.json");
+        let prompts = fleet.folder().join("prompts");
+        let running = cell.run(&fleet, &prompts, &["house", "notes"], "lists.json");
         let (seen, log) = tokio::time::timeout(PATIENCE, running).await.expect("it ends");
         // One SDK caches all pages as one list, the other caches the first page.
         let requested = [&seen["pages"], &seen["again"]];

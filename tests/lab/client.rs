@@ -11,6 +11,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{Connection, SendRequest, handshake};
+use hyper::http::request::Builder;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -121,6 +122,14 @@ impl Client {
         Self { revision, transport, capabilities, next_id: 1 }.initialized().await
     }
 
+    /// Begins a new session; the error is the outcome of a request that failed.
+    pub(crate) async fn begin_anew(&mut self) -> Result<(), Outcome> {
+        if let Transport::Http { session, .. } = &mut self.transport {
+            *session = None;
+        }
+        self.initialize().await
+    }
+
     /// Starts `weir stdio` on the configuration of a folder.
     pub(crate) async fn stdio(folder: &Path, revision: Revision) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -134,33 +143,46 @@ impl Client {
     }
 
     async fn initialized(mut self) -> Self {
-        if !self.revision.is_modern() {
-            let hello = json!({
-                "protocolVersion": self.revision.as_str(),
-                "capabilities": self.capabilities,
-                "clientInfo": { "name": "load", "version": "1" },
-            });
-            let outcome = self.request("initialize", hello).await;
-            assert!(outcome.is_result(), "{outcome:?}");
-            self.notify("notifications/initialized").await;
-        }
+        self.initialize().await.expect("it is initialized");
         self
     }
 
-    async fn notify(&mut self, method: &str) {
+    async fn initialize(&mut self) -> Result<(), Outcome> {
+        if self.revision.is_modern() {
+            return Ok(());
+        }
+        let hello = json!({
+            "protocolVersion": self.revision.as_str(),
+            "capabilities": self.capabilities,
+            "clientInfo": { "name": "load", "version": "1" },
+        });
+        let outcome = self.request("initialize", hello).await;
+        if !outcome.is_result() {
+            return Err(outcome);
+        }
+        self.notify("notifications/initialized").await.map_err(Outcome::Broken)
+    }
+
+    async fn notify(&mut self, method: &str) -> Result<(), String> {
         let message = json!({ "jsonrpc": "2.0", "method": method }).to_string();
         match &mut self.transport {
-            Transport::Http { .. } => _ = self.post(message, None).await.expect("it is taken"),
+            Transport::Http { .. } => self.post(message, None).await.map(|_| ()),
             Transport::Stdio { input, .. } => {
-                input.write_all(format!("{message}\n").as_bytes()).await.expect("written");
+                let line = format!("{message}\n");
+                input.write_all(line.as_bytes()).await.map_err(|error| error.to_string())
             }
         }
     }
 
     /// Posts a response to a request of the server, and returns the status.
     pub(crate) async fn respond(&mut self, id: &Value, result: Value) -> u16 {
+        self.try_respond(id, result).await.expect("it is answered")
+    }
+
+    /// Like [`Self::respond`]; the error is the end of the connection.
+    pub(crate) async fn try_respond(&mut self, id: &Value, result: Value) -> Result<u16, String> {
         let message = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-        self.post(message, None).await.expect("it is answered").0.as_u16()
+        Ok(self.post(message, None).await?.0.as_u16())
     }
 
     /// Sends a request and waits for its outcome. A response to another request fails the test, and
@@ -173,7 +195,8 @@ impl Client {
             meta["io.modelcontextprotocol/protocolVersion"] = self.revision.as_str().into();
             meta["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
         }
-        let name = params["name"].as_str().or(params["uri"].as_str()).map(str::to_owned);
+        let name = ["name", "uri", "taskId"].iter().find_map(|member| params[*member].as_str());
+        let name = name.map(str::to_owned);
         let mut message = json!({ "jsonrpc": "2.0", "id": id, "method": method });
         message["params"] = params;
         let text = message.to_string();
@@ -262,11 +285,45 @@ impl Client {
 
     /// Sends a request, and returns the messages of its response as they arrive.
     pub(crate) async fn open(&mut self, method: &str, params: Value) -> CallStream {
+        self.try_open(method, params).await.expect("it answers")
+    }
+
+    /// Like [`Self::open`]; the error is the end of the connection.
+    pub(crate) async fn try_open(
+        &mut self,
+        method: &str,
+        params: Value,
+    ) -> Result<CallStream, String> {
         let id = self.next_id;
         self.next_id += 1;
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        let (response, sender) = self.send(message.to_string(), None).await.expect("it answers");
-        CallStream { body: response.into_body(), received: String::new(), _sender: sender }
+        let (response, sender) = self.send(message.to_string(), None).await?;
+        Ok(CallStream { body: response.into_body(), received: String::new(), _sender: sender })
+    }
+
+    /// Opens the stream for notifications of a legacy session; the error is the refusal.
+    pub(crate) async fn notifications(&self) -> Result<CallStream, String> {
+        let Transport::Http { address, tasks, .. } = &self.transport else {
+            unreachable!("only HTTP has this stream")
+        };
+        let request = self.of_session(Request::get("/mcp")).header("Accept", "text/event-stream");
+        let request = request.body(Full::default()).expect("good headers");
+        let (mut sender, driver) = connect(address).await.map_err(|error| format!("{error:?}"))?;
+        tasks.spawn(driver);
+        let response = sender.send_request(request).await.map_err(|error| format!("{error:?}"))?;
+        CallStream::checked(response, sender).await
+    }
+
+    /// Opens a listen stream of a modern client; the error is the refusal.
+    pub(crate) async fn listen(&mut self, filter: Value) -> Result<CallStream, String> {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": self.revision.as_str(),
+            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
+        });
+        let params = json!({ "notifications": filter, "_meta": meta });
+        let message = json!({ "jsonrpc": "2.0", "id": 0, "method": LISTEN, "params": params });
+        let (response, sender) = self.send(message.to_string(), Some((LISTEN, None))).await?;
+        CallStream::checked(response, sender).await
     }
 
     /// Posts a message, and returns the head of the response with its connection.
@@ -332,17 +389,28 @@ impl Client {
 
     /// Ends the session, and returns the status.
     pub(crate) async fn end_session(&mut self) -> u16 {
-        let Transport::Http { address, session, tasks, .. } = &mut self.transport else {
+        let Transport::Http { address, tasks, .. } = &self.transport else {
             unreachable!("only HTTP has sessions")
         };
-        let request = Request::delete("/mcp")
-            .header("Host", &*address)
-            .header("Mcp-Session-Id", session.as_deref().expect("a session"))
-            .body(Full::default())
-            .expect("good headers");
+        let request = self.of_session(Request::delete("/mcp"));
+        let request = request.body(Full::default()).expect("good headers");
         let (mut sender, driver) = connect(address).await.expect("it accepts");
         tasks.spawn(driver);
         sender.send_request(request).await.expect("it answers").status().as_u16()
+    }
+
+    /// Adds the headers of a request without a message.
+    fn of_session(&self, mut request: Builder) -> Builder {
+        let Transport::Http { address, key, session, .. } = &self.transport else {
+            unreachable!("only HTTP has sessions")
+        };
+        if let Some(key) = key {
+            request = request.header("Authorization", format!("Bearer {key}"));
+        }
+        request
+            .header("Host", address)
+            .header("MCP-Protocol-Version", self.revision.as_str())
+            .header("Mcp-Session-Id", session.as_deref().expect("a session"))
     }
 
     /// Returns the id of the session, if there is one.
@@ -403,21 +471,43 @@ pub(crate) struct CallStream {
 }
 
 impl CallStream {
+    /// Checks that the response is a stream.
+    async fn checked(
+        response: Response<Incoming>,
+        sender: SendRequest<Full<Bytes>>,
+    ) -> Result<Self, String> {
+        let (status, body) = (response.status(), response.into_body());
+        if !status.is_success() {
+            let text = body.collect().await.map_err(|error| format!("{status} {error:?}"))?;
+            return Err(format!("{status} {}", String::from_utf8_lossy(&text.to_bytes())));
+        }
+        Ok(Self { body, received: String::new(), _sender: sender })
+    }
+
     /// Waits for the next message.
     pub(crate) async fn next(&mut self) -> Value {
+        let next = tokio::time::timeout(PATIENCE, self.try_next()).await;
+        next.expect("in time").expect("unbroken")
+    }
+
+    /// Waits for the next message; the error is the end of the stream. Cancel-safe.
+    pub(crate) async fn try_next(&mut self) -> Result<Value, String> {
         loop {
             while let Some((line, rest)) = self.received.split_once('\n') {
-                let message = line
-                    .trim()
-                    .strip_prefix("data:")
-                    .and_then(|data| serde_json::from_str(data.trim()).ok());
+                // A response without a stream is one line of JSON.
+                let line = line.trim();
+                let data = line.strip_prefix("data:").unwrap_or(line);
+                let message = serde_json::from_str(data.trim()).ok();
                 self.received = rest.to_owned();
                 if let Some(message) = message {
-                    return message;
+                    return Ok(message);
                 }
             }
-            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await;
-            let frame = frame.expect("in time").expect("more").expect("unbroken");
+            let Some(frame) = self.body.frame().await else {
+                let rest = std::mem::take(&mut self.received);
+                return serde_json::from_str(&rest).map_err(|_| format!("it ended: {rest}"));
+            };
+            let frame = frame.map_err(|error| format!("{error:?}"))?;
             let data = frame.into_data().unwrap_or_default();
             self.received.push_str(std::str::from_utf8(&data).expect("UTF-8"));
         }

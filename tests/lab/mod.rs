@@ -5,8 +5,8 @@
 //! configuration; [`weir::Weir`] is the program that runs on it, observed from outside. `client.rs`
 //! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
 //! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
-//! `store.rs`, `store_set.rs`, `nginx.rs` and `caddy.rs` are what several replicas need around
-//! them.
+//! `store.rs`, `store_set.rs`, `nginx.rs`, `caddy.rs` and `links.rs` are what several replicas need
+//! around them.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
@@ -16,6 +16,7 @@ pub(crate) mod caddy;
 pub(crate) mod client;
 pub(crate) mod evil;
 pub(crate) mod ledger;
+pub(crate) mod links;
 pub(crate) mod load;
 pub(crate) mod nginx;
 pub(crate) mod store;
@@ -67,6 +68,21 @@ pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
 /// Whether the long suites run: by night, in an optimized build.
 pub(crate) fn by_night() -> bool {
     std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
+}
+
+/// Returns how long a soak lasts: `WEIR_SOAK`, or so many seconds by day or by night.
+pub(crate) fn soak_time(by_day: u64, at_night: u64) -> Duration {
+    let Ok(text) = std::env::var("WEIR_SOAK") else {
+        return Duration::from_secs(if by_night() { at_night } else { by_day });
+    };
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let number: u64 = number.parse().expect("WEIR_SOAK is a number and a unit: 90s, 30m, 24h");
+    match unit {
+        "s" => Duration::from_secs(number),
+        "m" => Duration::from_secs(60 * number),
+        "h" => Duration::from_secs(3600 * number),
+        _ => panic!("WEIR_SOAK is a number and a unit: 90s, 30m, 24h"),
+    }
 }
 
 /// Waits until a condition holds and returns the time that it took.

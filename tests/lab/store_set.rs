@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::store::{TestStore, free_port, server};
 use super::until;
@@ -213,7 +213,7 @@ impl ClusterSet {
 pub(crate) struct DelayingProxy {
     pub(crate) port: u16,
     delay: Arc<AtomicU64>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl DelayingProxy {
@@ -223,7 +223,7 @@ impl DelayingProxy {
         let port = listener.local_addr().expect("bound").port();
         let delay = Arc::new(AtomicU64::new(0));
         let shared = Arc::clone(&delay);
-        let task = tokio::spawn(async move {
+        let task = TaskTracker::new().spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let delay = Arc::clone(&shared);
@@ -249,18 +249,12 @@ impl DelayingProxy {
                 });
             }
         });
-        Self { port, delay, task }
+        Self { port, delay, _task: AbortOnDropHandle::new(task) }
     }
 
     /// Delays each reply by this time from now on.
     pub(crate) fn set(&self, delay: Duration) {
         self.delay.store(u64::try_from(delay.as_millis()).expect("short"), Ordering::Relaxed);
-    }
-}
-
-impl Drop for DelayingProxy {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

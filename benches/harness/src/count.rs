@@ -14,7 +14,7 @@ use tempfile::tempdir;
 use crate::fixture::Settings;
 use crate::load::drive::{Length, drive};
 use crate::load::peer::Era;
-use crate::subject::{self, Fixture, Policy, Programs, Setup};
+use crate::subject::{self, Fixture, Policy, Programs, Setup, Store};
 use crate::workload::requests::{self, RequestKind, fixture};
 
 /// Arguments of `count`.
@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// The valgrind to count with
     #[arg(long, default_value = "valgrind")]
     valgrind: PathBuf,
+    /// The folder of the parts, which has the store of a fleet
+    #[arg(long)]
+    parts: PathBuf,
     /// Keeps callgrind's output of the longer run of each call in this folder
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -41,13 +44,14 @@ struct Counted {
     era: Era,
     policy: Policy,
     guard: bool,
+    fleet: bool,
 }
 
 const fn counted(name: &'static str, kind: RequestKind, era: Era) -> Counted {
-    Counted { name, kind, era, policy: Policy::None, guard: true }
+    Counted { name, kind, era, policy: Policy::None, guard: true, fleet: false }
 }
 
-const COUNTED: [Counted; 7] = [
+const COUNTED: [Counted; 8] = [
     counted("get_modern", RequestKind::Get, Era::Modern),
     Counted { guard: false, ..counted("get_modern_unguarded", RequestKind::Get, Era::Modern) },
     Counted {
@@ -55,6 +59,7 @@ const COUNTED: [Counted; 7] = [
         ..counted("get_modern_policy", RequestKind::Get, Era::Modern)
     },
     counted("call_modern", RequestKind::Call, Era::Modern),
+    Counted { fleet: true, ..counted("call_modern_fleet", RequestKind::Call, Era::Modern) },
     counted("get_legacy", RequestKind::Get, Era::Legacy),
     counted("call_legacy", RequestKind::Call, Era::Legacy),
     counted("list_modern", RequestKind::Walk, Era::Modern),
@@ -92,11 +97,14 @@ async fn total(counted: &Counted, calls: usize, arguments: &Arguments) -> io::Re
     let folder = tempdir()?;
     let output = folder.path().join("callgrind.out");
     let weir = under_callgrind(arguments, &output, folder.path())?;
-    let programs = Programs { weir, parts: PathBuf::new(), gateways: PathBuf::new() };
+    let parts = arguments.parts.clone();
+    let programs = Programs { weir, parts, gateways: PathBuf::new() };
     let settings = Settings { escapes: true, ..fixture(1 << 10) };
     let servers = Fixture::start(&settings, folder.path())?;
     let mut setup = Setup::of(&servers.addresses, counted.era);
     (setup.policy, setup.guard) = (counted.policy, counted.guard);
+    let store = counted.fleet.then(|| Store::start(&programs, folder.path())).transpose()?;
+    setup.store = store.as_ref().map(|store| store.address);
     let mut running = subject::start_weir(&programs, &setup, &folder.path().join("weir"))?;
     running.lists("prompts/list", settings.prompts, counted.era).await?;
     running.lists("tools/list", settings.tools, counted.era).await?;

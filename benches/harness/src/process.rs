@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
 /// A program that runs until this is dropped.
 pub(crate) struct Process {
     child: Child,
@@ -25,6 +27,13 @@ impl Process {
         self.child.id()
     }
 
+    /// Sends a signal to it.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(process) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(process, signal);
+        }
+    }
+
     /// Its stdout, if that was piped.
     pub(crate) fn output(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
@@ -38,8 +47,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        use rustix::process::{Pid, Signal, kill_process_group};
         let Some(group) = Pid::from_raw(self.child.id() as i32) else { return };
+        // One that was stopped ends only when it goes on.
+        let _ = kill_process_group(group, Signal::CONT);
         // An instrumented build writes its profile when it ends by itself.
         let _ = kill_process_group(group, Signal::TERM);
         let begin = Instant::now();

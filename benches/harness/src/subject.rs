@@ -5,6 +5,7 @@
 //! lists all items of the fixture.
 
 mod others;
+mod replicas;
 mod weir;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) use others::Fixture;
+pub(crate) use replicas::{Store, start_replicas};
 pub(crate) use weir::{Policy, Setup, start as start_weir};
 
 use crate::load::peer::{Era, Peer};
@@ -99,6 +101,11 @@ impl Running {
     /// Its processes.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.process.as_ref().map(|process| process::tree(process.number())).unwrap_or_default()
+    }
+
+    /// Sends a signal to its process.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        self.process.iter().for_each(|process| process.signal(signal));
     }
 
     /// Waits until a list (`prompts/list` or `tools/list`) has this number of items, and leaves no

@@ -4,6 +4,7 @@
 //! so that no group is affected by another's leftovers.
 
 mod growth;
+mod replicas;
 pub(crate) mod requests;
 mod starting;
 mod streams;
@@ -30,7 +31,7 @@ pub(crate) struct Bench {
 }
 
 /// All workloads: name and description.
-pub(crate) const ALL: [(&str, &str); 15] = [
+pub(crate) const ALL: [(&str, &str); 16] = [
     ("get-1k", "prompts/get of 1 KiB, both eras, 1, 32 and 256 connections"),
     ("call-1k", "tools/call of 1 KiB, both eras, 1, 32 and 256 connections"),
     ("get-256k", "prompts/get of 256 KiB, 8 connections"),
@@ -46,6 +47,7 @@ pub(crate) const ALL: [(&str, &str); 15] = [
     ("memory", "memory when idle, and with 256 connections"),
     ("start", "from the start to the first full list of ten servers, and the memory after it"),
     ("growth", "the cost of a request with 100 servers, 100 000 items, 1 000 roles"),
+    ("fleet", "several replicas: hops, limits in the store, and sessions that are taken over"),
 ];
 
 impl Bench {
@@ -54,7 +56,8 @@ impl Bench {
         requests::run(self).await?;
         streams::run(self).await?;
         starting::run(self).await?;
-        growth::run(self).await
+        growth::run(self).await?;
+        replicas::run(self).await
     }
 
     /// Whether a workload of this name is selected: all are, unless some are named.

@@ -15,14 +15,15 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{StreamExt, future};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::request::Parts;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio_util::sync::CancellationToken;
 
 use super::ClientConnection;
 use super::connection::replicas::RequestOrigin;
@@ -55,7 +56,9 @@ pub(super) async fn forward(
         Ok(response) => {
             // The other replica records it.
             request.audit_event.discard();
-            Ok(Some(relayed(response, permit)))
+            // The stream for notifications does not end by itself, unlike that of a call.
+            let stop = (request.parts.method == Method::GET).then(|| state.stop.clone());
+            Ok(Some(relayed(response, permit, stop)))
         }
         Err(HopFailure::Unreachable) => Ok(None),
         Err(HopFailure::Broken) => {
@@ -122,8 +125,13 @@ fn remove_connection_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Turns the response of another replica into that for the client, unread.
-fn relayed(response: Response<HopBody>, permit: impl Send + 'static) -> HttpResponse {
+/// Turns the response of another replica into that for the client, unread; it ends when `stop`
+/// fires.
+fn relayed(
+    response: Response<HopBody>,
+    permit: impl Send + 'static,
+    stop: Option<CancellationToken>,
+) -> HttpResponse {
     let (mut parts, body) = response.into_parts();
     let length = parts.headers.get(CONTENT_LENGTH).cloned();
     remove_connection_headers(&mut parts.headers);
@@ -134,7 +142,13 @@ fn relayed(response: Response<HopBody>, permit: impl Send + 'static) -> HttpResp
         let _ = &permit;
         chunk.map_err(|error| PayloadBroken(format!("the replica that runs it: {error}")))
     });
-    let mut relayed = response_body::relay(chunks);
+    let stopped = async move {
+        match stop {
+            Some(stop) => stop.cancelled_owned().await,
+            None => future::pending().await,
+        }
+    };
+    let mut relayed = response_body::relay(chunks.take_until(stopped));
     *relayed.status_mut() = parts.status;
     *relayed.headers_mut() = parts.headers;
     relayed

@@ -183,6 +183,10 @@ pub(super) async fn find_session(
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its response";
         return Err((StatusCode::BAD_REQUEST, text).into());
     }
+    if let Some(fleet) = state.fleet().filter(|fleet| fleet.is_draining()) {
+        // The others take over its sessions, and their clients may have ended them there.
+        Box::pin(fleet.refresh()).await;
+    }
     let session = match find_open_session(request, client) {
         Some(session) => session,
         None => Box::pin(fetch_session(request, client)).await?,

@@ -27,7 +27,8 @@ use super::super::store::{
 };
 use super::super::view::STEADY;
 use super::super::{
-    Fleet, FleetSettings, OnStoreDown, Place, PlacedSession, StoreKind, StoreLogin, StoreSettings,
+    Condition, Fleet, FleetSettings, OnStoreDown, Place, PlacedSession, StoreKind, StoreLogin,
+    StoreSettings,
 };
 use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
@@ -299,7 +300,7 @@ impl SimulatedReplica {
         };
         tokio::select! {
             biased;
-            () = self.fleet.run(&self.stop, || self.memory.lock().len(), moved) => {}
+            () = self.fleet.run(&self.stop, Condition::default, moved) => {}
             () = write_ends => {}
         }
     }

@@ -121,6 +121,17 @@ pub(crate) fn checked(results: &Results) -> Vec<Goal> {
         // Flat, except for caches and the order of turns.
         add(format!("growth: CPU, {of} to {to}"), AtMost(1.1), ratio("growth", "cpu_us", of, to));
     }
+    let p50 = |subject| median("fleet-hop", subject, "p50_us");
+    let hop = || Some((p50("hop")? - p50("owner")?) / (p50("nginx")? - p50("direct")?));
+    add("fleet-hop: added p50 to what nginx adds".into(), AtMost(1.4), hop());
+    let is = ratio("fleet-1m", "per_s", "hop", "owner");
+    add("fleet-1m: throughput through a hop to without".into(), AtLeast(0.8), is);
+    let is = ratio("fleet-three", "cpu_us", "three", "one");
+    add("fleet-three: CPU of three replicas to one".into(), AtMost(1.6), is);
+    for (figure, most) in [("refused_ms", 50.0), ("silent_ms", 1_000.0)] {
+        let is = median("fleet-takeover", "replicas", figure);
+        add(format!("fleet-takeover: {figure}"), AtMost(most), is);
+    }
     goals
 }
 

@@ -78,6 +78,8 @@ fn title(column: &str) -> &str {
         "kib_each" => "KiB a stream",
         "first_list_ms" => "first list ms",
         "idle_10_mib" => "idle MiB",
+        "refused_ms" => "owner killed ms",
+        "silent_ms" => "owner silent ms",
         other => other,
     }
 }
@@ -107,4 +109,6 @@ const COLUMNS: &[(&str, &[&str])] = &[
     ("kib_each", &[]),
     ("first_list_ms", &[]),
     ("idle_10_mib", &[]),
+    ("refused_ms", &[]),
+    ("silent_ms", &[]),
 ];

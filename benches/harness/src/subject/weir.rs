@@ -30,6 +30,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) streams: usize,
     /// Whether prompts are checked.
     pub(crate) guard: bool,
+    /// Store of the fleet that it is a replica of.
+    pub(crate) store: Option<SocketAddr>,
 }
 
 impl<'a> Setup<'a> {
@@ -43,6 +45,7 @@ impl<'a> Setup<'a> {
             page: 200,
             streams: 8,
             guard: true,
+            store: None,
         }
     }
 }
@@ -82,11 +85,20 @@ fn configuration(
 ) -> io::Result<String> {
     let folder = folder.display();
     let streams = setup.streams;
+    // A replica would wait for its balancer.
+    let delay = setup.store.map_or("", |_| "shutdown_delay = \"1s\"\n");
     let mut text = format!(
-        "[server]\nlisten = \"{address}\"\nper_client = {{ streams = {streams} }}\nmax_connections = 12000\n\
+        "[server]\nlisten = \"{address}\"\nper_client = {{ streams = {streams} }}\nmax_connections = 12000\n{delay}\
          [protocol]\npage_size = {}\n[state]\ndir = \"{folder}/state\"\ncatalog = false\n[admin]\nenabled = false\n[log]\nlevel = \"warn\"\n",
         setup.page
     );
+    if let Some(store) = setup.store {
+        let (listen, key) = (free_address()?, "A".repeat(43));
+        let _ = write!(
+            text,
+            "[fleet]\nstore = {{ url = \"redis://{store}\" }}\nkeys = \"{key}\"\nlisten = \"{listen}\"\n"
+        );
+    }
     if !setup.guard {
         text.push_str("[guard]\narguments = \"off\"\noutput = \"off\"\nhidden_text = \"pass\"\npinning = \"off\"\n");
     }
