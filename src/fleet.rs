@@ -12,6 +12,7 @@
 //! Decision: docs/decisions/0037-several-replicas.md
 
 mod certificate;
+mod claims;
 mod hop;
 mod key_status;
 mod leases;
@@ -26,13 +27,13 @@ mod store_node;
 mod tests;
 mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -51,11 +52,11 @@ use shared_limits::SlotReports;
 pub use status::FleetStatus;
 use status::SettledLists;
 pub(crate) use status::{Condition, FleetMetrics, FleetReport};
-use store::{ClaimReply, ClaimRequest, Heartbeat, MAX_CLAIMS_AT_ONCE, Store, StoredClaim};
+use store::{Heartbeat, MAX_CLAIMS_AT_ONCE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
+use view::FleetView;
 pub(crate) use view::Replica;
-use view::{FleetView, Owner};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,6 +91,8 @@ pub struct Fleet {
     /// Upstreams that run on this replica only, with the numbers of their leases.
     running: Mutex<BTreeMap<String, u64>>,
     lists: Mutex<SettledLists>,
+    /// Settings of sessions that were taken over before they could be read, by sessions.
+    late_settings: Mutex<HashMap<String, Vec<u8>>>,
     /// Asks for a heartbeat before its time.
     beat_now: Notify,
     /// Number of beginnings and ends of heartbeats; odd during one.
@@ -166,6 +169,7 @@ impl Fleet {
             configuration: Mutex::default(),
             running: Mutex::default(),
             lists: Mutex::default(),
+            late_settings: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
             metrics: FleetMetrics::default(),
@@ -286,13 +290,8 @@ impl Fleet {
         if self.view().take_moved() {
             moved();
         }
-        for session in unclaimed {
-            // Unless another replica has claimed it: then that one has it.
-            let expected = self.view().claim_of(&session.key).map(|(text, _)| text.to_owned());
-            self.claim_placed(&session, expected.unwrap_or_default()).await?;
-            self.view().drop_unclaimed(&session.key);
-        }
-        if self.view().take_moved() {
+        self.claim_unclaimed(unclaimed).await?;
+        if self.view().take_moved() || !self.late_settings.lock().is_empty() {
             moved();
         }
         self.retry_slots();
@@ -354,128 +353,6 @@ impl Fleet {
         let other = instance != self.instance();
         other.then(|| self.view().reachable(instance, Instant::now())).flatten()
     }
-
-    // === Sessions ===
-
-    /// Returns whether this replica has lost a session: another one has claimed it, or its client
-    /// has ended it.
-    pub(crate) fn has_lost(&self, session: &PlacedSession) -> bool {
-        self.view().has_lost(&session.key, session.sealed_by, Instant::now())
-    }
-
-    /// Finds the place of a session. If its owner has ended, this replica takes it over.
-    /// `may_take_over` is asked first then.
-    pub(crate) async fn place(
-        &self,
-        session: &PlacedSession,
-        may_take_over: impl FnOnce() -> bool,
-    ) -> Place {
-        let mut may_take_over = Some(may_take_over);
-        for _ in 0..MAX_ATTEMPTS {
-            let (owner, claim) = {
-                let view = self.view();
-                let owner = view.owner(&session.key, session.sealed_by, Instant::now());
-                let claim = view.claim_of(&session.key);
-                (owner, claim.map(|(text, since)| (text.to_owned(), since)))
-            };
-            match owner {
-                Owner::Itself => return Place::Here(None),
-                Owner::Member(member) => return Place::Member(member),
-                Owner::Ended => return Place::Ended,
-                Owner::Gone | Owner::Unknown
-                    if may_take_over.take().is_some_and(|may_take_over| !may_take_over()) =>
-                {
-                    return Place::Undecided;
-                }
-                Owner::Unknown => return self.serve_unclaimed(session),
-                Owner::Gone => {}
-            }
-            let expected = match claim {
-                None => String::new(),
-                Some((text, since)) => {
-                    // Replicas that do not reach each other would take a session from each other
-                    // all the time.
-                    sleep_until(since + MIN_CLAIM_AGE).await;
-                    text
-                }
-            };
-            match self.claim_placed(session, expected).await {
-                Ok(ClaimReply { is_replaced: true, settings, .. }) => {
-                    self.metrics.takeovers.increment();
-                    let settings = settings.unwrap_or_default();
-                    return Place::Here(self.records.open_settings(&session.key, &settings));
-                }
-                // Another replica was quicker; its claim is known now.
-                Ok(_) => {}
-                Err(_) => {
-                    self.metrics.store_errors.increment();
-                    return self.serve_unclaimed(session);
-                }
-            }
-        }
-        Place::Undecided
-    }
-
-    fn serve_unclaimed(&self, session: &PlacedSession) -> Place {
-        match self.view().take_unclaimed(&session.key, session.sealed_by, session.until) {
-            true => {
-                self.metrics.takeovers.increment();
-                Place::Here(None)
-            }
-            false => Place::Undecided,
-        }
-    }
-
-    /// Records that the client of a session has ended it, so that no replica serves it again.
-    pub(crate) async fn end_session(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
-        self.claim(key, until, None, true).await.map(|_| ())
-    }
-
-    /// Replaces the expected claim of a session by one of this replica.
-    async fn claim_placed(
-        &self,
-        session: &PlacedSession,
-        expected: String,
-    ) -> Result<ClaimReply, StoreError> {
-        let reply = self.claim(&session.key, session.until, Some(expected), false).await?;
-        self.view().set_own(&session.key, session.sealed_by, session.until);
-        Ok(reply)
-    }
-
-    /// Replaces the claim of a session by one of this replica, or by its end, and takes over what
-    /// the store has then.
-    async fn claim(
-        &self,
-        key: &str,
-        until: SystemTime,
-        expected: Option<String>,
-        is_ended: bool,
-    ) -> Result<ClaimReply, StoreError> {
-        let text = self.records.seal_claim(key, is_ended);
-        let session = key.to_owned();
-        let request = ClaimRequest { session, expected, text, life: life_of(until) };
-        let reply = self.store.claim(request).await?;
-        let mut view = self.view();
-        if reply.number == 0 {
-            view.forget_claim(key);
-        } else {
-            let (number, session, text) = (reply.number, key.to_owned(), reply.text.clone());
-            let claim = StoredClaim { number, session, text };
-            view.learn(claim, &self.records, Instant::now());
-        }
-        Ok(reply)
-    }
-
-    /// Writes the settings of a session, for the replica that takes it over.
-    pub(crate) async fn put_settings(
-        &self,
-        key: &str,
-        settings: &[u8],
-        until: SystemTime,
-    ) -> Result<(), StoreError> {
-        let text = self.records.seal_settings(key, settings);
-        self.store.put_settings(key.to_owned(), text, life_of(until)).await
-    }
 }
 
 impl std::fmt::Debug for Fleet {
@@ -484,16 +361,7 @@ impl std::fmt::Debug for Fleet {
     }
 }
 
-/// Time until then; at least a second.
-fn life_of(until: SystemTime) -> Duration {
-    until.duration_since(SystemTime::now()).unwrap_or_default().max(Duration::from_secs(1))
-}
-
 /// Interval of the heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Longest wait for a heartbeat that a request needs.
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(100);
-/// Shortest time between two claims of a session.
-const MIN_CLAIM_AGE: Duration = Duration::from_secs(1);
-/// Attempts to claim a session while others claim it, too.
-const MAX_ATTEMPTS: usize = 3;

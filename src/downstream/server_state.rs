@@ -103,7 +103,9 @@ async fn follow_fleet(fleet: Arc<Fleet>, cell: Arc<ServerStateCell>, stop: Cance
     };
     let moved = || {
         let state = cell.now();
-        state.sessions.give_up_lost(&fleet, state.settings.session_lifetime.max_age);
+        let max_age = state.settings.session_lifetime.max_age;
+        state.sessions.give_up_lost(&fleet, max_age);
+        state.sessions.rebuild_late(fleet.take_late_settings(), max_age);
     };
     fleet.run(&stop, condition, moved).await;
 }

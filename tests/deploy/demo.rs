@@ -30,7 +30,9 @@ impl Demo {
         let program = Path::new(env!("CARGO_BIN_EXE_weir"));
         let target = program.parent().and_then(Path::parent).expect("a folder of cargo");
         let port = free_ports();
-        let mut command = Command::new(root.join("dev"));
+        // A shell cannot trap a signal that is ignored when it starts, as in a background job.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(root.join("dev"));
         command.args(["run", "--replicas", "3"]).current_dir(root).process_group(0);
         command.env("CARGO_TARGET_DIR", target).env("WEIR_PORT", port.to_string());
         // With this variable, which measures tests, cargo would build everything anew.

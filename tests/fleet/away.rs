@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::store::TestStore;
 use crate::lab::store_set::DelayingProxy;
-use crate::lab::{by_night, until};
+use crate::lab::{PATIENCE, by_night, until};
 use crate::replicas::{HUB, Replicas};
 
 /// Longest duration of a call that has to wait for the store once, at most 50 ms.
@@ -194,4 +194,43 @@ async fn c05_a_replica_that_stands_still_keeps_no_request_for_long_and_learns_of
     assert_eq!(replicas.executions("after"), 1);
     assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 1);
     replicas.take(1).stop().await;
+}
+
+#[tokio::test]
+async fn what_a_client_has_set_is_restored_once_the_store_can_be_read() {
+    let mut replicas = Replicas::prepare(TestStore::start().await, "", "").await;
+    let initialized = json!({
+        "jsonrpc": "2.0", "id": "$ID", "result": {
+            "protocolVersion": "2025-11-25", "capabilities": { "tools": {}, "logging": {} },
+            "serverInfo": { "name": "evil", "version": "1" },
+        },
+    });
+    let initialized = initialized.to_string().replace("\"$ID\"", "$ID");
+    replicas.lab.evil(HUB).script(json!({ "on": { "initialize": { "text": initialized } } }));
+    for _ in 0..2 {
+        replicas.add().await;
+    }
+    replicas.wait_until_known(2).await;
+    let mut client = replicas.legacy(0).await;
+    client.request("logging/setLevel", json!({ "level": "error" })).await.result();
+    until("the settings are written", || replicas.store.dump().contains("settings:")).await;
+    replicas.store.signal(Signal::STOP);
+    replicas.kill(0).await;
+    client.move_to(&replicas[1].address);
+    assert!(client.call(HUB, json!({})).await.is_result(), "without a claim");
+    let mut stream = client.notifications().await.expect("it opens");
+    replicas.store.signal(Signal::CONT);
+    replicas.store.run::<usize>(&["HSET", "{weir}:steady", "since", "0"]);
+    // Its stream ends, so that the client opens it again.
+    let ended = async { while stream.try_next().await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("in time");
+    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 1);
+    let log = |level: &str| {
+        let params = json!({ "level": level, "data": level });
+        json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params }).to_string()
+    };
+    let fault = json!({ "before": [log("warning"), log("error")] }).to_string();
+    let params = json!({ "name": format!("{HUB}__call"), "arguments": { "fault": fault } });
+    let mut messages = client.open("tools/call", params).await;
+    assert_eq!(messages.next().await["params"]["level"], "error", "no warning");
 }

@@ -261,7 +261,9 @@ async fn take_over_or_forward(
         let may_take_over = || sessions.may_take_over(client.principal());
         match fleet.place(placed, may_take_over).await {
             Place::Here(written) => {
-                written.iter().for_each(|written| sessions.records.take_over(id, written));
+                if let Some(written) = written {
+                    sessions.records.take_over(id, &written);
+                }
                 return Ok(());
             }
             Place::Ended => return Err(no_session()),

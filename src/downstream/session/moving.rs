@@ -34,10 +34,26 @@ impl Sessions {
         // Collected first: ending takes locks that the iteration holds.
         let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
         let lost = all.iter().filter(|session| fleet.has_lost(&session.place(max_age)));
-        for session in lost {
-            session.is_moved.store(true, Ordering::Release);
-            session.end_standalone.lock().cancel();
-            session.peer.subscriptions.end();
+        lost.for_each(|session| session.give_up());
+    }
+
+    /// Has sessions rebuilt at their next request whose settings could not be read when this
+    /// replica took them over. `late` are the settings, by the keys of the sessions.
+    pub(in crate::downstream) fn rebuild_late(
+        &self,
+        mut late: HashMap<String, Vec<u8>>,
+        max_age: Duration,
+    ) {
+        if late.is_empty() {
+            return;
+        }
+        let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
+        for session in all {
+            let written = late.remove(&session.place(max_age).key);
+            let settings = written.and_then(|it| self.records.take_over(&session.id, &it));
+            if settings.is_some_and(|settings| settings != session.peer.settings()) {
+                session.give_up();
+            }
         }
     }
 
@@ -63,6 +79,14 @@ impl Session {
     /// Returns the process that opened the session.
     pub(in crate::downstream) fn sealed_by(&self) -> Instance {
         self.sealed_by
+    }
+
+    /// Ends the streams of the session here; its calls in progress are finished. Its next request
+    /// rebuilds it, here or on another replica.
+    fn give_up(&self) {
+        self.is_moved.store(true, Ordering::Release);
+        self.end_standalone.lock().cancel();
+        self.peer.subscriptions.end();
     }
 
     /// Returns whether another replica has the session.

@@ -116,15 +116,16 @@ impl SessionRecords {
     }
 
     /// Adds the record of a session that this replica has taken over, as another one has written
-    /// it.
-    pub(crate) fn take_over(&self, id: &str, written: &[u8]) {
-        let record = serde_json::from_slice::<RecordLine>(written);
-        if let Ok(line) = record
-            && let Some((key, record)) = line.read()
-            && key == key_of(id)
-        {
-            self.state.lock().insert(key, line.until, record);
-        }
+    /// it. Returns the settings, if it has any.
+    pub(crate) fn take_over(&self, id: &str, written: &[u8]) -> Option<SessionSettings> {
+        let line = serde_json::from_slice::<RecordLine>(written).ok()?;
+        let (key, record) = line.read().filter(|(key, _)| *key == key_of(id))?;
+        let settings = match &record {
+            SessionRecord::Settings(settings) => Some(settings.clone()),
+            SessionRecord::Ended => None,
+        };
+        self.state.lock().insert(key, line.until, record);
+        settings
     }
 
     /// Returns the settings of a session; `None` if a client has ended it. Reads first what other

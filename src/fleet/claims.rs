@@ -1,0 +1,167 @@
+//! Places of sessions, and the claims that decide about them.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Instant, sleep_until};
+
+use super::store::{ClaimReply, ClaimRequest, StoreError, StoredClaim};
+use super::view::Owner;
+use super::{Fleet, Place, PlacedSession};
+
+impl Fleet {
+    /// Returns whether this replica has lost a session: another one has claimed it, or its client
+    /// has ended it.
+    pub(crate) fn has_lost(&self, session: &PlacedSession) -> bool {
+        self.view().has_lost(&session.key, session.sealed_by, Instant::now())
+    }
+
+    /// Finds the place of a session. If its owner has ended, this replica takes it over.
+    /// `may_take_over` is asked first then.
+    pub(crate) async fn place(
+        &self,
+        session: &PlacedSession,
+        may_take_over: impl FnOnce() -> bool,
+    ) -> Place {
+        let mut may_take_over = Some(may_take_over);
+        for _ in 0..MAX_ATTEMPTS {
+            let (owner, claim) = {
+                let view = self.view();
+                let owner = view.owner(&session.key, session.sealed_by, Instant::now());
+                let claim = view.claim_of(&session.key);
+                (owner, claim.map(|(text, since)| (text.to_owned(), since)))
+            };
+            match owner {
+                Owner::Itself => return Place::Here(None),
+                Owner::Member(member) => return Place::Member(member),
+                Owner::Ended => return Place::Ended,
+                Owner::Gone | Owner::Unknown
+                    if may_take_over.take().is_some_and(|may_take_over| !may_take_over()) =>
+                {
+                    return Place::Undecided;
+                }
+                Owner::Unknown => return self.serve_unclaimed(session),
+                Owner::Gone => {}
+            }
+            let expected = match claim {
+                None => String::new(),
+                Some((text, since)) => {
+                    // Replicas that do not reach each other would take a session from each other
+                    // all the time.
+                    sleep_until(since + MIN_CLAIM_AGE).await;
+                    text
+                }
+            };
+            match self.claim_placed(session, expected).await {
+                Ok(ClaimReply { is_replaced: true, settings, .. }) => {
+                    self.metrics.takeovers.increment();
+                    let settings = settings.unwrap_or_default();
+                    return Place::Here(self.records.open_settings(&session.key, &settings));
+                }
+                // Another replica was quicker; its claim is known now.
+                Ok(_) => {}
+                Err(_) => {
+                    self.metrics.store_errors.increment();
+                    return self.serve_unclaimed(session);
+                }
+            }
+        }
+        Place::Undecided
+    }
+
+    fn serve_unclaimed(&self, session: &PlacedSession) -> Place {
+        match self.view().take_unclaimed(&session.key, session.sealed_by, session.until) {
+            true => {
+                self.metrics.takeovers.increment();
+                Place::Here(None)
+            }
+            false => Place::Undecided,
+        }
+    }
+
+    /// Records that the client of a session has ended it, so that no replica serves it again.
+    pub(crate) async fn end_session(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
+        self.claim(key, until, None, true).await.map(|_| ())
+    }
+
+    /// Replaces the expected claim of a session by one of this replica.
+    async fn claim_placed(
+        &self,
+        session: &PlacedSession,
+        expected: String,
+    ) -> Result<ClaimReply, StoreError> {
+        let reply = self.claim(&session.key, session.until, Some(expected), false).await?;
+        self.view().set_own(&session.key, session.sealed_by, session.until);
+        Ok(reply)
+    }
+
+    /// Replaces the claim of a session by one of this replica, or by its end, and takes over what
+    /// the store has then.
+    async fn claim(
+        &self,
+        key: &str,
+        until: SystemTime,
+        expected: Option<String>,
+        is_ended: bool,
+    ) -> Result<ClaimReply, StoreError> {
+        let text = self.records.seal_claim(key, is_ended);
+        let session = key.to_owned();
+        let request = ClaimRequest { session, expected, text, life: life_of(until) };
+        let reply = self.store.claim(request).await?;
+        let mut view = self.view();
+        if reply.number == 0 {
+            view.forget_claim(key);
+        } else {
+            let (number, session, text) = (reply.number, key.to_owned(), reply.text.clone());
+            let claim = StoredClaim { number, session, text };
+            view.learn(claim, &self.records, Instant::now());
+        }
+        Ok(reply)
+    }
+
+    /// Writes the settings of a session, for the replica that takes it over.
+    pub(crate) async fn put_settings(
+        &self,
+        key: &str,
+        settings: &[u8],
+        until: SystemTime,
+    ) -> Result<(), StoreError> {
+        let text = self.records.seal_settings(key, settings);
+        self.store.put_settings(key.to_owned(), text, life_of(until)).await
+    }
+
+    /// Claims sessions that this replica serves without a claim.
+    pub(super) async fn claim_unclaimed(
+        &self,
+        unclaimed: Vec<PlacedSession>,
+    ) -> Result<(), StoreError> {
+        for session in unclaimed {
+            // Unless another replica has claimed it: then that one has it.
+            let expected = self.view().claim_of(&session.key).map(|(text, _)| text.to_owned());
+            let reply = self.claim_placed(&session, expected.unwrap_or_default()).await?;
+            self.view().drop_unclaimed(&session.key);
+            let written = reply.settings.filter(|_| reply.is_replaced);
+            let written = written.and_then(|text| self.records.open_settings(&session.key, &text));
+            if let Some(written) = written {
+                self.late_settings.lock().insert(session.key, written);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the settings of sessions that this replica has served before it could read them, by
+    /// the keys of the sessions.
+    pub(crate) fn take_late_settings(&self) -> HashMap<String, Vec<u8>> {
+        std::mem::take(&mut *self.late_settings.lock())
+    }
+}
+
+/// Time until then; at least a second.
+fn life_of(until: SystemTime) -> Duration {
+    until.duration_since(SystemTime::now()).unwrap_or_default().max(Duration::from_secs(1))
+}
+
+/// Shortest time between two claims of a session.
+const MIN_CLAIM_AGE: Duration = Duration::from_secs(1);
+/// Attempts to claim a session while others claim it, too.
+const MAX_ATTEMPTS: usize = 3;
