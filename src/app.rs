@@ -22,10 +22,10 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, Admin};
 use crate::audit::{self, Audit, AuditTarget};
 use crate::catalog::Catalog;
-use crate::config::{Config, ConfigReport, FleetConfig, Replicas, UpstreamConfig};
+use crate::config::{Config, ConfigReport};
 use crate::downstream::ServerStateCell;
 use crate::downstream::http::RunningUpstreams;
-use crate::fleet::{Condition, Fleet};
+use crate::fleet::Fleet;
 use crate::gateway::{Gateway, Inspectors};
 use crate::mcp::call::CallContext;
 use crate::policy::Policy;
@@ -36,7 +36,7 @@ use crate::upstream::connect::Connect;
 
 use reload::ReloadTask;
 pub use reload::{ReloadOutcome, Reloader};
-use upstream_starter::UpstreamStarter;
+use upstream_starter::{UpstreamStarter, observe_fleet};
 pub use watch::ConfigFiles;
 
 pub(crate) use settings::naming;
@@ -136,24 +136,15 @@ impl App {
         }
         settings.fleet = fleet.clone();
         let budget = settings.buffer_limit.budget.clone();
-        let (is_replica, is_once) =
-            (fleet.is_some(), |it: &UpstreamConfig| it.replicas == Replicas::One);
-        let observed = config.fleet.as_ref().filter(|_| config.upstreams.iter().any(is_once));
-        let observe = |it: &FleetConfig| Fleet::observer(it.sealing_keys(), it.settings.clone());
-        let observed = observed.filter(|_| !is_replica).map(observe);
-        if let Some(observed) = observed.clone() {
-            let stop = stop_upstreams.clone();
-            upstream_tasks
-                .spawn(async move { observed.run(&stop, Condition::default, || {}).await });
-        }
         let starter = UpstreamStarter {
             connector,
             tasks: upstream_tasks.clone(),
             stop: stop_upstreams.clone(),
             draining: draining.clone(),
             single_client: single_client.cloned(),
-            fleet: fleet.clone().or(observed),
-            is_replica,
+            fleet: fleet
+                .clone()
+                .or_else(|| observe_fleet(config, &upstream_tasks, &stop_upstreams)),
             running: Arc::default(),
         };
         let start = |it| starter.start(config, it, starter.settings(config, it), None, &budget);

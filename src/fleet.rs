@@ -182,6 +182,11 @@ impl Fleet {
         self.keys.instance()
     }
 
+    /// Returns whether this process serves clients of the fleet.
+    pub(crate) fn is_member(&self) -> bool {
+        self.is_member
+    }
+
     /// Returns the keys of the fleet.
     pub(crate) fn keys(&self) -> &SealingKeys {
         &self.keys

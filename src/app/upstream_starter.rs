@@ -9,7 +9,7 @@ use super::settings;
 use super::upstream_runner::{ConnectToRunner, UpstreamRunner};
 use crate::config::{Config, Replicas, UpstreamConfig};
 use crate::downstream::http::RunningUpstreams;
-use crate::fleet::Fleet;
+use crate::fleet::{Condition, Fleet};
 use crate::mcp::call::CallContext;
 use crate::memory_budget::MemoryBudget;
 use crate::upstream::connect::Connect;
@@ -26,7 +26,6 @@ pub(super) struct UpstreamStarter {
     pub(super) single_client: Option<CallContext>,
     /// The fleet, also if this process is no replica of it.
     pub(super) fleet: Option<Arc<Fleet>>,
-    pub(super) is_replica: bool,
     /// Upstreams that this replica runs for all.
     pub(super) running: Arc<RunningUpstreams>,
 }
@@ -67,7 +66,7 @@ impl UpstreamStarter {
         });
         let started =
             Upstream::start_after(before, settings, connector, budget, &self.tasks, &self.stop);
-        if self.is_replica {
+        if fleet.is_member() {
             let (running, connector) = (&self.running, &self.connector);
             let runner = UpstreamRunner::new(config, upstream, fleet, running, connector);
             self.tasks.spawn(runner.run(started.stop_token(), self.draining.clone()));
@@ -79,4 +78,19 @@ impl UpstreamStarter {
     fn runs_once(&self, upstream: &UpstreamConfig) -> Option<&Arc<Fleet>> {
         self.fleet.as_ref().filter(|_| upstream.replicas == Replicas::One)
     }
+}
+
+/// Follows the fleet of a configuration without being a member of it, until `stop` fires; `None` if
+/// no upstream needs that.
+pub(super) fn observe_fleet(
+    config: &Config,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Option<Arc<Fleet>> {
+    let is_needed = config.upstreams.iter().any(|it| it.replicas == Replicas::One);
+    let settings = config.fleet.as_ref().filter(|_| is_needed)?;
+    let fleet = Fleet::observer(settings.sealing_keys(), settings.settings.clone());
+    let (observing, stop) = (Arc::clone(&fleet), stop.clone());
+    tasks.spawn(async move { observing.run(&stop, Condition::default, || {}).await });
+    Some(fleet)
 }

@@ -330,12 +330,15 @@ impl Sessions {
         session.close();
     }
 
+    /// Returns all sessions, collected, because ending one takes locks that an iteration holds.
+    fn all(&self) -> Vec<Arc<Session>> {
+        self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect()
+    }
+
     /// Drops each session for which the client's credentials are no longer valid, but not the calls
     /// in progress in it.
     pub(super) fn end_unauthorized(&self) {
-        // Collected first: ending takes locks that the iteration holds.
-        let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-        for session in all.iter().filter(|session| !session.identity.lock().is_valid()) {
+        for session in self.all().iter().filter(|session| !session.identity.lock().is_valid()) {
             self.forget(session);
             session.end_standalone.lock().cancel();
             session.peer.subscriptions.end();
@@ -356,12 +359,11 @@ impl Sessions {
     ) {
         let pause = || tokio::time::sleep(lifetime().idle.min(SWEEP_EVERY));
         while stop.run_until_cancelled(pause()).await.is_some() {
-            // Collected first: ending takes locks that the iteration holds.
-            let idle: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-            for session in idle.iter().filter(|session| session.is_over(lifetime())) {
+            let all = self.all();
+            for session in all.iter().filter(|session| session.is_over(lifetime())) {
                 self.drop_session(session);
             }
-            idle.iter().for_each(|session| session.event_store.expire());
+            all.iter().for_each(|session| session.event_store.expire());
         }
     }
 }

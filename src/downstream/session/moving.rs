@@ -31,8 +31,7 @@ impl Sessions {
     /// Gives up the sessions that other replicas have taken over, or whose clients have ended them
     /// there: their streams end, and their calls in progress are finished.
     pub(in crate::downstream) fn give_up_lost(&self, fleet: &Fleet, max_age: Duration) {
-        // Collected first: ending takes locks that the iteration holds.
-        let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
+        let all = self.all();
         let lost = all.iter().filter(|session| fleet.has_lost(&session.place(max_age)));
         lost.for_each(|session| session.give_up());
     }
@@ -47,8 +46,7 @@ impl Sessions {
         if late.is_empty() {
             return;
         }
-        let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-        for session in all {
+        for session in self.all() {
             let written = late.remove(&session.place(max_age).key);
             let settings = written.and_then(|it| self.records.take_over(&session.id, &it));
             if settings.is_some_and(|settings| settings != session.peer.settings()) {

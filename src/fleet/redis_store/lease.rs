@@ -23,8 +23,8 @@ impl RedisStore {
 /// KEYS: the lease. ARGV: the holder, the life of the lease; 0 gives it back. Returns whether the
 /// holder has the lease, its number, and whether the last holder had given it back to this very
 /// process of the store: another one may have missed who got it since. The number is at least the
-/// time, so that it grows also in a store that was empty. A lease that nobody has is forgotten
-/// after a day.
+/// time in milliseconds, so that it also increases in a store that was empty. The key of a lease
+/// without a holder expires after a day.
 static LEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
