@@ -55,8 +55,8 @@ pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{Heartbeat, MAX_CLAIMS_AT_ONCE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
-use view::FleetView;
 pub(crate) use view::Replica;
+use view::{FleetView, MAX_CLAIMED_PER_BEAT};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -265,7 +265,7 @@ impl Fleet {
         }
     }
 
-    /// Returns whether there are more claims to read.
+    /// Returns whether there are more claims to read, or to make.
     async fn beat(&self, condition: Condition, moved: &impl Fn()) -> Result<bool, StoreError> {
         let name = self.instance().to_string();
         let record = MemberRecord {
@@ -285,12 +285,13 @@ impl Fleet {
         let member = self.is_member.then_some((name, record, key));
         let beat = Heartbeat { member, after };
         let roster = self.store.heartbeat(beat).await?;
-        let has_more = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
+        let has_more_to_read = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
         let unclaimed = {
             let mut view = self.view();
             view.update(roster, &self.records, Instant::now());
             if view.is_steady() { view.unclaimed(Instant::now()) } else { Vec::new() }
         };
+        let has_more = has_more_to_read || unclaimed.len() == MAX_CLAIMED_PER_BEAT;
         // Also requests learn of claims.
         if self.view().take_moved() {
             moved();

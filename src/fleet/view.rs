@@ -308,8 +308,8 @@ impl FleetView {
         has_space
     }
 
-    /// Returns the sessions that this replica serves without a claim, and now has to claim. Those
-    /// that turn out to have another owner it gives up.
+    /// Returns sessions that this replica serves without a claim, and now has to claim, at most
+    /// [`MAX_CLAIMED_PER_BEAT`]. Those that turn out to have another owner it gives up.
     pub(super) fn unclaimed(&mut self, now: Instant) -> Vec<PlacedSession> {
         let all = std::mem::take(&mut self.unclaimed);
         let (kept, given_up): (HashMap<_, _>, HashMap<_, _>) =
@@ -324,7 +324,7 @@ impl FleetView {
             sealed_by: facts.sealed_by,
             until: facts.until,
         });
-        placed.collect()
+        placed.take(MAX_CLAIMED_PER_BEAT).collect()
     }
 
     /// Ends the service without a claim: the claim decides from now on.
@@ -365,6 +365,9 @@ impl FleetView {
 pub(super) const STEADY: Duration = Duration::from_secs(10);
 /// Most sessions that are served without a claim.
 const MAX_UNCLAIMED: usize = 10_000;
+/// Most sessions that are claimed between two records of this replica. A slow store takes a second
+/// for them, and its records must follow each other within [`super::store::MAX_GAP`].
+pub(super) const MAX_CLAIMED_PER_BEAT: usize = 20;
 
 #[cfg(test)]
 mod tests {

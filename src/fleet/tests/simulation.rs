@@ -27,8 +27,8 @@ use super::super::store::{
 };
 use super::super::view::STEADY;
 use super::super::{
-    Condition, Fleet, FleetSettings, OnStoreDown, Place, PlacedSession, StoreKind, StoreLogin,
-    StoreSettings,
+    Condition, Fleet, FleetSettings, HEARTBEAT, OnStoreDown, Place, PlacedSession, StoreKind,
+    StoreLogin, StoreSettings,
 };
 use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
@@ -677,6 +677,33 @@ async fn live(seed: u64) -> String {
         task.await.expect("it does not panic");
     }
     world.history
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_has_many_sessions_to_claim_stays_a_member() {
+    let local = tokio::task::LocalSet::new();
+    local.run_until(claim_many()).await;
+}
+
+async fn claim_many() {
+    let mut world = Simulation::new(1);
+    world.start_replica();
+    let fleet = Arc::clone(&world.replicas[0].0.fleet);
+    let until = SystemTime::now() + Duration::from_secs(3_600);
+    let sealed_by = SealingKeys::random().instance();
+    for number in 0..1_000 {
+        assert!(fleet.view().take_unclaimed(&format!("s{number}"), sealed_by, until));
+    }
+    let left = || fleet.view().unclaimed_count();
+    sleep(STEADY + HEARTBEAT * 2).await;
+    assert!((1..1_000).contains(&left()), "{} are left: the store takes 20 ms for each", left());
+    while left() > 0 {
+        sleep(Duration::from_millis(100)).await;
+        let contents = world.store.contents.lock();
+        let (_, last) = contents.steady.expect("a record was written");
+        assert!(last.elapsed() < MAX_GAP, "{} are left after {:?}", left(), last.elapsed());
+    }
+    assert_eq!(world.store.contents.lock().claims.len(), 1_000);
 }
 
 fn number(name: &str) -> Option<u64> {

@@ -69,6 +69,11 @@ impl Peer {
         head
     }
 
+    /// Request for the notification stream of its legacy session.
+    pub(crate) fn stream(&self) -> String {
+        format!("{}\r\n", self.head("", None).replacen("POST", "GET", 1))
+    }
+
     /// Renders a request of this client.
     pub(crate) fn request(&self, method: &str, mut params: Value, want: Want) -> Exchange {
         if self.era == Era::Modern {

@@ -10,7 +10,9 @@ use serde_json::json;
 use super::requests::{self, RequestKind, fixture};
 use super::{Bench, Entry};
 use crate::fixture;
+use crate::load::connection::Connection;
 use crate::load::peer::{Era, Peer};
+use crate::process;
 use crate::subject::{
     self, Fixture, Policy, Running, Setup, Store, Subject, start_replicas, start_weir,
 };
@@ -29,6 +31,10 @@ pub(super) async fn run(bench: &mut Bench) -> io::Result<()> {
     if bench.wants("fleet-limits") {
         let done = limits(bench).await;
         note_failure(bench, "fleet-limits", done);
+    }
+    if bench.wants("fleet-streams") {
+        let done = streams(bench).await;
+        note_failure(bench, "fleet-streams", done);
     }
     if bench.wants("fleet-takeover") {
         let done = takeovers(bench).await;
@@ -167,6 +173,36 @@ async fn limits(bench: &mut Bench) -> io::Result<()> {
     bench.take_turns("fleet-limits", &entries).await
 }
 
+/// Memory for each open notification stream of sessions: on their replica without a hop, and on it
+/// and on the other one with a hop.
+async fn streams(bench: &mut Bench) -> io::Result<()> {
+    let stage = Stage::new(bench, 1 << 10)?;
+    let setup = Setup { streams: STREAMS, ..stage.setup(Era::Legacy) };
+    let replicas = stage.replicas(bench, 2, &setup).await?;
+    let mut all = Vec::with_capacity(2 * STREAMS);
+    for (to, labels) in [(0, &["no hop"][..]), (1, &["owner", "edge"])] {
+        bench.report_progress(&format!("fleet-streams: {labels:?}: opening {STREAMS} streams"));
+        let peers = sessions(&replicas[0], &replicas[to], STREAMS / STREAMS_EACH).await?;
+        let memory = || replicas.iter().map(|it| process::memory_kib(&it.processes(), "VmRSS"));
+        let idle: Vec<_> = memory().collect();
+        for peer in &peers {
+            for _ in 0..STREAMS_EACH {
+                let mut stream = Connection::open(peer.address).await?;
+                stream.send(peer.stream().as_bytes()).await?;
+                let opened = stream.until("text/event-stream");
+                let opened = tokio::time::timeout(Duration::from_secs(10), opened).await;
+                opened.map_err(|_| io::Error::other("a stream was not opened"))??;
+                all.push(stream);
+            }
+        }
+        for (label, (now, idle)) in labels.iter().zip(memory().zip(idle)) {
+            let each = (now - idle) / STREAMS as f64;
+            bench.results.note("fleet-streams", label, "kib_each", each);
+        }
+    }
+    Ok(())
+}
+
 /// Time of the first call after the owner of its session was killed, or stands still.
 async fn takeovers(bench: &mut Bench) -> io::Result<()> {
     for turn in 0..bench.turns {
@@ -187,5 +223,9 @@ async fn takeovers(bench: &mut Bench) -> io::Result<()> {
 }
 
 const CONNECTIONS: usize = 36;
+/// Streams at a time; clients without credentials may have 4 096 through a replica.
+const STREAMS: usize = 2_000;
+/// Streams of one session.
+const STREAMS_EACH: usize = 8;
 /// Time until a signal has had its effect.
 const SETTLING: Duration = Duration::from_millis(20);
