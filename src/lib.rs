@@ -14,7 +14,7 @@
 //! | 1 | [`jsonrpc`] messages, ids, pending requests |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
 //! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
-//! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas, queues |
+//! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas, queues, HTTP/1.1 connections |
 //! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
 //! | 0 | [`private_file`], [`sealing`] texts that clients keep |
 
@@ -44,6 +44,7 @@ pub mod folder_watch;
 pub mod gateway;
 pub mod guard;
 pub mod hex;
+mod http_connection;
 pub mod invisible_chars;
 pub mod jitter;
 pub mod json;

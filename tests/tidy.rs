@@ -28,6 +28,7 @@ const LAYERS: [&[&str]; 8] = [
         "cpu_bound",
         "folder_watch",
         "hex",
+        "http_connection",
         "invisible_chars",
         "json",
         "line_codec",

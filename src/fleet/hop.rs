@@ -8,31 +8,27 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::{Body, Frame, Incoming};
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
+use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_util::future::FutureExt as _;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::certificate::{FleetTls, server_name};
 use super::view::Replica;
 use super::{Fleet, HopFailure};
+use crate::http_connection::HttpConnection;
 use crate::sealing::Instance;
 use crate::sync::Mutex;
 
@@ -40,20 +36,18 @@ use crate::sync::Mutex;
 #[derive(Clone)]
 pub(super) struct HopPool {
     tls: FleetTls,
-    /// By the thread that has opened them, which is the one that polls them: a request on another
-    /// thread would have to wake it, twice.
+    /// By the runtime that has opened them.
     idle: Arc<Mutex<IdleHops>>,
-    tasks: TaskTracker,
     /// Ends all connections that are not in use.
     stop: CancellationToken,
 }
 
-type IdleHops = HashMap<(ThreadId, Instance), Vec<IdleHop>>;
+type IdleHops = HashMap<(Id, Instance), Vec<IdleHop>>;
+pub(super) type ReplicaStream = TlsStream<BufReader<TcpStream>>;
 type HopRequest = Request<Full<Bytes>>;
-type Sender = SendRequest<Full<Bytes>>;
 
 struct IdleHop {
-    sender: Sender,
+    connection: Box<HttpConnection>,
     since: Instant,
 }
 
@@ -70,26 +64,14 @@ pub(super) enum HopError {
 pub(crate) struct HopBody {
     body: Incoming,
     /// Connection that is kept after the end of the body.
-    connection: Option<(Instance, Sender)>,
+    connection: Option<Box<HttpConnection>>,
+    instance: Instance,
     pool: HopPool,
-    gone: Pin<Box<WaitForCancellationFutureOwned>>,
-}
-
-/// Reason why the body of another replica has ended early.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HopBodyError {
-    /// Its connection has ended.
-    #[error("{0}")]
-    Connection(#[from] hyper::Error),
-    /// It is no member any more.
-    #[error("it is gone")]
-    Gone,
 }
 
 impl HopPool {
     pub(super) fn new(tls: FleetTls) -> Self {
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        Self { tls, idle: Arc::default(), tasks, stop }
+        Self { tls, idle: Arc::default(), stop: CancellationToken::new() }
     }
 
     /// Sends a request to a member, and returns the response once its head has arrived.
@@ -100,15 +82,18 @@ impl HopPool {
     ) -> Result<Response<HopBody>, HopError> {
         let mut request = request;
         // A kept connection may end at any time, and then returns the request.
-        while let Some(sender) = self.take_idle(member.instance) {
-            match self.send_on(member, sender, request).await {
+        while let Some(mut connection) = self.take_idle(member.instance) {
+            if timeout(READY_TIMEOUT, connection.is_ready()).await != Ok(true) {
+                continue;
+            }
+            match self.send_on(member, connection, request).await {
                 Err(HopError::Unsent(unsent)) => request = *unsent,
                 sent => return sent,
             }
         }
         let connected = timeout(CONNECT_TIMEOUT, self.connect(member)).await;
         match connected.map_err(io::Error::from).flatten() {
-            Ok(sender) => self.send_on(member, sender, request).await,
+            Ok(connection) => self.send_on(member, connection, request).await,
             Err(error) => {
                 debug!(member = member.record.name, %error, "replica cannot be reached");
                 Err(HopError::Unsent(request.into()))
@@ -119,16 +104,15 @@ impl HopPool {
     async fn send_on(
         &self,
         member: &Replica,
-        mut sender: Sender,
+        mut connection: Box<HttpConnection>,
         request: HopRequest,
     ) -> Result<Response<HopBody>, HopError> {
-        let sent = sender.try_send_request(request).with_cancellation_token(&member.gone).await;
-        match sent.ok_or(HopError::Broken)? {
+        match connection.send(request).await {
             Ok(response) => Ok(response.map(|body| HopBody {
                 body,
-                connection: Some((member.instance, sender)),
+                connection: Some(connection),
+                instance: member.instance,
                 pool: self.clone(),
-                gone: Box::pin(member.gone.clone().cancelled_owned()),
             })),
             Err(mut error) => Err(match error.take_message() {
                 Some(unsent) => HopError::Unsent(unsent.into()),
@@ -137,48 +121,49 @@ impl HopPool {
         }
     }
 
-    async fn connect(&self, member: &Replica) -> io::Result<Sender> {
-        let stream = open(&self.tls.connector, member).await?;
-        let (sender, connection) =
-            handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        self.tasks.spawn(async move {
-            if let Err(error) = connection.await {
-                debug!(%error, "connection to a replica failed");
-            }
-        });
-        Ok(sender)
+    async fn connect(&self, member: &Replica) -> io::Result<Box<HttpConnection>> {
+        let stream = Box::new(open(&self.tls.connector, member).await?);
+        let connection = HttpConnection::open(stream, member.gone.clone()).await;
+        connection.map(Box::new).map_err(io::Error::other)
     }
 
-    fn take_idle(&self, instance: Instance) -> Option<Sender> {
+    fn take_idle(&self, instance: Instance) -> Option<Box<HttpConnection>> {
         let mut idle = self.idle.lock();
-        let kept = idle.get_mut(&(thread::current().id(), instance))?;
+        let kept = idle.get_mut(&(Handle::current().id(), instance))?;
         // The longest unused ones are at the beginning.
-        let is_usable = |hop: &IdleHop| hop.since.elapsed() < MAX_IDLE && !hop.sender.is_closed();
-        kept.retain(is_usable);
-        let at = kept.iter().rposition(|hop| hop.sender.is_ready())?;
-        Some(kept.remove(at).sender)
+        std::iter::from_fn(|| kept.pop()).find(IdleHop::is_usable).map(|hop| hop.connection)
     }
 
-    fn keep(&self, instance: Instance, sender: Sender) {
-        if self.stop.is_cancelled() || sender.is_closed() {
+    fn keep(&self, instance: Instance, connection: Box<HttpConnection>) {
+        if self.stop.is_cancelled() || connection.is_closed() {
             return;
         }
         let mut idle = self.idle.lock();
-        let kept = idle.entry((thread::current().id(), instance)).or_default();
+        let kept = idle.entry((connection.runtime_id, instance)).or_default();
         if kept.len() < MAX_KEPT {
-            kept.push(IdleHop { sender, since: Instant::now() });
+            kept.push(IdleHop { connection, since: Instant::now() });
         }
     }
 
-    /// Closes the connections to replicas that are no members any more.
+    /// Closes the connections to replicas that are no members any more, and those that are not
+    /// needed.
     pub(super) fn retain(&self, is_member: impl Fn(Instance) -> bool) {
-        self.idle.lock().retain(|(_, instance), _| is_member(*instance));
+        self.idle.lock().retain(|(_, instance), kept| {
+            kept.retain(IdleHop::is_usable);
+            is_member(*instance) && !kept.is_empty()
+        });
     }
 
     /// Closes all connections that are not in use, now and later.
     pub(super) fn close(&self) {
         self.stop.cancel();
         self.idle.lock().clear();
+    }
+}
+
+impl IdleHop {
+    fn is_usable(&self) -> bool {
+        self.since.elapsed() < MAX_IDLE && !self.connection.is_closed()
     }
 }
 
@@ -222,10 +207,7 @@ impl Fleet {
 }
 
 /// Opens a connection to a member.
-pub(super) async fn open(
-    connector: &TlsConnector,
-    member: &Replica,
-) -> io::Result<TlsStream<TcpStream>> {
+pub(super) async fn open(connector: &TlsConnector, member: &Replica) -> io::Result<ReplicaStream> {
     let stream = TcpStream::connect(&member.record.address).await?;
     stream.set_nodelay(true)?;
     // A machine that is gone without a word ends the requests that wait for it.
@@ -233,57 +215,59 @@ pub(super) async fn open(
     sockopt::set_tcp_keepidle(&stream, SILENCE)?;
     sockopt::set_tcp_keepintvl(&stream, SILENCE / 5)?;
     sockopt::set_tcp_user_timeout(&stream, 2_000 * SILENCE.as_secs() as u32)?;
+    // The TLS library reads 4 KiB at a time.
+    let stream = BufReader::with_capacity(READ_BUFFER, stream);
     connector.connect(server_name(member.instance), stream).await
 }
 
 impl HopBody {
+    /// Returns the next piece; `None` at the end. Fails also if the other replica is no member any
+    /// more. Cancel-safe.
+    pub(crate) async fn chunk(&mut self) -> Option<Result<Bytes, String>> {
+        while !self.body.is_end_stream() {
+            match self.connection.as_mut()?.frame(&mut self.body).await {
+                // Replicas send no trailers.
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Some(Ok(data));
+                    }
+                }
+                Some(Err(error)) => {
+                    self.connection = None;
+                    return Some(Err(error));
+                }
+                None => break,
+            }
+        }
+        self.keep_connection();
+        None
+    }
+
     /// Returns the connection to the pool: the body has been read.
     fn keep_connection(&mut self) {
-        if let Some((instance, sender)) = self.connection.take() {
-            self.pool.keep(instance, sender);
+        if let Some(connection) = self.connection.take() {
+            self.pool.keep(self.instance, connection);
         }
     }
 }
 
 impl Drop for HopBody {
     fn drop(&mut self) {
-        // A body of known length is not polled again after its last byte.
+        // A body of known length is not read again after its last byte.
         if self.body.is_end_stream() {
             self.keep_connection();
         }
     }
 }
 
-impl Body for HopBody {
-    type Data = Bytes;
-    type Error = HopBodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, HopBodyError>>> {
-        if self.connection.is_some() && self.gone.as_mut().poll(cx).is_ready() {
-            self.connection = None;
-            return Poll::Ready(Some(Err(HopBodyError::Gone)));
-        }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        match &frame {
-            Some(Ok(_)) => {}
-            Some(Err(_)) => self.connection = None,
-            None => self.keep_connection(),
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(HopBodyError::from)))
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        self.body.size_hint()
-    }
-}
-
+/// Bytes that are read from a connection at once.
+const READ_BUFFER: usize = 64 * 1024;
 /// Longest time for a connection with its TLS handshake.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 /// Time without a sign of the other machine after which it is asked for one.
 const SILENCE: Duration = Duration::from_secs(5);
+/// Longest time until a kept connection can take a request.
+const READY_TIMEOUT: Duration = Duration::from_millis(100);
 /// Most kept connections of a thread to one replica; more are closed after their request.
 const MAX_KEPT: usize = 256;
 /// Time for which an unused connection is kept: less than the other side keeps it, even if its

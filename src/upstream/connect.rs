@@ -11,15 +11,10 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hyper::Uri;
-use tokio::io::{AsyncRead, AsyncWrite};
 
+pub use crate::http_connection::ByteStream;
 use crate::secret::Secret;
 pub use crate::upstream::process::deadline::Deadline;
-
-/// Bidirectional byte stream.
-pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 
 /// Command line and environment of a child process. Comes from the configuration file only.
 #[derive(Clone, PartialEq)]

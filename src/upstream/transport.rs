@@ -5,7 +5,6 @@ pub(crate) mod child;
 pub(crate) mod demux;
 pub(crate) mod dispatcher;
 pub(crate) mod http_client;
-pub(crate) mod http_connection;
 pub(crate) mod http_pool;
 pub(crate) mod http_sse;
 pub(crate) mod json_body;

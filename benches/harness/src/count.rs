@@ -14,7 +14,7 @@ use tempfile::tempdir;
 use crate::fixture::Settings;
 use crate::load::drive::{Length, drive};
 use crate::load::peer::Era;
-use crate::subject::{self, Fixture, Policy, Programs, Setup, Store};
+use crate::subject::{self, Fixture, Policy, Programs, Setup, Store, start_replicas};
 use crate::workload::requests::{self, RequestKind, fixture};
 
 /// Arguments of `count`.
@@ -44,14 +44,16 @@ struct Counted {
     era: Era,
     policy: Policy,
     guard: bool,
-    fleet: bool,
+    /// Replicas of the fleet, 0 without one. With two, the clients' sessions are on the first one,
+    /// and they call the second one.
+    replicas: usize,
 }
 
 const fn counted(name: &'static str, kind: RequestKind, era: Era) -> Counted {
-    Counted { name, kind, era, policy: Policy::None, guard: true, fleet: false }
+    Counted { name, kind, era, policy: Policy::None, guard: true, replicas: 0 }
 }
 
-const COUNTED: [Counted; 8] = [
+const COUNTED: [Counted; 9] = [
     counted("get_modern", RequestKind::Get, Era::Modern),
     Counted { guard: false, ..counted("get_modern_unguarded", RequestKind::Get, Era::Modern) },
     Counted {
@@ -59,9 +61,10 @@ const COUNTED: [Counted; 8] = [
         ..counted("get_modern_policy", RequestKind::Get, Era::Modern)
     },
     counted("call_modern", RequestKind::Call, Era::Modern),
-    Counted { fleet: true, ..counted("call_modern_fleet", RequestKind::Call, Era::Modern) },
+    Counted { replicas: 1, ..counted("call_modern_fleet", RequestKind::Call, Era::Modern) },
     counted("get_legacy", RequestKind::Get, Era::Legacy),
     counted("call_legacy", RequestKind::Call, Era::Legacy),
+    Counted { replicas: 2, ..counted("call_legacy_hop", RequestKind::Call, Era::Legacy) },
     counted("list_modern", RequestKind::Walk, Era::Modern),
 ];
 
@@ -87,6 +90,7 @@ pub(crate) async fn run(arguments: &Arguments) -> io::Result<()> {
 }
 
 /// Cost of a whole run.
+#[derive(Default)]
 struct Total {
     instructions: u64,
     allocations: u64,
@@ -95,20 +99,32 @@ struct Total {
 /// Runs Weir under callgrind for this number of calls on each connection.
 async fn total(counted: &Counted, calls: usize, arguments: &Arguments) -> io::Result<Total> {
     let folder = tempdir()?;
-    let output = folder.path().join("callgrind.out");
-    let weir = under_callgrind(arguments, &output, folder.path())?;
+    let outputs = folder.path().join("callgrind");
+    fs::create_dir(&outputs)?;
+    let weir = under_callgrind(arguments, &outputs, folder.path())?;
     let parts = arguments.parts.clone();
     let programs = Programs { weir, parts, gateways: PathBuf::new() };
     let settings = Settings { escapes: true, ..fixture(1 << 10) };
     let servers = Fixture::start(&settings, folder.path())?;
     let mut setup = Setup::of(&servers.addresses, counted.era);
     (setup.policy, setup.guard) = (counted.policy, counted.guard);
-    let store = counted.fleet.then(|| Store::start(&programs, folder.path())).transpose()?;
-    setup.store = store.as_ref().map(|store| store.address);
-    let mut running = subject::start_weir(&programs, &setup, &folder.path().join("weir"))?;
-    running.lists("prompts/list", settings.prompts, counted.era).await?;
-    running.lists("tools/list", settings.tools, counted.era).await?;
-    let peers = requests::peers(&running, CONNECTIONS, counted.era).await?;
+    let store = match counted.replicas {
+        0 => None,
+        _ => Some(Store::start(&programs, folder.path())?),
+    };
+    let mut running = match &store {
+        None => vec![subject::start_weir(&programs, &setup, &folder.path().join("weir"))?],
+        Some(store) => {
+            let (count, tools) = (counted.replicas, settings.tools);
+            start_replicas(count, &programs, &setup, tools, store, folder.path()).await?
+        }
+    };
+    for weir in &mut running {
+        weir.lists("prompts/list", settings.prompts, counted.era).await?;
+        weir.lists("tools/list", settings.tools, counted.era).await?;
+    }
+    let (first, last) = (&running[0], &running[running.len() - 1]);
+    let peers = requests::peers_at(first, last, CONNECTIONS, counted.era).await?;
     let clients = requests::clients(&peers, counted.kind, CONNECTIONS, &settings).await?;
     let driven = drive(&clients, Length::Count(calls), || ()).await?;
     if let Some(wrong) = driven.first_wrong {
@@ -116,20 +132,28 @@ async fn total(counted: &Counted, calls: usize, arguments: &Arguments) -> io::Re
     }
     // Its end writes the output.
     drop(running);
-    if let Some(keep) = &arguments.keep {
-        fs::copy(&output, keep.join(counted.name))?;
+    let mut all = Total::default();
+    for output in fs::read_dir(&outputs)? {
+        let output = output?.path();
+        if let (Some(keep), Some(process)) = (&arguments.keep, output.extension()) {
+            let process = process.display();
+            fs::copy(&output, keep.join(format!("{}.{process}", counted.name)))?;
+        }
+        let one = read(&output)?;
+        all.instructions += one.instructions;
+        all.allocations += one.allocations;
     }
-    read(&output)
+    Ok(all)
 }
 
 /// Writes a program that runs Weir under callgrind, and returns its path.
-fn under_callgrind(arguments: &Arguments, output: &Path, folder: &Path) -> io::Result<PathBuf> {
+fn under_callgrind(arguments: &Arguments, outputs: &Path, folder: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let weir = fs::canonicalize(&arguments.weir)?;
     let script = format!(
-        "#!/bin/sh\nexec '{}' --tool=callgrind --callgrind-out-file='{}' '{}' \"$@\"\n",
+        "#!/bin/sh\nexec '{}' --tool=callgrind --callgrind-out-file='{}/out.%p' '{}' \"$@\"\n",
         arguments.valgrind.display(),
-        output.display(),
+        outputs.display(),
         weir.display()
     );
     let path = folder.join("counted-weir");
@@ -144,7 +168,7 @@ fn under_callgrind(arguments: &Arguments, output: &Path, folder: &Path) -> io::R
 /// line after `cfn=` has the number of calls.
 fn read(output: &Path) -> io::Result<Total> {
     let text = fs::read_to_string(output)?;
-    let mut total = Total { instructions: 0, allocations: 0 };
+    let mut total = Total::default();
     let mut allocators = std::collections::BTreeSet::new();
     let mut counts = false;
     for line in text.lines() {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::{StreamExt, future};
-use http_body_util::{BodyExt, Full};
+use futures::{StreamExt, future, stream};
+use http_body_util::Full;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
@@ -138,9 +138,10 @@ fn relayed(
     if let Some(length) = length {
         parts.headers.insert(CONTENT_LENGTH, length);
     }
-    let chunks = body.into_data_stream().map(move |chunk| {
-        let _ = &permit;
-        chunk.map_err(|error| PayloadBroken(format!("the replica that runs it: {error}")))
+    let chunks = stream::unfold((body, permit), |(mut body, permit)| async {
+        let chunk = body.chunk().await?;
+        let named = |error| PayloadBroken(format!("the replica that runs it: {error}"));
+        Some((chunk.map_err(named), (body, permit)))
     });
     let stopped = async move {
         match stop {
@@ -186,7 +187,8 @@ pub(super) fn misdirected() -> HttpRefusal {
 pub(super) async fn forward_copy(request: &HttpRequest, fleet: &Fleet, member: &Replica) {
     if let Ok(response) = fleet.hop(member, forwarded(request, fleet)).await {
         // Read to its end, so that the connection is kept.
-        let _ = response.into_body().collect().await;
+        let mut body = response.into_body();
+        while body.chunk().await.is_some_and(|chunk| chunk.is_ok()) {}
     }
 }
 

@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
+use crate::http_connection::HttpConnection;
 use crate::sync::Mutex;
 use crate::upstream::connect::Connect;
 use crate::upstream::message::{SentFlag, TransportError};
-use crate::upstream::transport::http_connection::HttpConnection;
 use crate::upstream::transport::min_rate::{MinRate, TOO_SLOW};
 
 /// Header with the idle timeout of a server.

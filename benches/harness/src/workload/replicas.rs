@@ -87,13 +87,6 @@ impl Stage {
     }
 }
 
-/// Opens sessions at one replica, for requests to another.
-async fn sessions(at: &Running, to: &Running, count: usize) -> io::Result<Vec<Peer>> {
-    let mut peers = requests::peers(at, count, Era::Legacy).await?;
-    peers.iter_mut().for_each(|peer| peer.address = to.address);
-    Ok(peers)
-}
-
 /// Calls of legacy clients at the replica that has their session, and through another one; beside
 /// nginx.
 async fn hop(bench: &mut Bench, name: &str, bytes: usize, connections: usize) -> io::Result<()> {
@@ -116,7 +109,8 @@ async fn hop(bench: &mut Bench, name: &str, bytes: usize, connections: usize) ->
     }
     let replicas = stage.replicas(bench, 2, &setup).await?;
     for (label, to) in [("owner", 0), ("hop", 1)] {
-        let peers = sessions(&replicas[0], &replicas[to], connections).await?;
+        let peers =
+            requests::peers_at(&replicas[0], &replicas[to], connections, Era::Legacy).await?;
         entries.push(Entry {
             label: label.to_owned(),
             clients: stage.clients(&peers).await?,
@@ -126,30 +120,29 @@ async fn hop(bench: &mut Bench, name: &str, bytes: usize, connections: usize) ->
     bench.take_turns(name, &entries).await
 }
 
-/// Calls of legacy clients to one replica, and to three in turn: then two of three are sent on.
+/// Calls of legacy clients to one replica, to three that have their sessions, and to three in turn:
+/// then two of three are sent on.
 async fn three(bench: &mut Bench) -> io::Result<()> {
     bench.report_progress("fleet-three: starting");
     let stage = Stage::new(bench, 1 << 10)?;
     let setup = stage.setup(Era::Legacy);
     let replicas = stage.replicas(bench, 3, &setup).await?;
-    let one = sessions(&replicas[0], &replicas[0], CONNECTIONS).await?;
-    let mut three = Vec::new();
+    let one = requests::peers(&replicas[0], CONNECTIONS, Era::Legacy).await?;
+    let (mut own, mut three) = (Vec::new(), Vec::new());
     for number in 0..CONNECTIONS {
         let (at, to) = (&replicas[number % 3], &replicas[number / 3 % 3]);
-        three.extend(sessions(at, to, 1).await?);
+        own.extend(requests::peers(at, 1, Era::Legacy).await?);
+        three.extend(requests::peers_at(at, to, 1, Era::Legacy).await?);
     }
-    let entries = [
-        Entry {
-            label: "one".to_owned(),
-            clients: stage.clients(&one).await?,
-            processes: replicas[0].processes(),
-        },
-        Entry {
-            label: "three".to_owned(),
-            clients: stage.clients(&three).await?,
-            processes: replicas.iter().flat_map(Running::processes).collect(),
-        },
-    ];
+    let mut entries = Vec::new();
+    for (label, peers, count) in [("one", one, 1), ("three, no hops", own, 3), ("three", three, 3)]
+    {
+        entries.push(Entry {
+            label: label.to_owned(),
+            clients: stage.clients(&peers).await?,
+            processes: replicas[..count].iter().flat_map(Running::processes).collect(),
+        });
+    }
     bench.take_turns("fleet-three", &entries).await
 }
 
@@ -182,7 +175,9 @@ async fn streams(bench: &mut Bench) -> io::Result<()> {
     let mut all = Vec::with_capacity(2 * STREAMS);
     for (to, labels) in [(0, &["no hop"][..]), (1, &["owner", "edge"])] {
         bench.report_progress(&format!("fleet-streams: {labels:?}: opening {STREAMS} streams"));
-        let peers = sessions(&replicas[0], &replicas[to], STREAMS / STREAMS_EACH).await?;
+        let peers =
+            requests::peers_at(&replicas[0], &replicas[to], STREAMS / STREAMS_EACH, Era::Legacy)
+                .await?;
         let memory = || replicas.iter().map(|it| process::memory_kib(&it.processes(), "VmRSS"));
         let idle: Vec<_> = memory().collect();
         for peer in &peers {
@@ -210,7 +205,7 @@ async fn takeovers(bench: &mut Bench) -> io::Result<()> {
         for (figure, signal) in [("refused_ms", Signal::KILL), ("silent_ms", Signal::STOP)] {
             let stage = Stage::new(bench, 1 << 10)?;
             let replicas = stage.replicas(bench, 2, &stage.setup(Era::Legacy)).await?;
-            let peers = sessions(&replicas[0], &replicas[1], 1).await?;
+            let peers = requests::peers_at(&replicas[0], &replicas[1], 1, Era::Legacy).await?;
             replicas[0].signal(signal);
             tokio::time::sleep(SETTLING).await;
             let begin = Instant::now();

@@ -200,6 +200,18 @@ pub(crate) async fn peers(running: &Running, count: usize, era: Era) -> io::Resu
     Ok(peers)
 }
 
+/// Opens sessions at one server, for requests to another.
+pub(crate) async fn peers_at(
+    at: &Running,
+    to: &Running,
+    count: usize,
+    era: Era,
+) -> io::Result<Vec<Peer>> {
+    let mut peers = peers(at, count, era).await?;
+    peers.iter_mut().for_each(|peer| peer.address = to.address);
+    Ok(peers)
+}
+
 /// The first of these peers as clients that request equal items, under the names in their lists.
 pub(crate) async fn clients(
     peers: &[Peer],

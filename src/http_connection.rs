@@ -20,19 +20,24 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Handle, Id};
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::fairness::FairStream;
 use crate::suppressible_waker::SuppressibleWaker;
-use crate::upstream::connect::ByteStream;
 
 /// Buffer size: the maximum size of a response's head, with the informational responses before it
 /// (RFC 9110, 15.2), and of the pieces of a large body. Pieces of half the size cost a sixth more,
 /// larger ones more memory than they gain. hyper takes 100 header fields if no number is set, and
 /// then needs no allocation for them per response.
 const BUFFER_BYTES: usize = 128 * 1024;
+
+/// Bidirectional byte stream.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 
 /// HTTP/1.1 connection that its owner drives.
 pub(crate) struct HttpConnection {
@@ -191,7 +196,7 @@ impl ConnectionDriver {
             if self.is_stopped { Poll::Ready(Ok(())) } else { Pin::new(connection).poll(cx) };
         if let Poll::Ready(ended) = ended {
             if let Err(error) = ended {
-                tracing::debug!(%error, "upstream HTTP connection failed");
+                tracing::debug!(%error, "HTTP connection failed");
             }
             self.connection = None;
         }
@@ -208,8 +213,8 @@ fn noop_context() -> Context<'static> {
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
+    use crate::http_connection::*;
     use crate::suppressible_waker::WakeCounter;
-    use crate::upstream::transport::http_connection::*;
 
     async fn open_pair() -> (HttpConnection, DuplexStream) {
         let (ours, server) = duplex(64 * 1024);
