@@ -16,7 +16,6 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use rustix::net::sockopt;
-use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout};
@@ -43,7 +42,6 @@ pub(super) struct HopPool {
 }
 
 type IdleHops = HashMap<(Id, Instance), Vec<IdleHop>>;
-pub(super) type ReplicaStream = TlsStream<BufReader<TcpStream>>;
 type HopRequest = Request<Full<Bytes>>;
 
 struct IdleHop {
@@ -207,7 +205,10 @@ impl Fleet {
 }
 
 /// Opens a connection to a member.
-pub(super) async fn open(connector: &TlsConnector, member: &Replica) -> io::Result<ReplicaStream> {
+pub(super) async fn open(
+    connector: &TlsConnector,
+    member: &Replica,
+) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(&member.record.address).await?;
     stream.set_nodelay(true)?;
     // A machine that is gone without a word ends the requests that wait for it.
@@ -215,8 +216,6 @@ pub(super) async fn open(connector: &TlsConnector, member: &Replica) -> io::Resu
     sockopt::set_tcp_keepidle(&stream, SILENCE)?;
     sockopt::set_tcp_keepintvl(&stream, SILENCE / 5)?;
     sockopt::set_tcp_user_timeout(&stream, 2_000 * SILENCE.as_secs() as u32)?;
-    // The TLS library reads 4 KiB at a time.
-    let stream = BufReader::with_capacity(READ_BUFFER, stream);
     connector.connect(server_name(member.instance), stream).await
 }
 
@@ -260,8 +259,6 @@ impl Drop for HopBody {
     }
 }
 
-/// Bytes that are read from a connection at once.
-const READ_BUFFER: usize = 64 * 1024;
 /// Longest time for a connection with its TLS handshake.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 /// Time without a sign of the other machine after which it is asked for one.

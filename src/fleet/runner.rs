@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::certificate::ACCEPTED;
-use super::hop::{self, CONNECT_TIMEOUT, ReplicaStream};
+use super::hop::{self, CONNECT_TIMEOUT};
 use super::view::Replica;
 use super::{Fleet, HEARTBEAT};
 use crate::sealing::Instance;
@@ -20,7 +22,7 @@ use crate::sha256::sha256;
 /// Connection to an upstream on another replica. It ends when that is no member any more, also if
 /// the process stands still.
 pub(crate) struct RunnerStream {
-    stream: ReplicaStream,
+    stream: TlsStream<TcpStream>,
     gone: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
