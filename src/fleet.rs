@@ -280,9 +280,9 @@ impl Fleet {
             lists: self.lists.lock().settle(condition.lists),
             started: self.started,
         };
-        let (key, record) = (record.keys[0].clone(), self.records.seal_member(&name, &record));
+        let record = self.records.seal_member(&name, &record);
         let after = self.view().last_number();
-        let member = self.is_member.then_some((name, record, key));
+        let member = self.is_member.then_some((name, record));
         let beat = Heartbeat { member, after };
         let roster = self.store.heartbeat(beat).await?;
         let has_more_to_read = roster.claims.len() == MAX_CLAIMS_AT_ONCE;

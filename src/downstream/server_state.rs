@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{ServerState, Settings};
-use crate::fleet::{Condition, Fleet};
+use crate::fleet::Condition;
 use crate::gateway::{ConfigSnapshot, Gateway};
 
 /// Holder of the current [`ServerState`].
@@ -54,13 +54,25 @@ impl ServerStateCell {
         records.write().await;
     }
 
-    /// Keeps this replica a member of its fleet, if it has one, until `stop` fires. That is later
-    /// than the downstream side stops: as long as requests are served, it has to know which
-    /// sessions others have taken over.
+    /// Keeps this replica a member of its fleet, if it has one, and gives up the sessions that
+    /// others take over, until `stop` fires. That is later than the downstream side stops: as long
+    /// as requests are served, it has to know which sessions others have taken over.
     pub fn follow_fleet(self: &Arc<Self>, tasks: &TaskTracker, stop: CancellationToken) {
-        if let Some(fleet) = self.now().settings.fleet.clone() {
-            tasks.spawn(follow_fleet(fleet, Arc::clone(self), stop));
-        }
+        let Some(fleet) = self.now().settings.fleet.clone() else { return };
+        let cell = Arc::clone(self);
+        tasks.spawn(async move {
+            let condition = || {
+                let state = cell.now();
+                Condition { sessions: state.sessions(), lists: state.gateway.lists_digest() }
+            };
+            let moved = || {
+                let state = cell.now();
+                let max_age = state.settings.session_lifetime.max_age;
+                state.sessions.give_up_lost(&fleet, max_age);
+                state.sessions.rebuild_late(fleet.take_late_settings(), max_age);
+            };
+            fleet.run(&stop, condition, moved).await;
+        });
     }
 
     /// Returns the current state.
@@ -92,20 +104,4 @@ impl ServerStateCell {
     pub fn end_unauthorized_sessions(&self) {
         self.now().sessions.end_unauthorized();
     }
-}
-
-/// Keeps this replica a member of its fleet, and gives up the sessions that others take over, until
-/// `stop` fires.
-async fn follow_fleet(fleet: Arc<Fleet>, cell: Arc<ServerStateCell>, stop: CancellationToken) {
-    let condition = || {
-        let state = cell.now();
-        Condition { sessions: state.sessions(), lists: state.gateway.lists_digest() }
-    };
-    let moved = || {
-        let state = cell.now();
-        let max_age = state.settings.session_lifetime.max_age;
-        state.sessions.give_up_lost(&fleet, max_age);
-        state.sessions.rebuild_late(fleet.take_late_settings(), max_age);
-    };
-    fleet.run(&stop, condition, moved).await;
 }

@@ -27,6 +27,7 @@ use super::store::{
 };
 use super::store_node::{REPLY_TIMEOUT, StoreSettings, described};
 use crate::rate_limit::RequestRate;
+use crate::sealing::KeyId;
 use crate::sync::Mutex;
 
 /// Connection to the store.
@@ -88,7 +89,8 @@ impl RedisStore {
     async fn do_heartbeat(&self, beat: Heartbeat) -> Result<Roster, StoreError> {
         let is_new = self.connect().await?;
         let after = if is_new { 0 } else { beat.after };
-        let (member, record, key) = beat.member.unwrap_or_default();
+        let (member, record) = beat.member.unwrap_or_default();
+        let key = KeyId::of_sealed(&record).map(|id| id.to_string()).unwrap_or_default();
         let mut call = HEARTBEAT.key(self.key("members"));
         for name in [
             "members-until",

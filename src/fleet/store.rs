@@ -54,9 +54,8 @@ pub(super) trait Store: Send + Sync {
 /// Record that a member writes each second, and the claims that it asks for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Heartbeat {
-    /// Name and sealed record of the member, and the name of the key that it seals with; `None` for
-    /// a reader that is no member.
-    pub(super) member: Option<(String, String, String)>,
+    /// Name and sealed record of the member; `None` for a reader that is no member.
+    pub(super) member: Option<(String, String)>,
     /// Claims after this one are returned.
     pub(super) after: u64,
 }

@@ -74,7 +74,7 @@ impl Contents {
         self.members.retain(|_, (_, until)| *until > now);
         let steady = self.steady.filter(|(_, last)| now - *last <= MAX_GAP);
         let since = steady.map_or(now, |(since, _)| since);
-        if let Some((name, record, _)) = beat.member {
+        if let Some((name, record)) = beat.member {
             self.members.insert(name, (record, now + MEMBER_TTL));
             self.steady = Some((since, now));
         }
