@@ -32,7 +32,7 @@ use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
 use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
-use crate::upstream::connect::Connect;
+use crate::upstream::connect::{Connect, HttpRequests};
 
 use reload::ReloadTask;
 pub use reload::{ReloadOutcome, Reloader};
@@ -235,7 +235,7 @@ impl App {
     /// stops. Needed by listeners that accept tokens; without it no token is accepted.
     pub fn spawn_jwks_refreshers(&self) {
         let fetch = || {
-            Arc::new(fetch::Fetcher(Arc::clone(&self.components.starter.connector)))
+            Arc::new(fetch::Fetcher(HttpRequests(Arc::clone(&self.components.starter.connector))))
                 as Arc<dyn Fetch>
         };
         self.components.fetch.get_or_init(fetch);

@@ -11,11 +11,13 @@
 //! | 3 | [`pins`] approved definitions, [`policy`] credentials to roles |
 //! | 3 | [`upstream`] live servers, their sessions and transports |
 //! | 2 | [`mcp`] the protocol, common to both eras; [`fleet`] several replicas |
+//! | 2 | [`oauth`] access tokens for upstreams |
 //! | 1 | [`jsonrpc`] messages, ids, pending requests |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
 //! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
 //! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas, queues, HTTP/1.1 connections |
 //! | 0 | [`request_scope`], [`invisible_chars`], [`regular_file`], [`folder_watch`] |
+//! | 0 | [`allowed_addresses`] of URLs from outside, quotes of texts from outside |
 //! | 0 | [`private_file`], [`sealing`] texts that clients keep |
 
 #![cfg_attr(
@@ -28,6 +30,7 @@
 )]
 
 pub mod admin;
+pub mod allowed_addresses;
 pub mod app;
 pub mod audit;
 pub mod backoff;
@@ -53,10 +56,12 @@ pub mod line_codec;
 pub mod mcp;
 pub mod memory_budget;
 pub mod metrics;
+pub mod oauth;
 pub mod pins;
 pub mod policy;
 pub mod private_file;
 mod quota;
+mod quote;
 pub mod rate_limit;
 pub mod regular_file;
 pub mod request_scope;

@@ -19,7 +19,6 @@ mod input_requests;
 pub mod library;
 mod message;
 pub mod process;
-mod quote;
 mod session;
 mod subscriptions;
 mod supervisor;
@@ -49,6 +48,7 @@ use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::ListTopic;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
+use crate::oauth;
 use crate::sha256::sha256;
 use crate::timestamp;
 use connect::ChildCommand;
@@ -121,7 +121,8 @@ impl Settings {
             UpstreamSource::OnOneReplica { settings, .. } => {
                 add(settings.fingerprint().as_bytes());
             }
-            UpstreamSource::Http { url, headers, transport } => {
+            UpstreamSource::Http { url, headers, account, transport } => {
+                add(format!("{account:?}").as_bytes());
                 add(url.to_string().as_bytes());
                 add(format!("{transport:?}").as_bytes());
                 for (name, value) in headers {
@@ -202,6 +203,8 @@ pub enum UpstreamSource {
         url: Uri,
         /// Headers to add to every request.
         headers: HeaderMap,
+        /// Account whose access tokens are sent with every request.
+        account: Option<Box<oauth::Settings>>,
         /// HTTP transport; `None` means that it is detected.
         transport: Option<HttpTransport>,
     },
@@ -220,11 +223,12 @@ impl fmt::Debug for UpstreamSource {
         match self {
             Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
             Self::Process(command) => command.fmt(f),
-            Self::Http { url, headers, transport } => f
+            Self::Http { url, headers, account, transport } => f
                 .debug_struct("Http")
                 .field("host", &url.host())
                 .field("path", &url.path())
                 .field("headers", headers)
+                .field("account", account)
                 .field("transport", transport)
                 .finish(),
             Self::OnOneReplica { settings, .. } => settings.source.fmt(f),

@@ -22,6 +22,7 @@ mod words;
 const LAYERS: [&[&str]; 8] = [
     &["fairness", "jitter", "suppressible_waker", "sync"],
     &[
+        "allowed_addresses",
         "backoff",
         "boot_clock",
         "coalescing_queue",
@@ -35,6 +36,7 @@ const LAYERS: [&[&str]; 8] = [
         "memory_budget",
         "metrics",
         "quota",
+        "quote",
         "rate_limit",
         "regular_file",
         "request_scope",
@@ -44,7 +46,7 @@ const LAYERS: [&[&str]; 8] = [
         "timestamp",
     ],
     &["jsonrpc", "private_file", "sealing"],
-    &["fleet", "mcp"],
+    &["fleet", "mcp", "oauth"],
     &["audit", "catalog", "guard", "pins", "policy", "upstream"],
     &["gateway"],
     &["admin", "downstream"],

@@ -1,72 +1,43 @@
 //! Fetching the documents of identity providers, through the same connector as upstreams.
-//!
-//! Invariants: one request, no redirect, no more bytes than allowed; it is cancelled when its
-//! future is dropped.
-
-use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Either, select};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, HOST, USER_AGENT};
+use futures::future::BoxFuture;
 use hyper::{Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 
 use crate::policy::tokens::Fetch;
-use crate::upstream::connect::Connect;
+use crate::upstream::connect::HttpRequests;
 
 /// Fetcher with a new connection per document, since it runs every few minutes only.
-pub(super) struct Fetcher(pub(super) Arc<dyn Connect>);
+pub(super) struct Fetcher(pub(super) HttpRequests);
 
 impl Fetch for Fetcher {
     fn fetch<'a>(&'a self, url: &'a Uri, limit: usize) -> BoxFuture<'a, Result<Bytes, String>> {
-        fetch(&*self.0, url, limit).boxed()
-    }
-}
-
-async fn fetch(dial: &dyn Connect, url: &Uri, limit: usize) -> Result<Bytes, String> {
-    let stream = dial.connect(url, CONNECT).await.map_err(|error| error.to_string())?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let exchange = pin!(async move {
-        let path = url.path_and_query().map_or("/", |it| it.as_str());
-        let request = Request::get(path)
-            .header(HOST, url.authority().map_or("", |it| it.as_str()))
-            .header(ACCEPT, "application/json")
-            .header(USER_AGENT, concat!("weir/", env!("CARGO_PKG_VERSION")))
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| error.to_string())?;
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        if response.status() != StatusCode::OK {
-            return Err(format!("the response status is {}", response.status()));
+        async move {
+            let mut request = Request::new(Bytes::new());
+            *request.uri_mut() = url.clone();
+            // The operator has configured the provider, which may be in a private network.
+            let response = self.0.send(request, limit, None).await?;
+            match response.status() {
+                StatusCode::OK => Ok(response.into_body()),
+                status => Err(format!("the response status is {status}")),
+            }
         }
-        let body = Limited::new(response.into_body(), limit).collect().await;
-        body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
-    });
-    match select(exchange, pin!(connection)).await {
-        Either::Left((fetched, _)) => fetched,
-        // Data that has arrived can still be read after the connection ends.
-        Either::Right((_, exchange)) => exchange.await,
+        .boxed()
     }
 }
-
-/// Time limit for connecting to one address. Keys are fetched in advance, so no request waits for
-/// it.
-const CONNECT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::sync::Arc;
+    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::upstream::connect::{ByteStream, Child, ChildCommand};
+    use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
 
     /// Server that sends this text for any request.
     struct Says(String);
@@ -105,21 +76,23 @@ mod tests {
             ("HTTP/1.1 200 OK\r\n\r\n{}", Ok("{}")),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n12345678901",
-                Err("length limit exceeded"),
+                Err("the response is larger than 10 bytes"),
             ),
-            ("HTTP/1.1 200 OK\r\n\r\n12345678901", Err("length limit exceeded")),
+            ("HTTP/1.1 200 OK\r\n\r\n12345678901", Err("the response is larger than 10 bytes")),
             (
                 "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}",
                 Err("the response status is 404 Not Found"),
             ),
             (redirect, Err("the response status is 302 Found")),
         ] {
-            let fetched = Fetcher(Arc::new(Says(said.to_owned()))).fetch(&url, 10).await;
+            let fetched =
+                Fetcher(HttpRequests(Arc::new(Says(said.to_owned())))).fetch(&url, 10).await;
             let fetched = fetched.as_deref().map(|it| std::str::from_utf8(it).expect("text"));
             assert_eq!(fetched.map_err(String::as_str), expected, "{said}");
         }
         for broken in ["", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"] {
-            let fetched = Fetcher(Arc::new(Says(broken.to_owned()))).fetch(&url, 10).await;
+            let fetched =
+                Fetcher(HttpRequests(Arc::new(Says(broken.to_owned())))).fetch(&url, 10).await;
             assert!(fetched.is_err(), "{broken}");
         }
     }

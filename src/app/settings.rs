@@ -390,7 +390,10 @@ transport = "sse"
     fn every_key_reaches_a_component_or_the_program_itself() {
         let several = "[roles.localx]\n[upstreams.a]\ncommand = \"x\"\nlazy = true\n\
                        [upstreams.b]\nurl = \"http://h/\"\n\
-                       [upstreams.c]\ncommand = \"x\"\non_down = \"hide\"\n";
+                       [upstreams.c]\ncommand = \"x\"\non_down = \"hide\"\n\
+                       [upstreams.d]\nurl = \"http://h/\"\n\
+                       auth = { type = \"oauth\", grant = \"jwt_bearer\", \
+                       assertion.file = \"x\", issuer = \"https://i/\" }\n";
         let single = "[upstreams.a]\ncommand = \"x\"\n";
         let settings = |text: String| {
             let environment = [("HOME", "/home/ann")].into_iter().collect();
@@ -489,7 +492,7 @@ transport = "sse"
     #[test]
     fn every_key_of_an_http_upstream_reaches_its_settings() {
         let settings = upstream(&config().upstreams[1], None, None);
-        let upstream::UpstreamSource::Http { url, headers, transport } = settings.source else {
+        let upstream::UpstreamSource::Http { url, headers, transport, .. } = settings.source else {
             panic!("a url")
         };
         assert_eq!((url.to_string().as_str(), headers.len()), ("http://h/sse", 1));

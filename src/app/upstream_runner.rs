@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{App, settings};
+use crate::allowed_addresses::AllowedAddresses;
 use crate::config::{Config, UpstreamConfig};
 use crate::downstream::http::{RunningUpstream, RunningUpstreams, serve_connection};
 use crate::fleet::{Fleet, HeldLease, Lease};
@@ -160,6 +161,15 @@ impl Connect for ConnectUntil {
         timeout: Duration,
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         self.connect.connect(url, timeout)
+    }
+
+    fn connect_allowed<'a>(
+        &'a self,
+        url: &'a Uri,
+        timeout: Duration,
+        allowed: &'a AllowedAddresses,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+        self.connect.connect_allowed(url, timeout, allowed)
     }
 
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {

@@ -17,6 +17,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hyper::Uri;
 use serde_json::Value;
 use strum::VariantArray;
 
@@ -326,6 +327,13 @@ pub(super) fn string<T: Clone + Display + 'static>(
 /// String for the operating system.
 pub(super) fn text() -> Key<String> {
     string("string", shape::NOT_EMPTY, value::text)
+}
+
+/// URL, which is redacted where it is wrong: it may contain a secret.
+pub(super) fn url() -> Key<Uri> {
+    custom(ValueShape::Text("http or https URL", shape::URL), |t, name, _| {
+        t.read(name, |v| value::url(v).inspect_err(|_| t.redact(name)))
+    })
 }
 
 /// Path of a file or folder; a relative one starts from the folder of the file that contains it.

@@ -214,7 +214,7 @@ fn algorithm(v: &SpannedValue<'_>) -> Parsed<Algorithm> {
 }
 
 /// Parses one scope (RFC 6749, 3.3).
-fn scope(v: &SpannedValue<'_>) -> Parsed<String> {
+pub(super) fn scope(v: &SpannedValue<'_>) -> Parsed<String> {
     let text = value::string(v)?;
     let is_plain = |byte: u8| matches!(byte, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
     if text.is_empty() || !text.bytes().all(is_plain) {
@@ -229,4 +229,4 @@ fn scope(v: &SpannedValue<'_>) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
-const SCOPE: ValueShape = ValueShape::Text("scope", shape::SCOPE);
+pub(super) const SCOPE: ValueShape = ValueShape::Text("scope", shape::SCOPE);

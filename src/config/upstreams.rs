@@ -2,14 +2,17 @@
 //!
 //! `defaults.rs` reads the keys that an upstream can inherit.
 
+pub(super) mod auth;
 pub(super) mod defaults;
 pub(super) mod headers;
+pub(super) mod sign_in;
 pub(super) mod source;
 
 use std::path::Path;
 
 use super::access::patterns;
 use super::{LoadContext, guard};
+use crate::allowed_addresses::AllowedAddresses;
 use crate::catalog::ExportRules;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{Described, Key, boolean, custom, settings, variant};
@@ -130,6 +133,7 @@ pub(super) fn read_upstreams(
     root: &TableReader<'_>,
     context: &LoadContext<'_>,
     guard: (&guard::GuardConfig, &Path),
+    allowed: &AllowedAddresses,
 ) -> Upstreams {
     let inherited =
         root.table("defaults", |t| read_defaults(t, &UpstreamDefaults::default(), TableOwner::All));
@@ -148,7 +152,7 @@ pub(super) fn read_upstreams(
         if !used {
             t.ignore_unresolved();
         }
-        let inherited = (&inherited, guard);
+        let inherited = (&inherited, guard, allowed);
         let (resources, upstream) = upstream(name, &prefix, t, inherited, context, used);
         result.summaries.push(UpstreamSummary {
             name: name.to_owned(),
@@ -203,11 +207,15 @@ fn upstream(
     name: &str,
     prefix: &str,
     t: &TableReader<'_>,
-    (inherited, (guard, lock)): (&UpstreamDefaults, (&guard::GuardConfig, &Path)),
+    (inherited, (guard, lock), allowed): (
+        &UpstreamDefaults,
+        (&guard::GuardConfig, &Path),
+        &AllowedAddresses,
+    ),
     context: &LoadContext<'_>,
     used: bool,
 ) -> (AllowDeny, Option<UpstreamConfig>) {
-    let (source, pass_env) = source(t, context, used);
+    let (source, pass_env) = source(t, context, allowed, used);
     let is_library = matches!(source, Some(UpstreamSource::Library { .. }));
     let defaults = read_defaults(
         t,

@@ -2,6 +2,7 @@
 //!
 //! Tests implement [`Connect`] themselves, so that the whole gateway runs in memory.
 
+mod http_request;
 pub mod system;
 
 use std::fmt;
@@ -9,11 +10,14 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
 
+use crate::allowed_addresses::AllowedAddresses;
 pub use crate::http_connection::ByteStream;
 use crate::secret::Secret;
+pub use crate::upstream::connect::http_request::HttpRequests;
 pub use crate::upstream::process::deadline::Deadline;
 
 /// Command line and environment of a child process. Comes from the configuration file only.
@@ -74,6 +78,16 @@ pub trait Connect: Send + Sync + 'static {
         url: &'a Uri,
         timeout: Duration,
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>>;
+    /// Opens a connection as [`Connect::connect`] does, but only to an address in `allowed`.
+    fn connect_allowed<'a>(
+        &'a self,
+        url: &'a Uri,
+        timeout: Duration,
+        allowed: &'a AllowedAddresses,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+        let _ = (url, timeout, allowed);
+        async { Err(io::ErrorKind::Unsupported.into()) }.boxed()
+    }
     /// Starts a process.
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child>;
     /// Starts a process that ends at the deadline. Where the operating system does not offer this,

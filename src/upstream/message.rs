@@ -18,13 +18,13 @@ use tokio::sync::mpsc;
 
 use super::Error;
 use super::input_requests::InputRequests;
-use super::quote::quote;
 use super::task_owners::TaskClaim;
 use crate::json::{Object, WatchedMember};
 use crate::jsonrpc::{self, Id};
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::meta;
 use crate::memory_budget::BufferError;
+use crate::quote::quote;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::request_params::RequestParams;
 

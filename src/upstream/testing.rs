@@ -27,6 +27,7 @@ use super::{
     ConnectionStatus, Error, HttpTransport, RetrySettings, Settings, Sharing, Timeouts, Upstream,
     UpstreamLimits, UpstreamSource,
 };
+use crate::allowed_addresses::AllowedAddresses;
 use crate::json::Object;
 use crate::mcp::call::CallOutcome;
 use crate::mcp::call::{
@@ -73,11 +74,13 @@ pub(super) fn settings(over: TestTransport) -> Settings {
         TestTransport::Http => UpstreamSource::Http {
             url: Uri::from_static("http://upstream.test/mcp?x=1"),
             headers: HeaderMap::new(),
+            account: None,
             transport: None,
         },
         TestTransport::Sse => UpstreamSource::Http {
             url: Uri::from_static("http://upstream.test/v1/sse?x=1"),
             headers: HeaderMap::new(),
+            account: None,
             transport: Some(HttpTransport::Sse),
         },
     };
@@ -372,6 +375,15 @@ impl Connect for TestConnector {
             Ok(Box::new(ours) as Box<dyn ByteStream>)
         }
         .boxed()
+    }
+
+    fn connect_allowed<'a>(
+        &'a self,
+        url: &'a Uri,
+        timeout: Duration,
+        _: &'a AllowedAddresses,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+        self.connect(url, timeout)
     }
 
     fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {

@@ -10,5 +10,6 @@ mod pair;
 mod questions;
 mod room;
 mod rules;
+mod sign_in;
 mod sleeping;
 mod subscriptions;

@@ -2,12 +2,15 @@
 //!
 //! Everything is discovered: Weir's 401 leads a client to the metadata, the metadata leads to the
 //! provider, and the token comes back to Weir, which has discovered the provider's keys by itself.
+//! Another Weir is such a client, too: for an upstream that requires tokens.
 
 use std::process::Stdio;
 
+use rmcp::model::GetPromptRequestParams;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::clients::{Listener, modern, over_http};
 use crate::fleet::{Fleet, soon};
 use crate::parts::{Started, announced, free_port, part, script};
 
@@ -16,11 +19,14 @@ const ROBOT_SECRET: &str = "the-secret-of-the-robot";
 
 /// Starts a provider for tokens of this resource, signed in this way.
 async fn provider(resource: &str, signed_with: &str) -> Started {
+    announced(provider_command(resource).env("SIGNED_WITH", signed_with)).await
+}
+
+fn provider_command(resource: &str) -> Command {
     let mut command = Command::new(part("bin/node"));
     part("oidc/node_modules/oidc-provider");
-    command.arg(script("oidc_provider.mjs")).arg(resource);
-    command.env("ROBOT_SECRET", ROBOT_SECRET).env("SIGNED_WITH", signed_with);
-    announced(&mut command).await
+    command.arg(script("oidc_provider.mjs")).arg(resource).env("ROBOT_SECRET", ROBOT_SECRET);
+    command
 }
 
 /// Weir with two prompts; people may use both of them, robots one.
@@ -94,4 +100,91 @@ async fn sdk_clients_log_in_at_a_real_provider() {
         // No part of a token is logged: all of them begin like this.
         assert!(!log.contains("eyJ") && !log.contains(ROBOT_SECRET), "{log}");
     }
+}
+
+/// Weir in front of an upstream that requires tokens of this issuer.
+fn signed_in(upstream: &str, issuer: &str, client: &str) -> Fleet {
+    Fleet::plain(&format!(
+        r#"
+        level = "trace"
+        [sign_in]
+        insecure_loopback = true
+        [upstreams.inner]
+        url = "{upstream}"
+        [upstreams.inner.auth]
+        type = "oauth"
+        grant = "client_credentials"
+        issuer = "{issuer}"
+        {client}
+        "#
+    ))
+}
+
+#[tokio::test]
+async fn weir_signs_in_at_a_real_provider_with_each_kind_of_credential() {
+    let port = free_port().await;
+    let endpoint = format!("http://127.0.0.1:{port}/mcp");
+    let keys = tempfile::TempDir::new().unwrap();
+    let provider = announced(provider_command(&endpoint).env("ROBOT_KEYS", keys.path())).await;
+    let inner = gateway(port, &provider.url).await;
+    let mut inner = inner.serve().await;
+    inner.logged("upstream listed", "house").await;
+    let with_key = |algorithm: &str| {
+        let pem = keys.path().join(format!("{algorithm}.pem"));
+        format!("client_id = \"signer-{algorithm}\"\nclient_key = {{ file = {pem:?} }}")
+    };
+    let with_secret = format!("client_id = \"robot\"\nclient_secret = \"{ROBOT_SECRET}\"");
+    for client in [with_secret, with_key("ES256"), with_key("EdDSA"), with_key("RS256")] {
+        let outer = signed_in(&endpoint, &provider.url, &client);
+        let output = soon(outer.command(&["list", "--json"]).output()).await.unwrap();
+        let (listed, log) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(listed.contains("inner__house__oil"), "{client}: {listed}\n{log}");
+        assert!(!listed.contains("house__greet"), "{client}: {listed}");
+    }
+    let wrong = "client_id = \"robot\"\nclient_secret = \"hunter2\"";
+    let outer = signed_in(&endpoint, &provider.url, wrong);
+    let output = soon(outer.command(&["list"]).output()).await.unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("invalid_client") && !output.status.success(), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+    assert!(inner.stop().await);
+}
+
+#[tokio::test]
+async fn no_call_fails_while_tokens_expire() {
+    let port = free_port().await;
+    let endpoint = format!("http://127.0.0.1:{port}/mcp");
+    let provider = announced(provider_command(&endpoint).env("ROBOT_SECONDS", "2")).await;
+    let inner = gateway(port, &provider.url).await;
+    let mut inner = inner.serve().await;
+    inner.logged("upstream listed", "house").await;
+    let client = format!("client_id = \"robot\"\nclient_secret = \"{ROBOT_SECRET}\"");
+    let outer = signed_in(&endpoint, &provider.url, &client);
+    let mut served = outer.serve().await;
+    served.logged("upstream listed", "inner").await;
+    let client = over_http(&served, modern(), &Listener::default()).await;
+    let calls = async {
+        loop {
+            let prompt = GetPromptRequestParams::new("inner__house__oil");
+            client.get_prompt(prompt).await.expect("a prompt");
+        }
+    };
+    let renewals = async {
+        for _ in 0..4 {
+            served.logs("access token issued", "inner").await;
+        }
+    };
+    tokio::select! {
+        () = calls => {}
+        // Its log is read meanwhile.
+        () = inner.logs("nothing", "of this name") => {}
+        () = renewals => {}
+    }
+    drop(client);
+    let (well, log) = served.stop_with_log().await;
+    assert!(well, "{log}");
+    // No part of a token is logged: all of them begin like this.
+    assert!(!log.contains("eyJ") && !log.contains(ROBOT_SECRET), "{log}");
+    assert!(inner.stop().await);
 }

@@ -1,9 +1,11 @@
 //! Constraints between the keys of a table, as members of its JSON schema.
 
 use serde_json::{Value, json};
+use strum::VariantArray;
 
 use crate::config::access::KINDS;
 use crate::config::keys::shape;
+use crate::config::upstreams::auth::{GrantType, KEYS_OF_GRANTS, KEYS_OF_SCHEMES, Scheme};
 use crate::config::upstreams::defaults::{
     LIMITS_NOT_FOR_A_LIBRARY, NOT_FOR_A_LIBRARY, TIMEOUTS_NOT_FOR_A_LIBRARY,
 };
@@ -54,22 +56,51 @@ pub(super) fn upstream() -> Value {
     })
 }
 
-/// Each type of credentials has its own keys.
+/// Each type of credentials has its own keys, and so has each grant of OAuth.
 pub(super) fn credentials() -> Value {
-    let with = |kind: &str, wanted: &[&str], unwanted: &[&str]| {
-        json!({
-            "properties": { "type": { "const": kind } },
-            "required": wanted,
-            "not": { "anyOf": any(unwanted) },
-        })
-    };
     let from_variable = json!({ "type": "string", "pattern": shape::VARIABLE });
-    json!({ "anyOf": [
-        with("none", &[], &["token", "user", "password"]),
-        with("bearer", &["token"], &["user", "password"]),
-        with("basic", &["user", "password"], &["token"]),
-        { "properties": { "type": from_variable } },
-    ] })
+    let oauth: &str = Scheme::OAuth.into();
+    let mut forms = vec![
+        json!({ "properties": { "type": from_variable } }),
+        json!({
+            "properties": { "type": { "const": oauth }, "grant": from_variable },
+            "required": ["grant"],
+        }),
+    ];
+    for scheme in Scheme::VARIANTS.iter().filter(|scheme| **scheme != Scheme::OAuth) {
+        let (required, others) = split(&KEYS_OF_SCHEMES, *scheme);
+        let word: &str = scheme.into();
+        forms.push(form(json!({ "type": { "const": word } }), &required, &others));
+    }
+    let (of_oauth, of_others) = split(&KEYS_OF_SCHEMES, Scheme::OAuth);
+    for (grant, credential, other) in [
+        (GrantType::ClientCredentials, Some("client_secret"), Some("client_key")),
+        (GrantType::ClientCredentials, Some("client_key"), Some("client_secret")),
+        (GrantType::JwtBearer, None, None),
+    ] {
+        let (required, others) = split(&KEYS_OF_GRANTS, grant);
+        let required = [&of_oauth[..], &required, credential.as_slice()].concat();
+        let others = of_others.iter().copied().chain(others).chain(other).collect::<Vec<_>>();
+        let word: &str = grant.into();
+        let chosen = json!({ "type": { "const": oauth }, "grant": { "const": word } });
+        forms.push(form(chosen, &required, &others));
+    }
+    json!({ "anyOf": forms })
+}
+
+/// A table with these values and keys, and without the others.
+fn form(values: Value, required: &[&str], others: &[&str]) -> Value {
+    json!({ "properties": values, "required": required, "not": { "anyOf": any(others) } })
+}
+
+/// Returns the required keys of an owner, and the keys of all others.
+fn split<T: PartialEq>(
+    keys: &[(&'static str, T, bool)],
+    owner: T,
+) -> (Vec<&'static str>, Vec<&'static str>) {
+    let own = keys.iter().filter(|(_, it, is_required)| *it == owner && *is_required);
+    let others = keys.iter().filter(|(_, it, _)| *it != owner);
+    (own.map(|(key, ..)| *key).collect(), others.map(|(key, ..)| *key).collect())
 }
 
 fn any(keys: &[&str]) -> Vec<Value> {

@@ -33,6 +33,9 @@ fn config_in_full() -> Config {
     write_private(&folder.path().join("secrets/tls.key"), "a key\n");
     write_private(&folder.path().join("secrets/valkey"), "hunter2\n");
     write_private(&folder.path().join("secrets/s"), "hunter2\n");
+    write_private(&folder.path().join("secrets/orders"), "hunter2\n");
+    let client_key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    write_private(&folder.path().join("secrets/weir-client.pem"), client_key);
     write_private(&folder.path().join("secrets/fleet-keys"), format!("{}\n", "A".repeat(43)));
     let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
@@ -52,7 +55,7 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
     let (full, default) = (config_in_full(), Config::default());
 
     assert_eq!(full.warnings, []);
-    assert_eq!(full.upstreams.len(), 4);
+    assert_eq!(full.upstreams.len(), 7);
     let server = ServerConfig {
         public_url: None,
         allowed_hosts: Vec::new(),
@@ -164,7 +167,7 @@ fn without_name(path: &str) -> String {
     }
     // The sources of a secret are the same for all keys.
     if let [_, _, "env" | "headers", _, way]
-    | [_, _, "auth", "token" | "password", way]
+    | [_, _, "auth", "token" | "password" | "client_secret" | "client_key", way]
     | ["server", "tls", "key", way]
     | ["fleet", "keys", way]
     | ["fleet", "store", "password", way]

@@ -184,13 +184,16 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
 }
 
 /// Valid files.
-const SOUND: [&str; 25] = [
+const SOUND: [&str; 28] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
     "[upstreams.a]\nurl = \"http://[::1]:80\"\nauth = { type = \"basic\", user = \"\", password = \"a:b c\" }",
     "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"bearer\", token = { env = \"SET\" } }\ntransport = \"sse\"",
     "[upstreams.a]\nurl = \"http://h\"\nauth.type = \"${KIND:-none}\"",
+    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = { env = \"SET\" } }",
+    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", grant = \"${G:-jwt_bearer}\", assertion.file = \"x\", issuer = \"https://i/\" }",
+    "[sign_in]\nprivate_networks = [\"10.0.0.0/8\", \"::1\"]\ninsecure_loopback = true",
     "[upstreams.a]\nenabled = false\nurl = \"${GONE}\"\nauth = { type = \"bearer\", token = { file = \"gone\" } }",
     "[upstreams.a]\ncommand = \"x\"\nrename = { \"prompts/a/b\" = \"c\", \"tools/x\" = \"c\" }\nprefix = \"b\"",
     "[upstreams.a]\ncommand = \"x\"\nera = \"${ERA:-legacy}\"\ntimeouts.list = \"${TIME:-2s}\"",
@@ -218,7 +221,7 @@ const SOUND: [&str; 25] = [
 ];
 
 /// Files with a mistake that the schema detects.
-const MISTAKEN: [&str; 71] = [
+const MISTAKEN: [&str; 77] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
@@ -275,6 +278,12 @@ const MISTAKEN: [&str; 71] = [
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"bearer\", user = \"a\", token = \"b\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"basic\", user = \"a\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nheaders = { authorization = \"x\" }\nauth = { type = \"none\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", client_id = \"w\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = \"s\", client_key = \"k\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"jwt_bearer\", assertion = { file = \"x\" }, client_id = \"w\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"bearer\", token = \"b\", scopes = [\"a\"] }",
+    "[sign_in]\nprivate_networks = [\"lan\"]",
     "[roles.staff]\nprompts.allow = [\"guide\"]",
     "[limits]\nper = \"client\"\nrate = \"1/s\"",
     "[[limits]]\nrate = \"1/s\"",
@@ -295,7 +304,7 @@ const MISTAKEN: [&str; 71] = [
 
 /// Files with a mistake that only `weir check` detects: it is between tables, or not a matter of
 /// syntax.
-const BEYOND: [&str; 13] = [
+const BEYOND: [&str; 14] = [
     "[naming]\nmax_length = 32\n[upstreams.twenty-long-abcdefgh]\ncommand = \"x\"",
     "[defaults]\ntimeouts = { call = \"20m\" }",
     "[server]\nshutdown_grace = \"8761h\"",
@@ -304,6 +313,7 @@ const BEYOND: [&str; 13] = [
     "[[limits]]\nper = \"client\"\nmethod = \"tools/cal\"\nrate = \"1/s\"",
     "[[limits]]\nper = \"client\"\nmethod = \"ping\"\nmatch = \"guide/*\"\nrate = \"1/s\"",
     "[server]\nlisten = \"${GONE}\"",
+    "[server]\npublic_url = \"https://a\"\n[sign_in]\ninsecure_loopback = true",
     "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
     "[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
     "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\ndefault_role = \"nobody\"",

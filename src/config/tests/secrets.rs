@@ -1,6 +1,8 @@
 //! Tests of secrets: their sources, errors, and the headers made from `auth`.
 
 use super::*;
+use crate::allowed_addresses::AllowedAddresses;
+use crate::oauth::{self, ClientCredential, Grant, ResourceIndicator};
 
 const CHILD: &str = "[upstreams.a]\ncommand = \"x\"\n";
 
@@ -284,7 +286,7 @@ fn an_auth_that_cannot_be_is_told_at_its_place() {
     weir.toml:3:49: upstreams.a.auth.password: a password cannot hold control characters or more than one line (write the password alone)
     weir.toml:3:36: upstreams.a.auth.password: does not go with this type (remove it, or correct type)
     weir.toml:3:17: upstreams.a.auth.type: "beaer" is not a choice here (did you mean `bearer`?)
-    weir.toml:3:1: upstreams.a.auth.type: is missing (add type = "bearer", "basic" or "none")
+    weir.toml:3:1: upstreams.a.auth.type: is missing (add type = "bearer", "basic", "oauth" or "none")
     weir.toml:3:1: upstreams.a.auth.token: is missing (add it beside type)
     weir.toml:3:27: upstreams.a.auth.tokn: no such key (did you mean `token`?)
     weir.toml:3:8: upstreams.a.auth: expected a table, found a string (write [upstreams.a.auth] and its keys below)
@@ -294,4 +296,83 @@ fn an_auth_that_cannot_be_is_told_at_its_place() {
     "#);
     let report = parse(&format!("{CHILD}auth = {{ type = \"none\" }}\n")).unwrap_err();
     assert!(report.to_string().contains("goes with url, not with command"), "{report}");
+}
+
+#[test]
+fn an_account_has_a_grant_and_the_keys_of_that_grant() {
+    let account = |lines: &str| {
+        let auth = format!("auth = {{ type = \"oauth\", {lines} }}");
+        parse(
+            &format!("[upstreams.a]\nurl = \"https://h/mcp?k=hunter2#\"\n{auth}\n")
+                .replace('#', ""),
+        )
+    };
+    let settings = |lines: &str| {
+        let config = account(lines).unwrap_or_else(|report| panic!("{report}"));
+        let UpstreamSource::Http { headers, account, .. } = &config.upstreams[0].settings.source
+        else {
+            panic!("a url")
+        };
+        assert!(headers.is_empty());
+        ((**account.as_ref().unwrap()).clone(), config.warnings)
+    };
+    let secret = "grant = \"client_credentials\", client_id = \"w\", client_secret = \"hunter2\"";
+    let (found, warnings) = settings(&format!(
+        "{secret}, issuer = \"https://ID.test\", scopes = [\"a\", \"b\"], resource = \"urn:x\""
+    ));
+    let credential = ClientCredential::Secret("hunter2".into());
+    let expected = oauth::Settings {
+        upstream: "https://h/mcp".parse().unwrap(),
+        grant: Grant::ClientCredentials { client_id: "w".into(), credential },
+        issuer: Some("https://ID.test".into()),
+        token_url: None,
+        scopes: Some(vec!["a".into(), "b".into()]),
+        resource: ResourceIndicator::Named("urn:x".into()),
+        allowed: AllowedAddresses::default(),
+    };
+    assert_eq!((found, warnings.len()), (expected, 0));
+    let (found, warnings) = settings(&format!("{secret}, resource = \"none\""));
+    assert_eq!((found.issuer, found.resource), (None, ResourceIndicator::None));
+    assert!(format!("{:?}", warnings[0]).contains("add issuer"), "{warnings:?}");
+    let pem = rcgen::KeyPair::generate().unwrap().serialize_pem().replace('\n', "\\n");
+    let (found, _) = settings(&format!(
+        "grant = \"client_credentials\", client_id = \"w\", client_key = \"{pem}\", client_key_id = \"k\", \
+         token_url = \"https://id.test/t\""
+    ));
+    let Grant::ClientCredentials { credential: ClientCredential::Key(key), .. } = found.grant
+    else {
+        panic!("a key")
+    };
+    assert_eq!(format!("{key:?}"), "SigningKey(\"ES256\", Some(\"k\"))");
+    let (found, _) =
+        settings("grant = \"jwt_bearer\", assertion = { file = \"t\" }, issuer = \"https://i\"");
+    assert_eq!(found.grant, Grant::JwtBearer { assertion: "t".into() });
+
+    let messages = |lines: &str| {
+        let report = account(lines).unwrap_err();
+        assert!(!report.render(true).contains("hunter2"), "{report}");
+        report.problems().iter().map(|problem| format!("{problem:?}\n")).collect::<String>()
+    };
+    let all = [
+        "client_id = \"w\"",
+        "grant = \"client_credentials\", client_secret = \"hunter2\"",
+        "grant = \"client_credentials\", client_id = \"w\"",
+        "grant = \"client_credentials\", client_id = \"w\", client_key = \"hunter2\"",
+        "grant = \"client_credentials\", client_id = \"w\", client_secret = \"hunter2\", client_key = \"hunter2\"",
+        "grant = \"jwt_bearer\", client_secret = \"hunter2\", assertion = {}",
+        "grant = \"jwt_bearer\", token = \"hunter2\", assertion = { file = \"x\" }, issuer = \"me:hunter2@h\"",
+        "grant = \"password\"",
+    ];
+    insta::assert_snapshot!(all.map(messages).concat(), @r#"
+    weir.toml:3:1: upstreams.a.auth.grant: is missing (add it beside type)
+    weir.toml:3:1: upstreams.a.auth.client_id: is missing (add it beside grant)
+    weir.toml:3:1: upstreams.a.auth.client_secret: is missing (add client_secret or client_key beside client_id)
+    weir.toml:3:86: upstreams.a.auth.client_key: this is not a private key in PEM (make one with `openssl ecparam -name prime256v1 -genkey -noout`)
+    weir.toml:3:113: upstreams.a.auth.client_key: client_secret says already how the client is recognized (keep one of the two)
+    weir.toml:3:64: upstreams.a.auth.client_secret: does not go with this grant (remove it, or correct grant)
+    weir.toml:3:87: upstreams.a.auth.assertion: file is missing (write assertion = { file = "path" })
+    weir.toml:3:56: upstreams.a.auth.token: does not go with this type (remove it, or correct type)
+    weir.toml:3:104: upstreams.a.auth.issuer: a URL must not hold credentials (put them in auth, with type = "basic")
+    weir.toml:3:34: upstreams.a.auth.grant: "password" is not a choice here (one of: client_credentials, jwt_bearer)
+    "#);
 }

@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 
 use hyper::Uri;
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
 use super::Replicas;
-use super::headers::{self, CredentialKeys};
+use super::auth::{self, CredentialKeys, UpstreamCredentials};
+use super::headers;
+use crate::allowed_addresses::AllowedAddresses;
 use crate::config::LoadContext;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, Key, boolean, by_hand, choice, custom, settings, strings, text, variant,
+    Described, boolean, by_hand, choice, settings, strings, text, url, variant,
 };
 use crate::config::reader::report::{Span, ValueError};
 use crate::config::reader::table_reader::{Parsed, SpannedName, TableReader};
@@ -53,6 +55,35 @@ settings! {
     /// #[upstreams.wiki]                    # a server with HTTP basic authentication
     /// #url = "https://wiki.example.com/mcp"
     /// #auth = { type = "basic", user = "weir", password = "${WIKI_PASSWORD:?ask for it}" }
+    ///
+    /// #[upstreams.orders]                  # a server that requires OAuth
+    /// #url = "https://orders.example.com/mcp"
+    /// #[upstreams.orders.auth]
+    /// #type = "oauth"
+    /// #grant = "client_credentials"
+    /// #client_id = "weir"
+    /// #client_secret = { file = "secrets/orders" }
+    /// #issuer = "https://id.example.com"
+    /// #scopes = ["orders:read"]
+    ///
+    /// #[upstreams.stock]                   # the same with a key, at a server without metadata
+    /// #url = "https://stock.example.com/mcp"
+    /// #[upstreams.stock.auth]
+    /// #type = "oauth"
+    /// #grant = "client_credentials"
+    /// #client_id = "weir"
+    /// #client_key = { file = "secrets/weir-client.pem" }
+    /// #client_key_id = "2026-11"
+    /// #token_url = "https://login.example.com/token"
+    /// #resource = "none"
+    ///
+    /// #[upstreams.payroll]                 # with the identity of a Kubernetes workload
+    /// #url = "https://payroll.example.com/mcp"
+    /// #[upstreams.payroll.auth]
+    /// #type = "oauth"
+    /// #grant = "jwt_bearer"
+    /// #assertion = { file = "/var/run/secrets/tokens/weir" }
+    /// #issuer = "https://id.example.com"
     /// ```
     pub(in crate::config) struct UpstreamKeys {
         /// A folder of Markdown files that Weir itself serves as prompts. A relative path starts
@@ -154,17 +185,12 @@ settings! {
     }
 }
 
-fn url() -> Key<Uri> {
-    custom(ValueShape::Text("http or https URL", shape::URL), |t, name, _| {
-        t.read(name, |v| value::url(v).inspect_err(|_| t.redact(name)))
-    })
-}
-
 /// Reads the one of three keys that names the source, and the keys that belong to it. Returns the
 /// source, and the variables of Weir's environment that a process gets in addition.
 pub(super) fn source(
     t: &TableReader<'_>,
     context: &LoadContext<'_>,
+    allowed: &AllowedAddresses,
     used: bool,
 ) -> (Option<UpstreamSource>, Vec<String>) {
     let kind = source_key(t);
@@ -172,7 +198,15 @@ pub(super) fn source(
     let dir = folder(t, "prompts_dir", context.on_disk && used);
     let env = env(t, &context.resolver, used);
     let cwd = folder(t, "cwd", context.on_disk && used);
-    let headers = headers::read_headers(t, &context.resolver, used);
+    let mut headers = headers::read_headers(t, &context.resolver, used);
+    let account = match auth::read_auth(t, url.as_ref(), allowed, &context.resolver, used) {
+        Some(UpstreamCredentials::Account(account)) => Some(account),
+        Some(UpstreamCredentials::Header(value)) => {
+            headers.insert(AUTHORIZATION, value);
+            None
+        }
+        None => None,
+    };
     for key in ["env", "headers", "auth"] {
         t.redact_unless_table(key);
     }
@@ -183,7 +217,7 @@ pub(super) fn source(
             let display_name = t.source_text("command");
             UpstreamSource::Process(ChildCommand { program, display_name, args, env, cwd })
         }),
-        Some(_) => url.map(|url| UpstreamSource::Http { url, headers, transport }),
+        Some(_) => url.map(|url| UpstreamSource::Http { url, headers, account, transport }),
     };
     (source, pass_env)
 }

@@ -24,6 +24,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
+use crate::allowed_addresses::AllowedAddresses;
 use crate::regular_file;
 use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Deadline, ProcessHandle};
 use crate::upstream::process::process_group::{ProcessGroup, describe_end, to_pid};
@@ -69,7 +70,13 @@ impl System {
         self.tls.get_or_init(tls_connector).as_ref().map_err(|text| io::Error::other(text.clone()))
     }
 
-    async fn open(&self, url: &Uri, time: Duration) -> io::Result<Box<dyn ByteStream>> {
+    /// Opens a connection to one of the allowed addresses; `None` allows all.
+    async fn open(
+        &self,
+        url: &Uri,
+        time: Duration,
+        allowed: Option<&AllowedAddresses>,
+    ) -> io::Result<Box<dyn ByteStream>> {
         let host = url.host().ok_or_else(|| io::Error::other("the URL names no host"))?;
         let is_tls = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -77,7 +84,15 @@ impl System {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let with_address =
             |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
-        let addresses = self.look_up(host, port).await.map_err(with_address)?;
+        let mut addresses = self.look_up(host, port).await.map_err(with_address)?;
+        if let Some(allowed) = allowed {
+            addresses.retain(|address| allowed.contain(address.ip()));
+            if addresses.is_empty() {
+                let text = "the address is not public; if it may be used, add its network to \
+                            sign_in.private_networks";
+                return Err(with_address(io::Error::other(text)));
+            }
+        }
         let stream = connect(addresses, time).await.map_err(with_address)?;
         if !is_tls {
             return Ok(Box::new(stream));
@@ -120,7 +135,16 @@ impl Connect for System {
         url: &'a Uri,
         time: Duration,
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        self.open(url, time).boxed()
+        self.open(url, time, None).boxed()
+    }
+
+    fn connect_allowed<'a>(
+        &'a self,
+        url: &'a Uri,
+        time: Duration,
+        allowed: &'a AllowedAddresses,
+    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+        self.open(url, time, Some(allowed)).boxed()
     }
 
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
@@ -528,6 +552,31 @@ mod tests {
         let error = host.connect(&url, CONNECT).await.err().expect("the lookup fails");
         assert_eq!(error.to_string(), "upstream.test:80: DNS lookup timed out");
         assert_eq!(begin.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test]
+    async fn a_connection_goes_to_an_allowed_address_only() {
+        let tasks = TaskTracker::new();
+        let server = start_server("inside", &tasks).await;
+        let outside = SocketAddr::from(([169, 254, 169, 254], 80));
+        let found = Arc::new(crate::sync::Mutex::new(vec![outside, server]));
+        let resolved = Arc::clone(&found);
+        let host = with_resolver(move || std::future::ready(Ok(resolved.lock().clone())));
+        let url = Uri::from_static("http://id.test/token");
+        let refused = "id.test:80: the address is not public; if it may be used, add its network \
+                       to sign_in.private_networks";
+        let connect = async |allowed: &AllowedAddresses| {
+            let opened = host.connect_allowed(&url, CONNECT, allowed).await;
+            opened.map(|_| ()).map_err(|error| error.to_string())
+        };
+        let public = AllowedAddresses::default();
+        assert_eq!(connect(&public).await, Err(refused.into()));
+        // Of several addresses only the allowed ones are tried.
+        let local = AllowedAddresses { loopback: true, ..AllowedAddresses::default() };
+        assert_eq!(connect(&local).await, Ok(()));
+        // Each connection looks the name up again, and checks what was found.
+        found.lock().truncate(1);
+        assert_eq!(connect(&local).await, Err(refused.into()));
     }
 
     #[tokio::test]

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::quote::quote;
 use crate::sync::Mutex;
-use crate::upstream::quote::quote;
 
 /// Bytes of standard error that are stored.
 const STDERR_KEPT_BYTES: usize = 64 * 1024;

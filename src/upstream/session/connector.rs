@@ -15,7 +15,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::mcp::revision::Era;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
-use crate::upstream::connect::{ChildCommand, Connect};
+use crate::oauth::Account;
+use crate::upstream::connect::{ChildCommand, Connect, HttpRequests};
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::session::connection::McpSession;
 use crate::upstream::session::handshake::NegotiationError;
@@ -33,6 +34,8 @@ use crate::upstream::{ConnectionInfo, HttpTransport, ListChangeCounts, Settings,
 pub(crate) struct Connector {
     settings: Arc<Settings>,
     io: Arc<dyn Connect>,
+    /// Account at a network server that requires access tokens.
+    account: Option<Arc<Account>>,
     health: Arc<UpstreamHealth>,
     /// Memory budget of larger messages.
     budget: MemoryBudget,
@@ -80,7 +83,16 @@ impl Connector {
         tasks: TaskTracker,
     ) -> Self {
         let pool_stop = CancellationToken::new();
-        Self { settings, io, health, budget, tracker: tasks, pool: OnceLock::new(), pool_stop }
+        let account = match &settings.source {
+            UpstreamSource::Http { account: Some(account), .. } => {
+                let (name, account) = (settings.name.to_string(), (**account).clone());
+                let http = Arc::new(HttpRequests(Arc::clone(&io)));
+                Some(Account::new(name, account, http, tasks.clone(), pool_stop.clone()))
+            }
+            _ => None,
+        };
+        let (tracker, pool) = (tasks, OnceLock::new());
+        Self { settings, io, account, health, budget, tracker, pool, pool_stop }
     }
 
     /// Opens a connection. Dropping the future ends the attempt.
@@ -92,7 +104,7 @@ impl Connector {
         match &self.settings.source {
             UpstreamSource::Library { .. } => unreachable!("the library needs no connection"),
             UpstreamSource::Process(command) => self.open_process(command, request, deadline).await,
-            UpstreamSource::Http { url, headers, transport } => {
+            UpstreamSource::Http { url, headers, transport, .. } => {
                 self.open_url(url, headers.clone(), *transport, request, deadline).await
             }
             UpstreamSource::OnOneReplica { url, .. } => {
@@ -114,7 +126,9 @@ impl Connector {
         let limit = self.settings.limits.max_message;
         let message_limit = BufferLimit { limit, budget: self.budget.clone() };
         let dispatcher = self.new_dispatcher(request);
-        let http_client = Arc::new(HttpClient::new(pool, dispatcher, headers, message_limit));
+        let account = self.account.clone();
+        let http_client = HttpClient::new(pool, dispatcher, headers, account, message_limit);
+        let http_client = Arc::new(http_client);
         self.open_http(http_client, transport, request, deadline).await
     }
 

@@ -84,7 +84,7 @@ pub(crate) fn parse_handshake(
     let version = result.get_string("protocolVersion").unwrap_or_default();
     let known = version.parse::<Revision>().ok().filter(|known| known.era() == Era::Legacy);
     let Some(revision) = known else {
-        let version = crate::upstream::quote::quote(&version, 40);
+        let version = crate::quote::quote(&version, 40);
         return refused(format!("it answers `initialize` with the unknown revision \"{version}\""));
     };
     Ok(HandshakeInfo::read(revision, &result))

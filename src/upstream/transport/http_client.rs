@@ -9,14 +9,18 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
+};
 use hyper::http::response::Parts as Head;
 use hyper::http::uri::PathAndQuery;
-use hyper::{HeaderMap, Method, Request, Response, Uri};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::BufferLimit;
+use crate::oauth::{AccessToken, Account, BearerChallenge, OAuthError};
+use crate::upstream::Error;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{CancelMode, OutboundRequest, SentFlag, TransportError};
 use crate::upstream::transport::dispatcher::Dispatcher;
@@ -48,6 +52,8 @@ pub(crate) struct HttpClient {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Headers of every request: the configured ones and Weir's own, with those of a message.
     headers: HeaderMap,
+    /// Account whose access tokens are sent with every request.
+    account: Option<Arc<Account>>,
     /// Maximum size of a message, and the memory budget of larger ones.
     pub(crate) message_limit: BufferLimit,
     /// Slots of the responses to the server's own requests.
@@ -63,12 +69,13 @@ impl HttpClient {
         pool: Arc<HttpPool>,
         dispatcher: Arc<Dispatcher>,
         configured: HeaderMap,
+        account: Option<Arc<Account>>,
         message_limit: BufferLimit,
     ) -> Self {
         let reply_slots = Arc::new(Semaphore::new(MAX_REPLIES));
         let headers = base_headers(configured, &pool.url);
         let target = request_target(&pool.url);
-        Self { pool, dispatcher, headers, message_limit, reply_slots, target }
+        Self { pool, dispatcher, headers, account, message_limit, reply_slots, target }
     }
 
     /// Returns a client for another path on the same server.
@@ -203,7 +210,9 @@ impl HttpClient {
         });
     }
 
-    /// Sends a request and waits for the head of its HTTP response.
+    /// Sends a request and waits for the head of its HTTP response. A request that the server
+    /// refuses with 401, because it wants another access token, is sent once more with a new one:
+    /// the server has not read the message.
     async fn send(
         &self,
         method: Method,
@@ -211,16 +220,45 @@ impl HttpClient {
         headers: &RequestHeaders,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
-        let mut headers = headers.to_map();
-        if method != Method::POST {
-            headers.remove(CONTENT_TYPE);
+        let request = |token: Option<&AccessToken>| {
+            let mut headers = headers.to_map();
+            if method != Method::POST {
+                headers.remove(CONTENT_TYPE);
+            }
+            headers.extend(token.map(|token| (AUTHORIZATION, token.authorization())));
+            let mut request = Request::new(Full::new(message.clone()));
+            *request.method_mut() = method.clone();
+            *request.uri_mut() = self.target.clone();
+            *request.headers_mut() = headers;
+            request
+        };
+        let Some(account) = &self.account else {
+            return self.pool.send(request(None), sent).await;
+        };
+        let token = account.token().await.map_err(no_token)?;
+        let response = self.pool.send(request(token.as_ref()), sent).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
         }
-        let mut request = Request::new(Full::new(message));
-        *request.method_mut() = method;
-        *request.uri_mut() = self.target.clone();
-        *request.headers_mut() = headers;
-        self.pool.send(request, sent).await
+        sent.mark_unsent();
+        let (head, body) = response.into_parts();
+        body.drain();
+        let challenge = BearerChallenge::find(&head.headers).unwrap_or_default();
+        let token = account.renew(token.as_ref(), challenge).await.map_err(no_token)?;
+        let response = self.pool.send(request(Some(&token)), sent).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        response.into_body().drain();
+        sent.mark_unsent();
+        Err(no_token(account.reject(&token)))
     }
+}
+
+/// Returns the error of a request for which there is no access token: the server is up, and it has
+/// not executed the request.
+fn no_token(error: OAuthError) -> TransportError {
+    TransportError::Other(Error::Unavailable(format!("no access token: {error}")))
 }
 
 /// Returns the headers of every request to a server.

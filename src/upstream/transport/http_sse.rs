@@ -17,11 +17,11 @@ use tokio_util::future::FutureExt as _;
 use url::{Position, Url};
 
 use crate::mcp::call::ResponseOutcome;
+use crate::quote::quote;
 use crate::sse::{Event, TruncatedEvent};
 use crate::sync::Mutex;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, SentFlag, TransportError};
-use crate::upstream::quote::quote;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::lifetime::ConnectionLifetime;
 use crate::upstream::transport::request_in_flight::RequestInFlight;

@@ -161,6 +161,6 @@ pub(crate) fn media_type(headers: &HeaderMap) -> MediaType {
         MediaType::EventStream
     } else {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        MediaType::Other(crate::upstream::quote::quote(&name, 100))
+        MediaType::Other(crate::quote::quote(&name, 100))
     }
 }

@@ -5,7 +5,7 @@
 //   WEIR=PROGRAM node through.mjs legacy|modern URL
 //
 // It lists all items, calls every tool, gets every prompt and reads every resource, all at once. For some
-// scenarios the suite sets a variable with the tools to call and their arguments.
+// scenarios the suite sets a variable with the tools to call and their arguments, or with credentials.
 // A failure does not stop the rest: the suite judges by the messages that its server received.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -18,17 +18,31 @@ import { CAPABILITIES, Received, INFO, QUESTIONS, answer } from './walk.mjs';
 
 const { WEIR, MCP_CONFORMANCE_CONTEXT = '{}' } = process.env;
 const [ERA, UPSTREAM] = process.argv.slice(2);
-const { toolCalls } = JSON.parse(MCP_CONFORMANCE_CONTEXT);
+const { toolCalls, ...credentials } = JSON.parse(MCP_CONFORMANCE_CONTEXT);
+
+// The account at the suite's authorization server, as the scenario gives it.
+function account(folder) {
+    const { client_id, client_secret, private_key_pem: client_key, valid_jwt } = credentials;
+    if (valid_jwt) {
+        writeFileSync(join(folder, 'assertion'), valid_jwt);
+        return { grant: 'jwt_bearer', 'assertion.file': 'assertion' };
+    }
+    return client_id && { grant: 'client_credentials', client_id, client_secret, client_key };
+}
 
 // Runs Weir for one client, in a folder of its own, until `work` with the client is done. Weir ends with its
 // stdin, so it does not outlive this program.
 async function withWeir(work) {
     const folder = mkdtempSync(join(tmpdir(), 'weir-judged-'));
     const config = join(folder, 'weir.toml');
+    const keys = Object.entries(account(folder) ?? {}).filter(([, value]) => value);
+    const auth = keys.map(([key, value]) => `upstreams.suite.auth.${key} = ${JSON.stringify(value)}`);
+    if (auth.length > 0) auth.push('upstreams.suite.auth.type = "oauth"', 'sign_in.insecure_loopback = true');
     writeFileSync(config, `
         log.format = "json"
         naming.mode = "none"
         upstreams.suite.url = ${JSON.stringify(UPSTREAM)}
+        ${auth.join('\n        ')}
     `);
     const { client, questions, Transport } = makeClient();
     const received = new Received();

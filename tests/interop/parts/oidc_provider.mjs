@@ -2,9 +2,12 @@
 //
 // Its first line on stdout is `listening on ISSUER`. Access tokens for RESOURCE are JWTs with a claim `roles`:
 // `people` for users, `robots` for programs. Every user that is redirected to log in is Ann, and consents to
-// everything. Applications may register themselves; the program `robot` is registered with ROBOT_SECRET.
+// everything. Applications may register themselves; the program `robot` is registered with ROBOT_SECRET, and the
+// programs `signer-ES256`, `signer-EdDSA` and `signer-RS256` with keys, which are written to `ALGORITHM.pem` in
+// ROBOT_KEYS. Tokens of programs live ROBOT_SECONDS.
 
 import { generateKeyPairSync } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
@@ -22,6 +25,27 @@ const server = createServer();
 await new Promise(resolve => server.listen(0, '127.0.0.1', resolve));
 const issuer = `http://127.0.0.1:${server.address().port}`;
 
+// Registers a program with a key of its own.
+const signer = (alg, type, options) => {
+    const { privateKey, publicKey } = generateKeyPairSync(type, options);
+    const pem = privateKey.export({ type: 'pkcs8', format: 'pem' });
+    writeFileSync(`${process.env.ROBOT_KEYS}/${alg}.pem`, pem, { mode: 0o600 });
+    return {
+        client_id: `signer-${alg}`,
+        grant_types: ['client_credentials'],
+        jwks: { keys: [{ ...publicKey.export({ format: 'jwk' }), kid: 'one', use: 'sig', alg }] },
+        redirect_uris: [],
+        response_types: [],
+        token_endpoint_auth_method: 'private_key_jwt',
+        token_endpoint_auth_signing_alg: alg,
+    };
+};
+const signers = () => [
+    signer('ES256', 'ec', { namedCurve: 'P-256' }),
+    signer('EdDSA', 'ed25519'),
+    signer('RS256', 'rsa', { modulusLength: 2048 }),
+];
+
 const jwk = (alg, type, options) => ({
     ...generateKeyPairSync(type, options).privateKey.export({ format: 'jwk' }),
     kid: `key-for-${alg}`,
@@ -38,6 +62,7 @@ const provider = new Provider(issuer, {
             redirect_uris: [],
             response_types: [],
         },
+        ...(process.env.ROBOT_KEYS ? signers() : []),
     ],
     cookies: { keys: ['of no importance here'] },
     extraTokenClaims: (_, token) => ({ roles: [token.accountId === undefined ? 'robots' : 'people'] }),
@@ -66,6 +91,7 @@ const provider = new Provider(issuer, {
     },
     pkce: { required: () => true },
     scopes: ['openid', SCOPE],
+    ttl: { ClientCredentials: Number(process.env.ROBOT_SECONDS ?? 600) },
 });
 
 // Actions of a user on the provider's pages.

@@ -1,0 +1,338 @@
+//! `auth` of an upstream with a `url`: credentials that are sent as they are, or an account at the
+//! authorization server of the upstream.
+//!
+//! Invariant: each type has exactly the keys that belong to it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::Uri;
+use hyper::header::HeaderValue;
+use strum::{IntoStaticStr, VariantArray};
+use url::Url;
+use zeroize::Zeroizing;
+
+use super::headers::sensitive;
+use crate::allowed_addresses::AllowedAddresses;
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{
+    Described, Key, by_hand, custom, path, settings, string, strings, table, text, url, variant,
+};
+use crate::config::oidc::{SCOPE, scope};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
+use crate::config::reader::value;
+use crate::config::secrets::{self, SecretResolver};
+use crate::oauth::{self, ClientCredential, ResourceIndicator, SigningKey};
+use crate::secret::Secret;
+
+/// UpstreamCredentials of Weir for an upstream.
+pub(super) enum UpstreamCredentials {
+    /// Value of the `Authorization` header.
+    Header(HeaderValue),
+    /// Account from which the header is made.
+    Account(Box<oauth::Settings>),
+}
+
+settings! {
+    /// Keys of `auth`.
+    pub(in crate::config) struct CredentialKeys {
+        /// `bearer` sends `token`, `basic` sends `user` and `password`, `oauth` sends access tokens
+        /// that Weir requests from the authorization server of the upstream, `none` sends nothing.
+        scheme ("type"): Option<Scheme> = None, variant().optional().required();
+        /// The token alone, without the word Bearer; a secret. Required for `type = "bearer"`, and
+        /// only allowed there.
+        token: Option<Secret> = None, by_hand(ValueShape::Secret(shape::TOKEN));
+        /// The user name, without a colon. Required for `type = "basic"`, and only allowed there.
+        user: Option<String> = None, string("string", shape::USER, user).optional();
+        /// The password; a secret. Required for `type = "basic"`, and only allowed there.
+        password: Option<Secret> = None, by_hand(ValueShape::Secret(shape::PASSWORD));
+        /// The way in which access tokens are requested. `client_credentials`: as a registered
+        /// client, with `client_id` and either `client_secret` or `client_key`. `jwt_bearer`: with
+        /// the `assertion` that the platform under Weir issues. Required for `type = "oauth"`, and
+        /// only allowed there, like all following keys.
+        grant: Option<GrantType> = None, variant().optional();
+        /// The identifier under which Weir is registered at the authorization server.
+        ///
+        /// ```toml
+        /// client_id = "weir"
+        /// ```
+        client_id: Option<String> = None, text().optional();
+        /// The secret of this client; a secret.
+        client_secret: Option<Secret> = None, by_hand(ValueShape::Secret(shape::PASSWORD));
+        /// The private key of this client in PEM, RSA, P-256, P-384 or Ed25519, with which it signs
+        /// its requests (`private_key_jwt`); a secret.
+        ///
+        /// ```toml
+        /// client_key = { file = "secrets/weir-client.pem" }
+        /// ```
+        client_key: Option<Secret> = None, by_hand(ValueShape::Secret(shape::NOT_EMPTY));
+        /// The name of `client_key` at the authorization server (`kid`), for a client with several
+        /// keys.
+        client_key_id: Option<String> = None, text().optional();
+        /// The assertion of a workload, such as the projected token of a Kubernetes service
+        /// account.
+        ///
+        /// ```toml
+        /// assertion = { file = "/var/run/secrets/tokens/weir" }
+        /// ```
+        assertion: AssertionKeys = AssertionKeys::default(), table();
+        /// The issuer of the access tokens, exactly as the authorization server writes it. Set it
+        /// so that the credentials never go to another server, whatever the upstream says. Without
+        /// it the first authorization server that the upstream names is used, until a restart.
+        ///
+        /// ```toml
+        /// issuer = "https://id.example.com"
+        /// ```
+        issuer: Option<String> = None, issuer().optional();
+        /// The token endpoint, for an authorization server that cannot be discovered.
+        token_url: Option<Uri> = None, url().optional();
+        /// The scopes to request. Without this key they are those that the upstream names.
+        scopes: Option<Vec<String>> = None, strings(SCOPE, scope).optional();
+        /// The identifier of the upstream in token requests (RFC 8707). `auto`: the one that the
+        /// upstream gives itself, or its URL; `none`: no identifier is sent, as Microsoft Entra
+        /// requires; any other text is sent as it is.
+        resource: Option<String> = None, text().optional().default_text("`auto`");
+    }
+}
+
+settings! {
+    /// Keys of `assertion`.
+    pub(in crate::config) struct AssertionKeys {
+        /// The file that contains the assertion. It is read for each request of a token. At most
+        /// 16 KiB. A relative path starts from the folder of the file that contains it.
+        file: Option<std::path::PathBuf> = None, path("path").optional().required();
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub(in crate::config) enum Scheme {
+    None,
+    Bearer,
+    Basic,
+    OAuth,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(in crate::config) enum GrantType {
+    ClientCredentials,
+    JwtBearer,
+}
+
+/// Reads `auth` of the upstream `t` at `endpoint`.
+pub(super) fn read_auth(
+    t: &TableReader<'_>,
+    endpoint: Option<&Uri>,
+    allowed: &AllowedAddresses,
+    resolver: &SecretResolver<'_>,
+    used: bool,
+) -> Option<UpstreamCredentials> {
+    t.table("auth", |table| {
+        // A value of another type has been reported, and a missing table needs no `type`.
+        t.get("auth")?.get_ref().as_table()?;
+        read_credentials(table, endpoint, allowed, resolver, used)
+    })
+}
+
+fn read_credentials(
+    t: &TableReader<'_>,
+    endpoint: Option<&Uri>,
+    allowed: &AllowedAddresses,
+    resolver: &SecretResolver<'_>,
+    used: bool,
+) -> Option<UpstreamCredentials> {
+    let keys = CredentialKeys::read(t);
+    let secret = |key| secrets::read_secret(t, key, resolver, used);
+    let (token, password) = (secret("token"), secret("password"));
+    let (client_secret, client_key) = (secret("client_secret"), secret("client_key"));
+    if !t.has("type") {
+        let remedy = "add type = \"bearer\", \"basic\", \"oauth\" or \"none\"";
+        t.error("type", ValueError::new("is missing", remedy));
+    }
+    let scheme = keys.scheme?;
+    check_keys(t, "type", scheme, &KEYS_OF_SCHEMES);
+    match scheme {
+        Scheme::None => None,
+        Scheme::Bearer => {
+            let token = token?;
+            if let Err(error) = check_bearer_token(token.expose()) {
+                t.error("token", error);
+                return None;
+            }
+            let text = Zeroizing::new(format!("Bearer {}", token.expose()));
+            sensitive(t, "token", &text).map(UpstreamCredentials::Header)
+        }
+        Scheme::Basic => {
+            let (user, password) = (keys.user?, password?);
+            if password.expose().contains(|c: char| c.is_control()) {
+                let what = "a password cannot hold control characters or more than one line";
+                t.error("password", ValueError::new(what, "write the password alone"));
+                return None;
+            }
+            let pair = Zeroizing::new(format!("{user}:{}", password.expose()));
+            let text = Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
+            sensitive(t, "password", &text).map(UpstreamCredentials::Header)
+        }
+        Scheme::OAuth => {
+            let grant = grant(t, &keys, client_secret, client_key);
+            account(t, keys, grant?, endpoint?, allowed.clone())
+                .map(|settings| UpstreamCredentials::Account(Box::new(settings)))
+        }
+    }
+}
+
+/// Reports keys that do not go with the chosen value of `chooser`, and missing ones.
+fn check_keys<'a, T: PartialEq + Copy>(
+    t: &TableReader<'a>,
+    chooser: &str,
+    chosen: T,
+    keys: &[(&'a str, T, bool)],
+) {
+    for (key, owner, is_required) in keys {
+        match (t.has(key), *owner == chosen) {
+            (false, true) if *is_required => {
+                t.error(key, ValueError::new("is missing", format!("add it beside {chooser}")));
+            }
+            (true, false) => {
+                let what = format!("does not go with this {chooser}");
+                t.error(key, ValueError::new(what, format!("remove it, or correct {chooser}")));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn grant(
+    t: &TableReader<'_>,
+    keys: &CredentialKeys,
+    client_secret: Option<Secret>,
+    client_key: Option<Secret>,
+) -> Option<oauth::Grant> {
+    let grant = keys.grant?;
+    check_keys(t, "grant", grant, &KEYS_OF_GRANTS);
+    match grant {
+        GrantType::JwtBearer => {
+            if t.has("assertion") && keys.assertion.file.is_none() {
+                let remedy = "write assertion = { file = \"path\" }";
+                t.error("assertion", ValueError::new("file is missing", remedy));
+            }
+            Some(oauth::Grant::JwtBearer { assertion: keys.assertion.file.clone()? })
+        }
+        GrantType::ClientCredentials => {
+            match (t.has("client_secret"), t.has("client_key")) {
+                (true, true) => {
+                    let what = "client_secret says already how the client is recognized";
+                    t.error("client_key", ValueError::new(what, "keep one of the two"));
+                    return None;
+                }
+                (false, false) => {
+                    let remedy = "add client_secret or client_key beside client_id";
+                    t.error("client_secret", ValueError::new("is missing", remedy));
+                    return None;
+                }
+                _ => {}
+            }
+            let credential = match client_key {
+                Some(pem) => ClientCredential::Key(signing_key(t, pem, keys)?),
+                None => ClientCredential::Secret(client_secret?),
+            };
+            let client_id = keys.client_id.clone()?;
+            Some(oauth::Grant::ClientCredentials { client_id, credential })
+        }
+    }
+}
+
+fn signing_key(t: &TableReader<'_>, pem: Secret, keys: &CredentialKeys) -> Option<SigningKey> {
+    let parsed = SigningKey::from_pem(pem, keys.client_key_id.clone());
+    parsed
+        .inspect_err(|what| {
+            let remedy = "make one with `openssl ecparam -name prime256v1 -genkey -noout`";
+            t.error("client_key", ValueError::new(*what, remedy));
+        })
+        .ok()
+}
+
+fn account(
+    t: &TableReader<'_>,
+    keys: CredentialKeys,
+    grant: oauth::Grant,
+    endpoint: &Uri,
+    allowed: AllowedAddresses,
+) -> Option<oauth::Settings> {
+    let Ok(mut upstream) = Url::parse(&endpoint.to_string()) else {
+        let what = "the upstream's url names a host that OAuth cannot use";
+        t.error("type", ValueError::new(what, "correct url"));
+        return None;
+    };
+    // It may contain a secret, and is no part of the name of the upstream.
+    upstream.set_query(None);
+    let resource = match keys.resource.as_deref() {
+        None | Some("auto") => ResourceIndicator::Auto,
+        Some("none") => ResourceIndicator::None,
+        Some(named) => ResourceIndicator::Named(named.to_owned()),
+    };
+    if !t.has("issuer") && !t.has("token_url") {
+        let what = "the credentials go to the authorization server that the upstream names";
+        t.warning("type", ValueError::new(what, "add issuer, so that they go to that one only"));
+    }
+    let (issuer, token_url, scopes) = (keys.issuer, keys.token_url, keys.scopes);
+    Some(oauth::Settings { upstream, grant, issuer, token_url, scopes, resource, allowed })
+}
+
+/// Issuer, which stays as it is written, because it is compared character by character.
+fn issuer() -> Key<String> {
+    custom(ValueShape::Text("http or https URL", shape::URL), |t, name, _| {
+        url().read(t, name, &Uri::default());
+        t.read(name, value::text)
+    })
+}
+
+/// Checks a bearer token, which is one word (RFC 6750, 2.1).
+fn check_bearer_token(token: &str) -> Parsed<()> {
+    let what = if token.is_empty() {
+        "the token is empty"
+    } else if token.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("bearer ")) {
+        "the word Bearer is put before the token anyway"
+    } else if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "a token holds visible ASCII characters and no spaces"
+    } else {
+        return Ok(());
+    };
+    Err(ValueError::new(what, "write the token alone"))
+}
+
+/// Parses a user name, which contains no colon (RFC 7617, 2).
+fn user(v: &SpannedValue<'_>) -> Parsed<String> {
+    let user = value::string(v)?;
+    match user.contains(|c: char| c == ':' || c.is_control()) {
+        true => Err(ValueError::new("a user's name cannot hold this", "write it without colons")),
+        false => Ok(user.to_owned()),
+    }
+}
+
+/// Keys by `type`: each with the type that it belongs to, and whether it is required there.
+pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 13] = [
+    ("token", Scheme::Bearer, true),
+    ("user", Scheme::Basic, true),
+    ("password", Scheme::Basic, true),
+    ("grant", Scheme::OAuth, true),
+    ("client_id", Scheme::OAuth, false),
+    ("client_secret", Scheme::OAuth, false),
+    ("client_key", Scheme::OAuth, false),
+    ("client_key_id", Scheme::OAuth, false),
+    ("assertion", Scheme::OAuth, false),
+    ("issuer", Scheme::OAuth, false),
+    ("token_url", Scheme::OAuth, false),
+    ("scopes", Scheme::OAuth, false),
+    ("resource", Scheme::OAuth, false),
+];
+
+/// Keys by `grant`.
+pub(in crate::config) const KEYS_OF_GRANTS: [(&str, GrantType, bool); 5] = [
+    ("client_id", GrantType::ClientCredentials, true),
+    ("client_secret", GrantType::ClientCredentials, false),
+    ("client_key", GrantType::ClientCredentials, false),
+    ("client_key_id", GrantType::ClientCredentials, false),
+    ("assertion", GrantType::JwtBearer, true),
+];

@@ -1,0 +1,116 @@
+//! OAuth client toward upstreams: access tokens of Weir's own, for servers that demand them.
+//!
+//! `discovery` finds the authorization server of a protected resource, `token_request` asks it for
+//! a token, and an [`Account`] keeps the token of one upstream fresh. The module knows no MCP.
+//!
+//! Invariants: a token is sent to the resource for which it was issued, and to no other. Issuers
+//! and resources are compared as the texts that came. A connection for a URL that a server has
+//! named is protected, and leads to an allowed address. Errors and `Debug` contain no secret.
+//!
+//! Decision: docs/decisions/0039-sign-in-to-upstreams.md
+
+mod account;
+mod challenge;
+mod discovery;
+mod metadata;
+mod signing_key;
+#[cfg(test)]
+mod testing;
+mod token_request;
+mod url_rules;
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use hyper::{Request, Response, Uri};
+use url::Url;
+
+use crate::allowed_addresses::AllowedAddresses;
+use crate::secret::Secret;
+pub use account::{AccessToken, Account};
+pub use challenge::BearerChallenge;
+pub use signing_key::SigningKey;
+
+/// Settings of the account at one upstream. `Debug` tells two accounts apart, without secrets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// URL of the upstream, without a query.
+    pub upstream: Url,
+    /// Grant by which tokens are obtained.
+    pub grant: Grant,
+    /// Issuer of the tokens; `None` accepts the one that the upstream names first.
+    pub issuer: Option<String>,
+    /// Token endpoint, in place of discovery.
+    pub token_url: Option<Uri>,
+    /// Scopes that are requested; `None` requests those that the upstream names.
+    pub scopes: Option<Vec<String>>,
+    /// Resource for which tokens are requested (RFC 8707).
+    pub resource: ResourceIndicator,
+    /// Addresses to which the URLs of servers may lead. With `loopback`, these URLs may be
+    /// unprotected.
+    pub allowed: AllowedAddresses,
+}
+
+/// Grant by which an access token is obtained.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Grant {
+    /// Client credentials (RFC 6749, 4.4).
+    ClientCredentials {
+        /// Identifier of the client.
+        client_id: String,
+        /// Proof of the client's identity.
+        credential: ClientCredential,
+    },
+    /// Assertion of the platform on which Weir runs (RFC 7523, 2.1).
+    JwtBearer {
+        /// File with the assertion, read for each request.
+        assertion: PathBuf,
+    },
+}
+
+/// Proof of a client's identity.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClientCredential {
+    /// Shared secret.
+    Secret(Secret),
+    /// Private key (RFC 7523, 2.2).
+    Key(SigningKey),
+}
+
+/// Resource for which tokens are requested.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ResourceIndicator {
+    /// The upstream, by the name that it gives itself.
+    #[default]
+    Auto,
+    /// None: some authorization servers refuse the parameter.
+    None,
+    /// This identifier.
+    Named(String),
+}
+
+/// Reason why there is no access token. The text is for the operator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OAuthError {
+    /// A server cannot be reached, or its response cannot be used.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The authorization server refuses, or the upstream names one that must not be used. The
+    /// operator has to act.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Access to the network for OAuth.
+pub trait OAuthHttp: Send + Sync + 'static {
+    /// Sends a request to its URL over a new connection, and returns the response with a body of
+    /// at most `limit` bytes. Follows no redirect. Connects to the addresses in `allowed` only, or
+    /// to any if it is `None`. Dropping the future cancels the request.
+    fn send<'a>(
+        &'a self,
+        request: Request<Bytes>,
+        limit: usize,
+        allowed: Option<&'a AllowedAddresses>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, String>>;
+}

@@ -1,0 +1,307 @@
+//! Discovery: from the URL of an upstream to its authorization server (spec 2026-07-28,
+//! authorization, discovery).
+//!
+//! A server of revision 2025-03-26 has no metadata of the resource; then its own origin is the
+//! authorization server, and need not have metadata either.
+
+use bytes::Bytes;
+use hyper::{Request, StatusCode};
+use serde::de::DeserializeOwned;
+use url::Url;
+
+use super::challenge::BearerChallenge;
+use super::metadata::{
+    ResourceMetadata, ServerMetadata, resource_metadata_urls, server_metadata_urls,
+};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::{OAuthError, Settings};
+use crate::quote::quote;
+
+/// Authorization server of an upstream, and what the upstream says about its tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Discovered {
+    pub(super) server: ServerMetadata,
+    /// Name that the upstream gives itself.
+    pub(super) resource: Option<String>,
+    /// Scopes that the upstream names, separated by spaces.
+    pub(super) scope: Option<String>,
+}
+
+/// Finds the authorization server of the client's upstream.
+pub(super) async fn discover(
+    client: &OAuthClient<'_>,
+    settings: &Settings,
+    challenge: &BearerChallenge,
+) -> Result<Discovered, OAuthError> {
+    if let Some(token_url) = &settings.token_url {
+        let token_endpoint = token_url.to_string();
+        let issuer = settings.issuer.clone().unwrap_or_else(|| token_endpoint.clone());
+        let token_endpoint_auth_methods_supported = None;
+        let server =
+            ServerMetadata { issuer, token_endpoint, token_endpoint_auth_methods_supported };
+        return Ok(Discovered { server, resource: None, scope: challenge.scope.clone() });
+    }
+    let metadata = resource_metadata(client, challenge).await?;
+    let issuers = metadata.as_ref().map_or(&[][..], |metadata| &metadata.authorization_servers);
+    let server = match (&settings.issuer, issuers) {
+        (Some(pinned), issuers) if issuers.is_empty() || issuers.contains(pinned) => {
+            server_metadata(client, pinned).await?
+        }
+        (Some(pinned), [other, ..]) => return Err(OAuthError::Refused(changed(pinned, other))),
+        (None, [issuer, ..]) => server_metadata(client, issuer).await?,
+        (_, []) => server_at_origin(client).await?,
+    };
+    let (resource, supported) = match metadata {
+        Some(metadata) => (Some(metadata.resource), metadata.scopes_supported),
+        None => (None, None),
+    };
+    // Spec 2026-07-28, authorization, scope selection strategy.
+    let scope = challenge.scope.clone().or_else(|| supported.map(|scopes| scopes.join(" ")));
+    Ok(Discovered { server, resource, scope })
+}
+
+/// Returns the text about an authorization server that is not the expected one.
+pub(super) fn changed(expected: &str, named: &str) -> String {
+    let [expected, named] = [expected, named].map(|text| quote(text, MAX_SHOWN_CHARS));
+    format!("the upstream names the authorization server {named} instead of {expected}")
+}
+
+/// Returns the metadata of the upstream as a resource; `None` if it has none.
+async fn resource_metadata(
+    client: &OAuthClient<'_>,
+    challenge: &BearerChallenge,
+) -> Result<Option<ResourceMetadata>, OAuthError> {
+    let usual = resource_metadata_urls(client.upstream);
+    for url in challenge.resource_metadata.iter().chain(&usual) {
+        let Some(metadata) = fetch::<ResourceMetadata>(client, url).await? else { continue };
+        if !metadata.describes(client.upstream) {
+            let named = quote(&metadata.resource, MAX_SHOWN_CHARS);
+            let text = format!("the metadata of the upstream are about another server, {named}");
+            return Err(OAuthError::Refused(text));
+        }
+        return Ok(Some(metadata));
+    }
+    Ok(None)
+}
+
+/// Returns the metadata of an authorization server.
+async fn server_metadata(
+    client: &OAuthClient<'_>,
+    issuer: &str,
+) -> Result<ServerMetadata, OAuthError> {
+    let shown = quote(issuer, MAX_SHOWN_CHARS);
+    let url = Url::parse(issuer)
+        .map_err(|_| OAuthError::Refused(format!("the issuer {shown} is not a URL")))?;
+    match find_server(client, &url, &[issuer]).await? {
+        Some(metadata) => Ok(metadata),
+        None => {
+            let text = format!("the authorization server {shown} has no metadata");
+            Err(OAuthError::Unavailable(text))
+        }
+    }
+}
+
+/// Returns the metadata of the authorization server at the upstream's origin, or the endpoints that
+/// it has without metadata (spec 2025-03-26, authorization, 2.3).
+async fn server_at_origin(client: &OAuthClient<'_>) -> Result<ServerMetadata, OAuthError> {
+    let origin = client.upstream.origin().ascii_serialization();
+    let with_slash = format!("{origin}/");
+    let found = match Url::parse(&origin) {
+        Ok(url) => find_server(client, &url, &[&origin, &with_slash]).await?,
+        Err(_) => None,
+    };
+    Ok(found.unwrap_or_else(|| ServerMetadata::default_of(&origin)))
+}
+
+/// Looks for the metadata of an authorization server that may call itself by one of these issuers.
+async fn find_server(
+    client: &OAuthClient<'_>,
+    url: &Url,
+    issuers: &[&str],
+) -> Result<Option<ServerMetadata>, OAuthError> {
+    for url in server_metadata_urls(url) {
+        let Some(metadata) = fetch::<ServerMetadata>(client, &url).await? else { continue };
+        // RFC 8414, 3.3: a document of another issuer must not be used.
+        if !issuers.contains(&&*metadata.issuer) {
+            let named = quote(&metadata.issuer, MAX_SHOWN_CHARS);
+            let text = format!("the metadata at {url} are of another issuer, {named}");
+            return Err(OAuthError::Refused(text));
+        }
+        return Ok(Some(metadata));
+    }
+    Ok(None)
+}
+
+/// Fetches a document; `None` if there is none of this kind: many servers send a page of theirs
+/// for any URL.
+async fn fetch<T: DeserializeOwned>(
+    client: &OAuthClient<'_>,
+    url: &str,
+) -> Result<Option<T>, OAuthError> {
+    let response = client.send(url, Request::new(Bytes::new())).await?;
+    match response.status() {
+        StatusCode::OK => Ok(serde_json::from_slice(response.body()).ok()),
+        status if status.is_server_error() => {
+            Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")))
+        }
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allowed_addresses::AllowedAddresses;
+    use crate::oauth::testing::{Script, settings};
+
+    const RESOURCE: &str = "https://mcp.test/.well-known/oauth-protected-resource";
+    const SERVER: &str = "https://id.test/.well-known/oauth-authorization-server";
+
+    async fn run(
+        script: &Script,
+        settings: &Settings,
+        challenge: &BearerChallenge,
+    ) -> Result<Discovered, OAuthError> {
+        let upstream = Url::parse("https://mcp.test/a/mcp").expect("a URL");
+        let allowed = AllowedAddresses::default();
+        let client = OAuthClient { http: script, upstream: &upstream, allowed: &allowed };
+        discover(&client, settings, challenge).await
+    }
+
+    fn resource(server: &str) -> String {
+        format!(
+            r#"{{"resource":"https://mcp.test/a/mcp","authorization_servers":["{server}","https://b.test"],
+            "scopes_supported":["x","y"]}}"#
+        )
+    }
+
+    fn server(issuer: &str) -> String {
+        format!(r#"{{"issuer":"{issuer}","token_endpoint":"https://id.test/token"}}"#)
+    }
+
+    #[tokio::test]
+    async fn the_authorization_server_is_found_from_the_challenge_on() {
+        let script = Script::default();
+        script.document("https://mcp.test/meta", &resource("https://id.test"));
+        script.document(SERVER, &server("https://id.test"));
+        let challenge = BearerChallenge {
+            resource_metadata: Some("https://mcp.test/meta".into()),
+            scope: Some("z".into()),
+            error: None,
+        };
+        let found = run(&script, &settings(), &challenge).await.expect("a server");
+        assert_eq!(found.server.token_endpoint, "https://id.test/token");
+        assert_eq!(found.resource.as_deref(), Some("https://mcp.test/a/mcp"));
+        assert_eq!(found.scope.as_deref(), Some("z"));
+        assert_eq!(script.requests(), ["GET https://mcp.test/meta", &format!("GET {SERVER}")]);
+    }
+
+    #[tokio::test]
+    async fn without_a_challenge_the_usual_places_are_tried_in_order() {
+        let script = Script::default();
+        script.document(RESOURCE, &resource("https://id.test/t"));
+        let openid = "https://id.test/t/.well-known/openid-configuration";
+        script.document(openid, &server("https://id.test/t"));
+        script.page(&format!("{SERVER}/t"));
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        assert_eq!(found.expect("a server").scope.as_deref(), Some("x y"));
+        assert_eq!(
+            script.requests(),
+            [
+                &format!("GET {RESOURCE}/a/mcp"),
+                &format!("GET {RESOURCE}"),
+                &format!("GET {SERVER}/t"),
+                "GET https://id.test/.well-known/openid-configuration/t",
+                &format!("GET {openid}"),
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_of_an_old_revision_is_its_own_authorization_server() {
+        let script = Script::default();
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        let found = found.expect("a server");
+        assert_eq!(found.server, ServerMetadata::default_of("https://mcp.test"));
+        assert_eq!(found.server.token_endpoint, "https://mcp.test/token");
+        let own = "https://mcp.test/.well-known/oauth-authorization-server";
+        script.document(own, &server("https://mcp.test/"));
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        assert_eq!(found.expect("a server").server.token_endpoint, "https://id.test/token");
+    }
+
+    #[tokio::test]
+    async fn metadata_of_another_server_or_issuer_are_refused() {
+        for (issuer, document, error) in [
+            (
+                "https://id.test",
+                server("https://id.test/"),
+                "the metadata at https://id.test/.well-known/oauth-authorization-server are of \
+                 another issuer, https://id.test/",
+            ),
+            (
+                "https://id.test/",
+                server("https://id.test"),
+                "the metadata at https://id.test/.well-known/oauth-authorization-server are of \
+                 another issuer, https://id.test",
+            ),
+            (
+                "http://id.test",
+                server("http://id.test"),
+                "http://id.test/.well-known/oauth-authorization-server is not an https:// URL",
+            ),
+            ("id.test", server("id.test"), "the issuer id.test is not a URL"),
+        ] {
+            let script = Script::default();
+            script.document(RESOURCE, &resource(issuer));
+            script.document(SERVER, &document);
+            let found = run(&script, &settings(), &BearerChallenge::default()).await;
+            assert_eq!(found, Err(OAuthError::Refused(error.into())), "{issuer}");
+        }
+        let script = Script::default();
+        script.document(RESOURCE, &resource("https://id.test").replace("/a/mcp", "/b"));
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        let error = "the metadata of the upstream are about another server, https://mcp.test/b";
+        assert_eq!(found, Err(OAuthError::Refused(error.into())));
+    }
+
+    #[tokio::test]
+    async fn a_configured_issuer_is_the_only_one() {
+        let pinned = Settings { issuer: Some("https://id.test".into()), ..settings() };
+        let script = Script::default();
+        script.document(SERVER, &server("https://id.test"));
+        let found = run(&script, &pinned, &BearerChallenge::default()).await;
+        assert_eq!(found.expect("a server").server.issuer, "https://id.test");
+        script.document(RESOURCE, &resource("https://evil.test"));
+        let found = run(&script, &pinned, &BearerChallenge::default()).await;
+        let error = "the upstream names the authorization server https://evil.test instead of \
+                     https://id.test";
+        assert_eq!(found, Err(OAuthError::Refused(error.into())));
+        // One of several is enough.
+        let second = Settings { issuer: Some("https://b.test".into()), ..settings() };
+        script
+            .document("https://b.test/.well-known/openid-configuration", &server("https://b.test"));
+        let found = run(&script, &second, &BearerChallenge::default()).await;
+        assert_eq!(found.expect("a server").server.issuer, "https://b.test");
+    }
+
+    #[tokio::test]
+    async fn a_configured_token_endpoint_needs_no_discovery() {
+        let token_url = Some(hyper::Uri::from_static("https://id.test/t"));
+        let settings = Settings { token_url, ..settings() };
+        let script = Script::default();
+        let found = run(&script, &settings, &BearerChallenge::default()).await.expect("a server");
+        assert_eq!(found.server.token_endpoint, "https://id.test/t");
+        assert_eq!((found.resource, found.scope), (None, None));
+        assert!(script.requests().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_fails_decides_nothing() {
+        let script = Script::default();
+        script.fail(&format!("{RESOURCE}/a/mcp"));
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        let error = format!("{RESOURCE}/a/mcp: the response status is 503 Service Unavailable");
+        assert_eq!(found, Err(OAuthError::Unavailable(error)));
+    }
+}

@@ -1,0 +1,168 @@
+//! Metadata documents: of a protected resource (RFC 9728), and of an authorization server (RFC
+//! 8414, OpenID Connect Discovery 1.0).
+
+use serde::{Deserialize, Deserializer};
+use url::Url;
+
+/// Metadata of a protected resource.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct ResourceMetadata {
+    /// Identifier of the resource.
+    pub(super) resource: String,
+    /// Issuers of its authorization servers.
+    #[serde(default, deserialize_with = "short_list")]
+    pub(super) authorization_servers: Vec<String>,
+    #[serde(default, deserialize_with = "optional_short_list")]
+    pub(super) scopes_supported: Option<Vec<String>>,
+}
+
+/// Metadata of an authorization server.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct ServerMetadata {
+    pub(super) issuer: String,
+    pub(super) token_endpoint: String,
+    /// Methods of client authentication at the token endpoint; without them
+    /// `client_secret_basic` (RFC 8414, 2).
+    #[serde(default, deserialize_with = "optional_short_list")]
+    pub(super) token_endpoint_auth_methods_supported: Option<Vec<String>>,
+}
+
+impl ServerMetadata {
+    /// Returns the endpoints of a server of revision 2025-03-26 without metadata.
+    pub(super) fn default_of(origin: &str) -> Self {
+        Self {
+            issuer: origin.to_owned(),
+            token_endpoint: format!("{origin}/token"),
+            token_endpoint_auth_methods_supported: None,
+        }
+    }
+}
+
+impl ResourceMetadata {
+    /// Returns whether these describe the server at this URL: they name it, or a folder of it on
+    /// the same origin (RFC 9728, 3.3; many servers name their origin).
+    pub(super) fn describes(&self, endpoint: &Url) -> bool {
+        let Ok(resource) = Url::parse(&self.resource) else { return false };
+        let folder = resource.path().trim_end_matches('/');
+        let below = endpoint.path().strip_prefix(folder);
+        resource.origin() == endpoint.origin()
+            && resource.fragment().is_none()
+            && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+/// Returns the URLs at which the metadata of a resource may be, in the order in which they are
+/// tried (spec 2026-07-28, authorization server discovery).
+pub(super) fn resource_metadata_urls(endpoint: &Url) -> Vec<String> {
+    let (origin, path) = (endpoint.origin().ascii_serialization(), endpoint.path());
+    let root = format!("{origin}/.well-known/oauth-protected-resource");
+    match path.trim_end_matches('/') {
+        "" => vec![root],
+        path => vec![format!("{root}{path}"), root],
+    }
+}
+
+/// Returns the URLs at which the metadata of an authorization server may be, in the order in which
+/// they are tried (spec 2026-07-28, authorization server discovery).
+pub(super) fn server_metadata_urls(issuer: &Url) -> Vec<String> {
+    let (origin, path) = (issuer.origin().ascii_serialization(), issuer.path());
+    let oauth = format!("{origin}/.well-known/oauth-authorization-server");
+    let openid = format!("{origin}/.well-known/openid-configuration");
+    match path.trim_end_matches('/') {
+        "" => vec![oauth, openid],
+        path => vec![
+            format!("{oauth}{path}"),
+            format!("{openid}{path}"),
+            format!("{origin}{path}/.well-known/openid-configuration"),
+        ],
+    }
+}
+
+/// Reads a list, without what exceeds [`MAX_LIST`].
+fn short_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let mut list = Vec::<String>::deserialize(deserializer)?;
+    list.truncate(MAX_LIST);
+    list.shrink_to_fit();
+    Ok(list)
+}
+
+fn optional_short_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<String>>, D::Error> {
+    short_list(deserializer).map(Some)
+}
+
+/// Most entries of a list that are kept.
+const MAX_LIST: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).expect("a URL")
+    }
+
+    #[test]
+    fn documents_are_looked_for_in_the_order_of_the_specification() {
+        let of_resource = |text| resource_metadata_urls(&url(text));
+        let known = "https://a.test:8443/.well-known/oauth-protected-resource";
+        assert_eq!(of_resource("https://a.test:8443/x/mcp"), [&format!("{known}/x/mcp"), known]);
+        assert_eq!(of_resource("https://a.test:8443/mcp/?q=1#f"), [&format!("{known}/mcp"), known]);
+        assert_eq!(of_resource("https://a.test:8443"), [known]);
+        let of_server = |text| server_metadata_urls(&url(text));
+        let (oauth, openid) = (
+            "https://b.test/.well-known/oauth-authorization-server",
+            "https://b.test/.well-known/openid-configuration",
+        );
+        assert_eq!(of_server("https://b.test/"), [oauth, openid]);
+        assert_eq!(
+            of_server("https://b.test/tenant1"),
+            [
+                "https://b.test/.well-known/oauth-authorization-server/tenant1",
+                "https://b.test/.well-known/openid-configuration/tenant1",
+                "https://b.test/tenant1/.well-known/openid-configuration",
+            ]
+        );
+    }
+
+    #[test]
+    fn metadata_describe_a_server_or_a_folder_of_it_and_no_other() {
+        let describes = |resource: &str| {
+            let resource = resource.to_owned();
+            let (authorization_servers, scopes_supported) = (Vec::new(), None);
+            ResourceMetadata { resource, authorization_servers, scopes_supported }
+                .describes(&url("https://a.test/x/mcp"))
+        };
+        for resource in ["https://a.test/x/mcp", "https://a.test/x", "https://A.test:443/"] {
+            assert!(describes(resource), "{resource}");
+        }
+        for resource in [
+            "https://a.test/x/mc",
+            "https://a.test/y",
+            "https://a.test/x/mcp/deeper",
+            "http://a.test/x/mcp",
+            "https://a.test:444/x/mcp",
+            "https://b.test/x/mcp",
+            "https://a.test/x#f",
+            "a.test",
+            "",
+        ] {
+            assert!(!describes(resource), "{resource}");
+        }
+    }
+
+    #[test]
+    fn long_lists_are_cut_and_missing_ones_are_none() {
+        let text = format!(
+            r#"{{"issuer":"i","token_endpoint":"t","x":1,"token_endpoint_auth_methods_supported":[{}"a"]}}"#,
+            r#""a","#.repeat(300)
+        );
+        let metadata: ServerMetadata = serde_json::from_str(&text).expect("valid");
+        let methods = metadata.token_endpoint_auth_methods_supported.expect("a list");
+        assert_eq!(methods.len(), MAX_LIST);
+        let metadata: ServerMetadata =
+            serde_json::from_str(r#"{"issuer":"i","token_endpoint":"t"}"#).expect("valid");
+        assert_eq!(metadata.token_endpoint_auth_methods_supported, None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Network of tests: documents by URL, and a token endpoint.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper::{Request, Response};
+use url::Url;
+
+use super::{ClientCredential, Grant, OAuthHttp, ResourceIndicator, Settings};
+use crate::allowed_addresses::AllowedAddresses;
+use crate::sync::Mutex;
+
+/// Scripted servers. A URL without a response has status 404.
+#[derive(Default)]
+pub(super) struct Script {
+    responses: Mutex<HashMap<String, Response<Bytes>>>,
+    requests: Mutex<Vec<Request<Bytes>>>,
+}
+
+impl Script {
+    pub(super) fn document(&self, url: &str, text: &str) {
+        self.respond(url, 200, text);
+    }
+
+    /// Sends a page of HTML for this URL.
+    pub(super) fn page(&self, url: &str) {
+        self.respond(url, 200, "<!doctype html><title>Welcome</title>");
+    }
+
+    pub(super) fn fail(&self, url: &str) {
+        self.respond(url, 503, "");
+    }
+
+    pub(super) fn respond(&self, url: &str, status: u16, text: &str) {
+        let response = Response::builder().status(status);
+        let response = response.body(Bytes::copy_from_slice(text.as_bytes())).expect("valid");
+        self.responses.lock().insert(url.to_owned(), response);
+    }
+
+    /// Returns method and URL of each request so far, and forgets them.
+    pub(super) fn requests(&self) -> Vec<String> {
+        let requests = self.take_requests();
+        requests.iter().map(|request| format!("{} {}", request.method(), request.uri())).collect()
+    }
+
+    pub(super) fn take_requests(&self) -> Vec<Request<Bytes>> {
+        std::mem::take(&mut self.requests.lock())
+    }
+}
+
+impl OAuthHttp for Script {
+    fn send<'a>(
+        &'a self,
+        request: Request<Bytes>,
+        _: usize,
+        _: Option<&'a AllowedAddresses>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
+        let response = self.responses.lock().get(&request.uri().to_string()).cloned();
+        self.requests.lock().push(request);
+        let not_found = || Response::builder().status(404).body(Bytes::new()).expect("valid");
+        async move {
+            // Other tasks may run meanwhile.
+            tokio::task::yield_now().await;
+            Ok(response.unwrap_or_else(not_found))
+        }
+        .boxed()
+    }
+}
+
+/// Settings of a client with a secret, whose authorization server is discovered.
+pub(super) fn settings() -> Settings {
+    Settings {
+        upstream: Url::parse("https://mcp.test/mcp").expect("a URL"),
+        grant: Grant::ClientCredentials {
+            client_id: "weir".into(),
+            credential: ClientCredential::Secret("hunter2".into()),
+        },
+        issuer: None,
+        token_url: None,
+        scopes: None,
+        resource: ResourceIndicator::Auto,
+        allowed: AllowedAddresses::default(),
+    }
+}

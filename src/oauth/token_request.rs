@@ -1,0 +1,452 @@
+//! Token request and its response (RFC 6749, 5; RFC 7523; RFC 8707).
+
+use std::fmt::Display;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use serde::{Deserialize, Deserializer, Serialize};
+use url::form_urlencoded::{Serializer, byte_serialize};
+use zeroize::Zeroizing;
+
+use super::metadata::ServerMetadata;
+use super::signing_key::SigningKey;
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::{ClientCredential, Grant, OAuthError};
+use crate::quote::quote;
+use crate::regular_file;
+use crate::secret::{Secret, random_token};
+
+/// Parameters of a token request.
+pub(super) struct TokenRequest<'a> {
+    pub(super) grant: &'a Grant,
+    pub(super) server: &'a ServerMetadata,
+    pub(super) resource: Option<&'a str>,
+    /// Scopes, separated by spaces.
+    pub(super) scope: Option<&'a str>,
+}
+
+/// Token that was issued.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct IssuedToken {
+    pub(super) token: Secret,
+    /// Time after which it expires; `None` if the server does not say.
+    pub(super) lifetime: Option<Duration>,
+}
+
+impl TokenRequest<'_> {
+    /// Sends the request.
+    pub(super) async fn send(&self, client: &OAuthClient<'_>) -> Result<IssuedToken, OAuthError> {
+        let mut form = Form::default();
+        let mut authorization = None;
+        match self.grant {
+            Grant::ClientCredentials { client_id, credential } => {
+                form.append("grant_type", "client_credentials");
+                authorization = self.authenticate(client_id, credential, &mut form)?;
+            }
+            Grant::JwtBearer { assertion } => {
+                form.append("grant_type", JWT_BEARER_GRANT);
+                form.append("assertion", read_assertion(assertion)?.trim());
+            }
+        }
+        for (name, value) in [("resource", self.resource), ("scope", self.scope)] {
+            if let Some(value) = value {
+                form.append(name, value);
+            }
+        }
+        let mut request = Request::post("/").body(Bytes::from(form.0)).unwrap_or_default();
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, const { HeaderValue::from_static(FORM) });
+        headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
+        let url = &self.server.token_endpoint;
+        let response = client.send(url, request).await?;
+        read_response(&response, url).map_err(|error| self.redact(error))
+    }
+
+    /// Removes the secret from a text of the server, which may repeat the request.
+    fn redact(&self, error: OAuthError) -> OAuthError {
+        match (error, self.grant) {
+            (
+                OAuthError::Refused(text),
+                Grant::ClientCredentials { credential: ClientCredential::Secret(secret), .. },
+            ) => OAuthError::Refused(text.replace(secret.expose(), "***")),
+            (error, _) => error,
+        }
+    }
+
+    /// Adds the credential to the form, or returns the `Authorization` header that carries it.
+    fn authenticate(
+        &self,
+        client_id: &str,
+        credential: &ClientCredential,
+        form: &mut Form,
+    ) -> Result<Option<HeaderValue>, OAuthError> {
+        let accepts = |method: &str| match &self.server.token_endpoint_auth_methods_supported {
+            Some(methods) => methods.iter().any(|it| it == method),
+            None => true,
+        };
+        match credential {
+            ClientCredential::Secret(secret) if accepts("client_secret_basic") => {
+                Ok(Some(basic(client_id, secret)?))
+            }
+            ClientCredential::Secret(secret) if accepts("client_secret_post") => {
+                form.append("client_id", client_id);
+                form.append("client_secret", secret.expose());
+                Ok(None)
+            }
+            ClientCredential::Key(key) if accepts("private_key_jwt") => {
+                form.append("client_assertion_type", JWT_BEARER_ASSERTION);
+                form.append("client_assertion", &sign_assertion(key, client_id, self.server)?);
+                Ok(None)
+            }
+            credential => {
+                let refused = match credential {
+                    ClientCredential::Secret(_) => "a client_secret",
+                    ClientCredential::Key(_) => "a client_key",
+                };
+                let issuer = quote(&self.server.issuer, MAX_SHOWN_CHARS);
+                let text = format!("the authorization server {issuer} does not accept {refused}");
+                Err(OAuthError::Refused(text))
+            }
+        }
+    }
+}
+
+/// Reads the assertion of the platform. The platform replaces the file, so it is never kept.
+fn read_assertion(path: &Path) -> Result<Zeroizing<String>, OAuthError> {
+    let unusable = |why: &dyn Display| {
+        let path = path.display();
+        OAuthError::Unavailable(format!("the assertion {path} cannot be used: {why}"))
+    };
+    let bytes = regular_file::read(path, MAX_ASSERTION_BYTES).map_err(|error| unusable(&error))?;
+    String::from_utf8(bytes).map(Zeroizing::new).map_err(|_| unusable(&"it is not text"))
+}
+
+/// Encodes the credentials of a client (RFC 6749, 2.3.1: both are encoded as in a form).
+fn basic(client_id: &str, secret: &Secret) -> Result<HeaderValue, OAuthError> {
+    let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    let secret = Zeroizing::new(encode(secret.expose()));
+    let pair = Zeroizing::new(format!("{}:{}", encode(client_id), *secret));
+    let text = Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
+    sensitive(&text)
+}
+
+/// Makes the value of an `Authorization` header.
+pub(super) fn sensitive(text: &str) -> Result<HeaderValue, OAuthError> {
+    let mut value = HeaderValue::from_str(text)
+        .map_err(|_| OAuthError::Refused("the credential cannot be sent in a header".into()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Signs the assertion of a client's identity, for one request.
+fn sign_assertion(
+    key: &SigningKey,
+    client_id: &str,
+    server: &ServerMetadata,
+) -> Result<String, OAuthError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let claims = Assertion {
+        iss: client_id,
+        sub: client_id,
+        aud: &server.issuer,
+        jti: &random_token(),
+        iat: now.as_secs(),
+        exp: (now + ASSERTION_LIFETIME).as_secs(),
+    };
+    let failed = || OAuthError::Unavailable("the client_key cannot sign".into());
+    key.sign(&claims).ok_or_else(failed)
+}
+
+#[derive(Serialize)]
+struct Assertion<'a> {
+    iss: &'a str,
+    sub: &'a str,
+    /// The issuer alone (draft-ietf-oauth-rfc7523bis): no other server accepts the assertion.
+    aud: &'a str,
+    jti: &'a str,
+    iat: u64,
+    exp: u64,
+}
+
+/// Body of a request.
+#[derive(Default)]
+struct Form(String);
+
+impl Form {
+    fn append(&mut self, name: &str, value: &str) {
+        Serializer::for_suffix(&mut self.0, 0).append_pair(name, value);
+    }
+}
+
+// === Response ===
+
+#[derive(Deserialize)]
+struct TokenResponse {
+    access_token: String,
+    token_type: String,
+    #[serde(default, deserialize_with = "lifetime")]
+    expires_in: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+struct TokenErrorResponse {
+    error: String,
+    error_description: Option<String>,
+}
+
+fn read_response(response: &Response<Bytes>, url: &str) -> Result<IssuedToken, OAuthError> {
+    let (status, url) = (response.status(), quote(url, MAX_SHOWN_CHARS));
+    if status != StatusCode::OK {
+        if let Ok(refusal) = serde_json::from_slice::<TokenErrorResponse>(response.body())
+            && status.is_client_error()
+            && status != StatusCode::TOO_MANY_REQUESTS
+        {
+            let error = quote(&refusal.error, MAX_SHOWN_CHARS);
+            let description = refusal.error_description.unwrap_or_default();
+            let description = quote(&description, MAX_SHOWN_CHARS);
+            let text = format!("{url} refuses the request: {error}: {description}");
+            return Err(OAuthError::Refused(text.trim_end_matches([':', ' ']).to_owned()));
+        }
+        return Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")));
+    }
+    let unusable = |what| Err(OAuthError::Unavailable(format!("{url}: {what}")));
+    let Ok(response) = serde_json::from_slice::<TokenResponse>(response.body()) else {
+        return unusable("the response is not a token");
+    };
+    let token = Secret::from(response.access_token);
+    if !response.token_type.eq_ignore_ascii_case("bearer") {
+        return unusable("the token is not of the type Bearer");
+    }
+    let is_sendable = (1..=MAX_TOKEN_BYTES).contains(&token.expose().len())
+        && token.expose().bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_sendable {
+        return unusable("the token is empty, longer than 16 KiB, or not visible ASCII");
+    }
+    Ok(IssuedToken { token, lifetime: response.expires_in })
+}
+
+/// Reads a number of seconds; some servers write it as a string.
+fn lifetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Seconds {
+        Number(f64),
+        Text(String),
+    }
+    let seconds = match Option::<Seconds>::deserialize(deserializer)? {
+        None => return Ok(None),
+        Some(Seconds::Number(seconds)) => Some(seconds),
+        Some(Seconds::Text(text)) => text.trim().parse().ok(),
+    };
+    let seconds = seconds.filter(|seconds: &f64| seconds.is_finite());
+    Ok(seconds.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, MAX_LIFETIME_SECONDS))))
+}
+
+const JWT_BEARER_GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
+const JWT_BEARER_ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// Time for which an assertion of a client is valid: some servers accept no more than a minute.
+const ASSERTION_LIFETIME: Duration = Duration::from_secs(60);
+/// Maximum size of an assertion of the platform.
+const MAX_ASSERTION_BYTES: u64 = 16 * 1024;
+/// Maximum size of an access token.
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
+/// Longest lifetime that is believed: a year.
+const MAX_LIFETIME_SECONDS: f64 = 31_536_000.0;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use url::{Url, form_urlencoded};
+
+    use super::*;
+    use crate::allowed_addresses::AllowedAddresses;
+    use crate::oauth::testing::Script;
+
+    const TOKEN_URL: &str = "https://id.test/token";
+
+    /// Sends a request for a token, and returns the result, the `Authorization` and the form.
+    async fn send(
+        grant: &Grant,
+        methods: Option<&[&str]>,
+        (status, response): (u16, &str),
+    ) -> (Result<IssuedToken, OAuthError>, Option<String>, BTreeMap<String, String>) {
+        let script = Script::default();
+        script.respond(TOKEN_URL, status, response);
+        let upstream = Url::parse("https://mcp.test/mcp").expect("a URL");
+        let allowed = AllowedAddresses::default();
+        let client = OAuthClient { http: &script, upstream: &upstream, allowed: &allowed };
+        let methods = methods.map(|methods| methods.iter().map(|it| (*it).to_owned()).collect());
+        let server = ServerMetadata {
+            issuer: "https://id.test".into(),
+            token_endpoint: TOKEN_URL.into(),
+            token_endpoint_auth_methods_supported: methods,
+        };
+        let (resource, scope) = (Some("https://mcp.test/mcp"), Some("a b"));
+        let issued = TokenRequest { grant, server: &server, resource, scope }.send(&client).await;
+        let Some(request) = script.take_requests().pop() else {
+            return (issued, None, BTreeMap::new());
+        };
+        assert_eq!(request.headers()[CONTENT_TYPE], FORM);
+        let authorization = request.headers().get(AUTHORIZATION);
+        let authorization = authorization.map(|value| value.to_str().expect("text").to_owned());
+        let form = form_urlencoded::parse(request.body()).into_owned().collect();
+        (issued, authorization, form)
+    }
+
+    fn with_secret(secret: &str) -> Grant {
+        let credential = ClientCredential::Secret(secret.into());
+        Grant::ClientCredentials { client_id: "we:ir".into(), credential }
+    }
+
+    fn form(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let always = [("resource", "https://mcp.test/mcp"), ("scope", "a b")];
+        let pairs = pairs.iter().chain(&always);
+        pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    const TOKEN: (u16, &str) =
+        (200, r#"{"access_token":"t0k","token_type":"bearer","expires_in":3600}"#);
+
+    #[tokio::test]
+    async fn a_secret_is_sent_in_the_way_that_the_server_accepts() {
+        let grant = with_secret("p@ss word");
+        let issued = IssuedToken { token: "t0k".into(), lifetime: Some(Duration::from_hours(1)) };
+        let basic = format!("Basic {}", STANDARD.encode("we%3Air:p%40ss+word"));
+        for methods in [None, Some(&["private_key_jwt", "client_secret_basic"][..])] {
+            let (result, authorization, sent) = send(&grant, methods, TOKEN).await;
+            assert_eq!((result.as_ref(), authorization), (Ok(&issued), Some(basic.clone())));
+            assert_eq!(sent, form(&[("grant_type", "client_credentials")]));
+        }
+        let (result, authorization, sent) =
+            send(&grant, Some(&["client_secret_post"]), TOKEN).await;
+        assert_eq!((result, authorization), (Ok(issued), None));
+        let own = [("client_id", "we:ir"), ("client_secret", "p@ss word")];
+        assert_eq!(sent, form(&[own[0], own[1], ("grant_type", "client_credentials")]));
+        let (result, _, sent) = send(&grant, Some(&["private_key_jwt"]), TOKEN).await;
+        let error = "the authorization server https://id.test does not accept a client_secret";
+        assert_eq!(result, Err(OAuthError::Refused(error.into())));
+        assert!(sent.is_empty(), "{sent:?}");
+    }
+
+    #[tokio::test]
+    async fn a_key_signs_an_assertion_for_the_issuer_alone() {
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let key = SigningKey::from_pem(pair.serialize_pem().into(), None).expect("a key");
+        let credential = ClientCredential::Key(key);
+        let grant = Grant::ClientCredentials { client_id: "weir".into(), credential };
+        let (result, authorization, mut sent) =
+            send(&grant, Some(&["private_key_jwt"]), TOKEN).await;
+        assert_eq!((result.is_ok(), authorization), (true, None));
+        let assertion = sent.remove("client_assertion").expect("an assertion");
+        let own = [("client_assertion_type", JWT_BEARER_ASSERTION)];
+        assert_eq!(sent, form(&[own[0], ("grant_type", "client_credentials")]));
+        #[derive(Deserialize)]
+        struct Claims {
+            iss: String,
+            sub: String,
+            aud: String,
+            jti: String,
+            iat: u64,
+            exp: u64,
+        }
+        let claims = assertion.split('.').nth(1).expect("three parts");
+        let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims);
+        let claims: Claims = serde_json::from_slice(&claims.expect("base64url")).expect("claims");
+        let names = [&*claims.iss, &claims.sub, &claims.aud];
+        assert_eq!(names, ["weir", "weir", "https://id.test"]);
+        assert_eq!((claims.jti.len(), claims.exp - claims.iat), (43, 60));
+        let (result, ..) = send(&grant, Some(&["client_secret_basic"]), TOKEN).await;
+        let error = "the authorization server https://id.test does not accept a client_key";
+        assert_eq!(result, Err(OAuthError::Refused(error.into())));
+    }
+
+    #[tokio::test]
+    async fn an_assertion_of_the_platform_is_read_for_each_request() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let assertion = folder.path().join("token");
+        let grant = Grant::JwtBearer { assertion: assertion.clone() };
+        let (result, ..) = send(&grant, None, TOKEN).await;
+        assert!(matches!(result, Err(OAuthError::Unavailable(_))), "{result:?}");
+        for text in ["a.b.c", "d.e.f"] {
+            std::fs::write(&assertion, format!("{text}\n")).expect("written");
+            let (result, authorization, sent) = send(&grant, None, TOKEN).await;
+            assert_eq!((result.is_ok(), authorization), (true, None));
+            assert_eq!(sent, form(&[("grant_type", JWT_BEARER_GRANT), ("assertion", text)]));
+        }
+        std::fs::write(&assertion, "x".repeat(16 * 1024 + 1)).expect("written");
+        let (result, _, sent) = send(&grant, None, TOKEN).await;
+        let error = format!(
+            "the assertion {} cannot be used: it is larger than 16384 bytes",
+            assertion.display()
+        );
+        assert_eq!(result, Err(OAuthError::Unavailable(error)));
+        assert!(sent.is_empty());
+    }
+
+    #[tokio::test]
+    async fn only_a_usable_token_is_taken() {
+        let grant = with_secret("hunter2");
+        let long = format!(r#"{{"access_token":"{}","token_type":"Bearer"}}"#, "x".repeat(16_385));
+        for (status, response, error) in [
+            (200, "<!doctype html>", "the response is not a token"),
+            (200, r#"{"access_token":"x"}"#, "the response is not a token"),
+            (200, r#"{"access_token":7,"token_type":"Bearer"}"#, "the response is not a token"),
+            (
+                200,
+                r#"{"access_token":"x","token_type":"mac"}"#,
+                "the token is not of the type Bearer",
+            ),
+            (
+                200,
+                r#"{"access_token":"x\r\ny: z","token_type":"Bearer"}"#,
+                "the token is empty, longer than 16 KiB, or not visible ASCII",
+            ),
+            (200, &long, "the token is empty, longer than 16 KiB, or not visible ASCII"),
+            (201, TOKEN.1, "the response status is 201 Created"),
+            (302, "", "the response status is 302 Found"),
+            (429, r#"{"error":"slow_down"}"#, "the response status is 429 Too Many Requests"),
+            (500, r#"{"error":"x"}"#, "the response status is 500 Internal Server Error"),
+        ] {
+            let (result, ..) = send(&grant, None, (status, response)).await;
+            assert_eq!(result, Err(OAuthError::Unavailable(format!("{TOKEN_URL}: {error}"))));
+        }
+        for (response, error) in [
+            (r#"{"error":"invalid_client"}"#, "invalid_client"),
+            (
+                r#"{"error":"invalid_client","error_description":"\u0007 hunter2 is wrong"}"#,
+                r"invalid_client: \u{7} *** is wrong",
+            ),
+        ] {
+            let (result, ..) = send(&grant, None, (401, response)).await;
+            let error = format!("{TOKEN_URL} refuses the request: {error}");
+            assert_eq!(result, Err(OAuthError::Refused(error)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lifetime_is_a_number_of_seconds_in_any_form() {
+        for (text, seconds) in [
+            ("60", Some(60)),
+            ("60.0", Some(60)),
+            (r#""60""#, Some(60)),
+            ("null", None),
+            (r#""soon""#, None),
+            ("-1", Some(0)),
+            ("1e300", Some(31_536_000)),
+        ] {
+            let response =
+                format!(r#"{{"access_token":"x","token_type":"Bearer","expires_in":{text}}}"#);
+            let (result, ..) = send(&with_secret("x"), None, (200, &response)).await;
+            let lifetime = result.expect("a token").lifetime;
+            assert_eq!(lifetime, seconds.map(Duration::from_secs), "{text}");
+        }
+    }
+}

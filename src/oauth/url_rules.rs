@@ -1,0 +1,172 @@
+//! Rules for the URLs of OAuth: which of them may be called, and at which addresses.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Request, Response, Uri};
+use tokio::time::timeout;
+use url::{Host, Position, Url};
+
+use super::{OAuthError, OAuthHttp};
+use crate::allowed_addresses::AllowedAddresses;
+use crate::quote::quote;
+
+/// HTTP client that calls allowed URLs only.
+pub(super) struct OAuthClient<'a> {
+    pub(super) http: &'a dyn OAuthHttp,
+    /// URL of the upstream: its origin is trusted as far as the upstream is.
+    pub(super) upstream: &'a Url,
+    pub(super) allowed: &'a AllowedAddresses,
+}
+
+impl OAuthClient<'_> {
+    /// Sends a request to a URL and returns its response.
+    pub(super) async fn send(
+        &self,
+        url: &str,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, OAuthError> {
+        let (uri, is_own) = self.check(url).map_err(OAuthError::Refused)?;
+        *request.uri_mut() = uri;
+        let allowed = (!is_own).then_some(self.allowed);
+        let response = timeout(TIMEOUT, self.http.send(request, MAX_BODY_BYTES, allowed)).await;
+        let error = match response {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(error)) => error,
+            Err(_) => format!("no response within {} s", TIMEOUT.as_secs()),
+        };
+        Err(OAuthError::Unavailable(format!("{}: {error}", quote(url, MAX_SHOWN_CHARS))))
+    }
+
+    /// Returns the URL in the form in which it is called, and whether it has the upstream's origin.
+    fn check(&self, text: &str) -> Result<(Uri, bool), String> {
+        let refuse = |why| Err(format!("{} {why}", quote(text, MAX_SHOWN_CHARS)));
+        // The parser would skip some of these.
+        if text.contains(|c: char| c.is_control() || c.is_whitespace() || c == '\\') {
+            return refuse("is not a URL");
+        }
+        let Ok(url) = Url::parse(text) else { return refuse("is not a URL") };
+        let is_own = url.origin() == self.upstream.origin();
+        match url.scheme() {
+            "https" => {}
+            "http" if is_own || self.allowed.loopback && is_loopback(&url) => {}
+            _ => return refuse("is not an https:// URL"),
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return refuse("contains credentials");
+        }
+        match url[..Position::AfterQuery].parse() {
+            Ok(uri) => Ok((uri, is_own)),
+            Err(_) => refuse("is not a URL"),
+        }
+    }
+}
+
+/// Returns whether a URL names this machine.
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Time limit of one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of a response.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+/// Characters of a received text that an error shows.
+pub(super) const MAX_SHOWN_CHARS: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::oauth::testing::Script;
+
+    fn check(upstream: &str, loopback: bool, url: &str) -> Result<String, String> {
+        let upstream = Url::parse(upstream).expect("a URL");
+        let allowed = AllowedAddresses { loopback, ..AllowedAddresses::default() };
+        let http = Script::default();
+        let client = OAuthClient { http: &http, upstream: &upstream, allowed: &allowed };
+        client.check(url).map(|(uri, is_own)| format!("{uri}{}", if is_own { " own" } else { "" }))
+    }
+
+    #[test]
+    fn protected_urls_and_those_of_the_upstream_are_called() {
+        let https = |url| check("https://mcp.test/mcp", false, url);
+        for (url, called) in [
+            ("https://id.test", "https://id.test/"),
+            ("https://id.test:8443/a?b=c#d", "https://id.test:8443/a?b=c"),
+            ("https://MCP.test:443/x", "https://mcp.test/x own"),
+            // The addresses are checked when they are known.
+            ("https://0177.1/", "https://127.0.0.1/"),
+            ("https://[::ffff:7f00:1]/", "https://[::ffff:7f00:1]/"),
+        ] {
+            assert_eq!(https(url).as_deref(), Ok(called), "{url}");
+        }
+        for url in [
+            "http://id.test/",
+            "http://mcp.test/",
+            "http://localhost/",
+            "http://127.0.0.1:80/",
+            "javascript:alert(1)",
+            "file:///etc/passwd",
+            "data:text/plain,x",
+            "https://ann@id.test/",
+            "https://:x@id.test/",
+            "https://id.test/\r\nx: y",
+            "https://id.test/ x",
+            "https:\\\\id.test/",
+            "//id.test/",
+            "id.test",
+            "",
+        ] {
+            assert!(https(url).is_err(), "{url}");
+        }
+        let plain = |url| check("http://mcp.test:80/mcp", false, url);
+        assert_eq!(plain("http://mcp.test/token").as_deref(), Ok("http://mcp.test/token own"));
+        assert!(plain("http://id.test/").is_err() && plain("http://localhost/").is_err());
+    }
+
+    /// Server that does not respond in time.
+    struct Silent;
+
+    impl OAuthHttp for Silent {
+        fn send<'a>(
+            &'a self,
+            _: Request<Bytes>,
+            limit: usize,
+            _: Option<&'a AllowedAddresses>,
+        ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
+            assert_eq!(limit, 64 * 1024);
+            std::future::pending().boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_is_of_a_bounded_size_and_comes_within_a_bounded_time() {
+        let upstream = Url::parse("https://mcp.test/mcp").expect("a URL");
+        let allowed = AllowedAddresses::default();
+        let client = OAuthClient { http: &Silent, upstream: &upstream, allowed: &allowed };
+        let begin = tokio::time::Instant::now();
+        let response = client.send("https://id.test/", Request::new(Bytes::new())).await;
+        let error = "https://id.test/: no response within 10 s".to_owned();
+        assert_eq!(response.map(|_| ()), Err(OAuthError::Unavailable(error)));
+        assert_eq!(begin.elapsed(), TIMEOUT);
+    }
+
+    #[test]
+    fn unprotected_urls_of_this_machine_are_called_where_that_is_configured() {
+        let local = |url| check("https://mcp.test/mcp", true, url);
+        for url in ["http://localhost:3000/", "http://127.0.0.2/", "http://[::1]:1/"] {
+            assert_eq!(local(url).as_deref(), Ok(url));
+        }
+        for url in ["http://localhost.test/", "http://10.0.0.1/", "http://0.0.0.0/"] {
+            assert!(local(url).is_err(), "{url}");
+        }
+    }
+}

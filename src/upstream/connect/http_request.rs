@@ -1,0 +1,83 @@
+//! Single HTTP requests, each over a connection of its own.
+//!
+//! Invariants: no redirect is followed, and no more bytes are read than allowed; a request is
+//! cancelled when its future is dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http_body_util::Full;
+use hyper::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
+use hyper::{Request, Response, Uri};
+use tokio_util::sync::CancellationToken;
+
+use crate::allowed_addresses::AllowedAddresses;
+use crate::http_connection::HttpConnection;
+use crate::oauth::OAuthHttp;
+use crate::upstream::connect::Connect;
+
+/// HTTP client for a few requests to many servers, such as those for metadata, keys and tokens.
+pub struct HttpRequests(pub Arc<dyn Connect>);
+
+impl OAuthHttp for HttpRequests {
+    fn send<'a>(
+        &'a self,
+        request: Request<Bytes>,
+        limit: usize,
+        allowed: Option<&'a AllowedAddresses>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
+        self.send(request, limit, allowed).boxed()
+    }
+}
+
+impl HttpRequests {
+    /// Sends a request to its URL, and returns the response with a body of at most `limit` bytes.
+    /// Connects to the addresses in `allowed` only, or to any if it is `None`. The error is a text
+    /// for the operator.
+    pub async fn send(
+        &self,
+        mut request: Request<Bytes>,
+        limit: usize,
+        allowed: Option<&AllowedAddresses>,
+    ) -> Result<Response<Bytes>, String> {
+        let (url, target) = (request.uri().clone(), target(request.uri()));
+        let host = url.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+        let headers = request.headers_mut();
+        headers.extend(host.map(|host| (HOST, host)));
+        headers.insert(ACCEPT, const { HeaderValue::from_static("application/json") });
+        headers.insert(USER_AGENT, const { HeaderValue::from_static(OWN_NAME) });
+        *request.uri_mut() = target;
+        let stream = match allowed {
+            Some(allowed) => self.0.connect_allowed(&url, CONNECT, allowed).await,
+            None => self.0.connect(&url, CONNECT).await,
+        };
+        let stream = stream.map_err(|error| error.to_string())?;
+        let connection = HttpConnection::open(stream, CancellationToken::new()).await;
+        let mut connection = connection.map_err(|error| error.to_string())?;
+        let response = connection.send(request.map(Full::new)).await;
+        let response = response.map_err(|error| error.into_error().to_string())?;
+        let (head, mut incoming) = response.into_parts();
+        let mut body = BytesMut::new();
+        while let Some(frame) = connection.frame(&mut incoming).await {
+            let Ok(data) = frame?.into_data() else { continue };
+            if body.len() + data.len() > limit {
+                return Err(format!("the response is larger than {limit} bytes"));
+            }
+            body.extend_from_slice(&data);
+        }
+        Ok(Response::from_parts(head, body.freeze()))
+    }
+}
+
+/// Returns the target of a request: the path alone, with the authority in `Host`.
+fn target(url: &Uri) -> Uri {
+    url.path_and_query().map_or_else(|| Uri::from_static("/"), |path| path.clone().into())
+}
+
+const OWN_NAME: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+
+/// Time limit for connecting to one address.
+const CONNECT: Duration = Duration::from_secs(2);

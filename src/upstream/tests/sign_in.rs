@@ -1,0 +1,219 @@
+//! Access tokens of Weir's own in the requests to an upstream.
+
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use hyper::{Response, Uri};
+use serde_json::json;
+use tokio::time::{Instant, advance};
+use url::Url;
+
+use crate::allowed_addresses::AllowedAddresses;
+use crate::mcp::revision::{Era, Revision};
+use crate::oauth::{self, ClientCredential, Grant, ResourceIndicator};
+use crate::upstream::testing::{
+    Exchange, TestTransport, World, call, discovered, payload, settings,
+};
+use crate::upstream::{ConnectionStatus, Error, Settings, UpstreamSource};
+
+const TOKEN_PATH: &str = "/token";
+
+/// Settings of an upstream with an account, whose token endpoint is configured or discovered.
+fn with_account(token_path: Option<&str>) -> Settings {
+    let mut settings = settings(TestTransport::Http);
+    if let UpstreamSource::Http { url, account, .. } = &mut settings.source {
+        let upstream = Url::parse(&url.to_string()).expect("a URL");
+        let at_upstream = |path: &str| {
+            upstream.join(path).expect("a path").as_str().parse::<Uri>().expect("a URL")
+        };
+        *account = Some(Box::new(oauth::Settings {
+            token_url: token_path.map(at_upstream),
+            upstream,
+            grant: Grant::ClientCredentials {
+                client_id: "weir".into(),
+                credential: ClientCredential::Secret("hunter2".into()),
+            },
+            issuer: None,
+            scopes: None,
+            resource: ResourceIndicator::Auto,
+            allowed: AllowedAddresses::default(),
+        }));
+    }
+    settings
+}
+
+fn authorization(request: &Exchange) -> Option<&str> {
+    request.headers.get(AUTHORIZATION).map(|value| value.to_str().expect("text"))
+}
+
+impl World {
+    /// Responds to the request for a token.
+    async fn issue(&mut self, token: &str, seconds: u64) {
+        let request = self.post().await;
+        assert_eq!(request.uri, TOKEN_PATH);
+        assert_eq!(authorization(&request), Some("Basic d2VpcjpodW50ZXIy"));
+        request.json(
+            200,
+            json!({ "access_token": token, "token_type": "Bearer", "expires_in": seconds }),
+        );
+    }
+
+    /// Returns the next message, which must have this token.
+    async fn post_with(&mut self, token: &str) -> Exchange {
+        let request = self.post().await;
+        assert_eq!(request.uri, "/mcp?x=1");
+        assert_eq!(authorization(&request), Some(&*format!("Bearer {token}")));
+        request
+    }
+}
+
+fn refuse_token(request: Exchange) {
+    let challenge = "Bearer error=\"invalid_token\"";
+    request.reply(Response::builder().status(401).header(WWW_AUTHENTICATE, challenge), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_request_has_a_token_from_the_handshake_on() {
+    for era in [Era::Modern, Era::Legacy] {
+        let mut world = World::start(with_account(Some(TOKEN_PATH)));
+        world.issue("first", 1_000).await;
+        let discover = world.post_with("first").await;
+        if era == Era::Modern {
+            discover.answer(discovered());
+        } else {
+            discover.status(400);
+            let initialize = world.post_with("first").await;
+            let id = initialize.id();
+            let result = crate::upstream::testing::initialized("2025-11-25");
+            initialize.json(200, json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+            world.post_with("first").await.status(202);
+        }
+        world.up().await;
+        let (upstream, revision) = (world.upstream.clone(), Revision::NEWEST);
+        let answer = async {
+            world.post_with("first").await.answer(json!({ "content": [] }));
+            // The token is renewed beside the next call, which does not wait for that.
+            advance(Duration::from_secs(801)).await;
+        };
+        let (reply, ()) = tokio::join!(upstream.call(call(revision)), answer);
+        assert_eq!(payload(reply.expect("a reply")).await, r#"{"content":[]}"#);
+        let answer = async {
+            let first = world.post().await;
+            let second = world.post().await;
+            let (token, call) =
+                if first.uri == TOKEN_PATH { (first, second) } else { (second, first) };
+            assert_eq!(authorization(&call), Some("Bearer first"));
+            call.answer(json!({ "content": [] }));
+            token.json(200, json!({ "access_token": "second", "token_type": "Bearer" }));
+        };
+        let (reply, ()) = tokio::join!(upstream.call(call(revision)), answer);
+        reply.expect("a reply");
+        assert!(world.is_quiet().await);
+        let answer = async {
+            world.post_with("second").await.answer(json!({ "content": [] }));
+        };
+        let (reply, ()) = tokio::join!(upstream.call(call(revision)), answer);
+        reply.expect("a reply");
+        drop(upstream);
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_token_is_refused_is_sent_once_more_with_a_new_one() {
+    let mut world = World::start(with_account(Some(TOKEN_PATH)));
+    world.issue("first", 1_000).await;
+    world.post_with("first").await.answer(discovered());
+    world.up().await;
+    let upstream = world.upstream.clone();
+    let answer = async {
+        let refused = world.post_with("first").await;
+        let body = refused.body.clone();
+        refuse_token(refused);
+        world.issue("second", 1_000).await;
+        let again = world.post_with("second").await;
+        // The server has not read the first message, so this is no second request.
+        assert_eq!(again.body, body);
+        again.answer(json!({ "content": [] }));
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    assert_eq!(payload(reply.expect("a reply")).await, r#"{"content":[]}"#);
+    // The session goes on.
+    assert!(matches!(&*world.upstream.status().borrow(), ConnectionStatus::Up(_)));
+    assert!(world.is_quiet().await);
+    drop(upstream);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_refuses_new_tokens_is_left_alone_and_its_breaker_stays_closed() {
+    let mut world = World::start(with_account(Some(TOKEN_PATH)));
+    world.issue("first", 10_000).await;
+    world.post_with("first").await.answer(discovered());
+    world.up().await;
+    let upstream = world.upstream.clone();
+    let answer = async {
+        refuse_token(world.post_with("first").await);
+        world.issue("second", 10_000).await;
+        refuse_token(world.post_with("second").await);
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let expected = "no access token: the upstream refuses an access token that is new";
+    let is_expected = |error: &Error| matches!(error, Error::Unavailable(text) if text == expected);
+    assert!(reply.as_ref().is_err_and(is_expected), "{reply:?}");
+    let since = Instant::now();
+    for _ in 0..100 {
+        let reply = upstream.call(call(Revision::NEWEST)).await;
+        assert!(reply.as_ref().is_err_and(is_expected), "{reply:?}");
+    }
+    assert!(world.is_quiet().await && since.elapsed() < Duration::from_secs(1));
+    advance(Duration::from_secs(75)).await;
+    let answer = async {
+        world.issue("third", 10_000).await;
+        world.post_with("third").await.answer(json!({ "content": [] }));
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    reply.expect("the breaker has admitted it");
+    drop(upstream);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_refusal_leads_to_the_authorization_server() {
+    let mut world = World::start(with_account(None));
+    let discover = world.post().await;
+    assert_eq!(authorization(&discover), None);
+    let challenge = "Bearer resource_metadata=\"http://upstream.test/meta\", scope=\"a b\"";
+    discover.reply(Response::builder().status(401).header(WWW_AUTHENTICATE, challenge), "");
+    let metadata = world.request().await;
+    assert_eq!((metadata.uri.path(), authorization(&metadata)), ("/meta", None));
+    metadata.json(
+        200,
+        json!({ "resource": "http://upstream.test/", "authorization_servers": ["http://upstream.test/as"] }),
+    );
+    let metadata = world.request().await;
+    assert_eq!(metadata.uri, "/.well-known/oauth-authorization-server/as");
+    let (issuer, token_endpoint) = ("http://upstream.test/as", "http://upstream.test/token");
+    metadata.json(200, json!({ "issuer": issuer, "token_endpoint": token_endpoint }));
+    world.issue("first", 1_000).await;
+    world.post_with("first").await.answer(discovered());
+    world.up().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_without_a_token_is_down_for_a_reason_that_names_no_secret() {
+    let mut world = World::start(with_account(Some(TOKEN_PATH)));
+    let request = world.post().await;
+    let refusal = json!({ "error": "invalid_client", "error_description": "hunter2 is wrong" });
+    request.json(401, refusal);
+    assert_eq!(
+        world.down().await,
+        "no access token: http://upstream.test/token refuses the request: invalid_client: *** is \
+         wrong"
+    );
+    // The authorization server is not asked again with each attempt to connect.
+    advance(Duration::from_secs(40)).await;
+    assert!(world.is_quiet().await);
+    world.finish().await;
+}
