@@ -6,7 +6,9 @@
 //!
 //! Invariants: a member whose record is missing counts as ended only if the store has been steady
 //! for [`STEADY`], so that a store that is empty or was away ends no member; a claim is replaced by
-//! a later one only, except when all claims are read anew, because the store may have lost some.
+//! a later one only, except when all claims are read anew. That happens when the store seems to
+//! have lost some, and now and then: a store that has gone back to earlier contents may have given
+//! the numbers that are known to other claims since.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub(super) struct FleetView {
     last_given: u64,
     /// Number of times that all claims were read anew.
     round: u64,
+    /// Heartbeats since all claims were read last.
+    beats: u32,
     /// Claims of this round that do not open with the keys of this replica, or are too many.
     skipped: usize,
     /// True if a session may have got another owner.
@@ -71,7 +75,7 @@ struct KnownClaim {
     since: Instant,
     /// Round in which it was read last.
     round: u64,
-    /// Facts of the session, if this replica has made the claim.
+    /// Facts of the session, if this replica has ever made a claim of it.
     own: Option<UnclaimedSession>,
 }
 
@@ -101,6 +105,7 @@ impl FleetView {
             last_number: 0,
             last_given: 0,
             round: 0,
+            beats: 0,
             skipped: 0,
             has_moved: false,
             unclaimed: HashMap::new(),
@@ -148,8 +153,10 @@ impl FleetView {
     }
 
     fn update_claims(&mut self, roster: Roster, records: &Records, now: Instant) {
+        self.beats += 1;
         if roster.after == 0 {
             self.round += 1;
+            self.beats = 0;
             self.skipped = 0;
         }
         let is_last = roster.claims.len() < MAX_CLAIMS_AT_ONCE;
@@ -161,8 +168,9 @@ impl FleetView {
         if is_last {
             self.forget_lost();
             let has_gone_back = roster.last_claim < self.last_given;
-            if has_gone_back || self.claims.len() + self.skipped != roster.claim_count {
-                // Some have expired, or are lost.
+            let differs = self.claims.len() + self.skipped != roster.claim_count;
+            if has_gone_back || differs || self.beats >= MAX_BEATS {
+                // Some may have expired, or be lost.
                 self.last_number = 0;
             }
             self.last_given = roster.last_claim;
@@ -176,6 +184,7 @@ impl FleetView {
         self.has_moved |= !lost.is_empty();
         for (session, claim) in lost {
             if let Some(UnclaimedSession { sealed_by, until }) = claim.own
+                && claim.claim == Claim::Owner(self.itself)
                 && until > SystemTime::now()
             {
                 self.take_unclaimed(&session, sealed_by, until);
@@ -214,6 +223,7 @@ impl FleetView {
         };
         let is_own = claim == Claim::Owner(self.itself);
         let own = self.unclaimed.remove(&session).filter(|_| is_own);
+        let own = own.or_else(|| known.and_then(|known| known.own.clone()));
         let round = self.round;
         self.claims.insert(session, KnownClaim { number, claim, text, since: now, round, own });
         self.has_moved |= !is_own;
@@ -363,6 +373,8 @@ impl FleetView {
 /// Time for which the store must have been steady before a missing record says that its member has
 /// ended: every living member has written its record several times by then.
 pub(super) const STEADY: Duration = Duration::from_secs(10);
+/// Most heartbeats between two readings of all claims.
+const MAX_BEATS: u32 = 10;
 /// Most sessions that are served without a claim.
 const MAX_UNCLAIMED: usize = 10_000;
 /// Most sessions that are claimed between two records of this replica. A slow store takes a second
@@ -496,6 +508,37 @@ mod tests {
         assert_eq!(view.last_number(), 0, "from the first one on");
         view.update(roster(1, 1, 2), records, now);
         assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_claims_are_read_anew_now_and_then_and_one_of_its_own_that_came_back_is_kept() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        let roster = |after, claim: &StoredClaim| Roster {
+            after,
+            claims: if after == 0 { vec![claim.clone()] } else { Vec::new() },
+            claim_count: 1,
+            last_claim: 9,
+            ..world.roster(100, &[0, 1, 2])
+        };
+        let (own, other) = (world.claim(7, 0, false), world.claim(9, 1, false));
+        view.learn(own.clone(), records, now);
+        view.set_own("s", world.instance(2), SystemTime::now() + STEADY);
+        view.update(roster(0, &other), records, now);
+        assert_eq!((owner(&view, &world), view.last_number()), ("m1".to_owned(), 9));
+        // The store goes back to the claim of this replica, and numbers and counts are the same.
+        let mut beats = 0;
+        while view.last_number() != 0 {
+            view.update(roster(9, &own), records, now);
+            beats += 1;
+        }
+        assert_eq!(beats, MAX_BEATS);
+        view.update(roster(0, &own), records, now);
+        assert_eq!(owner(&view, &world), "Itself");
+        // It loses that one, too: it is made anew.
+        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        assert_eq!(view.unclaimed_count(), 1);
     }
 
     #[tokio::test(start_paused = true)]
