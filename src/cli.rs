@@ -14,6 +14,7 @@ mod files;
 mod instance;
 mod keys;
 mod loading;
+mod login;
 mod output;
 mod pins;
 mod query;
@@ -113,6 +114,12 @@ enum Command {
     /// Prints or writes the entry that points an MCP client at Weir.
     #[command(after_help = reference::help::CONNECT)]
     Connect(clients::connect::Args),
+    /// Signs in to an upstream, or shows the sign-ins.
+    #[command(after_help = reference::help::LOGIN)]
+    Login(login::LoginArgs),
+    /// Removes the sign-in to an upstream.
+    #[command(after_help = reference::help::LOGOUT)]
+    Logout(login::LogoutArgs),
     /// Adds clients with keys, rotates keys, and removes clients.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -184,6 +191,8 @@ fn run_command(command: Command) -> Result<(), Failure> {
             Command::Reload(args) => run_until_signal(instance::reload::run(args)).await,
             Command::Top(args) => instance::top::run(args).await,
             Command::Fleet(args) => run_until_signal(instance::fleet::run(args)).await,
+            Command::Login(args) => run_until_signal(login::login(args)).await,
+            Command::Logout(args) => run_until_signal(login::logout(args)).await,
             Command::Init(args) => clients::init::run(&args),
             Command::Connect(args) => clients::connect::run(&args),
             Command::Keys(command) => keys::run(&command),

@@ -235,8 +235,8 @@ impl Config {
             let guard = guard::read_guard(t, &GuardConfig::default());
             (guard, guard::read_lock_file(t, context.on_disk))
         });
-        let allowed = root.table("sign_in", |t| upstreams::sign_in::read_sign_in(t, &server));
-        let upstreams = upstreams::read_upstreams(root, context, (&guard, &lock_file), &allowed);
+        let sign_in = root.table("sign_in", |t| upstreams::sign_in::read_sign_in(t, &server));
+        let upstreams = upstreams::read_upstreams(root, context, (&guard, &lock_file), &sign_in);
         let naming = root.table("naming", |t| naming::read_naming(t, &upstreams));
         let (roles, clients) =
             access::read_roles_and_clients(root, &server, &upstreams.names, options);

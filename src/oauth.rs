@@ -1,7 +1,8 @@
 //! OAuth client toward upstreams: access tokens of Weir's own, for servers that demand them.
 //!
 //! `discovery` finds the authorization server of a protected resource, `token_request` asks it for
-//! a token, and an [`Account`] keeps the token of one upstream fresh. The module knows no MCP.
+//! a token, and an [`Account`] keeps the token of one upstream fresh. A user signs in with
+//! [`SignIn`], and the [`Vault`] keeps that sign-in. The module knows no MCP.
 //!
 //! Invariants: a token is sent to the resource for which it was issued, and to no other. Issuers
 //! and resources are compared as the texts that came. A connection for a URL that a server has
@@ -13,11 +14,14 @@ mod account;
 mod challenge;
 mod discovery;
 mod metadata;
+mod registration;
+mod sign_in;
 mod signing_key;
 #[cfg(test)]
 mod testing;
 mod token_request;
 mod url_rules;
+mod vault;
 
 use std::path::PathBuf;
 
@@ -30,7 +34,9 @@ use crate::allowed_addresses::AllowedAddresses;
 use crate::secret::Secret;
 pub use account::{AccessToken, Account};
 pub use challenge::BearerChallenge;
+pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
+pub use vault::{SignInRecord, Vault};
 
 /// Settings of the account at one upstream. `Debug` tells two accounts apart, without secrets.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +53,10 @@ pub struct Settings {
     pub scopes: Option<Vec<String>>,
     /// Resource for which tokens are requested (RFC 8707).
     pub resource: ResourceIndicator,
+    /// URL of the document that describes Weir as a client.
+    pub client_metadata_url: Option<String>,
+    /// State folder, whose vault has the sign-ins of users.
+    pub state: Option<PathBuf>,
     /// Addresses to which the URLs of servers may lead. With `loopback`, these URLs may be
     /// unprotected.
     pub allowed: AllowedAddresses,
@@ -55,13 +65,13 @@ pub struct Settings {
 /// Grant by which an access token is obtained.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Grant {
-    /// Client credentials (RFC 6749, 4.4).
-    ClientCredentials {
-        /// Identifier of the client.
-        client_id: String,
-        /// Proof of the client's identity.
-        credential: ClientCredential,
+    /// Sign-in by a user (OAuth 2.1, 4.1).
+    AuthorizationCode {
+        /// Client as which Weir is registered; `None` if it registers itself.
+        client: Option<RegisteredClient>,
     },
+    /// Client credentials (RFC 6749, 4.4).
+    ClientCredentials(RegisteredClient),
     /// Assertion of the platform on which Weir runs (RFC 7523, 2.1).
     JwtBearer {
         /// File with the assertion, read for each request.
@@ -69,9 +79,20 @@ pub enum Grant {
     },
 }
 
+/// Client that an authorization server knows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegisteredClient {
+    /// Identifier of the client.
+    pub id: String,
+    /// Proof of the client's identity.
+    pub credential: ClientCredential,
+}
+
 /// Proof of a client's identity.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClientCredential {
+    /// None: a public client.
+    None,
     /// Shared secret.
     Secret(Secret),
     /// Private key (RFC 7523, 2.2).
@@ -100,6 +121,9 @@ pub enum OAuthError {
     /// operator has to act.
     #[error("{0}")]
     Refused(String),
+    /// A user has to sign in.
+    #[error("{0}")]
+    SignInNeeded(String),
 }
 
 /// Access to the network for OAuth.

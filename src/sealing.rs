@@ -230,7 +230,7 @@ pub struct Opened {
 }
 
 impl Sealer {
-    /// Seals a content of at most some KiB for an owner, as base64url. The text is a third longer,
+    /// Seals a content for an owner, as base64url. The text is a third longer,
     /// and 55 characters.
     pub fn seal(&self, owner: &str, content: &[u8]) -> String {
         let nonce = self.nonce(owner, content);
@@ -243,13 +243,18 @@ impl Sealer {
                 Aad::from(self.context(&header, owner)),
                 &mut sealed,
             )
-            .expect("a text this short can be sealed");
+            .expect("a text in memory can be sealed");
         URL_SAFE_NO_PAD.encode([&header[..], &sealed].concat())
     }
 
     /// Opens a text that was sealed for this owner; `None` if it is anything else.
     pub fn open(&self, owner: &str, text: &str) -> Option<Opened> {
-        if text.len() > MAX_TEXT {
+        self.open_up_to(owner, text, MAX_TEXT)
+    }
+
+    /// Opens a text as [`Sealer::open`] does, of at most this many characters.
+    pub fn open_up_to(&self, owner: &str, text: &str, max_text: usize) -> Option<Opened> {
+        if text.len() > max_text {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;

@@ -3,7 +3,6 @@
 //! The configuration was checked before: parsing its texts again here cannot fail.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -71,13 +70,17 @@ pub(crate) fn naming(naming: &config::NamingConfig) -> Naming {
 }
 
 /// Settings of one upstream. `single_client` are the capabilities of the client, if the process
-/// serves a single one; `list_cache_dir` is the folder of its cached lists.
+/// serves a single one; `state` has the folders of its cached lists and of sign-ins.
 pub(super) fn upstream(
     upstream: &config::UpstreamConfig,
     single_client: Option<&CallContext>,
-    list_cache_dir: Option<PathBuf>,
+    state: &config::StateConfig,
 ) -> upstream::Settings {
+    let list_cache_dir = state.catalog_folder();
     let mut settings = upstream::Settings { list_cache_dir, ..upstream.settings.clone() };
+    if let UpstreamSource::Http { account: Some(account), .. } = &mut settings.source {
+        account.state.clone_from(&state.dir);
+    }
     if let Some(caller) = single_client {
         settings.sharing = Sharing::Sole(upstream::declared_capabilities(caller));
     }
@@ -400,7 +403,7 @@ transport = "sse"
             let options = config::Options { environment, ..config::Options::default() };
             let config = config::Config::parse(&text, Path::new("/weir.toml"), &options).ok()?;
             let each = config.upstreams.iter();
-            let connections = each.map(|it| upstream(it, None, config.state.catalog_folder()));
+            let connections = each.map(|it| upstream(it, None, &config.state));
             let checks = config.upstreams.iter().map(|it| (&it.guard, it.pinning));
             let (connections, checks) = (Vec::from_iter(connections), Vec::from_iter(checks));
             let edges = (downstream(&config), audit(&config), &config.lock_file);
@@ -435,7 +438,7 @@ transport = "sse"
 
     #[test]
     fn every_key_of_an_upstream_reaches_its_settings() {
-        let settings = upstream(&config().upstreams[0], None, None);
+        let settings = upstream(&config().upstreams[0], None, &config().state);
         let seconds = Duration::from_secs;
         assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
         let upstream::Timeouts {
@@ -491,7 +494,7 @@ transport = "sse"
 
     #[test]
     fn every_key_of_an_http_upstream_reaches_its_settings() {
-        let settings = upstream(&config().upstreams[1], None, None);
+        let settings = upstream(&config().upstreams[1], None, &config().state);
         let upstream::UpstreamSource::Http { url, headers, transport, .. } = settings.source else {
             panic!("a url")
         };

@@ -37,8 +37,8 @@ impl UpstreamStarter {
         config: &Config,
         upstream: &UpstreamConfig,
     ) -> upstream::Settings {
-        let folder = config.state.catalog_folder();
-        let settings = settings::upstream(upstream, self.single_client.as_ref(), folder);
+        let client = self.single_client.as_ref();
+        let settings = settings::upstream(upstream, client, &config.state);
         match self.runs_once(upstream) {
             Some(_) => settings::on_one_replica(settings),
             None => settings,

@@ -12,7 +12,6 @@ use std::path::Path;
 
 use super::access::patterns;
 use super::{LoadContext, guard};
-use crate::allowed_addresses::AllowedAddresses;
 use crate::catalog::ExportRules;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{Described, Key, boolean, custom, settings, variant};
@@ -23,9 +22,11 @@ use crate::guard::GuardRules;
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::AllowDeny;
 use crate::mcp::revision::Era;
+use crate::oauth::{self, Grant};
 use crate::pins::Mode;
 use crate::upstream::{self, HttpTransport, Sharing, Timeouts, UpstreamSource};
 use defaults::{TableOwner, UpstreamDefaults, read_defaults};
+use sign_in::SignInSettings;
 use source::{UpstreamKeys, source};
 
 /// One upstream, with inherited values.
@@ -59,6 +60,19 @@ impl UpstreamConfig {
     /// Returns the name of its table, which policy, logs and lists use. Unique.
     pub fn name(&self) -> &str {
         self.settings.name.as_str()
+    }
+
+    /// Returns whether a user has to sign in to it.
+    pub fn is_signed_in_to(&self) -> bool {
+        self.account().is_some_and(|it| matches!(it.grant, Grant::AuthorizationCode { .. }))
+    }
+
+    /// Returns the account at its authorization server.
+    pub fn account(&self) -> Option<&oauth::Settings> {
+        match &self.settings.source {
+            UpstreamSource::Http { account, .. } => account.as_deref(),
+            _ => None,
+        }
     }
 }
 
@@ -133,7 +147,7 @@ pub(super) fn read_upstreams(
     root: &TableReader<'_>,
     context: &LoadContext<'_>,
     guard: (&guard::GuardConfig, &Path),
-    allowed: &AllowedAddresses,
+    sign_in: &SignInSettings,
 ) -> Upstreams {
     let inherited =
         root.table("defaults", |t| read_defaults(t, &UpstreamDefaults::default(), TableOwner::All));
@@ -152,7 +166,7 @@ pub(super) fn read_upstreams(
         if !used {
             t.ignore_unresolved();
         }
-        let inherited = (&inherited, guard, allowed);
+        let inherited = (&inherited, guard, sign_in);
         let (resources, upstream) = upstream(name, &prefix, t, inherited, context, used);
         result.summaries.push(UpstreamSummary {
             name: name.to_owned(),
@@ -170,6 +184,12 @@ pub(super) fn read_upstreams(
             let what = "pinning is \"enforce\", and each replica would approve what it lists first";
             let remedy = "set pinning = \"locked\", and give all replicas the same lock file";
             t.error("guard", ValueError::new(what, remedy));
+        }
+        if has_fleet && upstream.as_ref().is_some_and(UpstreamConfig::is_signed_in_to) {
+            let what =
+                "a user signs in on one machine, and the replicas of a fleet do not share it";
+            let remedy = "use another grant, or remove [fleet]";
+            t.error("auth", ValueError::new(what, remedy));
         }
         if let Some((_, owner)) = prefixes.iter().find(|(taken, _)| *taken == prefix) {
             let what = format!("this prefix belongs to [upstreams.{owner}] already");
@@ -207,15 +227,15 @@ fn upstream(
     name: &str,
     prefix: &str,
     t: &TableReader<'_>,
-    (inherited, (guard, lock), allowed): (
+    (inherited, (guard, lock), sign_in): (
         &UpstreamDefaults,
         (&guard::GuardConfig, &Path),
-        &AllowedAddresses,
+        &SignInSettings,
     ),
     context: &LoadContext<'_>,
     used: bool,
 ) -> (AllowDeny, Option<UpstreamConfig>) {
-    let (source, pass_env) = source(t, context, allowed, used);
+    let (source, pass_env) = source(t, context, sign_in, used);
     let is_library = matches!(source, Some(UpstreamSource::Library { .. }));
     let defaults = read_defaults(
         t,

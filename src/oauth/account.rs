@@ -14,15 +14,16 @@ use hyper::header::HeaderValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use url::Url;
 use zeroize::Zeroizing;
 
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, changed, discover};
-use super::token_request::{IssuedToken, TokenRequest, sensitive};
+use super::token_request::{IssuedToken, TokenGrant, TokenRequest, sensitive};
 use super::url_rules::OAuthClient;
-use super::{OAuthError, OAuthHttp, ResourceIndicator, Settings};
+use super::vault::Vault;
+use super::{Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::backoff::Backoff;
+use crate::secret::Secret;
 use crate::sync::Mutex;
 
 /// Account at one upstream, which all requests to it use.
@@ -38,6 +39,8 @@ pub struct Account {
 
 struct AccountState {
     token: Option<AccessToken>,
+    /// Last token, also if it was rejected: a sign-in with another one is new.
+    last: Option<HeaderValue>,
     /// Last challenge of the upstream, with which its authorization server is discovered.
     challenge: Option<BearerChallenge>,
     /// Result of the discovery since that challenge.
@@ -46,6 +49,9 @@ struct AccountState {
     issuer: Option<String>,
     /// Renewal that runs.
     renewal: Option<Renewal>,
+    /// Number of a token that the upstream has refused when it was new, and the time until which
+    /// its refusals are not believed.
+    rejected: Option<(u64, Instant)>,
     /// Reason why no renewal is started until this time.
     failure: Option<(Instant, OAuthError)>,
     backoff: Backoff,
@@ -88,10 +94,12 @@ impl Account {
     ) -> Arc<Self> {
         let state = Mutex::new(AccountState {
             token: None,
+            last: None,
             challenge: None,
             discovered: None,
             issuer: None,
             renewal: None,
+            rejected: None,
             failure: None,
             backoff: BACKOFF,
             issued: 0,
@@ -119,9 +127,7 @@ impl Account {
                     }
                     _ => return Ok(Some(token.clone())),
                 },
-                None if state.challenge.is_none() && self.settings.token_url.is_none() => {
-                    return Ok(None);
-                }
+                None if state.challenge.is_none() && !self.can_start() => return Ok(None),
                 None => self.renewal(&mut state)?,
             }
         };
@@ -133,7 +139,8 @@ impl Account {
     ///
     /// # Errors
     ///
-    /// No other token can be obtained now.
+    /// No other token can be obtained now, or `refused` was refused when it was new: then the
+    /// upstream does not refuse the token, but the request.
     pub async fn renew(
         self: &Arc<Self>,
         refused: Option<&AccessToken>,
@@ -145,6 +152,7 @@ impl Account {
                 Some(token) if refused.is_none_or(|it| it.number != token.number) => {
                     return Ok(token.clone());
                 }
+                Some(token) if state.is_rejected(token) => return Err(rejected()),
                 _ => {
                     state.challenge = Some(challenge);
                     state.discovered = None;
@@ -155,15 +163,17 @@ impl Account {
         renewal.await
     }
 
-    /// Records that the upstream has refused a token that had just been issued. For a while no
-    /// request is sent then.
+    /// Returns whether a token can be obtained before the upstream has been asked.
+    fn can_start(&self) -> bool {
+        let is_user = matches!(self.settings.grant, Grant::AuthorizationCode { .. });
+        is_user || self.settings.token_url.is_some()
+    }
+
+    /// Records that the upstream has refused a token that had just been issued, and returns the
+    /// error for that request. For a while no other one is requested because of such refusals.
     pub fn reject(&self, token: &AccessToken) -> OAuthError {
-        let error = OAuthError::Refused("the upstream refuses an access token that is new".into());
-        let mut state = self.state.lock();
-        if state.token.take_if(|it| it.number == token.number).is_some() {
-            self.fail(&mut state, error.clone());
-        }
-        error
+        self.state.lock().rejected = Some((token.number, Instant::now() + REJECTED_PAUSE));
+        rejected()
     }
 
     /// Returns the renewal that runs, or starts one.
@@ -197,6 +207,7 @@ impl Account {
                 state.issued = number;
                 state.failure = None;
                 state.backoff.reset();
+                state.last = Some(token.authorization());
                 state.token = Some(token.clone());
             }
             Err(error) => self.fail(&mut state, error.clone()),
@@ -208,29 +219,77 @@ impl Account {
         let settings = &self.settings;
         let (upstream, allowed) = (&settings.upstream, &settings.allowed);
         let client = OAuthClient { http: &*self.http, upstream, allowed };
+        let (grant, registered) = match &settings.grant {
+            Grant::AuthorizationCode { client: configured } => {
+                return self.renew_sign_in(&client, configured.as_ref()).await;
+            }
+            Grant::ClientCredentials(client) => (TokenGrant::ClientCredentials, Some(client)),
+            Grant::JwtBearer { assertion } => (TokenGrant::JwtBearer(assertion), None),
+        };
         let known = self.state.lock().discovered.clone();
         let discovered = match known {
             Some(known) => known,
             None => self.discover(&client).await?,
         };
-        let resource = match &settings.resource {
-            ResourceIndicator::Auto => {
-                Some(discovered.resource.clone().unwrap_or_else(|| name(upstream)))
-            }
-            ResourceIndicator::None => None,
-            ResourceIndicator::Named(resource) => Some(resource.clone()),
-        };
-        let scope = match &settings.scopes {
-            Some(scopes) => Some(scopes.join(" ")),
-            None => discovered.scope.clone(),
-        };
+        let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
         let request = TokenRequest {
-            grant: &settings.grant,
+            grant,
+            client: registered,
             server: &discovered.server,
             resource: resource.as_deref(),
-            scope: scope.as_deref().filter(|scope| !scope.is_empty()),
+            scope: scope.as_deref(),
         };
         request.send(&client).await
+    }
+
+    /// Returns the token of the user's sign-in. If it is the last one, it is renewed first: another
+    /// process may have done that already.
+    async fn renew_sign_in(
+        &self,
+        client: &OAuthClient<'_>,
+        configured: Option<&RegisteredClient>,
+    ) -> Result<IssuedToken, OAuthError> {
+        let name = &*self.name;
+        let needed = || OAuthError::SignInNeeded(format!("sign in with `weir login {name}`"));
+        let vault = self.settings.state.as_deref().map(Vault::open_existing);
+        let vault = vault.transpose()?.flatten().ok_or_else(needed)?;
+        let lock = vault.lock(name).await?;
+        let record = vault.read(name)?.filter(|record| record.is_of(&self.settings));
+        let mut record = record.ok_or_else(needed)?;
+        let is_new = {
+            let state = self.state.lock();
+            state.last.as_ref() != Some(&authorization(&record.access_token)?)
+        };
+        if is_new && record.is_fresh() {
+            let (lifetime, token) = (record.rest(), record.access_token);
+            return Ok(IssuedToken { token, refresh_token: None, lifetime });
+        }
+        let refresh_token = record.refresh_token.take().ok_or_else(needed)?;
+        let registered = match configured {
+            Some(configured) => configured.clone(),
+            None => record.client(),
+        };
+        let server = record.server();
+        let request = TokenRequest {
+            grant: TokenGrant::Refresh(&refresh_token),
+            client: Some(&registered),
+            server: &server,
+            resource: record.resource.as_deref(),
+            scope: None,
+        };
+        match request.send(client).await {
+            Ok(issued) => {
+                record.renew(&issued, refresh_token);
+                vault.write(name, &record, &lock)?;
+                Ok(issued)
+            }
+            Err(OAuthError::SignInNeeded(text)) => {
+                tracing::warn!(upstream = name, reason = text, "sign-in ended");
+                vault.remove(name, &lock)?;
+                Err(needed())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Discovers the authorization server, which must be the one that was discovered first: the
@@ -255,22 +314,36 @@ impl Account {
             OAuthError::Unavailable(_) => state.backoff.next_pause(),
             // Only the operator can change that.
             OAuthError::Refused(_) => state.backoff.longest_pause(),
+            // The vault is read again.
+            OAuthError::SignInNeeded(_) => SIGN_IN_PAUSE,
         };
-        tracing::warn!(upstream = self.name, %error, ?pause, "no access token");
+        if state.failure.as_ref().is_none_or(|(_, last)| *last != error) {
+            tracing::warn!(upstream = self.name, %error, ?pause, "no access token");
+        }
         state.failure = Some((Instant::now() + pause, error));
     }
 }
 
+impl AccountState {
+    fn is_rejected(&self, token: &AccessToken) -> bool {
+        let is_it = |(number, until)| number == token.number && until > Instant::now();
+        self.rejected.is_some_and(is_it)
+    }
+}
+
+fn rejected() -> OAuthError {
+    OAuthError::Refused("the upstream refuses an access token that is new".into())
+}
+
 impl AccessToken {
     fn new(issued: &IssuedToken, number: u64) -> Result<Self, OAuthError> {
-        let text = Zeroizing::new(format!("Bearer {}", issued.token.expose()));
         let times = issued.lifetime.map(|lifetime| {
             let now = Instant::now();
             // A token that lives shorter is renewed at most once a second.
             let lifetime = lifetime.max(MIN_LIFETIME);
             (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
         });
-        Ok(Self { authorization: sensitive(&text)?, times, number })
+        Ok(Self { authorization: authorization(&issued.token)?, times, number })
     }
 }
 
@@ -278,14 +351,10 @@ fn stopping() -> OAuthError {
     OAuthError::Unavailable("Weir is stopping".into())
 }
 
-/// Returns the identifier of the upstream as a resource, if it has no metadata (spec 2026-07-28,
-/// authorization, canonical server URI).
-fn name(upstream: &Url) -> String {
-    let origin = upstream.origin().ascii_serialization();
-    match upstream.path() {
-        "/" => origin,
-        path => origin + path,
-    }
+/// Makes the `Authorization` header of an access token.
+fn authorization(token: &Secret) -> Result<HeaderValue, OAuthError> {
+    let text = Zeroizing::new(format!("Bearer {}", token.expose()));
+    sensitive(&text)
 }
 
 /// Pauses after failures.
@@ -294,12 +363,20 @@ const BACKOFF: Backoff =
 /// Part of its lifetime after which a token is renewed.
 const RENEWED_AT: f64 = 0.8;
 const MIN_LIFETIME: Duration = Duration::from_secs(1);
+/// Time for which a token that was refused when it was new is not replaced because of refusals.
+const REJECTED_PAUSE: Duration = Duration::from_secs(60);
+/// Pause until the vault is read again for a sign-in.
+const SIGN_IN_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use hyper::Uri;
+
     use super::*;
     use crate::oauth::testing::{Script, settings};
-    use hyper::Uri;
+    use crate::oauth::vault::tests::record;
+    use crate::oauth::vault::unix_time;
+    use crate::oauth::{ClientCredential, ResourceIndicator, SignInRecord};
 
     const TOKEN_URL: &str = "https://id.test/token";
 
@@ -393,16 +470,15 @@ mod tests {
         assert_eq!(script.requests(), [format!("POST {TOKEN_URL}")]);
         // The upstream refuses the new one, too.
         let second = account.token().await.expect("issued").expect("a token");
-        account.reject(&second);
-        let expected =
-            OAuthError::Refused("the upstream refuses an access token that is new".into());
-        assert_eq!(account.reject(&second), expected);
-        assert_eq!(token(&account).await, Err(expected.clone()));
+        assert_eq!(account.reject(&second), rejected());
         let renewed = account.renew(Some(&second), BearerChallenge::default()).await;
-        assert_eq!(renewed.map(|token| sent(&token)), Err(expected));
+        assert_eq!(renewed.map(|token| sent(&token)), Err(rejected()));
+        assert_eq!(token(&account).await, Ok(Some("Bearer second".into())), "for other requests");
         assert!(script.requests().is_empty());
-        tokio::time::advance(Duration::from_secs(75)).await;
-        assert_eq!(token(&account).await, Ok(Some("Bearer second".into())));
+        tokio::time::advance(REJECTED_PAUSE).await;
+        issue(&script, "third", 100);
+        let renewed = account.renew(Some(&second), BearerChallenge::default()).await;
+        assert_eq!(renewed.map(|token| sent(&token)), Ok("Bearer third".into()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -486,14 +562,94 @@ mod tests {
         assert_eq!(token(&account).await, Err(stopping()));
     }
 
-    #[test]
-    fn an_upstream_without_metadata_is_named_by_its_url() {
-        for (url, expected) in [
-            ("HTTPS://Mcp.Test:443/", "https://mcp.test"),
-            ("https://mcp.test/mcp", "https://mcp.test/mcp"),
-            ("http://mcp.test:8080/a/", "http://mcp.test:8080/a/"),
-        ] {
-            assert_eq!(name(&Url::parse(url).expect("a URL")), expected);
+    #[tokio::test(start_paused = true)]
+    async fn a_sign_in_is_used_and_renewed_and_what_is_renewed_is_kept() {
+        let state = tempfile::tempdir().expect("a folder");
+        let open_account = || {
+            open(Settings {
+                grant: Grant::AuthorizationCode { client: None },
+                state: Some(state.path().into()),
+                ..settings()
+            })
+        };
+        let (account, script) = open_account();
+        let needed = || Err(OAuthError::SignInNeeded("sign in with `weir login hub`".into()));
+        assert_eq!(token(&account).await, needed());
+        assert!(!state.path().join("sign-in").exists(), "nothing is made before a sign-in");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        let expires = Some(unix_time().as_secs() + 1_000);
+        let signed_in = SignInRecord { expires, ..record() };
+        vault.write("hub", &signed_in, &lock).expect("written");
+        drop(lock);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
+        assert!(script.requests().is_empty());
+
+        // Its token is refused: the refresh token is replaced, or stays.
+        let response = r#"{"access_token":"second","token_type":"Bearer","expires_in":1000,"refresh_token":"next"}"#;
+        script.document(TOKEN_URL, response);
+        let first = account.token().await.expect("there").expect("a token");
+        let second = account.renew(Some(&first), BearerChallenge::default()).await.expect("issued");
+        assert_eq!(sent(&second), "Bearer second");
+        let request = script.take_requests().pop().expect("a request");
+        assert_eq!(request.uri(), TOKEN_URL);
+        let form: Vec<_> = url::form_urlencoded::parse(request.body()).into_owned().collect();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            form,
+            [
+                pair("grant_type", "refresh_token"),
+                pair("refresh_token", "hunter3"),
+                pair("resource", "https://mcp.test/mcp")
+            ]
+        );
+        let renewed = vault.read("hub").expect("readable").expect("a record");
+        assert_eq!((renewed.generation, renewed.refresh_token), (5, Some("next".into())));
+        // Another process uses what this one has renewed.
+        let (other, other_script) = open_account();
+        assert_eq!(token(&other).await, Ok(Some("Bearer second".into())));
+        assert!(other_script.requests().is_empty());
+
+        // A server that fails logs nobody out; one that refuses the refresh token does.
+        script.fail(TOKEN_URL);
+        let failed = account.renew(Some(&second), BearerChallenge::default()).await;
+        assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{failed:?}");
+        assert!(vault.read("hub").expect("readable").is_some());
+        tokio::time::advance(Duration::from_secs(75)).await;
+        script.respond(TOKEN_URL, 400, r#"{"error":"invalid_grant"}"#);
+        let failed = account.renew(Some(&second), BearerChallenge::default()).await;
+        assert_eq!(
+            failed.map(|token| sent(&token)),
+            needed().map(|_: Option<String>| String::new())
+        );
+        assert_eq!(vault.read("hub"), Ok(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sign_in_for_another_url_or_issuer_is_not_used() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        let elsewhere = [
+            SignInRecord { upstream: "https://mcp.test/other".into(), ..record() },
+            SignInRecord { issuer: "https://evil.test".into(), ..record() },
+            SignInRecord { client_id: "other".into(), ..record() },
+        ];
+        drop(lock);
+        for signed_in in elsewhere {
+            let lock = vault.lock("hub").await.expect("locked");
+            vault.write("hub", &signed_in, &lock).expect("written");
+            drop(lock);
+            let client = RegisteredClient { id: "weir".into(), credential: ClientCredential::None };
+            let (account, script) = open(Settings {
+                grant: Grant::AuthorizationCode { client: Some(client) },
+                issuer: Some("https://id.test".into()),
+                state: Some(state.path().into()),
+                ..settings()
+            });
+            assert!(matches!(token(&account).await, Err(OAuthError::SignInNeeded(_))));
+            assert!(script.requests().is_empty());
         }
     }
 }

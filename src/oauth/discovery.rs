@@ -14,7 +14,7 @@ use super::metadata::{
     ResourceMetadata, ServerMetadata, resource_metadata_urls, server_metadata_urls,
 };
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::{OAuthError, Settings};
+use super::{Grant, OAuthError, ResourceIndicator, Settings};
 use crate::quote::quote;
 
 /// Authorization server of an upstream, and what the upstream says about its tokens.
@@ -27,6 +27,46 @@ pub(super) struct Discovered {
     pub(super) scope: Option<String>,
 }
 
+impl Discovered {
+    /// Returns the resource for which tokens are requested.
+    pub(super) fn resource(&self, settings: &Settings) -> Option<String> {
+        match &settings.resource {
+            ResourceIndicator::Auto => {
+                Some(self.resource.clone().unwrap_or_else(|| name(&settings.upstream)))
+            }
+            ResourceIndicator::None => None,
+            ResourceIndicator::Named(resource) => Some(resource.clone()),
+        }
+    }
+
+    /// Returns the scopes that are requested. A user's sign-in is to last, so `offline_access` is
+    /// added where the server has it (spec 2026-07-28, authorization, refresh tokens).
+    pub(super) fn scope(&self, settings: &Settings) -> Option<String> {
+        let scope = match &settings.scopes {
+            Some(scopes) => Some(scopes.join(" ")),
+            None => self.scope.clone(),
+        };
+        let offline = "offline_access";
+        let is_supported = matches!(settings.grant, Grant::AuthorizationCode { .. })
+            && self.server.scopes_supported.iter().flatten().any(|scope| scope == offline);
+        let mut scopes: Vec<_> = scope.iter().flat_map(|scope| scope.split_whitespace()).collect();
+        if is_supported && !scopes.contains(&offline) {
+            scopes.push(offline);
+        }
+        (!scopes.is_empty()).then(|| scopes.join(" "))
+    }
+}
+
+/// Returns the identifier of the upstream as a resource, if it has no metadata (spec 2026-07-28,
+/// authorization, canonical server URI).
+fn name(upstream: &Url) -> String {
+    let origin = upstream.origin().ascii_serialization();
+    match upstream.path() {
+        "/" => origin,
+        path => origin + path,
+    }
+}
+
 /// Finds the authorization server of the client's upstream.
 pub(super) async fn discover(
     client: &OAuthClient<'_>,
@@ -36,9 +76,7 @@ pub(super) async fn discover(
     if let Some(token_url) = &settings.token_url {
         let token_endpoint = token_url.to_string();
         let issuer = settings.issuer.clone().unwrap_or_else(|| token_endpoint.clone());
-        let token_endpoint_auth_methods_supported = None;
-        let server =
-            ServerMetadata { issuer, token_endpoint, token_endpoint_auth_methods_supported };
+        let server = ServerMetadata::of_token_endpoint(issuer, token_endpoint, None);
         return Ok(Discovered { server, resource: None, scope: challenge.scope.clone() });
     }
     let metadata = resource_metadata(client, challenge).await?;
@@ -303,5 +341,40 @@ mod tests {
         let found = run(&script, &settings(), &BearerChallenge::default()).await;
         let error = format!("{RESOURCE}/a/mcp: the response status is 503 Service Unavailable");
         assert_eq!(found, Err(OAuthError::Unavailable(error)));
+    }
+
+    #[test]
+    fn an_upstream_without_metadata_is_named_by_its_url() {
+        for (url, expected) in [
+            ("HTTPS://Mcp.Test:443/", "https://mcp.test"),
+            ("https://mcp.test/mcp", "https://mcp.test/mcp"),
+            ("http://mcp.test:8080/a/", "http://mcp.test:8080/a/"),
+        ] {
+            assert_eq!(name(&Url::parse(url).expect("a URL")), expected);
+        }
+    }
+
+    #[test]
+    fn a_sign_in_of_a_user_is_to_last_where_the_server_supports_that() {
+        let scopes = |grant: Grant, scopes: Option<&str>, supported: &[&str]| {
+            let settings = Settings { grant, ..settings() };
+            let mut server = ServerMetadata::default_of("https://id.test");
+            server.scopes_supported = Some(supported.iter().map(|it| (*it).to_owned()).collect());
+            let scope = scopes.map(str::to_owned);
+            Discovered { server, resource: None, scope }.scope(&settings)
+        };
+        let user = || Grant::AuthorizationCode { client: None };
+        let machine = || settings().grant;
+        assert_eq!(
+            scopes(user(), Some("a"), &["offline_access"]).as_deref(),
+            Some("a offline_access")
+        );
+        assert_eq!(
+            scopes(user(), None, &["x", "offline_access"]).as_deref(),
+            Some("offline_access")
+        );
+        assert_eq!(scopes(user(), Some("a"), &["a"]).as_deref(), Some("a"));
+        assert_eq!(scopes(machine(), Some("a"), &["offline_access"]).as_deref(), Some("a"));
+        assert_eq!(scopes(machine(), None, &["offline_access"]), None);
     }
 }

@@ -21,6 +21,18 @@ pub(super) struct ResourceMetadata {
 pub(super) struct ServerMetadata {
     pub(super) issuer: String,
     pub(super) token_endpoint: String,
+    #[serde(default)]
+    pub(super) authorization_endpoint: Option<String>,
+    #[serde(default)]
+    pub(super) registration_endpoint: Option<String>,
+    #[serde(default, deserialize_with = "optional_short_list")]
+    pub(super) code_challenge_methods_supported: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "optional_short_list")]
+    pub(super) scopes_supported: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) client_id_metadata_document_supported: bool,
+    #[serde(default)]
+    pub(super) authorization_response_iss_parameter_supported: bool,
     /// Methods of client authentication at the token endpoint; without them
     /// `client_secret_basic` (RFC 8414, 2).
     #[serde(default, deserialize_with = "optional_short_list")]
@@ -31,9 +43,30 @@ impl ServerMetadata {
     /// Returns the endpoints of a server of revision 2025-03-26 without metadata.
     pub(super) fn default_of(origin: &str) -> Self {
         Self {
-            issuer: origin.to_owned(),
-            token_endpoint: format!("{origin}/token"),
-            token_endpoint_auth_methods_supported: None,
+            authorization_endpoint: Some(format!("{origin}/authorize")),
+            registration_endpoint: Some(format!("{origin}/register")),
+            // Spec 2025-03-26, authorization, 2.1: PKCE is required.
+            code_challenge_methods_supported: Some(vec!["S256".to_owned()]),
+            ..Self::of_token_endpoint(origin.to_owned(), format!("{origin}/token"), None)
+        }
+    }
+
+    /// Returns the metadata of a server of which only the token endpoint is known.
+    pub(super) fn of_token_endpoint(
+        issuer: String,
+        token_endpoint: String,
+        token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    ) -> Self {
+        Self {
+            issuer,
+            token_endpoint,
+            authorization_endpoint: None,
+            registration_endpoint: None,
+            code_challenge_methods_supported: None,
+            scopes_supported: None,
+            client_id_metadata_document_supported: false,
+            authorization_response_iss_parameter_supported: false,
+            token_endpoint_auth_methods_supported,
         }
     }
 }

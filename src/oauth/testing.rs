@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use hyper::{Request, Response};
 use url::Url;
 
-use super::{ClientCredential, Grant, OAuthHttp, ResourceIndicator, Settings};
+use super::{ClientCredential, Grant, OAuthHttp, RegisteredClient, ResourceIndicator, Settings};
 use crate::allowed_addresses::AllowedAddresses;
 use crate::sync::Mutex;
 
@@ -73,10 +73,12 @@ impl OAuthHttp for Script {
 pub(super) fn settings() -> Settings {
     Settings {
         upstream: Url::parse("https://mcp.test/mcp").expect("a URL"),
-        grant: Grant::ClientCredentials {
-            client_id: "weir".into(),
+        grant: Grant::ClientCredentials(RegisteredClient {
+            id: "weir".into(),
             credential: ClientCredential::Secret("hunter2".into()),
-        },
+        }),
+        client_metadata_url: None,
+        state: None,
         issuer: None,
         token_url: None,
         scopes: None,

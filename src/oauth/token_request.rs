@@ -16,24 +16,40 @@ use zeroize::Zeroizing;
 use super::metadata::ServerMetadata;
 use super::signing_key::SigningKey;
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::{ClientCredential, Grant, OAuthError};
+use super::{ClientCredential, OAuthError, RegisteredClient};
 use crate::quote::quote;
 use crate::regular_file;
 use crate::secret::{Secret, random_token};
 
 /// Parameters of a token request.
 pub(super) struct TokenRequest<'a> {
-    pub(super) grant: &'a Grant,
+    pub(super) grant: TokenGrant<'a>,
+    /// Client that authenticates; `None` if the grant needs none.
+    pub(super) client: Option<&'a RegisteredClient>,
     pub(super) server: &'a ServerMetadata,
     pub(super) resource: Option<&'a str>,
     /// Scopes, separated by spaces.
     pub(super) scope: Option<&'a str>,
 }
 
+/// Grant of a token request.
+pub(super) enum TokenGrant<'a> {
+    ClientCredentials,
+    /// Assertion in this file.
+    JwtBearer(&'a Path),
+    Code {
+        code: &'a Secret,
+        verifier: &'a Secret,
+        redirect_uri: &'a str,
+    },
+    Refresh(&'a Secret),
+}
+
 /// Token that was issued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct IssuedToken {
     pub(super) token: Secret,
+    pub(super) refresh_token: Option<Secret>,
     /// Time after which it expires; `None` if the server does not say.
     pub(super) lifetime: Option<Duration>,
 }
@@ -42,17 +58,27 @@ impl TokenRequest<'_> {
     /// Sends the request.
     pub(super) async fn send(&self, client: &OAuthClient<'_>) -> Result<IssuedToken, OAuthError> {
         let mut form = Form::default();
-        let mut authorization = None;
-        match self.grant {
-            Grant::ClientCredentials { client_id, credential } => {
-                form.append("grant_type", "client_credentials");
-                authorization = self.authenticate(client_id, credential, &mut form)?;
-            }
-            Grant::JwtBearer { assertion } => {
+        match &self.grant {
+            TokenGrant::ClientCredentials => form.append("grant_type", "client_credentials"),
+            TokenGrant::JwtBearer(assertion) => {
                 form.append("grant_type", JWT_BEARER_GRANT);
                 form.append("assertion", read_assertion(assertion)?.trim());
             }
+            TokenGrant::Code { code, verifier, redirect_uri } => {
+                form.append("grant_type", "authorization_code");
+                form.append("code", code.expose());
+                form.append("code_verifier", verifier.expose());
+                form.append("redirect_uri", redirect_uri);
+            }
+            TokenGrant::Refresh(token) => {
+                form.append("grant_type", "refresh_token");
+                form.append("refresh_token", token.expose());
+            }
         }
+        let authorization = match self.client {
+            Some(client) => self.authenticate(client, &mut form)?,
+            None => None,
+        };
         for (name, value) in [("resource", self.resource), ("scope", self.scope)] {
             if let Some(value) = value {
                 form.append(name, value);
@@ -67,29 +93,48 @@ impl TokenRequest<'_> {
         read_response(&response, url).map_err(|error| self.redact(error))
     }
 
-    /// Removes the secret from a text of the server, which may repeat the request.
+    /// Removes secrets from a text of the server, which may repeat the request.
     fn redact(&self, error: OAuthError) -> OAuthError {
-        match (error, self.grant) {
-            (
-                OAuthError::Refused(text),
-                Grant::ClientCredentials { credential: ClientCredential::Secret(secret), .. },
-            ) => OAuthError::Refused(text.replace(secret.expose(), "***")),
-            (error, _) => error,
+        let of_client = match self.client.map(|client| &client.credential) {
+            Some(ClientCredential::Secret(secret)) => Some(secret),
+            _ => None,
+        };
+        let (first, second) = match &self.grant {
+            TokenGrant::Code { code, verifier, .. } => (Some(*code), Some(*verifier)),
+            TokenGrant::Refresh(token) => (Some(*token), None),
+            TokenGrant::ClientCredentials | TokenGrant::JwtBearer(_) => (None, None),
+        };
+        let secrets = [of_client, first, second].into_iter().flatten();
+        let redact =
+            |text| secrets.fold(text, |text: String, secret| text.replace(secret.expose(), "***"));
+        match (error, &self.grant) {
+            // Only a refresh token ends: a code is used once, an assertion is not a user's.
+            (OAuthError::SignInNeeded(text), TokenGrant::Refresh(_)) => {
+                OAuthError::SignInNeeded(redact(text))
+            }
+            (OAuthError::SignInNeeded(text) | OAuthError::Refused(text), _) => {
+                OAuthError::Refused(redact(text))
+            }
+            (error @ OAuthError::Unavailable(_), _) => error,
         }
     }
 
     /// Adds the credential to the form, or returns the `Authorization` header that carries it.
     fn authenticate(
         &self,
-        client_id: &str,
-        credential: &ClientCredential,
+        client: &RegisteredClient,
         form: &mut Form,
     ) -> Result<Option<HeaderValue>, OAuthError> {
+        let RegisteredClient { id: client_id, credential } = client;
         let accepts = |method: &str| match &self.server.token_endpoint_auth_methods_supported {
             Some(methods) => methods.iter().any(|it| it == method),
             None => true,
         };
         match credential {
+            ClientCredential::None => {
+                form.append("client_id", client_id);
+                Ok(None)
+            }
             ClientCredential::Secret(secret) if accepts("client_secret_basic") => {
                 Ok(Some(basic(client_id, secret)?))
             }
@@ -105,8 +150,8 @@ impl TokenRequest<'_> {
             }
             credential => {
                 let refused = match credential {
-                    ClientCredential::Secret(_) => "a client_secret",
                     ClientCredential::Key(_) => "a client_key",
+                    ClientCredential::Secret(_) | ClientCredential::None => "a client_secret",
                 };
                 let issuer = quote(&self.server.issuer, MAX_SHOWN_CHARS);
                 let text = format!("the authorization server {issuer} does not accept {refused}");
@@ -189,6 +234,7 @@ impl Form {
 struct TokenResponse {
     access_token: String,
     token_type: String,
+    refresh_token: Option<String>,
     #[serde(default, deserialize_with = "lifetime")]
     expires_in: Option<Duration>,
 }
@@ -210,7 +256,11 @@ fn read_response(response: &Response<Bytes>, url: &str) -> Result<IssuedToken, O
             let description = refusal.error_description.unwrap_or_default();
             let description = quote(&description, MAX_SHOWN_CHARS);
             let text = format!("{url} refuses the request: {error}: {description}");
-            return Err(OAuthError::Refused(text.trim_end_matches([':', ' ']).to_owned()));
+            let text = text.trim_end_matches([':', ' ']).to_owned();
+            return Err(match error == "invalid_grant" {
+                true => OAuthError::SignInNeeded(text),
+                false => OAuthError::Refused(text),
+            });
         }
         return Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")));
     }
@@ -227,7 +277,11 @@ fn read_response(response: &Response<Bytes>, url: &str) -> Result<IssuedToken, O
     if !is_sendable {
         return unusable("the token is empty, longer than 16 KiB, or not visible ASCII");
     }
-    Ok(IssuedToken { token, lifetime: response.expires_in })
+    let refresh_token = response.refresh_token.map(Secret::from);
+    if refresh_token.as_ref().is_some_and(|token| token.expose().len() > MAX_TOKEN_BYTES) {
+        return unusable("the refresh token is longer than 16 KiB");
+    }
+    Ok(IssuedToken { token, refresh_token, lifetime: response.expires_in })
 }
 
 /// Reads a number of seconds; some servers write it as a string.
@@ -255,7 +309,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 const ASSERTION_LIFETIME: Duration = Duration::from_secs(60);
 /// Maximum size of an assertion of the platform.
 const MAX_ASSERTION_BYTES: u64 = 16 * 1024;
-/// Maximum size of an access token.
+/// Maximum size of an access token, and of a refresh token.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Longest lifetime that is believed: a year.
 const MAX_LIFETIME_SECONDS: f64 = 31_536_000.0;
@@ -268,6 +322,7 @@ mod tests {
 
     use super::*;
     use crate::allowed_addresses::AllowedAddresses;
+    use crate::oauth::Grant;
     use crate::oauth::testing::Script;
 
     const TOKEN_URL: &str = "https://id.test/token";
@@ -284,13 +339,16 @@ mod tests {
         let allowed = AllowedAddresses::default();
         let client = OAuthClient { http: &script, upstream: &upstream, allowed: &allowed };
         let methods = methods.map(|methods| methods.iter().map(|it| (*it).to_owned()).collect());
-        let server = ServerMetadata {
-            issuer: "https://id.test".into(),
-            token_endpoint: TOKEN_URL.into(),
-            token_endpoint_auth_methods_supported: methods,
-        };
+        let issuer = "https://id.test".to_owned();
+        let server = ServerMetadata::of_token_endpoint(issuer, TOKEN_URL.into(), methods);
         let (resource, scope) = (Some("https://mcp.test/mcp"), Some("a b"));
-        let issued = TokenRequest { grant, server: &server, resource, scope }.send(&client).await;
+        let (grant, registered) = match grant {
+            Grant::ClientCredentials(client) => (TokenGrant::ClientCredentials, Some(client)),
+            Grant::JwtBearer { assertion } => (TokenGrant::JwtBearer(assertion), None),
+            Grant::AuthorizationCode { .. } => unreachable!("it has other tests"),
+        };
+        let request = TokenRequest { grant, client: registered, server: &server, resource, scope };
+        let issued = request.send(&client).await;
         let Some(request) = script.take_requests().pop() else {
             return (issued, None, BTreeMap::new());
         };
@@ -303,7 +361,7 @@ mod tests {
 
     fn with_secret(secret: &str) -> Grant {
         let credential = ClientCredential::Secret(secret.into());
-        Grant::ClientCredentials { client_id: "we:ir".into(), credential }
+        Grant::ClientCredentials(RegisteredClient { id: "we:ir".into(), credential })
     }
 
     fn form(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -318,7 +376,11 @@ mod tests {
     #[tokio::test]
     async fn a_secret_is_sent_in_the_way_that_the_server_accepts() {
         let grant = with_secret("p@ss word");
-        let issued = IssuedToken { token: "t0k".into(), lifetime: Some(Duration::from_hours(1)) };
+        let issued = IssuedToken {
+            token: "t0k".into(),
+            refresh_token: None,
+            lifetime: Some(Duration::from_hours(1)),
+        };
         let basic = format!("Basic {}", STANDARD.encode("we%3Air:p%40ss+word"));
         for methods in [None, Some(&["private_key_jwt", "client_secret_basic"][..])] {
             let (result, authorization, sent) = send(&grant, methods, TOKEN).await;
@@ -341,7 +403,7 @@ mod tests {
         let pair = rcgen::KeyPair::generate().expect("a key");
         let key = SigningKey::from_pem(pair.serialize_pem().into(), None).expect("a key");
         let credential = ClientCredential::Key(key);
-        let grant = Grant::ClientCredentials { client_id: "weir".into(), credential };
+        let grant = Grant::ClientCredentials(RegisteredClient { id: "weir".into(), credential });
         let (result, authorization, mut sent) =
             send(&grant, Some(&["private_key_jwt"]), TOKEN).await;
         assert_eq!((result.is_ok(), authorization), (true, None));

@@ -39,7 +39,7 @@ impl OAuthClient<'_> {
     }
 
     /// Returns the URL in the form in which it is called, and whether it has the upstream's origin.
-    fn check(&self, text: &str) -> Result<(Uri, bool), String> {
+    pub(super) fn check(&self, text: &str) -> Result<(Uri, bool), String> {
         let refuse = |why| Err(format!("{} {why}", quote(text, MAX_SHOWN_CHARS)));
         // The parser would skip some of these.
         if text.contains(|c: char| c.is_control() || c.is_whitespace() || c == '\\') {

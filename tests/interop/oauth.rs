@@ -8,9 +8,10 @@ use std::process::Stdio;
 
 use rmcp::model::GetPromptRequestParams;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-use crate::clients::{Listener, modern, over_http};
+use crate::clients::{Client, Listener, modern, over_http};
 use crate::fleet::{Fleet, soon};
 use crate::parts::{Started, announced, free_port, part, script};
 
@@ -186,5 +187,126 @@ async fn no_call_fails_while_tokens_expire() {
     assert!(well, "{log}");
     // No part of a token is logged: all of them begin like this.
     assert!(!log.contains("eyJ") && !log.contains(ROBOT_SECRET), "{log}");
+    assert!(inner.stop().await);
+}
+
+/// Weir in front of an upstream to which a user signs in.
+fn for_a_user(upstream: &str) -> Fleet {
+    Fleet::plain(&format!(
+        r#"
+        level = "trace"
+        [sign_in]
+        insecure_loopback = true
+        [state]
+        dir = "state"
+        [upstreams.inner]
+        url = "{upstream}"
+        auth.type = "oauth"
+        "#
+    ))
+}
+
+/// Runs a command to its end, and returns what it has printed.
+async fn run(fleet: &Fleet, arguments: &[&str]) -> (bool, String, String) {
+    let output = soon(fleet.command(arguments).output()).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Signs in as a user does, whose browser opens the URL that `weir login` prints. One on another
+/// machine cannot come back, so the user pastes the address.
+async fn log_in(fleet: &Fleet, is_elsewhere: bool) {
+    let mut login = fleet.command(&["login", "inner", "--no-browser"]);
+    let mut login =
+        login.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(login.stderr.take().unwrap()).lines();
+    let url = loop {
+        let line = soon(lines.next_line()).await.unwrap().expect("a URL is printed");
+        if line.starts_with("http://") {
+            break line;
+        }
+    };
+    let mut browser = Command::new(part("bin/node"));
+    browser.arg(script("browser.mjs")).arg(&url);
+    if is_elsewhere {
+        let redirect_uri = url.split("redirect_uri=").nth(1).unwrap().split('&').next().unwrap();
+        browser.arg(redirect_uri.replace("%3A", ":").replace("%2F", "/"));
+    }
+    let page = soon(browser.output()).await.unwrap().stdout;
+    match is_elsewhere {
+        true => {
+            let mut typed = b"http://127.0.0.1/callback?state=wrong&code=x\n".to_vec();
+            typed.extend(page);
+            login.stdin.take().unwrap().write_all(&typed).await.unwrap();
+        }
+        false => assert!(String::from_utf8_lossy(&page).contains("Weir has the response")),
+    }
+    let ended = soon(login.wait_with_output()).await.unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(ended.status.success() && said.starts_with("inner: signed in at http://"), "{said}");
+}
+
+#[tokio::test]
+async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
+    let port = free_port().await;
+    let endpoint = format!("http://127.0.0.1:{port}/mcp");
+    let provider = announced(provider_command(&endpoint).env("USER_SECONDS", "2")).await;
+    let inner = gateway(port, &provider.url).await;
+    let mut inner = inner.serve().await;
+    inner.logged("upstream listed", "house").await;
+    let outer = for_a_user(&endpoint);
+
+    // No user is signed in: each command says in one sentence what to do, and a server waits.
+    let (is_well, _, error) = run(&outer, &["list"]).await;
+    assert!(!is_well && error.contains("sign in with `weir login inner`"), "{error}");
+    let (is_well, listed, _) = run(&outer, &["login", "--list"]).await;
+    assert!(is_well);
+    assert_eq!(listed, "inner: not signed in\n");
+    let mut first = outer.serve().await;
+    first.logged("no access token", "inner").await;
+    log_in(&outer, false).await;
+    first.logged("upstream listed", "inner").await;
+    let mut second = outer.serve().await;
+    second.logged("upstream listed", "inner").await;
+
+    let clients = [
+        over_http(&first, modern(), &Listener::default()).await,
+        over_http(&second, modern(), &Listener::default()).await,
+    ];
+    let calls = async |client: &Client| {
+        loop {
+            let prompt = GetPromptRequestParams::new("inner__house__greet");
+            client.get_prompt(prompt).await.expect("a prompt");
+        }
+    };
+    let renewals = async {
+        for _ in 0..4 {
+            first.logs("access token issued", "inner").await;
+        }
+    };
+    tokio::select! {
+        () = calls(&clients[0]) => {}
+        () = calls(&clients[1]) => {}
+        // Their logs are read meanwhile.
+        () = inner.logs("nothing", "of this name") => {}
+        () = second.logs("nothing", "of this name") => {}
+        () = renewals => {}
+    }
+    drop(clients);
+    for served in [first, second] {
+        let (well, log) = served.stop_with_log().await;
+        assert!(well && !log.contains("sign-in ended"), "{log}");
+        // No part of a token is logged: all of them begin like this.
+        assert!(!log.contains("eyJ"), "{log}");
+    }
+
+    let (is_well, said, _) = run(&outer, &["logout", "inner"]).await;
+    assert!(is_well);
+    assert_eq!(said, "inner: not signed in\n");
+    let (is_well, _, error) = run(&outer, &["list"]).await;
+    assert!(!is_well && error.contains("sign in with `weir login inner`"), "{error}");
+    log_in(&outer, true).await;
+    let (is_well, listed, _) = run(&outer, &["list"]).await;
+    assert!(is_well && listed.contains("inner__house__greet"), "{listed}");
     assert!(inner.stop().await);
 }

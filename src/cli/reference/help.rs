@@ -107,6 +107,16 @@ Examples:
   weir fleet key --status
   weir fleet key - | kubectl create secret generic weir-fleet --from-file=keys=/dev/stdin";
 
+pub(crate) const LOGIN: &str = "\
+Examples:
+  weir login notion                       # in a browser of this machine
+  weir login notion --no-browser          # in a browser elsewhere
+  weir login --list                       # the sign-ins that there are";
+
+pub(crate) const LOGOUT: &str = "\
+Examples:
+  weir logout notion";
+
 pub(crate) const KEYS_ADD: &str = "\
 Examples:
   weir keys add alice-laptop --role developer --expires 90d

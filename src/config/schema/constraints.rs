@@ -5,7 +5,9 @@ use strum::VariantArray;
 
 use crate::config::access::KINDS;
 use crate::config::keys::shape;
-use crate::config::upstreams::auth::{GrantType, KEYS_OF_GRANTS, KEYS_OF_SCHEMES, Scheme};
+use crate::config::upstreams::auth::{
+    GrantType, KEYS_OF_GRANTS, KEYS_OF_SCHEMES, Scheme, keys_of_others,
+};
 use crate::config::upstreams::defaults::{
     LIMITS_NOT_FOR_A_LIBRARY, NOT_FOR_A_LIBRARY, TIMEOUTS_NOT_FOR_A_LIBRARY,
 };
@@ -72,14 +74,19 @@ pub(super) fn credentials() -> Value {
         let word: &str = scheme.into();
         forms.push(form(json!({ "type": { "const": word } }), &required, &others));
     }
-    let (of_oauth, of_others) = split(&KEYS_OF_SCHEMES, Scheme::OAuth);
+    let (_, of_others) = split(&KEYS_OF_SCHEMES, Scheme::OAuth);
     for (grant, credential, other) in [
+        (GrantType::AuthorizationCode, None, Some("client_key")),
+        (GrantType::AuthorizationCode, Some("client_key"), Some("client_secret")),
         (GrantType::ClientCredentials, Some("client_secret"), Some("client_key")),
         (GrantType::ClientCredentials, Some("client_key"), Some("client_secret")),
         (GrantType::JwtBearer, None, None),
     ] {
         let (required, others) = split(&KEYS_OF_GRANTS, grant);
-        let required = [&of_oauth[..], &required, credential.as_slice()].concat();
+        // This grant is the default.
+        let is_user = grant == GrantType::AuthorizationCode;
+        let named = if is_user { &[][..] } else { &["grant"] };
+        let required = [named, &required, credential.as_slice()].concat();
         let others = of_others.iter().copied().chain(others).chain(other).collect::<Vec<_>>();
         let word: &str = grant.into();
         let chosen = json!({ "type": { "const": oauth }, "grant": { "const": word } });
@@ -93,14 +100,13 @@ fn form(values: Value, required: &[&str], others: &[&str]) -> Value {
     json!({ "properties": values, "required": required, "not": { "anyOf": any(others) } })
 }
 
-/// Returns the required keys of an owner, and the keys of all others.
-fn split<T: PartialEq>(
+/// Returns the required keys of an owner, and the keys that are only of others.
+fn split<T: PartialEq + Copy>(
     keys: &[(&'static str, T, bool)],
     owner: T,
 ) -> (Vec<&'static str>, Vec<&'static str>) {
     let own = keys.iter().filter(|(_, it, is_required)| *it == owner && *is_required);
-    let others = keys.iter().filter(|(_, it, _)| *it != owner);
-    (own.map(|(key, ..)| *key).collect(), others.map(|(key, ..)| *key).collect())
+    (own.map(|(key, ..)| *key).collect(), keys_of_others(keys, owner).collect())
 }
 
 fn any(keys: &[&str]) -> Vec<Value> {

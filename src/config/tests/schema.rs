@@ -184,7 +184,7 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
 }
 
 /// Valid files.
-const SOUND: [&str; 28] = [
+const SOUND: [&str; 30] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
@@ -193,6 +193,8 @@ const SOUND: [&str; 28] = [
     "[upstreams.a]\nurl = \"http://h\"\nauth.type = \"${KIND:-none}\"",
     "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", grant = \"${G:-jwt_bearer}\", assertion.file = \"x\", issuer = \"https://i/\" }",
+    "[upstreams.a]\nurl = \"http://h\"\nauth.type = \"oauth\"",
+    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", client_id = \"w\", client_key_id = \"k\", scopes = [] }",
     "[sign_in]\nprivate_networks = [\"10.0.0.0/8\", \"::1\"]\ninsecure_loopback = true",
     "[upstreams.a]\nenabled = false\nurl = \"${GONE}\"\nauth = { type = \"bearer\", token = { file = \"gone\" } }",
     "[upstreams.a]\ncommand = \"x\"\nrename = { \"prompts/a/b\" = \"c\", \"tools/x\" = \"c\" }\nprefix = \"b\"",
@@ -221,7 +223,7 @@ const SOUND: [&str; 28] = [
 ];
 
 /// Files with a mistake that the schema detects.
-const MISTAKEN: [&str; 77] = [
+const MISTAKEN: [&str; 78] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
@@ -278,7 +280,8 @@ const MISTAKEN: [&str; 77] = [
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"bearer\", user = \"a\", token = \"b\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"basic\", user = \"a\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nheaders = { authorization = \"x\" }\nauth = { type = \"none\" }",
-    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", client_id = \"w\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", assertion = { file = \"x\" } }",
+    "[sign_in]\nclient_metadata_url = \"weir.json\"",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = \"s\", client_key = \"k\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"jwt_bearer\", assertion = { file = \"x\" }, client_id = \"w\" }",
@@ -304,7 +307,7 @@ const MISTAKEN: [&str; 77] = [
 
 /// Files with a mistake that only `weir check` detects: it is between tables, or not a matter of
 /// syntax.
-const BEYOND: [&str; 14] = [
+const BEYOND: [&str; 17] = [
     "[naming]\nmax_length = 32\n[upstreams.twenty-long-abcdefgh]\ncommand = \"x\"",
     "[defaults]\ntimeouts = { call = \"20m\" }",
     "[server]\nshutdown_grace = \"8761h\"",
@@ -314,6 +317,9 @@ const BEYOND: [&str; 14] = [
     "[[limits]]\nper = \"client\"\nmethod = \"ping\"\nmatch = \"guide/*\"\nrate = \"1/s\"",
     "[server]\nlisten = \"${GONE}\"",
     "[server]\npublic_url = \"https://a\"\n[sign_in]\ninsecure_loopback = true",
+    "[sign_in]\nclient_metadata_url = \"http://a/weir.json\"",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", client_secret = \"s\" }",
+    "[fleet]\nstore = { url = \"redis://127.0.0.1:1\" }\nkeys = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"\nlisten = \"127.0.0.1:1\"\n[upstreams.a]\nurl = \"http://h/\"\nauth.type = \"oauth\"",
     "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
     "[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
     "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\ndefault_role = \"nobody\"",

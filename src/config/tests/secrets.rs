@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::allowed_addresses::AllowedAddresses;
-use crate::oauth::{self, ClientCredential, Grant, ResourceIndicator};
+use crate::oauth::{self, ClientCredential, Grant, RegisteredClient, ResourceIndicator};
 
 const CHILD: &str = "[upstreams.a]\ncommand = \"x\"\n";
 
@@ -323,11 +323,13 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
     let credential = ClientCredential::Secret("hunter2".into());
     let expected = oauth::Settings {
         upstream: "https://h/mcp".parse().unwrap(),
-        grant: Grant::ClientCredentials { client_id: "w".into(), credential },
+        grant: Grant::ClientCredentials(RegisteredClient { id: "w".into(), credential }),
         issuer: Some("https://ID.test".into()),
         token_url: None,
         scopes: Some(vec!["a".into(), "b".into()]),
         resource: ResourceIndicator::Named("urn:x".into()),
+        client_metadata_url: None,
+        state: None,
         allowed: AllowedAddresses::default(),
     };
     assert_eq!((found, warnings.len()), (expected, 0));
@@ -339,11 +341,17 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
         "grant = \"client_credentials\", client_id = \"w\", client_key = \"{pem}\", client_key_id = \"k\", \
          token_url = \"https://id.test/t\""
     ));
-    let Grant::ClientCredentials { credential: ClientCredential::Key(key), .. } = found.grant
-    else {
-        panic!("a key")
+    let Grant::ClientCredentials(RegisteredClient { credential, .. }) = found.grant else {
+        panic!("a client")
     };
+    let ClientCredential::Key(key) = credential else { panic!("a key") };
     assert_eq!(format!("{key:?}"), "SigningKey(\"ES256\", Some(\"k\"))");
+    let (found, warnings) = settings("resource = \"auto\"");
+    assert_eq!(found.grant, Grant::AuthorizationCode { client: None });
+    assert_eq!(warnings, []);
+    let (found, _) = settings("client_id = \"w\", issuer = \"https://i\"");
+    let client = RegisteredClient { id: "w".into(), credential: ClientCredential::None };
+    assert_eq!(found.grant, Grant::AuthorizationCode { client: Some(client) });
     let (found, _) =
         settings("grant = \"jwt_bearer\", assertion = { file = \"t\" }, issuer = \"https://i\"");
     assert_eq!(found.grant, Grant::JwtBearer { assertion: "t".into() });
@@ -354,7 +362,7 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
         report.problems().iter().map(|problem| format!("{problem:?}\n")).collect::<String>()
     };
     let all = [
-        "client_id = \"w\"",
+        "client_secret = \"hunter2\"",
         "grant = \"client_credentials\", client_secret = \"hunter2\"",
         "grant = \"client_credentials\", client_id = \"w\"",
         "grant = \"client_credentials\", client_id = \"w\", client_key = \"hunter2\"",
@@ -364,7 +372,7 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
         "grant = \"password\"",
     ];
     insta::assert_snapshot!(all.map(messages).concat(), @r#"
-    weir.toml:3:1: upstreams.a.auth.grant: is missing (add it beside type)
+    weir.toml:3:1: upstreams.a.auth.client_id: is missing (add it beside the secret or key)
     weir.toml:3:1: upstreams.a.auth.client_id: is missing (add it beside grant)
     weir.toml:3:1: upstreams.a.auth.client_secret: is missing (add client_secret or client_key beside client_id)
     weir.toml:3:86: upstreams.a.auth.client_key: this is not a private key in PEM (make one with `openssl ecparam -name prime256v1 -genkey -noout`)
@@ -373,6 +381,6 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
     weir.toml:3:87: upstreams.a.auth.assertion: file is missing (write assertion = { file = "path" })
     weir.toml:3:56: upstreams.a.auth.token: does not go with this type (remove it, or correct type)
     weir.toml:3:104: upstreams.a.auth.issuer: a URL must not hold credentials (put them in auth, with type = "basic")
-    weir.toml:3:34: upstreams.a.auth.grant: "password" is not a choice here (one of: client_credentials, jwt_bearer)
+    weir.toml:3:34: upstreams.a.auth.grant: "password" is not a choice here (one of: authorization_code, client_credentials, jwt_bearer)
     "#);
 }

@@ -3,6 +3,8 @@
 //!
 //! Invariant: each type has exactly the keys that belong to it.
 
+use std::collections::BTreeSet;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
@@ -12,7 +14,7 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use super::headers::sensitive;
-use crate::allowed_addresses::AllowedAddresses;
+use super::sign_in::SignInSettings;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
     Described, Key, by_hand, custom, path, settings, string, strings, table, text, url, variant,
@@ -22,7 +24,7 @@ use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::config::secrets::{self, SecretResolver};
-use crate::oauth::{self, ClientCredential, ResourceIndicator, SigningKey};
+use crate::oauth::{self, ClientCredential, RegisteredClient, ResourceIndicator, SigningKey};
 use crate::secret::Secret;
 
 /// UpstreamCredentials of Weir for an upstream.
@@ -46,12 +48,14 @@ settings! {
         user: Option<String> = None, string("string", shape::USER, user).optional();
         /// The password; a secret. Required for `type = "basic"`, and only allowed there.
         password: Option<Secret> = None, by_hand(ValueShape::Secret(shape::PASSWORD));
-        /// The way in which access tokens are requested. `client_credentials`: as a registered
-        /// client, with `client_id` and either `client_secret` or `client_key`. `jwt_bearer`: with
-        /// the `assertion` that the platform under Weir issues. Required for `type = "oauth"`, and
-        /// only allowed there, like all following keys.
-        grant: Option<GrantType> = None, variant().optional();
-        /// The identifier under which Weir is registered at the authorization server.
+        /// The way in which access tokens are requested. `authorization_code`: a user signs in with
+        /// `weir login`. `client_credentials`: as a registered client, with `client_id` and either
+        /// `client_secret` or `client_key`. `jwt_bearer`: with the `assertion` that the platform
+        /// under Weir issues. Only allowed for `type = "oauth"`, like all following keys.
+        grant: Option<GrantType> = None,
+            variant().optional().default_text("`authorization_code`");
+        /// The identifier under which Weir is registered at the authorization server. With
+        /// `authorization_code` Weir registers itself without it.
         ///
         /// ```toml
         /// client_id = "weir"
@@ -116,6 +120,7 @@ pub(in crate::config) enum Scheme {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub(in crate::config) enum GrantType {
+    AuthorizationCode,
     ClientCredentials,
     JwtBearer,
 }
@@ -124,21 +129,21 @@ pub(in crate::config) enum GrantType {
 pub(super) fn read_auth(
     t: &TableReader<'_>,
     endpoint: Option<&Uri>,
-    allowed: &AllowedAddresses,
+    sign_in: &SignInSettings,
     resolver: &SecretResolver<'_>,
     used: bool,
 ) -> Option<UpstreamCredentials> {
     t.table("auth", |table| {
         // A value of another type has been reported, and a missing table needs no `type`.
         t.get("auth")?.get_ref().as_table()?;
-        read_credentials(table, endpoint, allowed, resolver, used)
+        read_credentials(table, endpoint, sign_in, resolver, used)
     })
 }
 
 fn read_credentials(
     t: &TableReader<'_>,
     endpoint: Option<&Uri>,
-    allowed: &AllowedAddresses,
+    sign_in: &SignInSettings,
     resolver: &SecretResolver<'_>,
     used: bool,
 ) -> Option<UpstreamCredentials> {
@@ -176,7 +181,7 @@ fn read_credentials(
         }
         Scheme::OAuth => {
             let grant = grant(t, &keys, client_secret, client_key);
-            account(t, keys, grant?, endpoint?, allowed.clone())
+            account(t, keys, grant?, endpoint?, sign_in)
                 .map(|settings| UpstreamCredentials::Account(Box::new(settings)))
         }
     }
@@ -189,18 +194,24 @@ fn check_keys<'a, T: PartialEq + Copy>(
     chosen: T,
     keys: &[(&'a str, T, bool)],
 ) {
-    for (key, owner, is_required) in keys {
-        match (t.has(key), *owner == chosen) {
-            (false, true) if *is_required => {
-                t.error(key, ValueError::new("is missing", format!("add it beside {chooser}")));
-            }
-            (true, false) => {
-                let what = format!("does not go with this {chooser}");
-                t.error(key, ValueError::new(what, format!("remove it, or correct {chooser}")));
-            }
-            _ => {}
-        }
+    let required = keys.iter().filter(|(_, owner, is_required)| *owner == chosen && *is_required);
+    for (key, ..) in required.filter(|(key, ..)| !t.has(key)) {
+        t.error(key, ValueError::new("is missing", format!("add it beside {chooser}")));
     }
+    let others: BTreeSet<_> = keys_of_others(keys, chosen).collect();
+    for key in others.into_iter().filter(|key| t.has(key)) {
+        let what = format!("does not go with this {chooser}");
+        t.error(key, ValueError::new(what, format!("remove it, or correct {chooser}")));
+    }
+}
+
+/// Returns the keys that do not belong to an owner; a key of several others comes several times.
+pub(in crate::config) fn keys_of_others<'a, T: PartialEq + Copy>(
+    keys: &[(&'a str, T, bool)],
+    owner: T,
+) -> impl Iterator<Item = &'a str> {
+    let is_own = move |key| keys.iter().any(|(it, of, _)| *it == key && *of == owner);
+    keys.iter().map(|(key, ..)| *key).filter(move |key| !is_own(*key))
 }
 
 fn grant(
@@ -209,38 +220,44 @@ fn grant(
     client_secret: Option<Secret>,
     client_key: Option<Secret>,
 ) -> Option<oauth::Grant> {
-    let grant = keys.grant?;
+    // A wrong one has been reported.
+    let grant = match (keys.grant, t.has("grant")) {
+        (Some(grant), _) => grant,
+        (None, true) => return None,
+        (None, false) => GrantType::AuthorizationCode,
+    };
     check_keys(t, "grant", grant, &KEYS_OF_GRANTS);
-    match grant {
-        GrantType::JwtBearer => {
-            if t.has("assertion") && keys.assertion.file.is_none() {
-                let remedy = "write assertion = { file = \"path\" }";
-                t.error("assertion", ValueError::new("file is missing", remedy));
-            }
-            Some(oauth::Grant::JwtBearer { assertion: keys.assertion.file.clone()? })
+    if grant == GrantType::JwtBearer {
+        if t.has("assertion") && keys.assertion.file.is_none() {
+            let remedy = "write assertion = { file = \"path\" }";
+            t.error("assertion", ValueError::new("file is missing", remedy));
         }
-        GrantType::ClientCredentials => {
-            match (t.has("client_secret"), t.has("client_key")) {
-                (true, true) => {
-                    let what = "client_secret says already how the client is recognized";
-                    t.error("client_key", ValueError::new(what, "keep one of the two"));
-                    return None;
-                }
-                (false, false) => {
-                    let remedy = "add client_secret or client_key beside client_id";
-                    t.error("client_secret", ValueError::new("is missing", remedy));
-                    return None;
-                }
-                _ => {}
-            }
-            let credential = match client_key {
-                Some(pem) => ClientCredential::Key(signing_key(t, pem, keys)?),
-                None => ClientCredential::Secret(client_secret?),
-            };
-            let client_id = keys.client_id.clone()?;
-            Some(oauth::Grant::ClientCredentials { client_id, credential })
-        }
+        return Some(oauth::Grant::JwtBearer { assertion: keys.assertion.file.clone()? });
     }
+    let is_user = grant == GrantType::AuthorizationCode;
+    let credential = match (t.has("client_secret"), t.has("client_key")) {
+        (true, true) => {
+            let what = "client_secret says already how the client is recognized";
+            t.error("client_key", ValueError::new(what, "keep one of the two"));
+            return None;
+        }
+        (true, false) => ClientCredential::Secret(client_secret?),
+        (false, true) => ClientCredential::Key(signing_key(t, client_key?, keys)?),
+        (false, false) if is_user => ClientCredential::None,
+        (false, false) => {
+            let remedy = "add client_secret or client_key beside client_id";
+            t.error("client_secret", ValueError::new("is missing", remedy));
+            return None;
+        }
+    };
+    let client = keys.client_id.clone().map(|id| RegisteredClient { id, credential });
+    if !is_user {
+        return client.map(oauth::Grant::ClientCredentials);
+    }
+    if client.is_none() && (t.has("client_secret") || t.has("client_key")) {
+        t.error("client_id", ValueError::new("is missing", "add it beside the secret or key"));
+    }
+    Some(oauth::Grant::AuthorizationCode { client })
 }
 
 fn signing_key(t: &TableReader<'_>, pem: Secret, keys: &CredentialKeys) -> Option<SigningKey> {
@@ -258,7 +275,7 @@ fn account(
     keys: CredentialKeys,
     grant: oauth::Grant,
     endpoint: &Uri,
-    allowed: AllowedAddresses,
+    sign_in: &SignInSettings,
 ) -> Option<oauth::Settings> {
     let Ok(mut upstream) = Url::parse(&endpoint.to_string()) else {
         let what = "the upstream's url names a host that OAuth cannot use";
@@ -272,12 +289,24 @@ fn account(
         Some("none") => ResourceIndicator::None,
         Some(named) => ResourceIndicator::Named(named.to_owned()),
     };
-    if !t.has("issuer") && !t.has("token_url") {
+    let is_bound = matches!(grant, oauth::Grant::AuthorizationCode { client: None });
+    if !is_bound && !t.has("issuer") && !t.has("token_url") {
         let what = "the credentials go to the authorization server that the upstream names";
         t.warning("type", ValueError::new(what, "add issuer, so that they go to that one only"));
     }
     let (issuer, token_url, scopes) = (keys.issuer, keys.token_url, keys.scopes);
-    Some(oauth::Settings { upstream, grant, issuer, token_url, scopes, resource, allowed })
+    let SignInSettings { allowed, client_metadata_url } = sign_in.clone();
+    Some(oauth::Settings {
+        upstream,
+        grant,
+        issuer,
+        token_url,
+        scopes,
+        resource,
+        client_metadata_url,
+        state: None,
+        allowed,
+    })
 }
 
 /// Issuer, which stays as it is written, because it is compared character by character.
@@ -316,7 +345,7 @@ pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 13] = [
     ("token", Scheme::Bearer, true),
     ("user", Scheme::Basic, true),
     ("password", Scheme::Basic, true),
-    ("grant", Scheme::OAuth, true),
+    ("grant", Scheme::OAuth, false),
     ("client_id", Scheme::OAuth, false),
     ("client_secret", Scheme::OAuth, false),
     ("client_key", Scheme::OAuth, false),
@@ -329,7 +358,11 @@ pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 13] = [
 ];
 
 /// Keys by `grant`.
-pub(in crate::config) const KEYS_OF_GRANTS: [(&str, GrantType, bool); 5] = [
+pub(in crate::config) const KEYS_OF_GRANTS: [(&str, GrantType, bool); 9] = [
+    ("client_id", GrantType::AuthorizationCode, false),
+    ("client_secret", GrantType::AuthorizationCode, false),
+    ("client_key", GrantType::AuthorizationCode, false),
+    ("client_key_id", GrantType::AuthorizationCode, false),
     ("client_id", GrantType::ClientCredentials, true),
     ("client_secret", GrantType::ClientCredentials, false),
     ("client_key", GrantType::ClientCredentials, false),

@@ -8,7 +8,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use super::Replicas;
 use super::auth::{self, CredentialKeys, UpstreamCredentials};
 use super::headers;
-use crate::allowed_addresses::AllowedAddresses;
+use super::sign_in::SignInSettings;
 use crate::config::LoadContext;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
@@ -190,7 +190,7 @@ settings! {
 pub(super) fn source(
     t: &TableReader<'_>,
     context: &LoadContext<'_>,
-    allowed: &AllowedAddresses,
+    sign_in: &SignInSettings,
     used: bool,
 ) -> (Option<UpstreamSource>, Vec<String>) {
     let kind = source_key(t);
@@ -199,7 +199,7 @@ pub(super) fn source(
     let env = env(t, &context.resolver, used);
     let cwd = folder(t, "cwd", context.on_disk && used);
     let mut headers = headers::read_headers(t, &context.resolver, used);
-    let account = match auth::read_auth(t, url.as_ref(), allowed, &context.resolver, used) {
+    let account = match auth::read_auth(t, url.as_ref(), sign_in, &context.resolver, used) {
         Some(UpstreamCredentials::Account(account)) => Some(account),
         Some(UpstreamCredentials::Header(value)) => {
             headers.insert(AUTHORIZATION, value);

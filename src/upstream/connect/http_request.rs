@@ -47,7 +47,7 @@ impl HttpRequests {
         let host = url.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
         let headers = request.headers_mut();
         headers.extend(host.map(|host| (HOST, host)));
-        headers.insert(ACCEPT, const { HeaderValue::from_static("application/json") });
+        headers.entry(ACCEPT).or_insert(const { HeaderValue::from_static("application/json") });
         headers.insert(USER_AGENT, const { HeaderValue::from_static(OWN_NAME) });
         *request.uri_mut() = target;
         let stream = match allowed {

@@ -8,6 +8,7 @@
 // scenarios the suite sets a variable with the tools to call and their arguments, or with credentials.
 // A failure does not stop the rest: the suite judges by the messages that its server received.
 
+import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,7 +17,7 @@ import { createInterface } from 'node:readline';
 import { require } from '../fixtures/http_host.mjs';
 import { CAPABILITIES, Received, INFO, QUESTIONS, answer } from './walk.mjs';
 
-const { WEIR, MCP_CONFORMANCE_CONTEXT = '{}' } = process.env;
+const { WEIR, MCP_CONFORMANCE_CONTEXT = '{}', MCP_CONFORMANCE_SCENARIO: SCENARIO = '' } = process.env;
 const [ERA, UPSTREAM] = process.argv.slice(2);
 const { toolCalls, ...credentials } = JSON.parse(MCP_CONFORMANCE_CONTEXT);
 
@@ -27,7 +28,33 @@ function account(folder) {
         writeFileSync(join(folder, 'assertion'), valid_jwt);
         return { grant: 'jwt_bearer', 'assertion.file': 'assertion' };
     }
-    return client_id && { grant: 'client_credentials', client_id, client_secret, client_key };
+    const grant = SCENARIO.includes('client-credentials') ? 'client_credentials' : 'authorization_code';
+    return { grant, client_id, client_secret, client_key };
+}
+
+// Lines of the configuration about the account.
+function accountLines(folder) {
+    if (!SCENARIO.startsWith('auth/')) return [];
+    const keys = { type: 'oauth', ...account(folder) };
+    const lines = Object.entries(keys).filter(([, value]) => value)
+        .map(([key, value]) => `upstreams.suite.auth.${key} = ${JSON.stringify(value)}`);
+    return [
+        ...lines, 'sign_in.insecure_loopback = true', 'state.dir = "state"',
+        'sign_in.client_metadata_url = "https://conformance-test.local/client-metadata.json"',
+    ];
+}
+
+// Signs in with `weir login`: the suite's authorization server consents to everything. Returns whether that worked.
+async function logIn(config) {
+    const login = spawn(WEIR, ['login', 'suite', '--no-browser', '--config', config], { stdio: ['pipe', 'inherit', 'pipe'] });
+    const ended = new Promise(resolve => login.on('exit', code => resolve(code === 0)));
+    createInterface({ input: login.stderr }).on('line', async line => {
+        console.error(line);
+        if (!line.startsWith('http')) return;
+        const consent = await fetch(line, { redirect: 'manual' });
+        await fetch(consent.headers.get('location')).catch(() => {});
+    });
+    return ended;
 }
 
 // Runs Weir for one client, in a folder of its own, until `work` with the client is done. Weir ends with its
@@ -35,15 +62,15 @@ function account(folder) {
 async function withWeir(work) {
     const folder = mkdtempSync(join(tmpdir(), 'weir-judged-'));
     const config = join(folder, 'weir.toml');
-    const keys = Object.entries(account(folder) ?? {}).filter(([, value]) => value);
-    const auth = keys.map(([key, value]) => `upstreams.suite.auth.${key} = ${JSON.stringify(value)}`);
-    if (auth.length > 0) auth.push('upstreams.suite.auth.type = "oauth"', 'sign_in.insecure_loopback = true');
+    const lines = accountLines(folder);
     writeFileSync(config, `
         log.format = "json"
         naming.mode = "none"
         upstreams.suite.url = ${JSON.stringify(UPSTREAM)}
-        ${auth.join('\n        ')}
+        ${lines.join('\n        ')}
     `);
+    const isOfUser = lines.some(line => line.includes('authorization_code'));
+    if (isOfUser && !await logIn(config)) return;
     const { client, questions, Transport } = makeClient();
     const received = new Received();
     for (const [nth, question] of questions.entries()) {

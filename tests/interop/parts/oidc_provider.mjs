@@ -4,7 +4,8 @@
 // `people` for users, `robots` for programs. Every user that is redirected to log in is Ann, and consents to
 // everything. Applications may register themselves; the program `robot` is registered with ROBOT_SECRET, and the
 // programs `signer-ES256`, `signer-EdDSA` and `signer-RS256` with keys, which are written to `ALGORITHM.pem` in
-// ROBOT_KEYS. Tokens of programs live ROBOT_SECONDS.
+// ROBOT_KEYS. Tokens of programs live ROBOT_SECONDS, those of users USER_SECONDS. Refresh tokens are used once: a
+// second use ends all tokens of the sign-in.
 
 import { generateKeyPairSync } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
@@ -91,7 +92,12 @@ const provider = new Provider(issuer, {
     },
     pkce: { required: () => true },
     scopes: ['openid', SCOPE],
-    ttl: { ClientCredentials: Number(process.env.ROBOT_SECONDS ?? 600) },
+    issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
+    rotateRefreshToken: true,
+    ttl: {
+        AccessToken: Number(process.env.USER_SECONDS ?? 600),
+        ClientCredentials: Number(process.env.ROBOT_SECONDS ?? 600),
+    },
 });
 
 // Actions of a user on the provider's pages.

@@ -1,0 +1,245 @@
+//! `weir login` and `weir logout`: sign-ins of a user at the authorization servers of upstreams.
+
+mod redirect;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Request, StatusCode, Uri};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::cli::exit::Failure;
+use crate::cli::loading::{ReportArgs, options};
+use crate::cli::output;
+use crate::cli::output::render::sanitize_line;
+use crate::cli::server::log;
+use crate::config::{Config, Options, UpstreamConfig};
+use crate::oauth::{BearerChallenge, OAuthError, OAuthHttp, SignIn, SignInRecord, Vault};
+use crate::timestamp::format_rfc3339;
+use crate::upstream::UpstreamSource;
+use crate::upstream::connect::HttpRequests;
+use crate::upstream::connect::system::System;
+use redirect::RedirectListener;
+
+/// Arguments of `weir login`.
+#[derive(Debug, clap::Args)]
+pub(super) struct LoginArgs {
+    /// The upstream to sign in to.
+    #[arg(value_name = "UPSTREAM", required_unless_present = "list")]
+    upstream: Option<String>,
+    /// Shows the upstreams that users sign in to, and whether one has.
+    #[arg(long, conflicts_with_all = ["upstream", "no_browser"])]
+    list: bool,
+    /// Opens no browser: the URL is only printed. The address at which the browser ends can be
+    /// pasted, if it runs on another machine.
+    #[arg(long)]
+    no_browser: bool,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// Arguments of `weir logout`.
+#[derive(Debug, clap::Args)]
+pub(super) struct LogoutArgs {
+    /// The upstream whose sign-in is removed.
+    #[arg(value_name = "UPSTREAM")]
+    upstream: String,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// Sign-in of one upstream.
+#[derive(Serialize)]
+struct SignInRow<'a> {
+    upstream: &'a str,
+    signed_in: bool,
+    issuer: Option<String>,
+    /// Time at which the access token expires.
+    expires: Option<String>,
+    /// Whether Weir renews the access token.
+    renewable: bool,
+}
+
+impl<'a> SignInRow<'a> {
+    fn new(upstream: &'a str, record: Option<&SignInRecord>) -> Self {
+        let expires = record.and_then(SignInRecord::expires).map(Duration::from_secs);
+        Self {
+            upstream,
+            signed_in: record.is_some(),
+            issuer: record.map(|record| sanitize_line(record.issuer())),
+            expires: expires.map(|it| format_rfc3339(SystemTime::UNIX_EPOCH + it)),
+            renewable: record.is_some_and(SignInRecord::is_renewable),
+        }
+    }
+
+    fn to_line(&self) -> String {
+        let Some(issuer) = &self.issuer else { return format!("{}: not signed in", self.upstream) };
+        let until = match (&self.expires, self.renewable) {
+            (Some(expires), false) => format!(", until {expires}"),
+            _ => String::new(),
+        };
+        format!("{}: signed in at {issuer}{until}", self.upstream)
+    }
+}
+
+/// Signs in, or lists the sign-ins.
+pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
+    log::start_errors_only();
+    let config = load(&args.report, args.upstream.clone()).await?;
+    let state = state(&config)?;
+    let Some(name) = &args.upstream else {
+        return list(&config, state, args.report.json);
+    };
+    let upstream = find(&config, name)?;
+    let UpstreamSource::Http { url, headers, account: Some(account), .. } =
+        &upstream.settings.source
+    else {
+        return Err(not_signed_in_to(name));
+    };
+    let http = HttpRequests(Arc::new(System::new()));
+    let challenge = challenge(&http, url, headers).await?;
+    let listener = RedirectListener::bind().await.map_err(|error| {
+        Failure::Unreachable(format!("no port for the browser's way back: {error}"))
+    })?;
+    let sign_in = SignIn::begin(&http, account, &challenge, listener.uri());
+    let sign_in = sign_in.await.map_err(failure)?;
+    let issuer = sanitize_line(sign_in.issuer());
+    output::print_stderr(&format!("Sign in at {issuer}:\n\n{}\n", sign_in.url()));
+    if !args.no_browser {
+        open_browser(sign_in.url());
+    }
+    let response = timeout(PATIENCE, listener.response(&sign_in, args.no_browser)).await;
+    let response = response.map_err(|_| {
+        Failure::Unauthenticated("no user has signed in within 10 min: start again".into())
+    })?;
+    let record = sign_in.finish(&http, &response).await.map_err(failure)?;
+    let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
+    let lock = vault.lock(name).await.map_err(failure)?;
+    vault.write(name, &record, &lock).map_err(failure)?;
+    print(&args.report, &SignInRow::new(name, Some(&record)))
+}
+
+/// Removes a sign-in.
+pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
+    log::start_errors_only();
+    let name = &args.upstream;
+    let config = load(&args.report, Some(name.clone())).await?;
+    let state = state(&config)?;
+    if !find(&config, name)?.is_signed_in_to() {
+        return Err(not_signed_in_to(name));
+    }
+    let is_removed = match Vault::open_existing(state).map_err(failure)? {
+        Some(vault) => {
+            let lock = vault.lock(name).await.map_err(failure)?;
+            vault.remove(name, &lock).map_err(failure)?
+        }
+        None => false,
+    };
+    match is_removed {
+        true => print(&args.report, &SignInRow::new(name, None)),
+        false => Err(Failure::Usage(format!("no user is signed in to `{name}`"))),
+    }
+}
+
+fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {
+    let vault = Vault::open_existing(state).map_err(failure)?;
+    let upstreams = config.upstreams.iter().filter(|it| it.is_signed_in_to());
+    let mut rows = Vec::new();
+    for upstream in upstreams {
+        let record = vault.as_ref().map(|vault| vault.read(upstream.name()));
+        let record = record.transpose().map_err(failure)?.flatten();
+        rows.push(SignInRow::new(upstream.name(), record.as_ref()));
+    }
+    let write =
+        |out: &mut dyn Write| rows.iter().try_for_each(|row| writeln!(out, "{}", row.to_line()));
+    output::print_report(json, &rows, write)
+}
+
+fn print(report: &ReportArgs, row: &SignInRow<'_>) -> Result<(), Failure> {
+    output::print_report(report.json, row, |out| writeln!(out, "{}", row.to_line()))
+}
+
+/// Reads the configuration with this upstream only, or with all.
+async fn load(report: &ReportArgs, upstream: Option<String>) -> Result<Config, Failure> {
+    let only = upstream.map(|upstream| vec![upstream]);
+    // This process opens no listener, so anonymous access from the network does not matter.
+    let loaded = report.config.load(&Options { only, ..options(true) }).await?;
+    Ok(loaded.config)
+}
+
+fn state(config: &Config) -> Result<&Path, Failure> {
+    config.state.dir.as_deref().ok_or_else(|| {
+        let text = "there is no folder for sign-ins: set dir under [state], or the variable HOME";
+        Failure::NoConfig(text.into())
+    })
+}
+
+fn find<'a>(config: &'a Config, name: &str) -> Result<&'a UpstreamConfig, Failure> {
+    let found = config.upstreams.iter().find(|upstream| upstream.name() == name);
+    found.ok_or_else(|| {
+        let name = sanitize_line(name);
+        Failure::Usage(format!("the configuration has no enabled upstream `{name}`"))
+    })
+}
+
+fn not_signed_in_to(name: &str) -> Failure {
+    let text = "users do not sign in to it: that needs auth = { type = \"oauth\" }";
+    Failure::Usage(format!("upstream `{name}`: {text}"))
+}
+
+/// Asks the upstream which authorization server it wants.
+async fn challenge(
+    http: &HttpRequests,
+    url: &Uri,
+    headers: &HeaderMap,
+) -> Result<BearerChallenge, Failure> {
+    let mut request = Request::post(url).body(Bytes::from_static(PING)).unwrap_or_default();
+    request.headers_mut().extend(headers.clone());
+    let own = request.headers_mut();
+    own.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    own.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    let response = OAuthHttp::send(http, request, MAX_RESPONSE_BYTES, None);
+    match timeout(CHALLENGE_TIMEOUT, response).await {
+        Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
+            Ok(BearerChallenge::find(response.headers()).unwrap_or_default())
+        }
+        // Some servers require a token for a few requests only.
+        Ok(_) => Ok(BearerChallenge::default()),
+        Err(_) => Err(Failure::Unreachable("the upstream does not respond".into())),
+    }
+}
+
+/// Opens the URL in a browser, if there is one. No shell reads it.
+fn open_browser(url: &str) {
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut browser = std::process::Command::new(program);
+    browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // The URL is on the screen.
+    let _ = browser.spawn();
+}
+
+fn failure(error: OAuthError) -> Failure {
+    match error {
+        OAuthError::Unavailable(text) => Failure::Unreachable(text),
+        OAuthError::Refused(text) | OAuthError::SignInNeeded(text) => {
+            Failure::Unauthenticated(text)
+        }
+    }
+}
+
+fn vault_failure(state: &Path, error: &std::io::Error) -> Failure {
+    Failure::NoConfig(format!("sign-ins cannot be kept in {}: {error}", state.display()))
+}
+
+/// Request that a server refuses without a token.
+const PING: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+const CHALLENGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the user to sign in.
+const PATIENCE: Duration = Duration::from_mins(10);

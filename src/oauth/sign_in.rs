@@ -1,0 +1,386 @@
+//! Sign-in by a user: the authorization code flow with PKCE (OAuth 2.1, 4.1; RFC 7636; RFC 9207).
+//!
+//! Invariants: a response is used only if its state and its issuer are those of the request. What a
+//! response of another issuer says is not shown.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use subtle::ConstantTimeEq;
+use url::{Url, form_urlencoded};
+
+use super::challenge::BearerChallenge;
+use super::discovery::{Discovered, discover};
+use super::registration::register;
+use super::token_request::{TokenGrant, TokenRequest};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::vault::{SignInRecord, unix_time};
+use super::{ClientCredential, Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
+use crate::quote::quote;
+use crate::secret::{Secret, random_token};
+use crate::sha256::sha256;
+
+/// Sign-in that waits for the response of the authorization server.
+pub struct SignIn {
+    settings: Settings,
+    discovered: Discovered,
+    client: RegisteredClient,
+    redirect_uri: String,
+    resource: Option<String>,
+    scope: Option<String>,
+    verifier: Secret,
+    state: Secret,
+    url: Url,
+}
+
+impl SignIn {
+    /// Finds the authorization server of an upstream, and registers there. The user's browser
+    /// comes back to `redirect_uri`.
+    ///
+    /// # Errors
+    ///
+    /// A server cannot be reached, or does not support what a sign-in needs.
+    pub async fn begin(
+        http: &dyn OAuthHttp,
+        settings: &Settings,
+        challenge: &BearerChallenge,
+        redirect_uri: String,
+    ) -> Result<Self, OAuthError> {
+        let (upstream, allowed) = (&settings.upstream, &settings.allowed);
+        let client = OAuthClient { http, upstream, allowed };
+        let discovered = discover(&client, settings, challenge).await?;
+        let server = &discovered.server;
+        let issuer = quote(&server.issuer, MAX_SHOWN_CHARS);
+        let refuse =
+            |what| OAuthError::Refused(format!("the authorization server {issuer} {what}"));
+        let supports_pkce = |methods: &Vec<String>| methods.iter().any(|method| method == "S256");
+        if !server.code_challenge_methods_supported.as_ref().is_some_and(supports_pkce) {
+            return Err(refuse("does not support PKCE with S256"));
+        }
+        let endpoint = server.authorization_endpoint.as_deref();
+        let endpoint = endpoint.ok_or_else(|| refuse("has no authorization endpoint"))?;
+        client.check(endpoint).map_err(OAuthError::Refused)?;
+        let mut url = Url::parse(endpoint).map_err(|_| refuse("has no authorization endpoint"))?;
+        let configured = match &settings.grant {
+            Grant::AuthorizationCode { client } => client.as_ref(),
+            Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => None,
+        };
+        let metadata_url = settings.client_metadata_url.as_deref();
+        let registered = register(&client, server, configured, metadata_url, &redirect_uri).await?;
+        let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
+        let (verifier, state) = (random_token(), random_token());
+        let challenge = URL_SAFE_NO_PAD.encode(sha256(verifier.as_bytes()));
+        url.set_fragment(None);
+        url.query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &registered.id)
+            .append_pair("redirect_uri", &redirect_uri)
+            .append_pair("state", &state)
+            .append_pair("code_challenge", &challenge)
+            .append_pair("code_challenge_method", "S256");
+        for (name, value) in [("resource", &resource), ("scope", &scope)] {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
+        Ok(Self {
+            settings: settings.clone(),
+            client: registered,
+            redirect_uri,
+            resource,
+            scope,
+            verifier: Secret::from(&*verifier),
+            state: Secret::from(&*state),
+            url,
+            discovered,
+        })
+    }
+
+    /// URL that the user opens in a browser.
+    pub fn url(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// Issuer at which the user signs in.
+    pub fn issuer(&self) -> &str {
+        &self.discovered.server.issuer
+    }
+
+    /// Returns whether a query, with which a browser came, is the response to this sign-in.
+    pub fn is_response(&self, query: &str) -> bool {
+        let state = parameter(query, "state").unwrap_or_default();
+        state.as_bytes().ct_eq(self.state.expose().as_bytes()).into()
+    }
+
+    /// Redeems the response of the authorization server: the query with which the browser came
+    /// back.
+    ///
+    /// # Errors
+    ///
+    /// The response belongs to another sign-in or server, or the sign-in was refused.
+    pub async fn finish(
+        self,
+        http: &dyn OAuthHttp,
+        query: &str,
+    ) -> Result<SignInRecord, OAuthError> {
+        let (upstream, allowed) = (&self.settings.upstream, &self.settings.allowed);
+        let client = OAuthClient { http, upstream, allowed };
+        let code = self.check(query)?;
+        let server = &self.discovered.server;
+        let (verifier, redirect_uri) = (&self.verifier, &*self.redirect_uri);
+        let request = TokenRequest {
+            grant: TokenGrant::Code { code: &code, verifier, redirect_uri },
+            client: Some(&self.client),
+            server,
+            resource: self.resource.as_deref(),
+            scope: None,
+        };
+        let issued = request.send(&client).await?;
+        let client_secret = match (&self.client.credential, &self.settings.grant) {
+            // The configured one stays in the configuration.
+            (_, Grant::AuthorizationCode { client: Some(_) }) => None,
+            (ClientCredential::Secret(secret), _) => Some(secret.clone()),
+            (ClientCredential::Key(_) | ClientCredential::None, _) => None,
+        };
+        Ok(SignInRecord {
+            upstream: self.settings.upstream.to_string(),
+            issuer: server.issuer.clone(),
+            token_endpoint: server.token_endpoint.clone(),
+            token_endpoint_auth_methods_supported: server
+                .token_endpoint_auth_methods_supported
+                .clone(),
+            client_id: self.client.id,
+            client_secret,
+            resource: self.resource,
+            scope: self.scope,
+            expires: issued.lifetime.map(|lifetime| (unix_time() + lifetime).as_secs()),
+            lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
+            access_token: issued.token,
+            refresh_token: issued.refresh_token,
+            generation: 1,
+        })
+    }
+
+    /// Checks a response, and returns its code.
+    fn check(&self, query: &str) -> Result<Secret, OAuthError> {
+        let refuse = |text: &str| Err(OAuthError::Refused(text.to_owned()));
+        let find = |name| parameter(query, name);
+        if !self.is_response(query) {
+            return refuse("the response belongs to another sign-in");
+        }
+        // Spec 2026-07-28, authorization, authorization response validation.
+        let server = &self.discovered.server;
+        match find("iss") {
+            Some(issuer) if issuer != server.issuer => {
+                return refuse("the response is of another authorization server");
+            }
+            None if server.authorization_response_iss_parameter_supported => {
+                return refuse("the response does not name its authorization server");
+            }
+            _ => {}
+        }
+        if let Some(error) = find("error") {
+            let description = find("error_description").unwrap_or_default();
+            let [error, description] =
+                [error, description].map(|text| quote(&text, MAX_SHOWN_CHARS));
+            let text =
+                format!("the authorization server refuses the sign-in: {error}: {description}");
+            return refuse(text.trim_end_matches([':', ' ']));
+        }
+        match find("code") {
+            Some(code) if !code.is_empty() => Ok(Secret::from(code)),
+            _ => refuse("the response contains no code"),
+        }
+    }
+}
+
+/// Returns the first parameter of this name in a query.
+fn parameter(query: &str, wanted: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oauth::testing::{Script, settings};
+
+    const SERVER: &str = "https://mcp.test/.well-known/oauth-authorization-server";
+
+    fn metadata(more: &str) -> String {
+        format!(
+            r#"{{"issuer":"https://mcp.test","authorization_endpoint":"https://mcp.test/authorize?a=b",
+            "token_endpoint":"https://mcp.test/token","registration_endpoint":"https://mcp.test/register",
+            "code_challenge_methods_supported":["plain","S256"]{more}}}"#
+        )
+    }
+
+    /// Begins a sign-in at a server with these metadata.
+    async fn begin(
+        script: &Script,
+        metadata: &str,
+        settings: Settings,
+    ) -> Result<SignIn, OAuthError> {
+        script.document(SERVER, metadata);
+        script.respond(
+            "https://mcp.test/register",
+            201,
+            r#"{"client_id":"new","client_secret":""}"#,
+        );
+        let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
+        SignIn::begin(script, &settings, &BearerChallenge::default(), redirect_uri).await
+    }
+
+    fn of_user() -> Settings {
+        Settings { grant: Grant::AuthorizationCode { client: None }, ..settings() }
+    }
+
+    fn parameters(sign_in: &SignIn) -> std::collections::BTreeMap<String, String> {
+        sign_in.url.query_pairs().into_owned().collect()
+    }
+
+    #[tokio::test]
+    async fn a_user_signs_in_with_pkce_at_a_client_that_was_registered_for_it() {
+        let script = Script::default();
+        let scopes = Some(vec!["x".to_owned(), "y".to_owned()]);
+        let sign_in = begin(&script, &metadata(""), Settings { scopes, ..of_user() }).await;
+        let sign_in = sign_in.expect("it begins");
+        let registration = script.take_requests().pop().expect("a registration");
+        assert_eq!(
+            std::str::from_utf8(registration.body()),
+            Ok(concat!(
+                r#"{"client_name":"Weir","redirect_uris":["http://127.0.0.1:7/callback"],"#,
+                r#""grant_types":["authorization_code","refresh_token"],"response_types":["code"],"#,
+                r#""application_type":"native","token_endpoint_auth_method":"client_secret_basic"}"#
+            ))
+        );
+        assert!(sign_in.url().starts_with("https://mcp.test/authorize?a=b&response_type=code&"));
+        let asked = parameters(&sign_in);
+        let [state, challenge] = ["state", "code_challenge"].map(|name| &asked[name]);
+        assert_eq!((state.len(), challenge.len()), (43, 43));
+        for (name, value) in [
+            ("client_id", "new"),
+            ("redirect_uri", "http://127.0.0.1:7/callback"),
+            ("code_challenge_method", "S256"),
+            ("resource", "https://mcp.test/mcp"),
+            ("scope", "x y"),
+        ] {
+            assert_eq!(asked[name], value, "{name}");
+        }
+        let response = r#"{"access_token":"t0k","token_type":"Bearer","refresh_token":"r"}"#;
+        script.document("https://mcp.test/token", response);
+        let query = format!("code=c%2B1&state={state}");
+        let challenge = challenge.clone();
+        let record = sign_in.finish(&script, &query).await.expect("signed in");
+        assert_eq!(
+            (&*record.issuer, &*record.client_id, record.access_token.expose()),
+            ("https://mcp.test", "new", "t0k")
+        );
+        assert_eq!((record.refresh_token, record.expires), (Some("r".into()), None));
+        let request = script.take_requests().pop().expect("a request");
+        let form: std::collections::BTreeMap<_, _> =
+            form_urlencoded::parse(request.body()).into_owned().collect();
+        for (name, value) in [
+            ("grant_type", "authorization_code"),
+            ("code", "c+1"),
+            ("redirect_uri", "http://127.0.0.1:7/callback"),
+            ("client_id", "new"),
+            ("resource", "https://mcp.test/mcp"),
+        ] {
+            assert_eq!(form[name], value, "{name}");
+        }
+        assert_eq!(URL_SAFE_NO_PAD.encode(sha256(form["code_verifier"].as_bytes())), challenge);
+    }
+
+    #[tokio::test]
+    async fn a_response_is_used_only_if_state_and_issuer_are_right() {
+        let advertised = r#","authorization_response_iss_parameter_supported":true"#;
+        let other_server = "the response is of another authorization server";
+        let unnamed = "the response does not name its authorization server";
+        for (more, response, error) in [
+            (advertised, "code=c&state=STATE&iss=https%3A%2F%2Fmcp.test", None),
+            ("", "code=c&state=STATE&iss=https%3A%2F%2Fmcp.test", None),
+            ("", "code=c&state=STATE", None),
+            (advertised, "code=c&state=STATE", Some(unnamed)),
+            ("", "code=c&state=STATE&iss=https://mcp.test/", Some(other_server)),
+            ("", "code=c&state=STATE&iss=HTTPS://mcp.test", Some(other_server)),
+            ("", "code=c&state=STATE&iss=https://mcp.test:443", Some(other_server)),
+            ("", "error=secret&state=STATE&iss=https://evil.test", Some(other_server)),
+            (advertised, "error=secret&state=STATE", Some(unnamed)),
+            ("", "code=c&state=other", Some("the response belongs to another sign-in")),
+            ("", "code=c", Some("the response belongs to another sign-in")),
+            ("", "state=STATE&code=", Some("the response contains no code")),
+            (
+                "",
+                "state=STATE&error=access_denied&error_description=no%0Anever",
+                Some("the authorization server refuses the sign-in: access_denied: no\\nnever"),
+            ),
+        ] {
+            let script = Script::default();
+            let sign_in = begin(&script, &metadata(more), of_user()).await.expect("it begins");
+            script.document(
+                "https://mcp.test/token",
+                r#"{"access_token":"t0k","token_type":"Bearer"}"#,
+            );
+            script.take_requests();
+            let query = response.replace("STATE", sign_in.state.expose());
+            let finished = sign_in.finish(&script, &query).await;
+            let sent = script.requests();
+            match error {
+                None => assert!(finished.is_ok() && sent.len() == 1, "{response}: {finished:?}"),
+                Some(error) => {
+                    assert_eq!(finished, Err(OAuthError::Refused(error.into())), "{response}");
+                    assert!(sent.is_empty(), "{sent:?}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_sign_in_needs_is_there_or_the_reason_is_said() {
+        let configured = RegisteredClient { id: "mine".into(), credential: ClientCredential::None };
+        let mine =
+            Settings { grant: Grant::AuthorizationCode { client: Some(configured) }, ..settings() };
+        let document = Some("https://weir.test/client.json".to_owned());
+        let described = Settings { client_metadata_url: document, ..of_user() };
+        let supported = r#","client_id_metadata_document_supported":true"#;
+        for (metadata, settings, client) in [
+            (metadata(supported), mine, "mine"),
+            (metadata(supported), described.clone(), "https://weir.test/client.json"),
+            (metadata(""), described, "new"),
+        ] {
+            let script = Script::default();
+            let sign_in = begin(&script, &metadata, settings).await.expect("it begins");
+            assert_eq!(parameters(&sign_in)["client_id"], client);
+        }
+        let server = "the authorization server https://mcp.test";
+        for (metadata, error) in [
+            (
+                metadata("").replace(r#"["plain","S256"]"#, r#"["plain"]"#),
+                format!("{server} does not support PKCE with S256"),
+            ),
+            (
+                metadata("").replace("code_challenge_methods", "x"),
+                format!("{server} does not support PKCE with S256"),
+            ),
+            (
+                metadata("").replace("authorization_endpoint", "x"),
+                format!("{server} has no authorization endpoint"),
+            ),
+            (
+                metadata("").replace("https://mcp.test/authorize", "javascript:alert(1)//"),
+                "javascript:alert(1)//?a=b is not an https:// URL".to_owned(),
+            ),
+            (
+                metadata("").replace("registration_endpoint", "x"),
+                format!(
+                    "{server} registers no clients by itself: register Weir there with the \
+                     redirect URI http://127.0.0.1:7/callback, and set client_id"
+                ),
+            ),
+        ] {
+            let script = Script::default();
+            let refused = begin(&script, &metadata, of_user()).await.err();
+            assert_eq!(refused, Some(OAuthError::Refused(error)), "{metadata}");
+        }
+    }
+}

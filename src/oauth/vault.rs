@@ -1,0 +1,388 @@
+//! Vault: the sign-ins that outlive the process, in sealed files of the state folder.
+//!
+//! Processes that share the folder share the sign-ins. The lock of a record decides which of them
+//! renews its tokens.
+//!
+//! Invariants: a record is replaced as a whole, and is on disk before its tokens are used. A file
+//! that was moved to another name, or sealed with other keys, does not open.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::hmac;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tempfile::NamedTempFile;
+use tokio::time::{Instant, sleep};
+
+use super::metadata::ServerMetadata;
+use super::token_request::IssuedToken;
+use super::{ClientCredential, Grant, OAuthError, RegisteredClient, Settings};
+use crate::hex::hex;
+use crate::private_file;
+use crate::regular_file;
+use crate::sealing::{Sealer, SealingKeys};
+use crate::secret::Secret;
+
+/// Folder with the sign-ins of an installation.
+pub struct Vault {
+    folder: PathBuf,
+    sealer: Sealer,
+    /// Key of the hash that names files.
+    names: hmac::Key,
+}
+
+/// Sign-in at the authorization server of one upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignInRecord {
+    /// URL of the upstream.
+    pub(super) upstream: String,
+    pub(super) issuer: String,
+    pub(super) token_endpoint: String,
+    pub(super) token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    pub(super) client_id: String,
+    /// Secret of a client that registered itself.
+    #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
+    pub(super) client_secret: Option<Secret>,
+    pub(super) resource: Option<String>,
+    pub(super) scope: Option<String>,
+    #[serde(serialize_with = "expose", deserialize_with = "secret")]
+    pub(super) access_token: Secret,
+    /// Unix time in seconds at which the access token expires; `None` if it does not.
+    pub(super) expires: Option<u64>,
+    /// Seconds for which it was issued.
+    pub(super) lifetime: Option<u64>,
+    #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
+    pub(super) refresh_token: Option<Secret>,
+    /// Number of renewals since the sign-in.
+    pub(super) generation: u64,
+}
+
+impl SignInRecord {
+    /// Issuer of the tokens.
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// Unix time in seconds at which the access token expires, if it is not renewed.
+    pub fn expires(&self) -> Option<u64> {
+        self.expires
+    }
+
+    /// Whether the access token can be renewed.
+    pub fn is_renewable(&self) -> bool {
+        self.refresh_token.is_some()
+    }
+
+    /// Returns whether this sign-in may be used with these settings: it is for the configured
+    /// upstream, issuer and client.
+    pub(super) fn is_of(&self, settings: &Settings) -> bool {
+        let client = match &settings.grant {
+            Grant::AuthorizationCode { client } => client.as_ref(),
+            Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => return false,
+        };
+        self.upstream == settings.upstream.as_str()
+            && settings.issuer.as_ref().is_none_or(|issuer| *issuer == self.issuer)
+            && client.is_none_or(|client| client.id == self.client_id)
+    }
+
+    /// Returns the time for which the access token is still valid; `None` if it does not expire.
+    pub(super) fn rest(&self) -> Option<Duration> {
+        self.expires.map(|expires| Duration::from_secs(expires).saturating_sub(unix_time()))
+    }
+
+    /// Returns whether the access token is valid for some time, so that it needs no renewal.
+    pub(super) fn is_fresh(&self) -> bool {
+        let lifetime = self.lifetime.map_or(Duration::MAX, Duration::from_secs);
+        self.rest().is_none_or(|rest| rest > MIN_REST.min(lifetime / 5))
+    }
+
+    /// Takes over the access token of a response.
+    pub(super) fn set_token(&mut self, issued: &IssuedToken) {
+        self.access_token = issued.token.clone();
+        self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
+        self.expires = issued.lifetime.map(|lifetime| (unix_time() + lifetime).as_secs());
+    }
+
+    /// Returns the client that registered itself for this sign-in.
+    pub(super) fn client(&self) -> RegisteredClient {
+        let credential = match &self.client_secret {
+            Some(secret) => ClientCredential::Secret(secret.clone()),
+            None => ClientCredential::None,
+        };
+        RegisteredClient { id: self.client_id.clone(), credential }
+    }
+
+    /// Returns the authorization server, as far as renewals need it.
+    pub(super) fn server(&self) -> ServerMetadata {
+        ServerMetadata::of_token_endpoint(
+            self.issuer.clone(),
+            self.token_endpoint.clone(),
+            self.token_endpoint_auth_methods_supported.clone(),
+        )
+    }
+
+    /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
+    /// 6).
+    pub(super) fn renew(&mut self, issued: &IssuedToken, refresh_token: Secret) {
+        self.set_token(issued);
+        self.refresh_token = issued.refresh_token.clone().or(Some(refresh_token));
+        self.generation += 1;
+    }
+}
+
+/// Lock of a record, which is released when it is dropped.
+pub struct RecordLock {
+    _file: File,
+}
+
+impl Vault {
+    /// Opens the vault in the state folder. Its keys are created when it is opened first.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written, or its keys cannot be read.
+    pub fn open(state: &Path) -> io::Result<Self> {
+        let folder = Self::folder(state);
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let keys = SealingKeys::load_or_create(&folder)?;
+        let name_key = keys.derive("names of sign-ins").next().expect("there is a key");
+        let names = hmac::Key::new(hmac::HMAC_SHA256, &*name_key);
+        Ok(Self { folder, sealer: keys.sealer("sign-in"), names })
+    }
+
+    /// Opens the vault in the state folder; `None` if there was no sign-in yet.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Vault::open`].
+    pub fn open_existing(state: &Path) -> Result<Option<Self>, OAuthError> {
+        let folder = Self::folder(state);
+        match folder.exists() {
+            true => Self::open(state).map(Some).map_err(|error| unusable(&folder, &error)),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the folder of the vault in the state folder.
+    fn folder(state: &Path) -> PathBuf {
+        state.join("sign-in")
+    }
+
+    /// Waits for the lock of an upstream's record, for a bounded time.
+    ///
+    /// # Errors
+    ///
+    /// Another process has had the lock for all that time, or the file cannot be created.
+    pub async fn lock(&self, upstream: &str) -> Result<RecordLock, OAuthError> {
+        let path = self.path(upstream).with_extension("lock");
+        let file = regular_file::open_to_append(&path).map_err(|error| unusable(&path, &error))?;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(RecordLock { _file: file }),
+                Err(fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    sleep(LOCK_INTERVAL).await;
+                }
+                Err(fs::TryLockError::WouldBlock) => {
+                    let text = "another process does not finish the renewal of the sign-in";
+                    return Err(OAuthError::Unavailable(text.into()));
+                }
+                Err(fs::TryLockError::Error(error)) => return Err(unusable(&path, &error)),
+            }
+        }
+    }
+
+    /// Reads the record of an upstream; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or does not open.
+    pub fn read(&self, upstream: &str) -> Result<Option<SignInRecord>, OAuthError> {
+        let path = self.path(upstream);
+        let text = match private_file::read(&path, MAX_RECORD_BYTES) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unusable(&path, &error)),
+        };
+        let name = self.name(upstream);
+        let opened = self.sealer.open_up_to(&name, text.trim_end(), MAX_RECORD_BYTES as usize);
+        let record = opened.and_then(|opened| serde_json::from_slice(&opened.content).ok());
+        let closed = io::Error::other("it was sealed with other keys, or damaged");
+        record.map(Some).ok_or_else(|| unusable(&path, &closed))
+    }
+
+    /// Writes the record of an upstream, whose lock the caller has.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn write(
+        &self,
+        upstream: &str,
+        record: &SignInRecord,
+        _: &RecordLock,
+    ) -> Result<(), OAuthError> {
+        let path = self.path(upstream);
+        let write = || {
+            let content = zeroize::Zeroizing::new(serde_json::to_vec(record)?);
+            let sealed = self.sealer.seal(&self.name(upstream), &content);
+            let mut file = NamedTempFile::new_in(&self.folder)?;
+            writeln!(file, "{sealed}")?;
+            file.as_file().sync_all()?;
+            file.persist(&path)?;
+            // The new name is on disk, too, once the folder is.
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
+            Ok::<_, io::Error>(rustix::fs::fsync(folder)?)
+        };
+        write().map_err(|error| unusable(&path, &error))
+    }
+
+    /// Removes the record of an upstream, whose lock the caller has. Returns whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be removed.
+    pub fn remove(&self, upstream: &str, _: &RecordLock) -> Result<bool, OAuthError> {
+        let path = self.path(upstream);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(unusable(&path, &error)),
+        }
+    }
+
+    fn path(&self, upstream: &str) -> PathBuf {
+        self.folder.join(self.name(upstream))
+    }
+
+    /// Returns the name of the record that all users of an upstream share.
+    fn name(&self, upstream: &str) -> String {
+        let hash = hmac::sign(&self.names, format!("{upstream}/shared").as_bytes());
+        hex(&hash.as_ref()[..NAME_BYTES])
+    }
+}
+
+/// Returns the Unix time.
+pub(super) fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OAuthError {
+    OAuthError::Unavailable(format!("the sign-in in {} cannot be used: {error}", path.display()))
+}
+
+fn expose<S: Serializer>(secret: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.expose().serialize(serializer)
+}
+
+fn expose_option<S: Serializer>(secret: &Option<Secret>, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(Secret::expose).serialize(serializer)
+}
+
+fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+    String::deserialize(deserializer).map(Secret::from)
+}
+
+fn secret_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    Option::<String>::deserialize(deserializer).map(|text| text.map(Secret::from))
+}
+
+/// Time for which an access token must still be valid to be used without a renewal; less for one
+/// that lives for less than five times as long.
+const MIN_REST: Duration = Duration::from_secs(30);
+/// Longest wait for the lock of a record: longer than the request of the process that has it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
+/// Pause between two attempts to get the lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
+/// Largest file of a record: an access token and a refresh token of 16 KiB each, and URLs.
+const MAX_RECORD_BYTES: u64 = 128 * 1024;
+const NAME_BYTES: usize = 16;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::oauth) fn record() -> SignInRecord {
+        SignInRecord {
+            upstream: "https://mcp.test/mcp".into(),
+            issuer: "https://id.test".into(),
+            token_endpoint: "https://id.test/token".into(),
+            token_endpoint_auth_methods_supported: None,
+            client_id: "weir".into(),
+            client_secret: Some("hunter1".into()),
+            resource: Some("https://mcp.test/mcp".into()),
+            scope: None,
+            access_token: "hunter2".into(),
+            expires: Some(7),
+            lifetime: Some(1_000),
+            refresh_token: Some("hunter3".into()),
+            generation: 4,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_is_sealed_replaced_and_removed() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        assert_eq!(vault.read("hub"), Ok(None));
+        let lock = vault.lock("hub").await.expect("locked");
+        vault.write("hub", &record(), &lock).expect("written");
+        // Another process.
+        let again = Vault::open(state.path()).expect("a vault");
+        assert_eq!(again.read("hub"), Ok(Some(record())));
+        assert_eq!(again.read("hub2"), Ok(None));
+        let renewed = SignInRecord { generation: 5, refresh_token: None, ..record() };
+        vault.write("hub", &renewed, &lock).expect("written");
+        assert_eq!(again.read("hub"), Ok(Some(renewed)));
+        for file in fs::read_dir(vault.folder).expect("a folder") {
+            let path = file.expect("a file").path();
+            let text = fs::read_to_string(&path).expect("text");
+            assert!(!text.contains("hunter") && !text.contains("test"), "{text}");
+            let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).expect("there"));
+            assert_eq!(mode & 0o077, 0, "{}", path.display());
+        }
+        assert_eq!(again.remove("hub", &lock), Ok(true));
+        assert_eq!(again.remove("hub", &lock), Ok(false));
+        assert_eq!(again.read("hub"), Ok(None));
+    }
+
+    #[tokio::test]
+    async fn a_record_of_another_upstream_or_of_other_keys_does_not_open() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        vault.write("hub", &record(), &lock).expect("written");
+        fs::copy(vault.path("hub"), vault.path("other")).expect("copied");
+        let text = vault.read("other").expect_err("refused").to_string();
+        assert!(
+            text.ends_with("cannot be used: it was sealed with other keys, or damaged"),
+            "{text}"
+        );
+        let path = vault.path("hub");
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .expect("changed");
+        let text = vault.read("hub").expect_err("refused").to_string();
+        assert!(text.contains("others than its owner may read it"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_process_at_a_time_has_the_lock_of_a_record() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        vault.lock("other").await.expect("locked");
+        let refused = vault.lock("hub").await.err().expect("refused");
+        assert!(refused.to_string().contains("another process"), "{refused}");
+        let release = async {
+            sleep(Duration::from_secs(1)).await;
+            drop(lock);
+        };
+        let (locked, ()) = tokio::join!(vault.lock("hub"), release);
+        locked.expect("locked");
+    }
+}
