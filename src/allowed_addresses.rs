@@ -25,6 +25,12 @@ impl AllowedAddresses {
     }
 }
 
+/// Returns whether the host of a URL is this machine, by name or address.
+pub fn is_loopback_host(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
 /// Returns whether an address belongs to the public internet (IANA's registries of special-purpose
 /// addresses, RFC 6890).
 fn is_public(address: IpAddr) -> bool {

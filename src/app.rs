@@ -235,8 +235,7 @@ impl App {
     /// stops. Needed by listeners that accept tokens; without it no token is accepted.
     pub fn spawn_jwks_refreshers(&self) {
         let fetch = || {
-            Arc::new(fetch::Fetcher(HttpRequests(Arc::clone(&self.components.starter.connector))))
-                as Arc<dyn Fetch>
+            Arc::new(HttpRequests(Arc::clone(&self.components.starter.connector))) as Arc<dyn Fetch>
         };
         self.components.fetch.get_or_init(fetch);
         self.components.spawn_jwks_refreshers();

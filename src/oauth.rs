@@ -18,7 +18,7 @@ mod registration;
 mod sign_in;
 mod signing_key;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod token_request;
 mod url_rules;
 mod vault;

@@ -1,6 +1,11 @@
-//! RFC 3339 formatting of timestamps (UTC).
+//! Timestamps: Unix time, and their RFC 3339 form (UTC).
 
 use std::time::{Duration, SystemTime};
+
+/// Returns the Unix time.
+pub fn unix_time() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
 
 /// Formats a time in UTC, to the second, as the configuration writes it: `2026-11-21T04:20:12Z`.
 pub fn format_rfc3339(moment: SystemTime) -> String {

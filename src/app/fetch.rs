@@ -5,19 +5,17 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::{Request, StatusCode, Uri};
 
+use crate::oauth::OAuthHttp;
 use crate::policy::tokens::Fetch;
 use crate::upstream::connect::HttpRequests;
 
-/// Fetcher with a new connection per document, since it runs every few minutes only.
-pub(super) struct Fetcher(pub(super) HttpRequests);
-
-impl Fetch for Fetcher {
+impl Fetch for HttpRequests {
     fn fetch<'a>(&'a self, url: &'a Uri, limit: usize) -> BoxFuture<'a, Result<Bytes, String>> {
         async move {
             let mut request = Request::new(Bytes::new());
             *request.uri_mut() = url.clone();
             // The operator has configured the provider, which may be in a private network.
-            let response = self.0.send(request, limit, None).await?;
+            let response = self.send(request, limit, None).await?;
             match response.status() {
                 StatusCode::OK => Ok(response.into_body()),
                 status => Err(format!("the response status is {status}")),
@@ -85,14 +83,12 @@ mod tests {
             ),
             (redirect, Err("the response status is 302 Found")),
         ] {
-            let fetched =
-                Fetcher(HttpRequests(Arc::new(Says(said.to_owned())))).fetch(&url, 10).await;
+            let fetched = HttpRequests(Arc::new(Says(said.to_owned()))).fetch(&url, 10).await;
             let fetched = fetched.as_deref().map(|it| std::str::from_utf8(it).expect("text"));
             assert_eq!(fetched.map_err(String::as_str), expected, "{said}");
         }
         for broken in ["", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"] {
-            let fetched =
-                Fetcher(HttpRequests(Arc::new(Says(broken.to_owned())))).fetch(&url, 10).await;
+            let fetched = HttpRequests(Arc::new(Says(broken.to_owned()))).fetch(&url, 10).await;
             assert!(fetched.is_err(), "{broken}");
         }
     }

@@ -204,7 +204,7 @@ async fn challenge(
     let own = request.headers_mut();
     own.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     own.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let response = OAuthHttp::send(http, request, MAX_RESPONSE_BYTES, None);
+    let response = http.send(request, MAX_RESPONSE_BYTES, None);
     match timeout(CHALLENGE_TIMEOUT, response).await {
         Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
             Ok(BearerChallenge::find(response.headers()).unwrap_or_default())

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::Uri;
+use ipnet::IpNet;
 use serde_json::Value;
 use strum::VariantArray;
 
@@ -334,6 +335,12 @@ pub(super) fn url() -> Key<Uri> {
     custom(ValueShape::Text("http or https URL", shape::URL), |t, name, _| {
         t.read(name, |v| value::url(v).inspect_err(|_| t.redact(name)))
     })
+}
+
+/// List of networks of addresses.
+pub(super) fn networks() -> Key<Vec<IpNet>> {
+    list(ValueShape::Text("network", shape::NETWORK), value::network)
+        .written(|networks| networks.iter().map(ToString::to_string).collect())
 }
 
 /// Path of a file or folder; a relative one starts from the folder of the file that contains it.

@@ -15,7 +15,7 @@ use super::LoadContext;
 use super::secrets::read_secret;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, boolean, by_hand, choice, count, duration, list, path, settings, size, string,
+    Described, boolean, by_hand, choice, count, duration, networks, path, settings, size, string,
     strings, table,
 };
 use crate::config::reader::report::ValueError;
@@ -73,9 +73,7 @@ settings! {
         /// ```toml
         /// trusted_proxies = ["10.0.0.0/8", "2001:db8::/32"]
         /// ```
-        trusted_proxies: Vec<IpNet> = Vec::new(),
-            list(ValueShape::Text("network", shape::NETWORK), value::network)
-                .written(|networks| networks.iter().map(ToString::to_string).collect());
+        trusted_proxies: Vec<IpNet> = Vec::new(), networks();
         /// The largest message from a client; a larger one gets 413. Raise it for tools that take
         /// large arguments.
         max_body: usize = downstream::MAX_BODY_BYTES, size();

@@ -217,8 +217,7 @@ impl Account {
 
     async fn request_token(&self) -> Result<IssuedToken, OAuthError> {
         let settings = &self.settings;
-        let (upstream, allowed) = (&settings.upstream, &settings.allowed);
-        let client = OAuthClient { http: &*self.http, upstream, allowed };
+        let client = OAuthClient::new(&*self.http, settings);
         let (grant, registered) = match &settings.grant {
             Grant::AuthorizationCode { client: configured } => {
                 return self.renew_sign_in(&client, configured.as_ref()).await;
@@ -375,8 +374,8 @@ mod tests {
     use super::*;
     use crate::oauth::testing::{Script, settings};
     use crate::oauth::vault::tests::record;
-    use crate::oauth::vault::unix_time;
     use crate::oauth::{ClientCredential, ResourceIndicator, SignInRecord};
+    use crate::timestamp::unix_time;
 
     const TOKEN_URL: &str = "https://id.test/token";
 
@@ -611,7 +610,7 @@ mod tests {
         assert_eq!(token(&other).await, Ok(Some("Bearer second".into())));
         assert!(other_script.requests().is_empty());
 
-        // A server that fails logs nobody out; one that refuses the refresh token does.
+        // A server that fails does not end the sign-in; one that refuses the refresh token does.
         script.fail(TOKEN_URL);
         let failed = account.renew(Some(&second), BearerChallenge::default()).await;
         assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{failed:?}");

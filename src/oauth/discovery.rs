@@ -189,7 +189,6 @@ async fn fetch<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::allowed_addresses::AllowedAddresses;
     use crate::oauth::testing::{Script, settings};
 
     const RESOURCE: &str = "https://mcp.test/.well-known/oauth-protected-resource";
@@ -201,9 +200,8 @@ mod tests {
         challenge: &BearerChallenge,
     ) -> Result<Discovered, OAuthError> {
         let upstream = Url::parse("https://mcp.test/a/mcp").expect("a URL");
-        let allowed = AllowedAddresses::default();
-        let client = OAuthClient { http: script, upstream: &upstream, allowed: &allowed };
-        discover(&client, settings, challenge).await
+        let settings = Settings { upstream, ..settings.clone() };
+        discover(&OAuthClient::new(script, &settings), &settings, challenge).await
     }
 
     fn resource(server: &str) -> String {

@@ -13,7 +13,7 @@ use super::discovery::{Discovered, discover};
 use super::registration::register;
 use super::token_request::{TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::vault::{SignInRecord, unix_time};
+use super::vault::SignInRecord;
 use super::{ClientCredential, Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::quote::quote;
 use crate::secret::{Secret, random_token};
@@ -45,8 +45,7 @@ impl SignIn {
         challenge: &BearerChallenge,
         redirect_uri: String,
     ) -> Result<Self, OAuthError> {
-        let (upstream, allowed) = (&settings.upstream, &settings.allowed);
-        let client = OAuthClient { http, upstream, allowed };
+        let client = OAuthClient::new(http, settings);
         let discovered = discover(&client, settings, challenge).await?;
         let server = &discovered.server;
         let issuer = quote(&server.issuer, MAX_SHOWN_CHARS);
@@ -122,8 +121,7 @@ impl SignIn {
         http: &dyn OAuthHttp,
         query: &str,
     ) -> Result<SignInRecord, OAuthError> {
-        let (upstream, allowed) = (&self.settings.upstream, &self.settings.allowed);
-        let client = OAuthClient { http, upstream, allowed };
+        let client = OAuthClient::new(http, &self.settings);
         let code = self.check(query)?;
         let server = &self.discovered.server;
         let (verifier, redirect_uri) = (&self.verifier, &*self.redirect_uri);
@@ -152,7 +150,7 @@ impl SignIn {
             client_secret,
             resource: self.resource,
             scope: self.scope,
-            expires: issued.lifetime.map(|lifetime| (unix_time() + lifetime).as_secs()),
+            expires: issued.expires(),
             lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
             access_token: issued.token,
             refresh_token: issued.refresh_token,

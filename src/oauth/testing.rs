@@ -70,7 +70,7 @@ impl OAuthHttp for Script {
 }
 
 /// Settings of a client with a secret, whose authorization server is discovered.
-pub(super) fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings {
         upstream: Url::parse("https://mcp.test/mcp").expect("a URL"),
         grant: Grant::ClientCredentials(RegisteredClient {

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -20,6 +20,7 @@ use super::{ClientCredential, OAuthError, RegisteredClient};
 use crate::quote::quote;
 use crate::regular_file;
 use crate::secret::{Secret, random_token};
+use crate::timestamp::unix_time;
 
 /// Parameters of a token request.
 pub(super) struct TokenRequest<'a> {
@@ -52,6 +53,13 @@ pub(super) struct IssuedToken {
     pub(super) refresh_token: Option<Secret>,
     /// Time after which it expires; `None` if the server does not say.
     pub(super) lifetime: Option<Duration>,
+}
+
+impl IssuedToken {
+    /// Returns the Unix time in seconds at which the token expires.
+    pub(super) fn expires(&self) -> Option<u64> {
+        self.lifetime.map(|lifetime| (unix_time() + lifetime).as_secs())
+    }
 }
 
 impl TokenRequest<'_> {
@@ -90,7 +98,9 @@ impl TokenRequest<'_> {
         headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
         let url = &self.server.token_endpoint;
         let response = client.send(url, request).await?;
-        read_response(&response, url).map_err(|error| self.redact(error))
+        // Only a refresh token ends: a code is used once, an assertion is not a user's.
+        let can_end = matches!(self.grant, TokenGrant::Refresh(_));
+        read_response(&response, url, can_end).map_err(|error| self.redact(error))
     }
 
     /// Removes secrets from a text of the server, which may repeat the request.
@@ -107,15 +117,10 @@ impl TokenRequest<'_> {
         let secrets = [of_client, first, second].into_iter().flatten();
         let redact =
             |text| secrets.fold(text, |text: String, secret| text.replace(secret.expose(), "***"));
-        match (error, &self.grant) {
-            // Only a refresh token ends: a code is used once, an assertion is not a user's.
-            (OAuthError::SignInNeeded(text), TokenGrant::Refresh(_)) => {
-                OAuthError::SignInNeeded(redact(text))
-            }
-            (OAuthError::SignInNeeded(text) | OAuthError::Refused(text), _) => {
-                OAuthError::Refused(redact(text))
-            }
-            (error @ OAuthError::Unavailable(_), _) => error,
+        match error {
+            OAuthError::SignInNeeded(text) => OAuthError::SignInNeeded(redact(text)),
+            OAuthError::Refused(text) => OAuthError::Refused(redact(text)),
+            error @ OAuthError::Unavailable(_) => error,
         }
     }
 
@@ -194,7 +199,7 @@ fn sign_assertion(
     client_id: &str,
     server: &ServerMetadata,
 ) -> Result<String, OAuthError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = unix_time();
     let claims = Assertion {
         iss: client_id,
         sub: client_id,
@@ -245,7 +250,12 @@ struct TokenErrorResponse {
     error_description: Option<String>,
 }
 
-fn read_response(response: &Response<Bytes>, url: &str) -> Result<IssuedToken, OAuthError> {
+/// Reads the response. With `can_end` a grant that is not valid any more ends the sign-in.
+fn read_response(
+    response: &Response<Bytes>,
+    url: &str,
+    can_end: bool,
+) -> Result<IssuedToken, OAuthError> {
     let (status, url) = (response.status(), quote(url, MAX_SHOWN_CHARS));
     if status != StatusCode::OK {
         if let Ok(refusal) = serde_json::from_slice::<TokenErrorResponse>(response.body())
@@ -257,7 +267,7 @@ fn read_response(response: &Response<Bytes>, url: &str) -> Result<IssuedToken, O
             let description = quote(&description, MAX_SHOWN_CHARS);
             let text = format!("{url} refuses the request: {error}: {description}");
             let text = text.trim_end_matches([':', ' ']).to_owned();
-            return Err(match error == "invalid_grant" {
+            return Err(match can_end && error == "invalid_grant" {
                 true => OAuthError::SignInNeeded(text),
                 false => OAuthError::Refused(text),
             });
@@ -318,12 +328,11 @@ const MAX_LIFETIME_SECONDS: f64 = 31_536_000.0;
 mod tests {
     use std::collections::BTreeMap;
 
-    use url::{Url, form_urlencoded};
+    use url::form_urlencoded;
 
     use super::*;
-    use crate::allowed_addresses::AllowedAddresses;
     use crate::oauth::Grant;
-    use crate::oauth::testing::Script;
+    use crate::oauth::testing::{Script, settings};
 
     const TOKEN_URL: &str = "https://id.test/token";
 
@@ -335,9 +344,8 @@ mod tests {
     ) -> (Result<IssuedToken, OAuthError>, Option<String>, BTreeMap<String, String>) {
         let script = Script::default();
         script.respond(TOKEN_URL, status, response);
-        let upstream = Url::parse("https://mcp.test/mcp").expect("a URL");
-        let allowed = AllowedAddresses::default();
-        let client = OAuthClient { http: &script, upstream: &upstream, allowed: &allowed };
+        let settings = settings();
+        let client = OAuthClient::new(&script, &settings);
         let methods = methods.map(|methods| methods.iter().map(|it| (*it).to_owned()).collect());
         let issuer = "https://id.test".to_owned();
         let server = ServerMetadata::of_token_endpoint(issuer, TOKEN_URL.into(), methods);

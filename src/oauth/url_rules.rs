@@ -5,21 +5,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Request, Response, Uri};
 use tokio::time::timeout;
-use url::{Host, Position, Url};
+use url::{Position, Url};
 
-use super::{OAuthError, OAuthHttp};
-use crate::allowed_addresses::AllowedAddresses;
+use super::{OAuthError, OAuthHttp, Settings};
+use crate::allowed_addresses::{AllowedAddresses, is_loopback_host};
 use crate::quote::quote;
 
 /// HTTP client that calls allowed URLs only.
 pub(super) struct OAuthClient<'a> {
-    pub(super) http: &'a dyn OAuthHttp,
+    http: &'a dyn OAuthHttp,
     /// URL of the upstream: its origin is trusted as far as the upstream is.
     pub(super) upstream: &'a Url,
-    pub(super) allowed: &'a AllowedAddresses,
+    allowed: &'a AllowedAddresses,
 }
 
-impl OAuthClient<'_> {
+impl<'a> OAuthClient<'a> {
+    /// Creates the client for the account with these settings.
+    pub(super) fn new(http: &'a dyn OAuthHttp, settings: &'a Settings) -> Self {
+        Self { http, upstream: &settings.upstream, allowed: &settings.allowed }
+    }
+
     /// Sends a request to a URL and returns its response.
     pub(super) async fn send(
         &self,
@@ -49,7 +54,10 @@ impl OAuthClient<'_> {
         let is_own = url.origin() == self.upstream.origin();
         match url.scheme() {
             "https" => {}
-            "http" if is_own || self.allowed.loopback && is_loopback(&url) => {}
+            "http"
+                if is_own
+                    || self.allowed.loopback
+                        && is_loopback_host(url.host_str().unwrap_or_default()) => {}
             _ => return refuse("is not an https:// URL"),
         }
         if !url.username().is_empty() || url.password().is_some() {
@@ -59,16 +67,6 @@ impl OAuthClient<'_> {
             Ok(uri) => Ok((uri, is_own)),
             Err(_) => refuse("is not a URL"),
         }
-    }
-}
-
-/// Returns whether a URL names this machine.
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
     }
 }
 
@@ -85,13 +83,14 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::oauth::testing::Script;
+    use crate::oauth::testing::{Script, settings};
 
     fn check(upstream: &str, loopback: bool, url: &str) -> Result<String, String> {
         let upstream = Url::parse(upstream).expect("a URL");
         let allowed = AllowedAddresses { loopback, ..AllowedAddresses::default() };
         let http = Script::default();
-        let client = OAuthClient { http: &http, upstream: &upstream, allowed: &allowed };
+        let settings = Settings { upstream, allowed, ..settings() };
+        let client = OAuthClient::new(&http, &settings);
         client.check(url).map(|(uri, is_own)| format!("{uri}{}", if is_own { " own" } else { "" }))
     }
 
@@ -149,9 +148,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_response_is_of_a_bounded_size_and_comes_within_a_bounded_time() {
-        let upstream = Url::parse("https://mcp.test/mcp").expect("a URL");
-        let allowed = AllowedAddresses::default();
-        let client = OAuthClient { http: &Silent, upstream: &upstream, allowed: &allowed };
+        let settings = settings();
+        let client = OAuthClient::new(&Silent, &settings);
         let begin = tokio::time::Instant::now();
         let response = client.send("https://id.test/", Request::new(Bytes::new())).await;
         let error = "https://id.test/: no response within 10 s".to_owned();

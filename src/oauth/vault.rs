@@ -10,7 +10,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use rustix::fs::{Mode, OFlags};
@@ -26,6 +26,7 @@ use crate::private_file;
 use crate::regular_file;
 use crate::sealing::{Sealer, SealingKeys};
 use crate::secret::Secret;
+use crate::timestamp::unix_time;
 
 /// Folder with the sign-ins of an installation.
 pub struct Vault {
@@ -100,13 +101,6 @@ impl SignInRecord {
         self.rest().is_none_or(|rest| rest > MIN_REST.min(lifetime / 5))
     }
 
-    /// Takes over the access token of a response.
-    pub(super) fn set_token(&mut self, issued: &IssuedToken) {
-        self.access_token = issued.token.clone();
-        self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
-        self.expires = issued.lifetime.map(|lifetime| (unix_time() + lifetime).as_secs());
-    }
-
     /// Returns the client that registered itself for this sign-in.
     pub(super) fn client(&self) -> RegisteredClient {
         let credential = match &self.client_secret {
@@ -128,7 +122,9 @@ impl SignInRecord {
     /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
     /// 6).
     pub(super) fn renew(&mut self, issued: &IssuedToken, refresh_token: Secret) {
-        self.set_token(issued);
+        self.access_token = issued.token.clone();
+        self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
+        self.expires = issued.expires();
         self.refresh_token = issued.refresh_token.clone().or(Some(refresh_token));
         self.generation += 1;
     }
@@ -265,11 +261,6 @@ impl Vault {
         let hash = hmac::sign(&self.names, format!("{upstream}/shared").as_bytes());
         hex(&hash.as_ref()[..NAME_BYTES])
     }
-}
-
-/// Returns the Unix time.
-pub(super) fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OAuthError {

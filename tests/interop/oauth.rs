@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
 use crate::clients::{Client, Listener, modern, over_http};
-use crate::fleet::{Fleet, soon};
+use crate::fleet::{Fleet, Served, soon};
 use crate::parts::{Started, announced, free_port, part, script};
 
 /// Client secret of the program without a user.
@@ -103,6 +103,28 @@ async fn sdk_clients_log_in_at_a_real_provider() {
     }
 }
 
+/// Server that requires tokens, and the provider that issues them.
+struct ProtectedServer {
+    endpoint: String,
+    provider: Started,
+    served: Served,
+    _fleet: Fleet,
+}
+
+impl ProtectedServer {
+    /// Starts both; the variables are those of the provider.
+    async fn start(variables: &[(&str, &str)]) -> Self {
+        let port = free_port().await;
+        let endpoint = format!("http://127.0.0.1:{port}/mcp");
+        let mut command = provider_command(&endpoint);
+        let provider = announced(command.envs(variables.iter().copied())).await;
+        let fleet = gateway(port, &provider.url).await;
+        let mut served = fleet.serve().await;
+        served.logged("upstream listed", "house").await;
+        Self { endpoint, provider, served, _fleet: fleet }
+    }
+}
+
 /// Weir in front of an upstream that requires tokens of this issuer.
 fn signed_in(upstream: &str, issuer: &str, client: &str) -> Fleet {
     Fleet::plain(&format!(
@@ -123,20 +145,15 @@ fn signed_in(upstream: &str, issuer: &str, client: &str) -> Fleet {
 
 #[tokio::test]
 async fn weir_signs_in_at_a_real_provider_with_each_kind_of_credential() {
-    let port = free_port().await;
-    let endpoint = format!("http://127.0.0.1:{port}/mcp");
     let keys = tempfile::TempDir::new().unwrap();
-    let provider = announced(provider_command(&endpoint).env("ROBOT_KEYS", keys.path())).await;
-    let inner = gateway(port, &provider.url).await;
-    let mut inner = inner.serve().await;
-    inner.logged("upstream listed", "house").await;
+    let inner = ProtectedServer::start(&[("ROBOT_KEYS", keys.path().to_str().unwrap())]).await;
     let with_key = |algorithm: &str| {
         let pem = keys.path().join(format!("{algorithm}.pem"));
         format!("client_id = \"signer-{algorithm}\"\nclient_key = {{ file = {pem:?} }}")
     };
     let with_secret = format!("client_id = \"robot\"\nclient_secret = \"{ROBOT_SECRET}\"");
     for client in [with_secret, with_key("ES256"), with_key("EdDSA"), with_key("RS256")] {
-        let outer = signed_in(&endpoint, &provider.url, &client);
+        let outer = signed_in(&inner.endpoint, &inner.provider.url, &client);
         let output = soon(outer.command(&["list", "--json"]).output()).await.unwrap();
         let (listed, log) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -144,24 +161,19 @@ async fn weir_signs_in_at_a_real_provider_with_each_kind_of_credential() {
         assert!(!listed.contains("house__greet"), "{client}: {listed}");
     }
     let wrong = "client_id = \"robot\"\nclient_secret = \"hunter2\"";
-    let outer = signed_in(&endpoint, &provider.url, wrong);
+    let outer = signed_in(&inner.endpoint, &inner.provider.url, wrong);
     let output = soon(outer.command(&["list"]).output()).await.unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("invalid_client") && !output.status.success(), "{error}");
     assert!(!error.contains("hunter2"), "{error}");
-    assert!(inner.stop().await);
+    assert!(inner.served.stop().await);
 }
 
 #[tokio::test]
 async fn no_call_fails_while_tokens_expire() {
-    let port = free_port().await;
-    let endpoint = format!("http://127.0.0.1:{port}/mcp");
-    let provider = announced(provider_command(&endpoint).env("ROBOT_SECONDS", "2")).await;
-    let inner = gateway(port, &provider.url).await;
-    let mut inner = inner.serve().await;
-    inner.logged("upstream listed", "house").await;
+    let mut inner = ProtectedServer::start(&[("ROBOT_SECONDS", "2")]).await;
     let client = format!("client_id = \"robot\"\nclient_secret = \"{ROBOT_SECRET}\"");
-    let outer = signed_in(&endpoint, &provider.url, &client);
+    let outer = signed_in(&inner.endpoint, &inner.provider.url, &client);
     let mut served = outer.serve().await;
     served.logged("upstream listed", "inner").await;
     let client = over_http(&served, modern(), &Listener::default()).await;
@@ -179,7 +191,7 @@ async fn no_call_fails_while_tokens_expire() {
     tokio::select! {
         () = calls => {}
         // Its log is read meanwhile.
-        () = inner.logs("nothing", "of this name") => {}
+        () = inner.served.logs("nothing", "of this name") => {}
         () = renewals => {}
     }
     drop(client);
@@ -187,7 +199,7 @@ async fn no_call_fails_while_tokens_expire() {
     assert!(well, "{log}");
     // No part of a token is logged: all of them begin like this.
     assert!(!log.contains("eyJ") && !log.contains(ROBOT_SECRET), "{log}");
-    assert!(inner.stop().await);
+    assert!(inner.served.stop().await);
 }
 
 /// Weir in front of an upstream to which a user signs in.
@@ -248,13 +260,8 @@ async fn log_in(fleet: &Fleet, is_elsewhere: bool) {
 
 #[tokio::test]
 async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
-    let port = free_port().await;
-    let endpoint = format!("http://127.0.0.1:{port}/mcp");
-    let provider = announced(provider_command(&endpoint).env("USER_SECONDS", "2")).await;
-    let inner = gateway(port, &provider.url).await;
-    let mut inner = inner.serve().await;
-    inner.logged("upstream listed", "house").await;
-    let outer = for_a_user(&endpoint);
+    let mut inner = ProtectedServer::start(&[("USER_SECONDS", "2")]).await;
+    let outer = for_a_user(&inner.endpoint);
 
     // No user is signed in: each command says in one sentence what to do, and a server waits.
     let (is_well, _, error) = run(&outer, &["list"]).await;
@@ -288,7 +295,7 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
         () = calls(&clients[0]) => {}
         () = calls(&clients[1]) => {}
         // Their logs are read meanwhile.
-        () = inner.logs("nothing", "of this name") => {}
+        () = inner.served.logs("nothing", "of this name") => {}
         () = second.logs("nothing", "of this name") => {}
         () = renewals => {}
     }
@@ -308,5 +315,5 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     log_in(&outer, true).await;
     let (is_well, listed, _) = run(&outer, &["list"]).await;
     assert!(is_well && listed.contains("inner__house__greet"), "{listed}");
-    assert!(inner.stop().await);
+    assert!(inner.served.stop().await);
 }

@@ -4,8 +4,8 @@ use ipnet::IpNet;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::config::ServerConfig;
-use crate::config::keys::shape::{self, ValueShape};
-use crate::config::keys::{Described, boolean, list, settings, string};
+use crate::config::keys::shape;
+use crate::config::keys::{Described, boolean, networks, settings, string};
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
@@ -20,9 +20,7 @@ settings! {
         /// ```toml
         /// private_networks = ["10.0.0.0/8"]
         /// ```
-        private_networks: Vec<IpNet> = Vec::new(),
-            list(ValueShape::Text("network", shape::NETWORK), value::network)
-                .written(|networks| networks.iter().map(ToString::to_string).collect());
+        private_networks: Vec<IpNet> = Vec::new(), networks();
         /// With `true` they may be on this machine, and there they may use plain http. For tests
         /// only; not allowed with `server.public_url`.
         insecure_loopback: bool = false, boolean();

@@ -3,11 +3,10 @@
 //! Invariants: a document of another issuer is refused, and a protected URL never leads to an
 //! unprotected one.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use hyper::Uri;
 
+use crate::allowed_addresses::is_loopback_host;
 use crate::json::Object;
 
 /// Returns the URLs of an issuer's metadata, the likelier one first: OpenID Connect Discovery, 4,
@@ -60,9 +59,7 @@ pub fn is_allowed_jwks_uri(issuer: &Uri, uri: &Uri) -> bool {
 
 /// Returns whether a URL names this machine.
 pub fn is_loopback(uri: &Uri) -> bool {
-    let host = uri.host().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    is_loopback_host(uri.host().unwrap_or_default())
 }
 
 /// Characters of a received text that an error shows.

@@ -29,47 +29,42 @@ impl OAuthHttp for HttpRequests {
         limit: usize,
         allowed: Option<&'a AllowedAddresses>,
     ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
-        self.send(request, limit, allowed).boxed()
+        send(&*self.0, request, limit, allowed).boxed()
     }
 }
 
-impl HttpRequests {
-    /// Sends a request to its URL, and returns the response with a body of at most `limit` bytes.
-    /// Connects to the addresses in `allowed` only, or to any if it is `None`. The error is a text
-    /// for the operator.
-    pub async fn send(
-        &self,
-        mut request: Request<Bytes>,
-        limit: usize,
-        allowed: Option<&AllowedAddresses>,
-    ) -> Result<Response<Bytes>, String> {
-        let (url, target) = (request.uri().clone(), target(request.uri()));
-        let host = url.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
-        let headers = request.headers_mut();
-        headers.extend(host.map(|host| (HOST, host)));
-        headers.entry(ACCEPT).or_insert(const { HeaderValue::from_static("application/json") });
-        headers.insert(USER_AGENT, const { HeaderValue::from_static(OWN_NAME) });
-        *request.uri_mut() = target;
-        let stream = match allowed {
-            Some(allowed) => self.0.connect_allowed(&url, CONNECT, allowed).await,
-            None => self.0.connect(&url, CONNECT).await,
-        };
-        let stream = stream.map_err(|error| error.to_string())?;
-        let connection = HttpConnection::open(stream, CancellationToken::new()).await;
-        let mut connection = connection.map_err(|error| error.to_string())?;
-        let response = connection.send(request.map(Full::new)).await;
-        let response = response.map_err(|error| error.into_error().to_string())?;
-        let (head, mut incoming) = response.into_parts();
-        let mut body = BytesMut::new();
-        while let Some(frame) = connection.frame(&mut incoming).await {
-            let Ok(data) = frame?.into_data() else { continue };
-            if body.len() + data.len() > limit {
-                return Err(format!("the response is larger than {limit} bytes"));
-            }
-            body.extend_from_slice(&data);
+async fn send(
+    connector: &dyn Connect,
+    mut request: Request<Bytes>,
+    limit: usize,
+    allowed: Option<&AllowedAddresses>,
+) -> Result<Response<Bytes>, String> {
+    let (url, target) = (request.uri().clone(), target(request.uri()));
+    let host = url.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+    let headers = request.headers_mut();
+    headers.extend(host.map(|host| (HOST, host)));
+    headers.entry(ACCEPT).or_insert(const { HeaderValue::from_static("application/json") });
+    headers.insert(USER_AGENT, const { HeaderValue::from_static(OWN_NAME) });
+    *request.uri_mut() = target;
+    let stream = match allowed {
+        Some(allowed) => connector.connect_allowed(&url, CONNECT, allowed).await,
+        None => connector.connect(&url, CONNECT).await,
+    };
+    let stream = stream.map_err(|error| error.to_string())?;
+    let connection = HttpConnection::open(stream, CancellationToken::new()).await;
+    let mut connection = connection.map_err(|error| error.to_string())?;
+    let response = connection.send(request.map(Full::new)).await;
+    let response = response.map_err(|error| error.into_error().to_string())?;
+    let (head, mut incoming) = response.into_parts();
+    let mut body = BytesMut::new();
+    while let Some(frame) = connection.frame(&mut incoming).await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if body.len() + data.len() > limit {
+            return Err(format!("the response is larger than {limit} bytes"));
         }
-        Ok(Response::from_parts(head, body.freeze()))
+        body.extend_from_slice(&data);
     }
+    Ok(Response::from_parts(head, body.freeze()))
 }
 
 /// Returns the target of a request: the path alone, with the authority in `Host`.

@@ -8,9 +8,9 @@ use serde_json::json;
 use tokio::time::advance;
 use url::Url;
 
-use crate::allowed_addresses::AllowedAddresses;
 use crate::mcp::revision::{Era, Revision};
-use crate::oauth::{self, ClientCredential, Grant, RegisteredClient, ResourceIndicator};
+use crate::oauth;
+use crate::oauth::testing::settings as account_settings;
 use crate::upstream::testing::{
     Exchange, TestTransport, World, call, discovered, payload, settings,
 };
@@ -26,20 +26,8 @@ fn with_account(token_path: Option<&str>) -> Settings {
         let at_upstream = |path: &str| {
             upstream.join(path).expect("a path").as_str().parse::<Uri>().expect("a URL")
         };
-        *account = Some(Box::new(oauth::Settings {
-            token_url: token_path.map(at_upstream),
-            upstream,
-            grant: Grant::ClientCredentials(RegisteredClient {
-                id: "weir".into(),
-                credential: ClientCredential::Secret("hunter2".into()),
-            }),
-            client_metadata_url: None,
-            state: None,
-            issuer: None,
-            scopes: None,
-            resource: ResourceIndicator::Auto,
-            allowed: AllowedAddresses::default(),
-        }));
+        let token_url = token_path.map(at_upstream);
+        *account = Some(Box::new(oauth::Settings { token_url, upstream, ..account_settings() }));
     }
     settings
 }
