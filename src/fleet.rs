@@ -281,7 +281,7 @@ impl Fleet {
             started: self.started,
         };
         let record = self.records.seal_member(&name, &record);
-        let after = self.view().last_number();
+        let after = self.view().begin_beat();
         let member = self.is_member.then_some((name, record));
         let beat = Heartbeat { member, after };
         let roster = self.store.heartbeat(beat).await?;

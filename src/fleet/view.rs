@@ -46,11 +46,11 @@ pub(super) struct FleetView {
     last_number: u64,
     /// Highest number of a claim that the store is known to have given.
     last_given: u64,
-    /// Number of times that all claims were read anew.
-    round: u64,
-    /// Heartbeats since all claims were read last.
-    beats: u32,
-    /// Claims of this round that do not open with the keys of this replica, or are too many.
+    /// Number of heartbeats that were sent.
+    beat: u64,
+    /// Heartbeat with which the last reading of all claims began.
+    first_beat: u64,
+    /// Claims of this reading that do not open with the keys of this replica, or are too many.
     skipped: usize,
     /// True if a session may have got another owner.
     has_moved: bool,
@@ -73,8 +73,9 @@ struct KnownClaim {
     claim: Claim,
     text: String,
     since: Instant,
-    /// Round in which it was read last.
-    round: u64,
+    /// Heartbeat that was sent last when the claim was read last, or made. One that was made while
+    /// the heartbeat was under way may be missing in its reply.
+    beat: u64,
     /// Facts of the session, if this replica has ever made a claim of it.
     own: Option<UnclaimedSession>,
 }
@@ -104,8 +105,8 @@ impl FleetView {
             claims: HashMap::new(),
             last_number: 0,
             last_given: 0,
-            round: 0,
-            beats: 0,
+            beat: 0,
+            first_beat: 0,
             skipped: 0,
             has_moved: false,
             unclaimed: HashMap::new(),
@@ -114,7 +115,14 @@ impl FleetView {
         }
     }
 
-    /// Takes over what the store has returned.
+    /// Returns the number of the last claim that was read with a heartbeat, for one that is sent
+    /// now. Claims of this replica do not count: there may be others before them.
+    pub(super) fn begin_beat(&mut self) -> u64 {
+        self.beat += 1;
+        self.last_number
+    }
+
+    /// Takes over what the store has returned for the heartbeat that was sent last.
     pub(super) fn update(&mut self, roster: Roster, records: &Records, now: Instant) {
         // The store was empty or away, and may number its claims anew.
         let was_away = roster.steady < self.steady;
@@ -153,10 +161,8 @@ impl FleetView {
     }
 
     fn update_claims(&mut self, roster: Roster, records: &Records, now: Instant) {
-        self.beats += 1;
         if roster.after == 0 {
-            self.round += 1;
-            self.beats = 0;
+            self.first_beat = self.beat;
             self.skipped = 0;
         }
         let is_last = roster.claims.len() < MAX_CLAIMS_AT_ONCE;
@@ -169,7 +175,7 @@ impl FleetView {
             self.forget_lost();
             let has_gone_back = roster.last_claim < self.last_given;
             let differs = self.claims.len() + self.skipped != roster.claim_count;
-            if has_gone_back || differs || self.beats >= MAX_BEATS {
+            if has_gone_back || differs || self.beat - self.first_beat >= MAX_BEATS {
                 // Some may have expired, or be lost.
                 self.last_number = 0;
             }
@@ -179,8 +185,8 @@ impl FleetView {
 
     /// Forgets the claims that were not read again. Those of this replica it makes anew.
     fn forget_lost(&mut self) {
-        let round = self.round;
-        let lost: Vec<_> = self.claims.extract_if(|_, claim| claim.round != round).collect();
+        let first = self.first_beat;
+        let lost: Vec<_> = self.claims.extract_if(|_, claim| claim.beat < first).collect();
         self.has_moved |= !lost.is_empty();
         for (session, claim) in lost {
             if let Some(UnclaimedSession { sealed_by, until }) = claim.own
@@ -208,11 +214,11 @@ impl FleetView {
         self.last_given = self.last_given.max(number);
         let known = self.claims.get_mut(&session);
         if let Some(known) = known.filter(|known| known.text == text) {
-            (known.number, known.round) = (number, self.round);
+            (known.number, known.beat) = (number, self.beat);
             return;
         }
         let known = self.claims.get(&session);
-        if known.is_some_and(|known| known.round == self.round && known.number >= number) {
+        if known.is_some_and(|known| known.beat >= self.first_beat && known.number >= number) {
             return;
         }
         let has_space = known.is_some() || self.claims.len() < MAX_CLAIMS;
@@ -224,8 +230,8 @@ impl FleetView {
         let is_own = claim == Claim::Owner(self.itself);
         let own = self.unclaimed.remove(&session).filter(|_| is_own);
         let own = own.or_else(|| known.and_then(|known| known.own.clone()));
-        let round = self.round;
-        self.claims.insert(session, KnownClaim { number, claim, text, since: now, round, own });
+        let beat = self.beat;
+        self.claims.insert(session, KnownClaim { number, claim, text, since: now, beat, own });
         self.has_moved |= !is_own;
     }
 
@@ -235,12 +241,6 @@ impl FleetView {
         if let Some(known) = self.claims.get_mut(session).filter(|known| known.claim == claim) {
             known.own = Some(UnclaimedSession { sealed_by, until });
         }
-    }
-
-    /// Returns the number of the last claim that was read with a heartbeat. Claims of this replica
-    /// do not count: there may be others before them.
-    pub(super) fn last_number(&self) -> u64 {
-        self.last_number
     }
 
     /// Returns the owner of a session whose id this process has sealed.
@@ -374,7 +374,7 @@ impl FleetView {
 /// ended: every living member has written its record several times by then.
 pub(super) const STEADY: Duration = Duration::from_secs(10);
 /// Most heartbeats between two readings of all claims.
-const MAX_BEATS: u32 = 10;
+const MAX_BEATS: u64 = 10;
 /// Most sessions that are served without a claim.
 const MAX_UNCLAIMED: usize = 10_000;
 /// Most sessions that are claimed between two records of this replica. A slow store takes a second
@@ -431,6 +431,11 @@ mod tests {
         }
     }
 
+    fn heartbeat(view: &mut FleetView, roster: Roster, records: &Records, now: Instant) {
+        view.begin_beat();
+        view.update(roster, records, now);
+    }
+
     /// Name of the owner of a session that member 1 has sealed.
     fn owner(view: &FleetView, world: &World) -> String {
         match view.owner("s", world.instance(1), Instant::now()) {
@@ -445,10 +450,10 @@ mod tests {
         let mut view = FleetView::new(world.instance(0));
         let records = &world.records[0];
         assert_eq!(owner(&view, &world), "Unknown", "never seen");
-        view.update(world.roster(100, &[0, 1]), records, now);
+        heartbeat(&mut view, world.roster(100, &[0, 1]), records, now);
         assert_eq!(owner(&view, &world), "m1");
         for (steady, expected) in [(0, "m1"), (9, "m1"), (10, "Gone")] {
-            view.update(world.roster(steady, &[0]), records, now);
+            heartbeat(&mut view, world.roster(steady, &[0]), records, now);
             assert_eq!(owner(&view, &world), expected, "steady for {steady} s");
         }
     }
@@ -457,14 +462,14 @@ mod tests {
     async fn a_member_that_refuses_or_stops_is_no_owner() {
         let (world, now) = (World::new(), Instant::now());
         let mut view = FleetView::new(world.instance(0));
-        view.update(world.roster(100, &[0, 1]), &world.records[0], now);
+        heartbeat(&mut view, world.roster(100, &[0, 1]), &world.records[0], now);
         view.set_unreachable(world.instance(1), now);
         assert_eq!(owner(&view, &world), "Gone");
         tokio::time::advance(MEMBER_TTL).await;
         assert_eq!(owner(&view, &world), "m1", "it is tried again");
         let mut roster = world.roster(100, &[0]);
         roster.members.push(world.member(1, true));
-        view.update(roster, &world.records[0], now);
+        heartbeat(&mut view, roster, &world.records[0], now);
         assert_eq!(owner(&view, &world), "Gone");
         let reached = view.reachable(world.instance(1), Instant::now());
         assert!(reached.is_some(), "its calls can be reached");
@@ -475,7 +480,7 @@ mod tests {
         let (world, now) = (World::new(), Instant::now());
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
-        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
         view.learn(world.claim(5, 2, false), records, now);
         assert!(view.take_moved() && !view.take_moved());
         assert_eq!(owner(&view, &world), "m2");
@@ -502,12 +507,12 @@ mod tests {
             last_claim: number,
             ..world.roster(steady, &[0, 1, 2])
         };
-        view.update(roster(100, 50, 1), records, now);
-        assert_eq!((owner(&view, &world), view.last_number()), ("m1".to_owned(), 50));
-        view.update(world.roster(0, &[0, 1, 2]), records, now);
-        assert_eq!(view.last_number(), 0, "from the first one on");
-        view.update(roster(1, 1, 2), records, now);
-        assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 1));
+        heartbeat(&mut view, roster(100, 50, 1), records, now);
+        assert_eq!((owner(&view, &world), view.last_number), ("m1".to_owned(), 50));
+        heartbeat(&mut view, world.roster(0, &[0, 1, 2]), records, now);
+        assert_eq!(view.last_number, 0, "from the first one on");
+        heartbeat(&mut view, roster(1, 1, 2), records, now);
+        assert_eq!((owner(&view, &world), view.last_number), ("m2".to_owned(), 1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -525,19 +530,19 @@ mod tests {
         let (own, other) = (world.claim(7, 0, false), world.claim(9, 1, false));
         view.learn(own.clone(), records, now);
         view.set_own("s", world.instance(2), SystemTime::now() + STEADY);
-        view.update(roster(0, &other), records, now);
-        assert_eq!((owner(&view, &world), view.last_number()), ("m1".to_owned(), 9));
+        heartbeat(&mut view, roster(0, &other), records, now);
+        assert_eq!((owner(&view, &world), view.last_number), ("m1".to_owned(), 9));
         // The store goes back to the claim of this replica, and numbers and counts are the same.
         let mut beats = 0;
-        while view.last_number() != 0 {
-            view.update(roster(9, &own), records, now);
+        while view.last_number != 0 {
+            heartbeat(&mut view, roster(9, &own), records, now);
             beats += 1;
         }
         assert_eq!(beats, MAX_BEATS);
-        view.update(roster(0, &own), records, now);
+        heartbeat(&mut view, roster(0, &own), records, now);
         assert_eq!(owner(&view, &world), "Itself");
         // It loses that one, too: it is made anew.
-        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
         assert_eq!(view.unclaimed_count(), 1);
     }
 
@@ -546,27 +551,56 @@ mod tests {
         let (world, now) = (World::new(), Instant::now());
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
-        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
         let own =
             StoredClaim { number: 7, session: "t".into(), text: records.seal_claim("t", false) };
         view.learn(own.clone(), records, now);
-        assert_eq!(view.last_number(), 0, "number 6 is not known yet");
+        assert_eq!(view.last_number, 0, "number 6 is not known yet");
         let claims = vec![world.claim(6, 2, false), own];
         let roster =
             Roster { claims, claim_count: 2, last_claim: 7, ..world.roster(101, &[0, 1, 2]) };
-        view.update(roster, records, now);
-        assert_eq!((owner(&view, &world), view.last_number()), ("m2".to_owned(), 7));
+        heartbeat(&mut view, roster, records, now);
+        assert_eq!((owner(&view, &world), view.last_number), ("m2".to_owned(), 7));
         // A store that has failed over to a server that lacks one says so by their number.
         assert!(view.take_moved());
         for (claim_count, last_claim) in [(1, 7), (2, 6)] {
             view.last_number = 7;
             let less =
                 Roster { after: 7, claim_count, last_claim, ..world.roster(102, &[0, 1, 2]) };
-            view.update(less, records, now);
-            assert_eq!(view.last_number(), 0, "all are read anew");
+            heartbeat(&mut view, less, records, now);
+            assert_eq!(view.last_number, 0, "all are read anew");
         }
-        view.update(Roster { claim_count: 0, ..world.roster(103, &[0, 1, 2]) }, records, now);
+        heartbeat(
+            &mut view,
+            Roster { claim_count: 0, ..world.roster(103, &[0, 1, 2]) },
+            records,
+            now,
+        );
         assert_eq!((owner(&view, &world), view.take_moved()), ("m1".to_owned(), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_made_while_all_are_read_is_not_lost() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        let earlier = Roster {
+            claims: vec![world.claim(1, 2, false)],
+            claim_count: 1,
+            last_claim: 1,
+            ..world.roster(100, &[0, 1, 2])
+        };
+        heartbeat(&mut view, earlier.clone(), records, now);
+        view.begin_beat();
+        view.learn(world.claim(2, 0, false), records, now);
+        let made = records.seal_claim("t", false);
+        view.learn(StoredClaim { number: 3, session: "t".into(), text: made }, records, now);
+        view.set_own("t", world.instance(1), SystemTime::now() + STEADY);
+        // The store has answered before it has got the claims.
+        view.update(earlier, records, now);
+        assert_eq!(owner(&view, &world), "Itself");
+        assert!(view.claim_of("t").is_some() && view.unclaimed_count() == 0);
+        assert_eq!(view.last_number, 0, "all are read again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -576,11 +610,11 @@ mod tests {
         let until = SystemTime::now() + Duration::from_secs(9);
         assert!(view.take_unclaimed("s", world.instance(1), until));
         assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
-        view.update(world.roster(100, &[0, 1, 2]), &world.records[0], now);
+        heartbeat(&mut view, world.roster(100, &[0, 1, 2]), &world.records[0], now);
         view.learn(world.claim(1, 2, false), &world.records[0], now);
         assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("m2".to_owned(), 0));
         // The replica that has sealed its id turns out to live.
-        view.update(world.roster(101, &[0, 1, 2]), &world.records[0], now);
+        heartbeat(&mut view, world.roster(101, &[0, 1, 2]), &world.records[0], now);
         assert!(view.take_unclaimed("s", world.instance(1), until) && view.take_moved());
         assert_eq!((view.unclaimed(now).len(), view.take_moved()), (0, true));
         assert_eq!(owner(&view, &world), "m1");
@@ -591,7 +625,7 @@ mod tests {
         let (world, now) = (World::new(), Instant::now());
         let (records, until) = (&world.records[0], SystemTime::now() + Duration::from_secs(9));
         let mut view = FleetView::new(world.instance(0));
-        view.update(world.roster(100, &[0, 1, 2]), records, now);
+        heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
         view.learn(world.claim(1, 2, false), records, now);
         view.set_unreachable(world.instance(2), now);
         assert_eq!(owner(&view, &world), "Gone");
@@ -599,7 +633,7 @@ mod tests {
         view.learn(world.claim(2, 0, false), records, now);
         view.set_own("s", world.instance(1), until);
         assert!(!view.has_lost("s", world.instance(1), now));
-        view.update(world.roster(101, &[0, 2]), records, now);
+        heartbeat(&mut view, world.roster(101, &[0, 2]), records, now);
         assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
     }
 
@@ -619,10 +653,10 @@ mod tests {
         let mut view = FleetView::new(world.instance(0));
         let mut roster = world.roster(100, &[0]);
         roster.members.push(other.member(1, false));
-        view.update(roster.clone(), &world.records[0], Instant::now());
+        heartbeat(&mut view, roster.clone(), &world.records[0], Instant::now());
         assert!(view.has_foreign_key() && view.unreadable().count() == 1);
         roster.members.push(world.member(2, false));
-        view.update(roster, &world.records[0], Instant::now());
+        heartbeat(&mut view, roster, &world.records[0], Instant::now());
         assert!(!view.has_foreign_key(), "another member has the same key");
     }
 }
