@@ -17,6 +17,7 @@ mod metadata;
 mod registration;
 mod sign_in;
 mod signing_key;
+mod step_up;
 #[cfg(test)]
 pub(crate) mod testing;
 mod token_request;

@@ -424,6 +424,9 @@ pub enum Error {
     /// executed.
     #[error("not connected: {0}")]
     Unavailable(String),
+    /// A user has to sign in to the upstream first. The call was not executed.
+    #[error("{0}")]
+    SignInNeeded(String),
     /// The call names a task that began in another process or session. Nothing was sent.
     #[error("the process or session in which the task began has ended")]
     NoSuchTask,

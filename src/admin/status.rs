@@ -82,7 +82,7 @@ pub struct UpstreamStatus {
     /// Name of the upstream.
     pub name: String,
     /// `starting`, `asleep`, `up`, `open` (circuit breaker open), `half-open`, `down`,
-    /// `crash-loop`.
+    /// `crash-loop`, `needs-sign-in`.
     pub state: String,
     /// Time in this state, in seconds.
     pub since_seconds: u64,

@@ -18,6 +18,7 @@ use crate::cli::server::log;
 use crate::config::{self, Config, Options, owner_of};
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::Pattern;
+use crate::upstream::health::status_report::State;
 use crate::upstream::{ConnectionStatus, Upstream};
 
 /// Arguments of `weir check`.
@@ -51,6 +52,8 @@ struct CheckReport<'a> {
 struct CheckRow {
     name: String,
     ok: bool,
+    /// Whether a user has to sign in first.
+    needs_sign_in: bool,
     /// Description of the connection, or the reason why there is none.
     state: String,
     prompts: usize,
@@ -61,6 +64,16 @@ struct CheckRow {
     problems: Vec<String>,
     /// Names that clients see in another form.
     altered: Vec<String>,
+}
+
+impl CheckRow {
+    fn word(&self) -> &'static str {
+        match (self.ok, self.needs_sign_in) {
+            (true, _) => "ok",
+            (false, true) => "needs sign-in",
+            (false, false) => "down",
+        }
+    }
 }
 
 /// Checks the configuration and every upstream of it.
@@ -199,8 +212,10 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         };
         let problems =
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name());
-        let state = oneshot
-            .find_upstream(configured.name())
+        let upstream = oneshot.find_upstream(configured.name());
+        let is_missing = |upstream: &Upstream| upstream.report().state == State::NeedsSignIn;
+        let needs_sign_in = upstream.as_ref().is_some_and(is_missing);
+        let state = upstream
             .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
             .and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
@@ -209,6 +224,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         CheckRow {
             name: configured.name().to_owned(),
             ok,
+            needs_sign_in,
             state,
             prompts,
             tools,
@@ -266,21 +282,23 @@ fn state(upstream: &Upstream) -> Result<String, String> {
 
 fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let first = rows.iter().map(|row| row.word().len()).max().unwrap_or(0).max(4);
     for row in rows {
         let CheckRow { name, state, .. } = row;
+        write!(out, "{:first$}  {name:width$}  ", row.word())?;
         match row.ok {
             true => {
                 let counts = [row.prompts, row.tools, row.resources, row.templates];
                 let counts =
                     Kind::ALL.iter().zip(counts).map(|(kind, count)| counted(count as u64, kind));
                 let counts = counts.collect::<Vec<_>>().join(", ");
-                writeln!(out, "ok    {name:width$}  {state}  {counts}")?;
+                writeln!(out, "{state}  {counts}")?;
             }
-            false => writeln!(out, "down  {name:width$}  {}", sanitize_line(state))?,
+            false => writeln!(out, "{}", sanitize_line(state))?,
         }
         for (what, lines) in [("left out", &row.problems), ("altered", &row.altered)] {
             for line in lines {
-                writeln!(out, "      {:width$}  {what}: {}", "", sanitize_line(line))?;
+                writeln!(out, "{:first$}  {:width$}  {what}: {}", "", "", sanitize_line(line))?;
             }
         }
     }

@@ -107,7 +107,13 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     let listener = RedirectListener::bind().await.map_err(|error| {
         Failure::Unreachable(format!("no port for the browser's way back: {error}"))
     })?;
-    let sign_in = SignIn::begin(&http, account, &challenge, listener.uri());
+    // One that cannot be read is replaced.
+    let earlier = Vault::open_existing(state).and_then(|vault| match vault {
+        Some(vault) => vault.read(name),
+        None => Ok(None),
+    });
+    let earlier = earlier.unwrap_or_default();
+    let sign_in = SignIn::begin(&http, account, &challenge, listener.uri(), earlier.as_ref());
     let sign_in = sign_in.await.map_err(failure)?;
     let issuer = sanitize_line(sign_in.issuer());
     output::print_stderr(&format!("Sign in at {issuer}:\n\n{}\n", sign_in.url()));

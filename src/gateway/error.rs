@@ -98,6 +98,7 @@ pub(super) fn upstream_error(upstream: &UpstreamName, cause: upstream::Error) ->
     match &cause {
         // These causes are logged elsewhere or repeat for many calls.
         upstream::Error::Unavailable(_)
+        | upstream::Error::SignInNeeded(_)
         | upstream::Error::Busy { .. }
         | upstream::Error::NoSuchTask => {
             tracing::debug!(%upstream, %cause, "upstream call failed");

@@ -18,13 +18,16 @@ use zeroize::Zeroizing;
 
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, changed, discover};
+use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest, sensitive};
-use super::url_rules::OAuthClient;
-use super::vault::Vault;
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::vault::{RecordLock, SignInRecord, Vault};
 use super::{Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::backoff::Backoff;
+use crate::quote::quote;
 use crate::secret::Secret;
 use crate::sync::Mutex;
+use crate::timestamp::unix_time;
 
 /// Account at one upstream, which all requests to it use.
 pub struct Account {
@@ -55,6 +58,9 @@ struct AccountState {
     /// Reason why no renewal is started until this time.
     failure: Option<(Instant, OAuthError)>,
     backoff: Backoff,
+    /// Scopes that were requested last, and those that the upstream has demanded since.
+    scope: Option<String>,
+    step_up: StepUp,
     /// Number of tokens so far.
     issued: u64,
 }
@@ -102,6 +108,8 @@ impl Account {
             rejected: None,
             failure: None,
             backoff: BACKOFF,
+            scope: None,
+            step_up: StepUp::default(),
             issued: 0,
         });
         Arc::new(Self { name, settings, http, tracker, stop, state })
@@ -135,7 +143,8 @@ impl Account {
     }
 
     /// Returns a token for a request that the upstream has refused with this challenge: another
-    /// one than `refused`, which the request had.
+    /// one than `refused`, which the request had. If the challenge demands scopes, the token has
+    /// them.
     ///
     /// # Errors
     ///
@@ -146,13 +155,18 @@ impl Account {
         refused: Option<&AccessToken>,
         challenge: BearerChallenge,
     ) -> Result<AccessToken, OAuthError> {
+        if let Some(token) = &self.state.lock().token
+            && refused.is_none_or(|it| it.number != token.number)
+        {
+            return Ok(token.clone());
+        }
+        if challenge.demands_scope() {
+            self.step_up(&challenge).await?;
+        }
         let renewal = {
             let mut state = self.state.lock();
             match &state.token {
-                Some(token) if refused.is_none_or(|it| it.number != token.number) => {
-                    return Ok(token.clone());
-                }
-                Some(token) if state.is_rejected(token) => return Err(rejected()),
+                Some(token) if state.is_rejected(token) => return Err(self.rejected()),
                 _ => {
                     state.challenge = Some(challenge);
                     state.discovered = None;
@@ -165,15 +179,73 @@ impl Account {
 
     /// Returns whether a token can be obtained before the upstream has been asked.
     fn can_start(&self) -> bool {
-        let is_user = matches!(self.settings.grant, Grant::AuthorizationCode { .. });
-        is_user || self.settings.token_url.is_some()
+        self.is_of_user() || self.settings.token_url.is_some()
     }
 
-    /// Records that the upstream has refused a token that had just been issued, and returns the
-    /// error for that request. For a while no other one is requested because of such refusals.
-    pub fn reject(&self, token: &AccessToken) -> OAuthError {
+    fn is_of_user(&self) -> bool {
+        matches!(self.settings.grant, Grant::AuthorizationCode { .. })
+    }
+
+    /// Records that the upstream has refused a token that [`Account::renew`] has just returned, and
+    /// returns the error for that request. For a while no other one is requested because of such
+    /// refusals.
+    pub async fn reject(&self, token: &AccessToken, challenge: &BearerChallenge) -> OAuthError {
+        if challenge.demands_scope() {
+            return self.step_up(challenge).await.err().unwrap_or_else(|| self.rejected());
+        }
         self.state.lock().rejected = Some((token.number, Instant::now() + REJECTED_PAUSE));
-        rejected()
+        self.rejected()
+    }
+
+    fn rejected(&self) -> OAuthError {
+        let text = "the upstream refuses an access token that is new";
+        match self.is_of_user() {
+            true => {
+                let name = &self.name;
+                let text =
+                    format!("{text}: if it stays so, sign in again with `weir login {name}`");
+                OAuthError::Refused(text)
+            }
+            false => OAuthError::Refused(text.into()),
+        }
+    }
+
+    /// Follows the upstream's demand for scopes: the next token has them.
+    ///
+    /// # Errors
+    ///
+    /// The demand cannot be followed, or the user has to sign in again for that.
+    async fn step_up(&self, challenge: &BearerChallenge) -> Result<(), OAuthError> {
+        let demanded = challenge.scope.as_deref().unwrap_or_default();
+        let (name, settings, now) = (&*self.name, &self.settings, unix_time());
+        if !self.is_of_user() {
+            let mut state = self.state.lock();
+            let AccountState { scope, step_up, .. } = &mut *state;
+            return step_up.demand(demanded, scope.as_deref(), settings, now);
+        }
+        let (vault, lock, mut record) = self.sign_in().await?;
+        if self.is_new(&record)? {
+            return Ok(());
+        }
+        let before = record.step_up.clone();
+        record.step_up.demand(demanded, record.scope.as_deref(), settings, now)?;
+        let demanded = quote(demanded, MAX_SHOWN_CHARS);
+        if record.step_up != before {
+            vault.write(name, &record, &lock)?;
+            tracing::warn!(upstream = name, scope = demanded, "more scopes demanded");
+        }
+        let text =
+            format!("the upstream demands {demanded}: sign in again with `weir login {name}`");
+        Err(OAuthError::SignInNeeded(text))
+    }
+
+    /// Returns why a user has to sign in before the upstream can be used, as a text for the
+    /// operator.
+    pub fn sign_in_needed(&self) -> Option<String> {
+        match &self.state.lock().failure {
+            Some((_, OAuthError::SignInNeeded(text))) => Some(text.clone()),
+            Some((_, OAuthError::Unavailable(_) | OAuthError::Refused(_))) | None => None,
+        }
     }
 
     /// Returns the renewal that runs, or starts one.
@@ -230,7 +302,13 @@ impl Account {
             Some(known) => known,
             None => self.discover(&client).await?,
         };
-        let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
+        let resource = discovered.resource(settings);
+        let scope = {
+            let mut state = self.state.lock();
+            let scope = state.step_up.widen(discovered.scope(settings), state.scope.as_deref());
+            state.scope.clone_from(&scope);
+            scope
+        };
         let request = TokenRequest {
             grant,
             client: registered,
@@ -241,6 +319,26 @@ impl Account {
         request.send(&client).await
     }
 
+    /// Returns the user's sign-in, and locks it.
+    async fn sign_in(&self) -> Result<(Vault, RecordLock, SignInRecord), OAuthError> {
+        let name = &*self.name;
+        let vault = self.settings.state.as_deref().map(Vault::open_existing);
+        let vault = vault.transpose()?.flatten().ok_or_else(|| self.no_sign_in())?;
+        let lock = vault.lock(name).await?;
+        let record = vault.read(name)?.filter(|record| record.is_of(&self.settings));
+        Ok((vault, lock, record.ok_or_else(|| self.no_sign_in())?))
+    }
+
+    fn no_sign_in(&self) -> OAuthError {
+        OAuthError::SignInNeeded(format!("sign in with `weir login {}`", self.name))
+    }
+
+    /// Returns whether a sign-in has another token than the last one.
+    fn is_new(&self, record: &SignInRecord) -> Result<bool, OAuthError> {
+        let token = authorization(&record.access_token)?;
+        Ok(self.state.lock().last.as_ref() != Some(&token))
+    }
+
     /// Returns the token of the user's sign-in. If it is the last one, it is renewed first: another
     /// process may have done that already.
     async fn renew_sign_in(
@@ -249,21 +347,12 @@ impl Account {
         configured: Option<&RegisteredClient>,
     ) -> Result<IssuedToken, OAuthError> {
         let name = &*self.name;
-        let needed = || OAuthError::SignInNeeded(format!("sign in with `weir login {name}`"));
-        let vault = self.settings.state.as_deref().map(Vault::open_existing);
-        let vault = vault.transpose()?.flatten().ok_or_else(needed)?;
-        let lock = vault.lock(name).await?;
-        let record = vault.read(name)?.filter(|record| record.is_of(&self.settings));
-        let mut record = record.ok_or_else(needed)?;
-        let is_new = {
-            let state = self.state.lock();
-            state.last.as_ref() != Some(&authorization(&record.access_token)?)
-        };
-        if is_new && record.is_fresh() {
+        let (vault, lock, mut record) = self.sign_in().await?;
+        if self.is_new(&record)? && record.is_fresh() {
             let (lifetime, token) = (record.rest(), record.access_token);
             return Ok(IssuedToken { token, refresh_token: None, lifetime });
         }
-        let refresh_token = record.refresh_token.take().ok_or_else(needed)?;
+        let refresh_token = record.refresh_token.take().ok_or_else(|| self.no_sign_in())?;
         let registered = match configured {
             Some(configured) => configured.clone(),
             None => record.client(),
@@ -285,7 +374,7 @@ impl Account {
             Err(OAuthError::SignInNeeded(text)) => {
                 tracing::warn!(upstream = name, reason = text, "sign-in ended");
                 vault.remove(name, &lock)?;
-                Err(needed())
+                Err(self.no_sign_in())
             }
             Err(error) => Err(error),
         }
@@ -330,10 +419,6 @@ impl AccountState {
     }
 }
 
-fn rejected() -> OAuthError {
-    OAuthError::Refused("the upstream refuses an access token that is new".into())
-}
-
 impl AccessToken {
     fn new(issued: &IssuedToken, number: u64) -> Result<Self, OAuthError> {
         let times = issued.lifetime.map(|lifetime| {
@@ -374,8 +459,7 @@ mod tests {
     use super::*;
     use crate::oauth::testing::{Script, settings};
     use crate::oauth::vault::tests::record;
-    use crate::oauth::{ClientCredential, ResourceIndicator, SignInRecord};
-    use crate::timestamp::unix_time;
+    use crate::oauth::{ClientCredential, ResourceIndicator};
 
     const TOKEN_URL: &str = "https://id.test/token";
 
@@ -469,9 +553,9 @@ mod tests {
         assert_eq!(script.requests(), [format!("POST {TOKEN_URL}")]);
         // The upstream refuses the new one, too.
         let second = account.token().await.expect("issued").expect("a token");
-        assert_eq!(account.reject(&second), rejected());
+        assert_eq!(account.reject(&second, &BearerChallenge::default()).await, account.rejected());
         let renewed = account.renew(Some(&second), BearerChallenge::default()).await;
-        assert_eq!(renewed.map(|token| sent(&token)), Err(rejected()));
+        assert_eq!(renewed.map(|token| sent(&token)), Err(account.rejected()));
         assert_eq!(token(&account).await, Ok(Some("Bearer second".into())), "for other requests");
         assert!(script.requests().is_empty());
         tokio::time::advance(REJECTED_PAUSE).await;
@@ -574,6 +658,7 @@ mod tests {
         let (account, script) = open_account();
         let needed = || Err(OAuthError::SignInNeeded("sign in with `weir login hub`".into()));
         assert_eq!(token(&account).await, needed());
+        assert_eq!(account.sign_in_needed().as_deref(), Some("sign in with `weir login hub`"));
         assert!(!state.path().join("sign-in").exists(), "nothing is made before a sign-in");
         let vault = Vault::open(state.path()).expect("a vault");
         let lock = vault.lock("hub").await.expect("locked");
@@ -583,6 +668,7 @@ mod tests {
         drop(lock);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
+        assert_eq!(account.sign_in_needed(), None);
         assert!(script.requests().is_empty());
 
         // Its token is refused: the refresh token is replaced, or stays.
@@ -623,6 +709,91 @@ mod tests {
             needed().map(|_: Option<String>| String::new())
         );
         assert_eq!(vault.read("hub"), Ok(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_follows_a_demand_for_scopes_and_keeps_them() {
+        let (account, script) = account();
+        let demand = |scope: &str| BearerChallenge {
+            scope: Some(scope.into()),
+            error: Some("insufficient_scope".into()),
+            ..BearerChallenge::default()
+        };
+        let requested = || {
+            let request = script.take_requests().pop().expect("a request");
+            let form = url::form_urlencoded::parse(request.body()).into_owned();
+            form.into_iter().find(|(name, _)| name == "scope").map(|(_, scope)| scope)
+        };
+        issue(&script, "first", 100);
+        let first = account.token().await.expect("issued").expect("a token");
+        assert_eq!(requested(), None);
+        issue(&script, "second", 100);
+        let renewals = (0..50).map(|_| account.renew(Some(&first), demand("a b")));
+        let all = futures::future::join_all(renewals).await;
+        assert!(all.iter().all(|it| it.as_ref().map(sent) == Ok("Bearer second".into())));
+        assert_eq!(requested().as_deref(), Some("a b"));
+        let second = account.token().await.expect("issued").expect("a token");
+        // What was requested does not help; something else is requested with it.
+        let refused = account.reject(&second, &demand("b")).await;
+        let expected = "the upstream demands b, a scope that was requested, and was not granted or \
+                        is not enough";
+        assert_eq!(refused.to_string(), expected);
+        let refused = account.renew(Some(&second), demand("b")).await.map(|token| sent(&token));
+        assert_eq!(refused, Err(OAuthError::Refused(expected.into())));
+        assert!(script.requests().is_empty());
+        issue(&script, "third", 100);
+        let third = account.renew(Some(&second), demand("c")).await.expect("issued");
+        assert_eq!(requested().as_deref(), Some("c a b"));
+        let refused = account.renew(Some(&third), demand("d")).await;
+        assert!(refused.is_err_and(|error| error.to_string().ends_with("try again in 10 min")));
+        tokio::time::advance(Duration::from_secs(81)).await;
+        issue(&script, "fourth", 100);
+        token(&account).await.expect("valid");
+        let renewal = account.state.lock().renewal.clone().expect("it runs");
+        renewal.await.expect("renewed");
+        assert_eq!(requested().as_deref(), Some("c a b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_signs_in_again_for_more_scopes_and_requests_have_the_new_token_then() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let write = async |record: &SignInRecord| {
+            let lock = vault.lock("hub").await.expect("locked");
+            vault.write("hub", record, &lock).expect("written");
+        };
+        let expires = Some(unix_time().as_secs() + 1_000);
+        write(&SignInRecord { expires, scope: Some("a".into()), ..record() }).await;
+        let (account, script) = open(Settings {
+            grant: Grant::AuthorizationCode { client: None },
+            state: Some(state.path().into()),
+            ..settings()
+        });
+        let demand = BearerChallenge {
+            scope: Some("b".into()),
+            error: Some("insufficient_scope".into()),
+            ..BearerChallenge::default()
+        };
+        let first = account.token().await.expect("there").expect("a token");
+        for _ in 0..3 {
+            let refused = account.renew(Some(&first), demand.clone()).await;
+            let text = "the upstream demands b: sign in again with `weir login hub`";
+            let refused = refused.map(|token| sent(&token));
+            assert_eq!(refused, Err(OAuthError::SignInNeeded(text.into())));
+        }
+        assert_eq!(account.sign_in_needed(), None, "other requests are served");
+        assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
+        let demanded = vault.read("hub").expect("readable").expect("a record");
+        let scope = demanded.step_up.widen(Some("a".into()), demanded.scope.as_deref());
+        assert_eq!(scope.as_deref(), Some("a b"));
+        // The user signs in again, with `weir login`.
+        let access_token = "wider".into();
+        write(&SignInRecord { access_token, scope, ..demanded }).await;
+        let wider = account.renew(Some(&first), demand.clone()).await.expect("there");
+        assert_eq!(sent(&wider), "Bearer wider");
+        let refused = account.reject(&wider, &demand).await;
+        assert!(matches!(&refused, OAuthError::Refused(text) if text.contains("was requested")));
+        assert!(script.requests().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,6 +14,11 @@ pub struct BearerChallenge {
 }
 
 impl BearerChallenge {
+    /// Returns whether the token is valid, and does not have the scopes that the request needs.
+    pub fn demands_scope(&self) -> bool {
+        self.error.as_deref() == Some("insufficient_scope")
+    }
+
     /// Finds the challenge in the headers of a response. Malformed parts are skipped, and of
     /// several challenges of this scheme the first one counts.
     pub fn find(headers: &HeaderMap) -> Option<Self> {

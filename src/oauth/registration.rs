@@ -63,7 +63,11 @@ pub(super) async fn register(
         let text = format!("{endpoint}: the response is not a registration");
         return Err(OAuthError::Unavailable(text));
     };
-    let credential = match registered.client_secret.filter(|secret| !secret.is_empty()) {
+    // Some servers also give a client a secret that has registered without.
+    let method = registered.token_endpoint_auth_method;
+    let is_public = method.as_deref().unwrap_or(metadata.token_endpoint_auth_method) == "none";
+    let secret = registered.client_secret.filter(|secret| !is_public && !secret.is_empty());
+    let credential = match secret {
         Some(secret) => ClientCredential::Secret(Secret::from(secret)),
         None => ClientCredential::None,
     };
@@ -94,4 +98,6 @@ struct ClientMetadata<'a> {
 struct Registration {
     client_id: String,
     client_secret: Option<String>,
+    /// Method that the server has chosen instead of the requested one.
+    token_endpoint_auth_method: Option<String>,
 }

@@ -11,6 +11,7 @@ use url::{Url, form_urlencoded};
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
 use super::registration::register;
+use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::vault::SignInRecord;
@@ -27,6 +28,7 @@ pub struct SignIn {
     redirect_uri: String,
     resource: Option<String>,
     scope: Option<String>,
+    step_up: StepUp,
     verifier: Secret,
     state: Secret,
     url: Url,
@@ -34,7 +36,8 @@ pub struct SignIn {
 
 impl SignIn {
     /// Finds the authorization server of an upstream, and registers there. The user's browser
-    /// comes back to `redirect_uri`.
+    /// comes back to `redirect_uri`. What the upstream has demanded since the `earlier` sign-in is
+    /// requested, too.
     ///
     /// # Errors
     ///
@@ -44,6 +47,7 @@ impl SignIn {
         settings: &Settings,
         challenge: &BearerChallenge,
         redirect_uri: String,
+        earlier: Option<&SignInRecord>,
     ) -> Result<Self, OAuthError> {
         let client = OAuthClient::new(http, settings);
         let discovered = discover(&client, settings, challenge).await?;
@@ -66,6 +70,12 @@ impl SignIn {
         let metadata_url = settings.client_metadata_url.as_deref();
         let registered = register(&client, server, configured, metadata_url, &redirect_uri).await?;
         let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
+        let is_of = |it: &&SignInRecord| it.is_of(settings) && it.issuer == server.issuer;
+        let (step_up, before) = match earlier.filter(is_of) {
+            Some(earlier) => (earlier.step_up.clone(), earlier.scope.as_deref()),
+            None => (StepUp::default(), None),
+        };
+        let scope = step_up.widen(scope, before);
         let (verifier, state) = (random_token(), random_token());
         let challenge = URL_SAFE_NO_PAD.encode(sha256(verifier.as_bytes()));
         url.set_fragment(None);
@@ -87,6 +97,7 @@ impl SignIn {
             redirect_uri,
             resource,
             scope,
+            step_up,
             verifier: Secret::from(&*verifier),
             state: Secret::from(&*state),
             url,
@@ -150,6 +161,7 @@ impl SignIn {
             client_secret,
             resource: self.resource,
             scope: self.scope,
+            step_up: self.step_up,
             expires: issued.expires(),
             lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
             access_token: issued.token,
@@ -199,8 +211,11 @@ fn parameter(query: &str, wanted: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::oauth::testing::{Script, settings};
+    use crate::oauth::vault::tests::record;
 
     const SERVER: &str = "https://mcp.test/.well-known/oauth-authorization-server";
 
@@ -225,7 +240,7 @@ mod tests {
             r#"{"client_id":"new","client_secret":""}"#,
         );
         let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-        SignIn::begin(script, &settings, &BearerChallenge::default(), redirect_uri).await
+        SignIn::begin(script, &settings, &BearerChallenge::default(), redirect_uri, None).await
     }
 
     fn of_user() -> Settings {
@@ -287,6 +302,26 @@ mod tests {
             assert_eq!(form[name], value, "{name}");
         }
         assert_eq!(URL_SAFE_NO_PAD.encode(sha256(form["code_verifier"].as_bytes())), challenge);
+    }
+
+    #[tokio::test]
+    async fn what_the_upstream_demands_since_the_earlier_sign_in_is_requested_too() {
+        let script = Script::default();
+        script.document(SERVER, &metadata(r#","client_id_metadata_document_supported":true"#));
+        let document = Some("https://weir.test/client.json".to_owned());
+        let settings = Settings { client_metadata_url: document, ..of_user() };
+        let challenge = BearerChallenge { scope: Some("a".into()), ..BearerChallenge::default() };
+        let mut step_up = StepUp::default();
+        step_up.demand("c", Some("b"), &settings, Duration::ZERO).expect("followed");
+        let scope = Some("b".to_owned());
+        let earlier = SignInRecord { issuer: "https://mcp.test".into(), scope, ..record() };
+        let demanded = SignInRecord { step_up, ..earlier.clone() };
+        let elsewhere = SignInRecord { issuer: "https://id.test".into(), ..demanded.clone() };
+        for (record, expected) in [(earlier, "a"), (demanded, "a b c"), (elsewhere, "a")] {
+            let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
+            let begun = SignIn::begin(&script, &settings, &challenge, redirect_uri, Some(&record));
+            assert_eq!(parameters(&begun.await.expect("it begins"))["scope"], expected);
+        }
     }
 
     #[tokio::test]

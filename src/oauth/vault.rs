@@ -19,6 +19,7 @@ use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep};
 
 use super::metadata::ServerMetadata;
+use super::step_up::StepUp;
 use super::token_request::IssuedToken;
 use super::{ClientCredential, Grant, OAuthError, RegisteredClient, Settings};
 use crate::hex::hex;
@@ -50,6 +51,7 @@ pub struct SignInRecord {
     pub(super) client_secret: Option<Secret>,
     pub(super) resource: Option<String>,
     pub(super) scope: Option<String>,
+    pub(super) step_up: StepUp,
     #[serde(serialize_with = "expose", deserialize_with = "secret")]
     pub(super) access_token: Secret,
     /// Unix time in seconds at which the access token expires; `None` if it does not.
@@ -308,6 +310,7 @@ pub(super) mod tests {
             client_secret: Some("hunter1".into()),
             resource: Some("https://mcp.test/mcp".into()),
             scope: None,
+            step_up: StepUp::default(),
             access_token: "hunter2".into(),
             expires: Some(7),
             lifetime: Some(1_000),

@@ -241,6 +241,10 @@ impl Upstream {
     }
 
     fn unavailable(&self) -> Error {
+        let account = self.shared.account.as_ref();
+        if let Some(reason) = account.and_then(|account| account.sign_in_needed()) {
+            return Error::SignInNeeded(reason);
+        }
         Error::Unavailable(match &*self.shared.status.borrow() {
             ConnectionStatus::Starting => "the upstream is still starting".into(),
             ConnectionStatus::Asleep => "the upstream is stopped because it was idle".into(),

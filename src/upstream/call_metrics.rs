@@ -113,7 +113,9 @@ impl CallEnd {
             })) => Self::Error,
             Ok(CallOutcome::Response(_) | CallOutcome::InputRequired(_)) => Self::Result,
             Err(error) => match error {
-                Error::Unavailable(_) | Error::NoSuchTask => Self::Unavailable,
+                Error::Unavailable(_) | Error::SignInNeeded(_) | Error::NoSuchTask => {
+                    Self::Unavailable
+                }
                 Error::Busy { .. } => Self::Busy,
                 Error::ConnectionLost(_) => Self::ConnectionLost,
                 Error::HttpStatus { .. } => Self::HttpStatus,

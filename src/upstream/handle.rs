@@ -23,9 +23,11 @@ use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::metrics::Gauge;
+use crate::oauth::Account;
 use crate::upstream::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::health::on_demand::OnDemand;
+use crate::upstream::health::status_report::State;
 use crate::upstream::input_requests::MAX_SUSPENDED;
 use crate::upstream::session::connection::UpstreamConnection;
 use crate::upstream::session::connector::Connector;
@@ -58,6 +60,8 @@ pub(super) struct Shared {
     pub(super) permits: Arc<Semaphore>,
     pub(super) waiting: Arc<Gauge>,
     pub(super) health: Arc<UpstreamHealth>,
+    /// Account at the upstream, if it needs one.
+    pub(super) account: Option<Arc<Account>>,
     /// Memory budget of its messages.
     pub(super) budget: MemoryBudget,
     /// Users of an on-demand upstream.
@@ -119,6 +123,7 @@ impl Upstream {
             budget.clone(),
             tasks.clone(),
         ));
+        let account = connector.account.clone();
         let session_pool =
             SessionPool::new(Arc::clone(&settings), Arc::clone(&connector), change_sender.clone());
         let subscriptions = match before {
@@ -166,6 +171,7 @@ impl Upstream {
             permits,
             waiting: Arc::default(),
             health,
+            account,
             budget: budget.clone(),
             on_demand,
             suspended_slots: Arc::new(Semaphore::new(MAX_SUSPENDED)),
@@ -219,7 +225,12 @@ impl Upstream {
         let (all, free) = (shared.settings.limits.concurrency, shared.permits.available_permits());
         let waiting = shared.waiting.read() as usize;
         let status = shared.status.borrow().clone();
-        shared.health.report(&status, all.saturating_sub(free), waiting)
+        let mut report = shared.health.report(&status, all.saturating_sub(free), waiting);
+        let account = shared.account.as_ref().filter(|_| report.state != State::Asleep);
+        if let Some(reason) = account.and_then(|account| account.sign_in_needed()) {
+            (report.state, report.reason) = (State::NeedsSignIn, Some(reason));
+        }
+        report
     }
 
     /// Last lines that the child process wrote to standard error, at most `lines`, oldest first.

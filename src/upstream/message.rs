@@ -197,6 +197,7 @@ impl TransportError {
     pub(crate) fn into_reason(self) -> String {
         match Error::from(self) {
             Error::Unavailable(reason)
+            | Error::SignInNeeded(reason)
             | Error::ConnectionLost(reason)
             | Error::Protocol(reason) => reason,
             other => other.to_string(),

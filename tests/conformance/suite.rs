@@ -94,8 +94,7 @@ impl Requirements {
         serde_saphyr::from_str(&std::fs::read_to_string(part(&path)).unwrap()).unwrap()
     }
 
-    /// All scenarios except extensions, which neither fixture has, and authorization by a user,
-    /// which Weir does not have yet.
+    /// All scenarios except extensions that neither the fixtures nor Weir have.
     fn scenarios(self, leg: &str) -> Scenarios {
         let scored = if leg == "server" { self.server } else { self.client };
         let others = self.not_scored.into_iter();
@@ -103,8 +102,7 @@ impl Requirements {
             let is_of_machine = OF_MACHINES.contains(&&*other.scenario);
             other.leg == leg && (other.reason != "extension" || is_of_machine)
         });
-        let scored = scored.into_iter().filter(|scenario| !scenario.starts_with("auth/"));
-        let scored = scored.map(|scenario| (scenario, true));
+        let scored = scored.into_iter().map(|scenario| (scenario, true));
         scored.chain(others.map(|other| (other.scenario, false))).collect()
     }
 }

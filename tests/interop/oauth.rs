@@ -269,6 +269,10 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     let (is_well, listed, _) = run(&outer, &["login", "--list"]).await;
     assert!(is_well);
     assert_eq!(listed, "inner: not signed in\n");
+    let (is_well, checked, _) = run(&outer, &["check"]).await;
+    let expected = "needs sign-in  inner  no access token: sign in with `weir login inner`\n";
+    assert!(!is_well);
+    assert_eq!(checked, expected);
     let mut first = outer.serve().await;
     first.logged("no access token", "inner").await;
     log_in(&outer, false).await;

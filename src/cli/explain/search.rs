@@ -104,15 +104,16 @@ pub(super) async fn search<'c>(
 
 /// States how an upstream is connected, in the terms of `weir status`.
 pub(super) fn connection_statement(oneshot: &OneShotGateway, name: &str) -> Statement {
-    let status = oneshot.find_upstream(name).map(|upstream| upstream.status().borrow().clone());
+    let upstream = oneshot.find_upstream(name);
+    let status = upstream.as_ref().map(|upstream| upstream.status().borrow().clone());
     match status {
         Some(ConnectionStatus::Up(about)) => {
             let how = format!("{name} is up: {}", describe_connection(&about));
             StatementTopic::Upstream.good(how)
         }
-        Some(ConnectionStatus::Down { reason, crash_loop }) => {
-            let state = if crash_loop { State::CrashLoop } else { State::Down }.as_str();
-            StatementTopic::Upstream.bad(format!("{name} is {state}: {reason}"))
+        Some(ConnectionStatus::Down { reason, .. }) => {
+            let state = upstream.map_or(State::Down, |upstream| upstream.report().state);
+            StatementTopic::Upstream.bad(format!("{name} is {}: {reason}", state.as_str()))
         }
         Some(ConnectionStatus::Asleep) => {
             StatementTopic::Upstream.good(format!("{name} is asleep until it is used"))

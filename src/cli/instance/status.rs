@@ -71,6 +71,7 @@ mod tests {
             ("open", false),
             ("down", false),
             ("crash-loop", false),
+            ("needs-sign-in", false),
         ] {
             let upstream = UpstreamStatus { state: state.to_owned(), ..UpstreamStatus::default() };
             let status = Status { ready: true, upstreams: vec![upstream], ..Status::default() };

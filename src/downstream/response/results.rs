@@ -199,6 +199,13 @@ pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> E
                 "upstream {name} is unavailable; the request was not carried out; try again later"
             ),
         ),
+        Error::SignInNeeded(_) => refused(
+            own_code::UNAVAILABLE,
+            format!(
+                "upstream {name} needs a sign-in; the request was not carried out; whoever runs \
+                 Weir signs in with `weir login {name}`"
+            ),
+        ),
         Error::NoSuchTask => invalid_params("Task not found"),
         Error::HttpStatus { status, retry_after } => http_status(name, *status, *retry_after),
         Error::ConnectionLost(_) => refused(
@@ -432,6 +439,7 @@ mod tests {
         };
         for (cause, expected) in [
             (Error::Unavailable(String::new()), "undone"),
+            (Error::SignInNeeded(String::new()), "undone"),
             (Error::NoSuchTask, "none"),
             (Error::Busy { retry_after: Duration::ZERO }, "none"),
             (Error::TooManyInputRequests, "begun"),
@@ -460,6 +468,7 @@ mod tests {
         let name: UpstreamName = "hub".parse().expect("a name");
         for (cause, code) in [
             (Error::Unavailable("/secret/path".into()), own_code::UNAVAILABLE),
+            (Error::SignInNeeded("/secret/path".into()), own_code::UNAVAILABLE),
             (Error::ConnectionLost("10.0.0.1:443".into()), own_code::UNAVAILABLE),
             (Error::TimedOut(Duration::from_secs(60)), own_code::TIMED_OUT),
             (Error::Busy { retry_after: Duration::from_millis(1_500) }, own_code::TOO_BUSY),

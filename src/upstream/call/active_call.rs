@@ -303,7 +303,9 @@ impl ActiveCall {
     fn fail(mut self: Box<Self>, failed: CallFailure) -> Result<CallOutcome<SuspendedCall>, Error> {
         self.slot.breaker.failed(&failed);
         Err(match failed.error {
-            Error::Unavailable(reason) if self.sent.is_any_sent() => Error::ConnectionLost(reason),
+            Error::Unavailable(reason) | Error::SignInNeeded(reason) if self.sent.is_any_sent() => {
+                Error::ConnectionLost(reason)
+            }
             error => error,
         })
     }

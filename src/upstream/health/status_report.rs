@@ -58,6 +58,8 @@ pub enum State {
     Down,
     /// Not connected: the process is in a crash loop.
     CrashLoop,
+    /// A user has to sign in to it, with `weir login`.
+    NeedsSignIn,
 }
 
 impl State {
@@ -74,7 +76,11 @@ impl State {
     pub fn takes_calls(self) -> bool {
         match self {
             Self::Asleep | Self::Up | Self::BreakerHalfOpen => true,
-            Self::Starting | Self::BreakerOpen | Self::Down | Self::CrashLoop => false,
+            Self::Starting
+            | Self::BreakerOpen
+            | Self::Down
+            | Self::CrashLoop
+            | Self::NeedsSignIn => false,
         }
     }
 }

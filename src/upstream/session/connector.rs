@@ -35,7 +35,7 @@ pub(crate) struct Connector {
     settings: Arc<Settings>,
     io: Arc<dyn Connect>,
     /// Account at a network server that requires access tokens.
-    account: Option<Arc<Account>>,
+    pub(crate) account: Option<Arc<Account>>,
     health: Arc<UpstreamHealth>,
     /// Memory budget of larger messages.
     budget: MemoryBudget,

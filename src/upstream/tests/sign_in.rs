@@ -10,7 +10,9 @@ use url::Url;
 
 use crate::mcp::revision::{Era, Revision};
 use crate::oauth;
+use crate::oauth::Grant;
 use crate::oauth::testing::settings as account_settings;
+use crate::upstream::health::status_report::State;
 use crate::upstream::testing::{
     Exchange, TestTransport, World, call, discovered, payload, settings,
 };
@@ -164,6 +166,62 @@ async fn a_request_that_is_refused_with_a_new_token_ends_alone_and_opens_no_brea
     reply.expect("the breaker has admitted it");
     assert!(world.is_quiet().await);
     drop(upstream);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_needs_more_scopes_is_sent_once_more_with_them() {
+    let mut world = World::start(with_account(Some(TOKEN_PATH)));
+    world.issue("narrow", 1_000).await;
+    world.post_with("narrow").await.answer(discovered());
+    world.up().await;
+    let upstream = world.upstream.clone();
+    let demand = |request: Exchange, scope: &str| {
+        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\"");
+        request.reply(Response::builder().status(403).header(WWW_AUTHENTICATE, challenge), "");
+    };
+    let answer = async {
+        demand(world.post_with("narrow").await, "write");
+        world.issue("wide", 1_000).await;
+        world.post_with("wide").await.answer(json!({ "content": [] }));
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    reply.expect("a reply");
+    // A demand that a token cannot meet ends the request alone, and is not repeated.
+    for _ in 0..100 {
+        let answer = async { demand(world.post_with("wide").await, "write") };
+        let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+        let expected = "no access token: the upstream demands write, a scope that was requested";
+        let is_expected =
+            |error: &Error| matches!(error, Error::Unavailable(text) if text.starts_with(expected));
+        assert!(reply.as_ref().is_err_and(is_expected), "{reply:?}");
+    }
+    // Another 403 is the server's own response.
+    let answer = async { world.post_with("wide").await.status(403) };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    assert!(matches!(reply, Err(Error::HttpStatus { .. })), "{reply:?}");
+    assert_eq!(upstream.report().state, State::Up);
+    assert!(world.is_quiet().await);
+    drop(upstream);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_to_which_no_user_is_signed_in_needs_that_and_is_not_down() {
+    let mut settings = with_account(None);
+    if let UpstreamSource::Http { account: Some(account), .. } = &mut settings.source {
+        account.grant = Grant::AuthorizationCode { client: None };
+    }
+    let mut world = World::start(settings);
+    let name = world.upstream.name().to_string();
+    let needed = format!("sign in with `weir login {name}`");
+    assert_eq!(world.down().await, format!("no access token: {needed}"));
+    let report = world.upstream.report();
+    assert_eq!((report.state, report.reason), (State::NeedsSignIn, Some(needed)));
+    let refused = world.upstream.call(call(Revision::NEWEST)).await;
+    assert!(matches!(refused, Err(Error::SignInNeeded(_))), "{refused:?}");
+    assert_eq!(report.counts.breaker_opens, 0);
+    assert!(world.is_quiet().await, "nothing is sent without a token");
     world.finish().await;
 }
 

@@ -211,8 +211,8 @@ impl HttpClient {
     }
 
     /// Sends a request and waits for the head of its HTTP response. A request that the server
-    /// refuses with 401, because it wants another access token, is sent once more with a new one:
-    /// the server has not read the message.
+    /// refuses because it wants another access token is sent once more with a new one: the server
+    /// has not executed it.
     async fn send(
         &self,
         method: Method,
@@ -237,28 +237,37 @@ impl HttpClient {
         };
         let token = account.token().await.map_err(no_token)?;
         let response = self.pool.send(request(token.as_ref()), sent).await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            return Ok(response);
-        }
-        sent.mark_unsent();
-        let (head, body) = response.into_parts();
-        body.drain();
-        let challenge = BearerChallenge::find(&head.headers).unwrap_or_default();
-        let token = account.renew(token.as_ref(), challenge).await.map_err(no_token)?;
-        let response = self.pool.send(request(Some(&token)), sent).await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            return Ok(response);
-        }
+        let Some(challenge) = token_challenge(&response) else { return Ok(response) };
         response.into_body().drain();
         sent.mark_unsent();
-        Err(no_token(account.reject(&token)))
+        let token = account.renew(token.as_ref(), challenge).await.map_err(no_token)?;
+        let response = self.pool.send(request(Some(&token)), sent).await?;
+        let Some(challenge) = token_challenge(&response) else { return Ok(response) };
+        response.into_body().drain();
+        sent.mark_unsent();
+        Err(no_token(account.reject(&token, &challenge).await))
+    }
+}
+
+/// Returns the challenge of a server that wants another access token: one that it accepts, or one
+/// with more scopes (RFC 6750, 3.1).
+fn token_challenge(response: &Response<PooledBody>) -> Option<BearerChallenge> {
+    let challenge = BearerChallenge::find(response.headers());
+    match response.status() {
+        StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
+        StatusCode::FORBIDDEN => challenge.filter(BearerChallenge::demands_scope),
+        _ => None,
     }
 }
 
 /// Returns the error of a request for which there is no access token: the server is up, and it has
 /// not executed the request.
 fn no_token(error: OAuthError) -> TransportError {
-    TransportError::Other(Error::Unavailable(format!("no access token: {error}")))
+    let text = format!("no access token: {error}");
+    TransportError::Other(match error {
+        OAuthError::SignInNeeded(_) => Error::SignInNeeded(text),
+        OAuthError::Unavailable(_) | OAuthError::Refused(_) => Error::Unavailable(text),
+    })
 }
 
 /// Returns the headers of every request to a server.

@@ -58,7 +58,7 @@ async function logIn(config) {
 }
 
 // Runs Weir for one client, in a folder of its own, until `work` with the client is done. Weir ends with its
-// stdin, so it does not outlive this program.
+// stdin, so it does not outlive this program. Where Weir says that a user has to sign in again, one does.
 async function withWeir(work) {
     const folder = mkdtempSync(join(tmpdir(), 'weir-judged-'));
     const config = join(folder, 'weir.toml');
@@ -79,10 +79,17 @@ async function withWeir(work) {
     const weir = new Transport({ command: WEIR, args: ['stdio', '--config', config], stderr: 'pipe' });
     // This program does not outlive the suite, either.
     process.stdin.resume().on('end', () => process.exit(1));
+    // Lists that the upstream has refused are read again after a sign-in, if that can help.
+    let isSigningIn = false;
     const listed = new Promise(resolve => {
-        createInterface({ input: weir.stderr }).on('line', line => {
+        createInterface({ input: weir.stderr }).on('line', async line => {
             console.error(line);
             if (JSON.parse(line).message === 'upstream listed') resolve();
+            if (line.includes('was requested')) resolve();
+            if (!isOfUser || isSigningIn || !line.includes('weir login')) return;
+            isSigningIn = true;
+            await logIn(config);
+            isSigningIn = false;
         });
     });
     try {
@@ -90,7 +97,8 @@ async function withWeir(work) {
         // This SDK probes the revision on one process, and starts the final one with its first request.
         await client.listTools().catch(() => {});
         await listed;
-        await work(client);
+        const replies = await work(client);
+        if (replies.some(reply => reply.includes('weir login')) && await logIn(config)) await work(client);
     } finally {
         await client.close();
         rmSync(folder, { recursive: true });
@@ -135,6 +143,8 @@ await withWeir(async client => {
         ...prompts.map(({ name }) => client.getPrompt({ name })),
         ...resources.map(({ uri }) => client.readResource({ uri })),
     ]);
-    for (const { value, reason } of done) console.log(reason?.message ?? JSON.stringify(value));
+    const replies = done.map(({ value, reason }) => reason?.message ?? JSON.stringify(value));
+    for (const reply of replies) console.log(reply);
+    return replies;
 });
 process.exit(0);
