@@ -27,7 +27,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, Uri};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,7 +38,7 @@ use weir::config::{Config, Options};
 use weir::downstream::http;
 use weir::jsonrpc::{self, Message};
 use weir::sealing::SealingKeys;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
+use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
 
 fn main() -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -387,11 +387,7 @@ impl Client {
 struct InMemoryServer(TaskTracker);
 
 impl Connect for InMemoryServer {
-    fn connect<'a>(
-        &'a self,
-        _: &'a Uri,
-        _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+    fn connect<'a>(&'a self, _: Destination<'a>) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         let (ours, theirs) = tokio::io::duplex(64 * 1_024);
         let service = service_fn(|request| async { Ok::<_, Infallible>(serve(request).await) });
         let serving = hyper::server::conn::http1::Builder::new()

@@ -136,7 +136,9 @@ impl App {
         }
         settings.fleet = fleet.clone();
         let budget = settings.buffer_limit.budget.clone();
+        let audit = audit_log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
         let starter = UpstreamStarter {
+            audit,
             connector,
             tasks: upstream_tasks.clone(),
             stop: stop_upstreams.clone(),
@@ -235,7 +237,9 @@ impl App {
     /// stops. Needed by listeners that accept tokens; without it no token is accepted.
     pub fn spawn_jwks_refreshers(&self) {
         let fetch = || {
-            Arc::new(HttpRequests(Arc::clone(&self.components.starter.connector))) as Arc<dyn Fetch>
+            let connect = Arc::clone(&self.components.starter.connector);
+            let egress = self.components.config().egress.clone();
+            Arc::new(HttpRequests { connect, egress }) as Arc<dyn Fetch>
         };
         self.components.fetch.get_or_init(fetch);
         self.components.spawn_jwks_refreshers();

@@ -186,6 +186,15 @@ impl Audit {
         Ok((Self(Some(Arc::new(shared))), writer))
     }
 
+    /// Records that Weir has got an access token for an upstream after it had none, or that it gets
+    /// none for a reason, which contains no secret.
+    pub fn record_sign_in(&self, upstream: &Arc<str>, failure: Option<String>) {
+        if let Some(shared) = &self.0 {
+            let upstream = Arc::clone(upstream);
+            shared.put(AuditEntry::SignIn { upstream, failure }, None);
+        }
+    }
+
     /// Begins the event of a request that has just arrived.
     pub fn begin(&self, transport: TransportKind, from: Option<IpAddr>) -> AuditEvent {
         match &self.0 {

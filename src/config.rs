@@ -47,6 +47,7 @@ use crate::policy::ClientCredentials;
 use crate::policy::limits::Limit;
 use crate::policy::role::Role;
 pub use crate::secret::Secret;
+use crate::upstream::connect::Egress;
 pub use crate::upstream::{HttpTransport, RetrySettings, Timeouts, UpstreamLimits};
 pub use admin::AdminConfig;
 pub use audit::{AuditConfig, StateConfig};
@@ -87,6 +88,8 @@ pub struct Config {
     pub pinning: Mode,
     /// File with the approved definitions.
     pub lock_file: PathBuf,
+    /// Way to servers on the network, without the TLS settings of an upstream.
+    pub egress: Egress,
     /// Used upstreams, in the order of the file.
     pub upstreams: Vec<UpstreamConfig>,
     /// Summary of every upstream, used or not, in the order of the file.
@@ -236,7 +239,9 @@ impl Config {
             (guard, guard::read_lock_file(t, context.on_disk))
         });
         let sign_in = root.table("sign_in", |t| upstreams::sign_in::read_sign_in(t, &server));
-        let upstreams = upstreams::read_upstreams(root, context, (&guard, &lock_file), &sign_in);
+        let egress = upstreams::egress::read_egress(root, context, &options.environment);
+        let (guards, network) = ((&guard, lock_file.as_path()), (&sign_in, &egress));
+        let upstreams = upstreams::read_upstreams(root, context, guards, network);
         let naming = root.table("naming", |t| naming::read_naming(t, &upstreams));
         let (roles, clients) =
             access::read_roles_and_clients(root, &server, &upstreams.names, options);
@@ -261,6 +266,7 @@ impl Config {
             guard: guard.rules,
             pinning: guard.pinning,
             lock_file,
+            egress,
             upstreams: upstreams.used,
             summaries: upstreams.summaries,
             auth,

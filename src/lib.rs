@@ -57,6 +57,7 @@ pub mod mcp;
 pub mod memory_budget;
 pub mod metrics;
 pub mod oauth;
+mod pem;
 pub mod pins;
 pub mod policy;
 pub mod private_file;

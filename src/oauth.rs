@@ -15,6 +15,7 @@ mod challenge;
 mod discovery;
 mod metadata;
 mod registration;
+mod revocation;
 mod sign_in;
 mod signing_key;
 mod step_up;
@@ -33,7 +34,7 @@ use url::Url;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::secret::Secret;
-pub use account::{AccessToken, Account};
+pub use account::{AccessToken, Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
@@ -48,12 +49,18 @@ pub struct Settings {
     pub grant: Grant,
     /// Issuer of the tokens; `None` accepts the one that the upstream names first.
     pub issuer: Option<String>,
+    /// URL of the metadata of that issuer, if they are not where its name leads.
+    pub metadata_url: Option<String>,
+    /// Issuer that these metadata name, if it is another text.
+    pub metadata_issuer: Option<String>,
     /// Token endpoint, in place of discovery.
     pub token_url: Option<Uri>,
     /// Scopes that are requested; `None` requests those that the upstream names.
     pub scopes: Option<Vec<String>>,
     /// Resource for which tokens are requested (RFC 8707).
     pub resource: ResourceIndicator,
+    /// Further parameters of authorization and token requests.
+    pub params: Vec<(String, String)>,
     /// URL of the document that describes Weir as a client.
     pub client_metadata_url: Option<String>,
     /// State folder, whose vault has the sign-ins of users.

@@ -51,7 +51,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::oauth;
 use crate::sha256::sha256;
 use crate::timestamp;
-use connect::ChildCommand;
+use connect::{ChildCommand, Egress};
 
 pub use crate::upstream::call::active_call::SuspendedCall;
 pub use crate::upstream::call_metrics::CallMetrics;
@@ -121,8 +121,9 @@ impl Settings {
             UpstreamSource::OnOneReplica { settings, .. } => {
                 add(settings.fingerprint().as_bytes());
             }
-            UpstreamSource::Http { url, headers, account, transport } => {
+            UpstreamSource::Http { url, headers, account, egress, transport } => {
                 add(format!("{account:?}").as_bytes());
+                add(format!("{egress:?}").as_bytes());
                 add(url.to_string().as_bytes());
                 add(format!("{transport:?}").as_bytes());
                 for (name, value) in headers {
@@ -205,6 +206,8 @@ pub enum UpstreamSource {
         headers: HeaderMap,
         /// Account whose access tokens are sent with every request.
         account: Option<Box<oauth::Settings>>,
+        /// Way to the server, and to its authorization servers.
+        egress: Egress,
         /// HTTP transport; `None` means that it is detected.
         transport: Option<HttpTransport>,
     },
@@ -223,12 +226,13 @@ impl fmt::Debug for UpstreamSource {
         match self {
             Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
             Self::Process(command) => command.fmt(f),
-            Self::Http { url, headers, account, transport } => f
+            Self::Http { url, headers, account, egress, transport } => f
                 .debug_struct("Http")
                 .field("host", &url.host())
                 .field("path", &url.path())
                 .field("headers", headers)
                 .field("account", account)
+                .field("egress", egress)
                 .field("transport", transport)
                 .finish(),
             Self::OnOneReplica { settings, .. } => settings.source.fmt(f),

@@ -24,7 +24,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use peak_alloc::PeakAlloc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::TaskTracker;
@@ -37,7 +36,7 @@ use weir::mcp::definition::item::Item;
 use weir::mcp::definition::param_headers::{ParamHeaders, decode};
 use weir::mcp::kind::Kind;
 use weir::sse::SseDecoder;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
+use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
@@ -230,11 +229,7 @@ fn shown(input: &[u8]) -> String {
 struct Nowhere;
 
 impl Connect for Nowhere {
-    fn connect<'a>(
-        &'a self,
-        _: &'a Uri,
-        _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+    fn connect<'a>(&'a self, _: Destination<'a>) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::config::{Config, Options};
 use weir::json::Object;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
+use weir::upstream::connect::{
+    ByteStream, Child, ChildCommand, Connect, Destination, ProcessHandle,
+};
 
 /// Longer than any time limit of the gateway. The clock is paused, so waiting costs no real time.
 const DEADLINE: Duration = Duration::from_secs(3_600);
@@ -55,11 +56,7 @@ async fn close(app: App) {
 struct NoConnections;
 
 impl Connect for NoConnections {
-    fn connect<'a>(
-        &'a self,
-        _: &'a Uri,
-        _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+    fn connect<'a>(&'a self, _: Destination<'a>) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 
@@ -141,11 +138,7 @@ const JWKS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"k","use":"sig","
 struct Provider(TaskTracker);
 
 impl Connect for Provider {
-    fn connect<'a>(
-        &'a self,
-        _: &'a Uri,
-        _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+    fn connect<'a>(&'a self, _: Destination<'a>) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         let (ours, mut theirs) = tokio::io::duplex(PIPE);
         self.0.spawn(async move {
             let mut head = Vec::new();
@@ -261,11 +254,7 @@ struct Scripted {
 }
 
 impl Connect for Scripted {
-    fn connect<'a>(
-        &'a self,
-        _: &'a Uri,
-        _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+    fn connect<'a>(&'a self, _: Destination<'a>) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 

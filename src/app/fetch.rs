@@ -29,13 +29,12 @@ impl Fetch for HttpRequests {
 mod tests {
     use std::io;
     use std::sync::Arc;
-    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
+    use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination, Egress};
 
     /// Server that sends this text for any request.
     struct Says(String);
@@ -43,8 +42,7 @@ mod tests {
     impl Connect for Says {
         fn connect<'a>(
             &'a self,
-            _: &'a Uri,
-            _: Duration,
+            _: Destination<'a>,
         ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
             let text = self.0.clone();
@@ -62,6 +60,10 @@ mod tests {
         fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
             Err(io::ErrorKind::Unsupported.into())
         }
+    }
+
+    fn client(said: &str) -> HttpRequests {
+        HttpRequests { connect: Arc::new(Says(said.to_owned())), egress: Egress::default() }
     }
 
     #[tokio::test]
@@ -83,12 +85,12 @@ mod tests {
             ),
             (redirect, Err("the response status is 302 Found")),
         ] {
-            let fetched = HttpRequests(Arc::new(Says(said.to_owned()))).fetch(&url, 10).await;
+            let fetched = client(said).fetch(&url, 10).await;
             let fetched = fetched.as_deref().map(|it| std::str::from_utf8(it).expect("text"));
             assert_eq!(fetched.map_err(String::as_str), expected, "{said}");
         }
         for broken in ["", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"] {
-            let fetched = HttpRequests(Arc::new(Says(broken.to_owned()))).fetch(&url, 10).await;
+            let fetched = client(broken).fetch(&url, 10).await;
             assert!(fetched.is_err(), "{broken}");
         }
     }

@@ -420,12 +420,14 @@ transport = "sse"
             let (usual, unusual) = pair.unwrap_or_else(|| panic!("{line} is refused"));
             elsewhere.extend((usual == unusual).then_some(path));
         }
-        // The listeners, the log and the end of the process; whether requests are recorded.
+        // The listeners, the log and the end of the process; exceptions without a proxy; whether
+        // requests are recorded.
         let expected = [
             "server.max_connections",
             "server.shutdown_delay",
             "server.shutdown_grace",
             "server.watch",
+            "egress.no_proxy",
             "log.level",
             "log.format",
             "admin.enabled",

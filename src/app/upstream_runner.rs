@@ -15,18 +15,16 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use tokio::io::duplex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{App, settings};
-use crate::allowed_addresses::AllowedAddresses;
 use crate::config::{Config, UpstreamConfig};
 use crate::downstream::http::{RunningUpstream, RunningUpstreams, serve_connection};
 use crate::fleet::{Fleet, HeldLease, Lease};
-use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Deadline};
+use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Deadline, Destination};
 
 /// Task that runs an upstream whenever this replica has its lease.
 pub(super) struct UpstreamRunner {
@@ -157,19 +155,9 @@ struct ConnectUntil {
 impl Connect for ConnectUntil {
     fn connect<'a>(
         &'a self,
-        url: &'a Uri,
-        timeout: Duration,
+        to: Destination<'a>,
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        self.connect.connect(url, timeout)
-    }
-
-    fn connect_allowed<'a>(
-        &'a self,
-        url: &'a Uri,
-        timeout: Duration,
-        allowed: &'a AllowedAddresses,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        self.connect.connect_allowed(url, timeout, allowed)
+        self.connect.connect(to)
     }
 
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
@@ -211,13 +199,12 @@ impl ConnectToRunner {
 }
 
 impl Connect for ConnectToRunner {
-    /// Waits for a replica that runs the upstream, for as long as `timeout` says.
+    /// Waits for a replica that runs the upstream, for as long as the timeout says.
     fn connect<'a>(
         &'a self,
-        _: &'a Uri,
-        timeout: Duration,
+        to: Destination<'a>,
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        self.open(timeout).boxed()
+        self.open(to.timeout).boxed()
     }
 
     fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {

@@ -7,11 +7,13 @@ use tokio_util::task::TaskTracker;
 
 use super::settings;
 use super::upstream_runner::{ConnectToRunner, UpstreamRunner};
+use crate::audit::Audit;
 use crate::config::{Config, Replicas, UpstreamConfig};
 use crate::downstream::http::RunningUpstreams;
 use crate::fleet::{Condition, Fleet};
 use crate::mcp::call::CallContext;
 use crate::memory_budget::MemoryBudget;
+use crate::oauth::TokenOutcome;
 use crate::upstream::connect::Connect;
 use crate::upstream::{self, Upstream};
 
@@ -28,6 +30,7 @@ pub(super) struct UpstreamStarter {
     pub(super) fleet: Option<Arc<Fleet>>,
     /// Upstreams that this replica runs for all.
     pub(super) running: Arc<RunningUpstreams>,
+    pub(super) audit: Audit,
 }
 
 impl UpstreamStarter {
@@ -57,7 +60,9 @@ impl UpstreamStarter {
         let Some(fleet) = self.runs_once(upstream) else {
             let connector = Arc::clone(&self.connector);
             let (tasks, stop) = (&self.tasks, &self.stop);
-            return Upstream::start_after(before, settings, connector, budget, tasks, stop);
+            let started = Upstream::start_after(before, settings, connector, budget, tasks, stop);
+            self.record_sign_ins(&started);
+            return started;
         };
         let connector = Arc::new(ConnectToRunner {
             name: upstream.name().to_owned(),
@@ -72,6 +77,24 @@ impl UpstreamStarter {
             self.tasks.spawn(runner.run(started.stop_token(), self.draining.clone()));
         }
         started
+    }
+
+    /// Records in the audit log when access tokens for the upstream are issued again, and why not.
+    fn record_sign_ins(&self, upstream: &Upstream) {
+        let Some(mut outcomes) = upstream.token_outcomes() else { return };
+        let (audit, name) = (self.audit.clone(), Arc::from(upstream.name().as_str()));
+        self.tasks.spawn(async move {
+            while outcomes.changed().await.is_ok() {
+                let outcome = outcomes.borrow_and_update().clone();
+                match outcome {
+                    TokenOutcome::None => {}
+                    TokenOutcome::Issued => audit.record_sign_in(&name, None),
+                    TokenOutcome::Failed(error) => {
+                        audit.record_sign_in(&name, Some(error.to_string()));
+                    }
+                }
+            }
+        });
     }
 
     /// Returns the fleet of which one replica at a time runs this upstream, if it is such a one.

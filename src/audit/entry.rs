@@ -39,6 +39,13 @@ pub enum AuditEntry {
     Lost(u64),
     /// This number of refusals of unauthenticated clients was not written.
     LeftOut(u64),
+    /// Weir has got an access token for an upstream, or none for this reason.
+    SignIn {
+        /// The upstream.
+        upstream: Arc<str>,
+        /// Reason of the failure.
+        failure: Option<String>,
+    },
 }
 
 /// Entry about a request.
@@ -231,6 +238,12 @@ impl AuditEntry {
                 out.word("event", "left_out");
                 out.number("count", Some(*count));
             }
+            Self::SignIn { upstream, failure } => {
+                out.word("event", "sign_in");
+                out.text("upstream", Some(upstream));
+                out.word("outcome", if failure.is_none() { "ok" } else { "error" });
+                out.text("reason", failure.as_deref());
+            }
         }
         if chained {
             out.begin("prev");
@@ -418,6 +431,7 @@ mod tests {
             (AuditEntry::Stopped, "stopped"),
             (AuditEntry::Lost(3), "lost"),
             (AuditEntry::LeftOut(4), "left_out"),
+            (AuditEntry::SignIn { upstream: "hub".into(), failure: None }, "sign_in"),
         ] {
             let text = line.write(&chain, SystemTime::UNIX_EPOCH, true);
             let object = Object::parse(text).expect("an object");

@@ -255,6 +255,12 @@ fn format_entry(line: &str) -> String {
     let mut words = vec![text("time").unwrap_or_default()];
     match text("event").as_deref() {
         Some("request" | "admitted" | "begun") | None => {}
+        Some("sign_in") => {
+            let upstream = text("upstream").unwrap_or_default();
+            words.push(format!("sign-in to {upstream}"));
+            words.extend([text("outcome"), text("reason")].into_iter().flatten());
+            return words.join("  ");
+        }
         Some(event) => {
             let detail = text("version").or_else(|| number("count")).unwrap_or_default();
             words.push(format!("{event} {detail}"));
@@ -301,6 +307,10 @@ mod tests {
                 "T  ann  GET  begun",
             ),
             (r#"{"seq":6,"time":"T","event":"lost","count":3}"#, "T  lost 3"),
+            (
+                r#"{"seq":7,"time":"T","event":"sign_in","upstream":"hub","outcome":"error","reason":"no"}"#,
+                "T  sign-in to hub  error  no",
+            ),
             ("torn", "torn"),
         ] {
             assert_eq!(format_entry(line), expected);

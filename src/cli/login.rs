@@ -31,15 +31,22 @@ use redirect::RedirectListener;
 #[derive(Debug, clap::Args)]
 pub(super) struct LoginArgs {
     /// The upstream to sign in to.
-    #[arg(value_name = "UPSTREAM", required_unless_present = "list")]
+    #[arg(value_name = "UPSTREAM", required_unless_present_any = ["list", "rekey"])]
     upstream: Option<String>,
     /// Shows the upstreams that users sign in to, and whether one has.
-    #[arg(long, conflicts_with_all = ["upstream", "no_browser"])]
+    #[arg(long, conflicts_with_all = ["upstream", "no_browser", "port"])]
     list: bool,
+    /// Seals all sign-ins with a new key, and removes the former one.
+    #[arg(long, conflicts_with_all = ["upstream", "list", "no_browser", "port"])]
+    rekey: bool,
     /// Opens no browser: the URL is only printed. The address at which the browser ends can be
     /// pasted, if it runs on another machine.
     #[arg(long)]
     no_browser: bool,
+    /// The port of this machine to which the browser comes back, for an authorization server where
+    /// the redirect URI is registered with its port. Without it a free one is chosen.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -88,23 +95,35 @@ impl<'a> SignInRow<'a> {
     }
 }
 
+/// Result of a change of keys.
+#[derive(Serialize)]
+struct Rekeyed {
+    /// Number of sign-ins.
+    sealed: usize,
+}
+
 /// Signs in, or lists the sign-ins.
 pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     log::start_errors_only();
     let config = load(&args.report, args.upstream.clone()).await?;
     let state = state(&config)?;
+    if args.rekey {
+        let sealed = Vault::rekey(state).await.map_err(failure)?;
+        let write = |out: &mut dyn Write| writeln!(out, "{sealed} sealed with a new key");
+        return output::print_report(args.report.json, &Rekeyed { sealed }, write);
+    }
     let Some(name) = &args.upstream else {
         return list(&config, state, args.report.json);
     };
     let upstream = find(&config, name)?;
-    let UpstreamSource::Http { url, headers, account: Some(account), .. } =
+    let UpstreamSource::Http { url, headers, account: Some(account), egress, .. } =
         &upstream.settings.source
     else {
         return Err(not_signed_in_to(name));
     };
-    let http = HttpRequests(Arc::new(System::new()));
+    let http = HttpRequests { connect: Arc::new(System::new()), egress: egress.clone() };
     let challenge = challenge(&http, url, headers).await?;
-    let listener = RedirectListener::bind().await.map_err(|error| {
+    let listener = RedirectListener::bind(args.port).await.map_err(|error| {
         Failure::Unreachable(format!("no port for the browser's way back: {error}"))
     })?;
     // One that cannot be read is replaced.
@@ -137,20 +156,31 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     let name = &args.upstream;
     let config = load(&args.report, Some(name.clone())).await?;
     let state = state(&config)?;
-    if !find(&config, name)?.is_signed_in_to() {
+    let upstream = find(&config, name)?;
+    let UpstreamSource::Http { account: Some(account), egress, .. } = &upstream.settings.source
+    else {
+        return Err(not_signed_in_to(name));
+    };
+    if !upstream.is_signed_in_to() {
         return Err(not_signed_in_to(name));
     }
-    let is_removed = match Vault::open_existing(state).map_err(failure)? {
-        Some(vault) => {
-            let lock = vault.lock(name).await.map_err(failure)?;
-            vault.remove(name, &lock).map_err(failure)?
-        }
-        None => false,
-    };
-    match is_removed {
-        true => print(&args.report, &SignInRow::new(name, None)),
-        false => Err(Failure::Usage(format!("no user is signed in to `{name}`"))),
+    let not_signed_in = || Failure::Usage(format!("no user is signed in to `{name}`"));
+    let vault = Vault::open_existing(state).map_err(failure)?.ok_or_else(not_signed_in)?;
+    let lock = vault.lock(name).await.map_err(failure)?;
+    // One that cannot be read is removed all the same.
+    let record = vault.read(name).unwrap_or_default();
+    if !vault.remove(name, &lock).map_err(failure)? {
+        return Err(not_signed_in());
     }
+    drop(lock);
+    let http = HttpRequests { connect: Arc::new(System::new()), egress: egress.clone() };
+    if let Some(record) = record
+        && let Err(error) = record.revoke(&http, account).await
+    {
+        let error = sanitize_line(&error.to_string());
+        output::print_stderr(&format!("the tokens were removed here, and not revoked: {error}"));
+    }
+    print(&args.report, &SignInRow::new(name, None))
 }
 
 fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {

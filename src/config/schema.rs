@@ -20,6 +20,7 @@ use super::oidc::ProviderConfig;
 use super::server::fleet::FleetKeys;
 use super::upstreams::ExportKeys;
 use super::upstreams::defaults::UpstreamDefaults;
+use super::upstreams::egress::EgressKeys;
 use super::upstreams::sign_in::SignInConfig;
 use super::upstreams::source::UpstreamKeys;
 use super::{
@@ -45,6 +46,7 @@ pub(super) fn keys() -> Vec<KeySpec> {
         table::<UpstreamDefaults>("defaults", UpstreamDefaults::keys()),
         named::<UpstreamKeys>("upstreams", shape::UPSTREAM_NAME, upstream_keys()),
         table::<SignInConfig>("sign_in", SignInConfig::keys()),
+        table::<EgressKeys>("egress", EgressKeys::keys()),
         table::<GuardConfig>("guard", [guard::guard_keys(), LockFile::keys()].concat()),
         table::<AuthConfig>("auth", [AuthConfig::keys(), vec![providers()]].concat()),
         named::<Role>("roles", shape::PLAIN_NAME, Role::keys()),

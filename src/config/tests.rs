@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod egress;
 mod example;
 mod example_file;
 mod files;

@@ -4,6 +4,7 @@
 
 pub(super) mod auth;
 pub(super) mod defaults;
+pub(super) mod egress;
 pub(super) mod headers;
 pub(super) mod sign_in;
 pub(super) mod source;
@@ -24,6 +25,7 @@ use crate::mcp::pattern::AllowDeny;
 use crate::mcp::revision::Era;
 use crate::oauth::{self, Grant};
 use crate::pins::Mode;
+use crate::upstream::connect::Egress;
 use crate::upstream::{self, HttpTransport, Sharing, Timeouts, UpstreamSource};
 use defaults::{TableOwner, UpstreamDefaults, read_defaults};
 use sign_in::SignInSettings;
@@ -147,7 +149,7 @@ pub(super) fn read_upstreams(
     root: &TableReader<'_>,
     context: &LoadContext<'_>,
     guard: (&guard::GuardConfig, &Path),
-    sign_in: &SignInSettings,
+    network: (&SignInSettings, &Egress),
 ) -> Upstreams {
     let inherited =
         root.table("defaults", |t| read_defaults(t, &UpstreamDefaults::default(), TableOwner::All));
@@ -166,7 +168,7 @@ pub(super) fn read_upstreams(
         if !used {
             t.ignore_unresolved();
         }
-        let inherited = (&inherited, guard, sign_in);
+        let inherited = (&inherited, guard, network);
         let (resources, upstream) = upstream(name, &prefix, t, inherited, context, used);
         result.summaries.push(UpstreamSummary {
             name: name.to_owned(),
@@ -227,15 +229,15 @@ fn upstream(
     name: &str,
     prefix: &str,
     t: &TableReader<'_>,
-    (inherited, (guard, lock), sign_in): (
+    (inherited, (guard, lock), network): (
         &UpstreamDefaults,
         (&guard::GuardConfig, &Path),
-        &SignInSettings,
+        (&SignInSettings, &Egress),
     ),
     context: &LoadContext<'_>,
     used: bool,
 ) -> (AllowDeny, Option<UpstreamConfig>) {
-    let (source, pass_env) = source(t, context, sign_in, used);
+    let (source, pass_env) = source(t, context, network, used);
     let is_library = matches!(source, Some(UpstreamSource::Library { .. }));
     let defaults = read_defaults(
         t,

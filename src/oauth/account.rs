@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use hyper::header::HeaderValue;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
@@ -38,6 +39,19 @@ pub struct Account {
     tracker: TaskTracker,
     stop: CancellationToken,
     state: Mutex<AccountState>,
+    outcome: watch::Sender<TokenOutcome>,
+}
+
+/// Outcome of the last request for a token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum TokenOutcome {
+    /// None was requested yet.
+    #[default]
+    None,
+    /// It was issued.
+    Issued,
+    /// It was not, for this reason.
+    Failed(OAuthError),
 }
 
 struct AccountState {
@@ -112,7 +126,8 @@ impl Account {
             step_up: StepUp::default(),
             issued: 0,
         });
-        Arc::new(Self { name, settings, http, tracker, stop, state })
+        let outcome = watch::Sender::default();
+        Arc::new(Self { name, settings, http, tracker, stop, state, outcome })
     }
 
     /// Returns a token for the next request; `None` if the upstream has not demanded one yet.
@@ -239,6 +254,26 @@ impl Account {
         Err(OAuthError::SignInNeeded(text))
     }
 
+    /// Waits until a user has signed in, if the account needs that; otherwise for ever.
+    pub(crate) async fn sign_in_made(&self) {
+        loop {
+            sleep(SIGN_IN_PAUSE).await;
+            if self.sign_in_needed().is_some() && self.has_new_sign_in() {
+                return;
+            }
+        }
+    }
+
+    fn has_new_sign_in(&self) -> bool {
+        let vault = self.settings.state.as_deref().map(Vault::open_existing);
+        let record = vault.and_then(|vault| vault.ok()??.read(&self.name).ok()?);
+        record.is_some_and(|record| {
+            record.is_of(&self.settings)
+                && (record.is_fresh() || record.is_renewable())
+                && self.is_new(&record) == Ok(true)
+        })
+    }
+
     /// Returns why a user has to sign in before the upstream can be used, as a text for the
     /// operator.
     pub fn sign_in_needed(&self) -> Option<String> {
@@ -281,6 +316,7 @@ impl Account {
                 state.backoff.reset();
                 state.last = Some(token.authorization());
                 state.token = Some(token.clone());
+                self.publish(TokenOutcome::Issued);
             }
             Err(error) => self.fail(&mut state, error.clone()),
         }
@@ -384,7 +420,7 @@ impl Account {
     /// credentials belong to it (spec 2026-07-28, authorization, authorization server binding).
     async fn discover(&self, client: &OAuthClient<'_>) -> Result<Arc<Discovered>, OAuthError> {
         let challenge = self.state.lock().challenge.clone().unwrap_or_default();
-        let found = Arc::new(discover(client, &self.settings, &challenge).await?);
+        let found = Arc::new(discover(client, &challenge).await?);
         let mut state = self.state.lock();
         let issuer = state.issuer.get_or_insert_with(|| found.server.issuer.clone());
         if *issuer != found.server.issuer {
@@ -408,7 +444,21 @@ impl Account {
         if state.failure.as_ref().is_none_or(|(_, last)| *last != error) {
             tracing::warn!(upstream = self.name, %error, ?pause, "no access token");
         }
+        self.publish(TokenOutcome::Failed(error.clone()));
         state.failure = Some((Instant::now() + pause, error));
+    }
+
+    fn publish(&self, outcome: TokenOutcome) {
+        self.outcome.send_if_modified(|last| {
+            let is_new = *last != outcome;
+            *last = outcome;
+            is_new
+        });
+    }
+
+    /// Watches the outcome of requests for tokens; equal ones count once.
+    pub fn outcomes(&self) -> watch::Receiver<TokenOutcome> {
+        self.outcome.subscribe()
     }
 }
 
@@ -612,6 +662,16 @@ mod tests {
                 true,
                 Settings { resource: ResourceIndicator::None, scopes: Some(vec![]), ..settings() },
                 [None, None],
+            ),
+            (
+                true,
+                Settings {
+                    resource: ResourceIndicator::None,
+                    scopes: Some(vec![]),
+                    params: vec![("audience".into(), "urn:y".into())],
+                    ..settings()
+                },
+                [Some(("audience".to_owned(), "urn:y".to_owned())), None],
             ),
         ] {
             let (account, script) = open(settings);

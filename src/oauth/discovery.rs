@@ -70,9 +70,9 @@ fn name(upstream: &Url) -> String {
 /// Finds the authorization server of the client's upstream.
 pub(super) async fn discover(
     client: &OAuthClient<'_>,
-    settings: &Settings,
     challenge: &BearerChallenge,
 ) -> Result<Discovered, OAuthError> {
+    let settings = client.settings;
     if let Some(token_url) = &settings.token_url {
         let token_endpoint = token_url.to_string();
         let issuer = settings.issuer.clone().unwrap_or_else(|| token_endpoint.clone());
@@ -109,10 +109,11 @@ async fn resource_metadata(
     client: &OAuthClient<'_>,
     challenge: &BearerChallenge,
 ) -> Result<Option<ResourceMetadata>, OAuthError> {
-    let usual = resource_metadata_urls(client.upstream);
+    let upstream = &client.settings.upstream;
+    let usual = resource_metadata_urls(upstream);
     for url in challenge.resource_metadata.iter().chain(&usual) {
         let Some(metadata) = fetch::<ResourceMetadata>(client, url).await? else { continue };
-        if !metadata.describes(client.upstream) {
+        if !metadata.describes(upstream) {
             let named = quote(&metadata.resource, MAX_SHOWN_CHARS);
             let text = format!("the metadata of the upstream are about another server, {named}");
             return Err(OAuthError::Refused(text));
@@ -130,7 +131,12 @@ async fn server_metadata(
     let shown = quote(issuer, MAX_SHOWN_CHARS);
     let url = Url::parse(issuer)
         .map_err(|_| OAuthError::Refused(format!("the issuer {shown} is not a URL")))?;
-    match find_server(client, &url, &[issuer]).await? {
+    let Settings { metadata_url, metadata_issuer, .. } = client.settings;
+    let urls = match metadata_url {
+        Some(url) => vec![url.clone()],
+        None => server_metadata_urls(&url),
+    };
+    match find_server(client, urls, &[metadata_issuer.as_deref().unwrap_or(issuer)]).await? {
         Some(metadata) => Ok(metadata),
         None => {
             let text = format!("the authorization server {shown} has no metadata");
@@ -142,10 +148,10 @@ async fn server_metadata(
 /// Returns the metadata of the authorization server at the upstream's origin, or the endpoints that
 /// it has without metadata (spec 2025-03-26, authorization, 2.3).
 async fn server_at_origin(client: &OAuthClient<'_>) -> Result<ServerMetadata, OAuthError> {
-    let origin = client.upstream.origin().ascii_serialization();
+    let origin = client.settings.upstream.origin().ascii_serialization();
     let with_slash = format!("{origin}/");
     let found = match Url::parse(&origin) {
-        Ok(url) => find_server(client, &url, &[&origin, &with_slash]).await?,
+        Ok(url) => find_server(client, server_metadata_urls(&url), &[&origin, &with_slash]).await?,
         Err(_) => None,
     };
     Ok(found.unwrap_or_else(|| ServerMetadata::default_of(&origin)))
@@ -154,15 +160,18 @@ async fn server_at_origin(client: &OAuthClient<'_>) -> Result<ServerMetadata, OA
 /// Looks for the metadata of an authorization server that may call itself by one of these issuers.
 async fn find_server(
     client: &OAuthClient<'_>,
-    url: &Url,
+    urls: Vec<String>,
     issuers: &[&str],
 ) -> Result<Option<ServerMetadata>, OAuthError> {
-    for url in server_metadata_urls(url) {
+    for url in urls {
         let Some(metadata) = fetch::<ServerMetadata>(client, &url).await? else { continue };
         // RFC 8414, 3.3: a document of another issuer must not be used.
         if !issuers.contains(&&*metadata.issuer) {
             let named = quote(&metadata.issuer, MAX_SHOWN_CHARS);
-            let text = format!("the metadata at {url} are of another issuer, {named}");
+            let text = format!(
+                "the metadata at {url} are of another issuer, {named}: if that is right, set \
+                 auth.issuer and auth.metadata_issuer"
+            );
             return Err(OAuthError::Refused(text));
         }
         return Ok(Some(metadata));
@@ -201,7 +210,7 @@ mod tests {
     ) -> Result<Discovered, OAuthError> {
         let upstream = Url::parse("https://mcp.test/a/mcp").expect("a URL");
         let settings = Settings { upstream, ..settings.clone() };
-        discover(&OAuthClient::new(script, &settings), &settings, challenge).await
+        discover(&OAuthClient::new(script, &settings), challenge).await
     }
 
     fn resource(server: &str) -> String {
@@ -273,13 +282,15 @@ mod tests {
                 "https://id.test",
                 server("https://id.test/"),
                 "the metadata at https://id.test/.well-known/oauth-authorization-server are of \
-                 another issuer, https://id.test/",
+                 another issuer, https://id.test/: if that is right, set auth.issuer and \
+                 auth.metadata_issuer",
             ),
             (
                 "https://id.test/",
                 server("https://id.test"),
                 "the metadata at https://id.test/.well-known/oauth-authorization-server are of \
-                 another issuer, https://id.test",
+                 another issuer, https://id.test: if that is right, set auth.issuer and \
+                 auth.metadata_issuer",
             ),
             (
                 "http://id.test",
@@ -313,8 +324,23 @@ mod tests {
         let error = "the upstream names the authorization server https://evil.test instead of \
                      https://id.test";
         assert_eq!(found, Err(OAuthError::Refused(error.into())));
+        // Its metadata are elsewhere, and name another issuer.
+        let metadata_url = Some("https://id.test/meta".to_owned());
+        let elsewhere = Settings { metadata_url, ..pinned.clone() };
+        let script = Script::default();
+        script.document("https://id.test/meta", &server("https://other.test"));
+        let found = run(&script, &elsewhere, &BearerChallenge::default()).await;
+        assert!(matches!(found, Err(OAuthError::Refused(_))), "{found:?}");
+        let metadata_issuer = Some("https://other.test".to_owned());
+        let known = Settings { metadata_issuer, ..elsewhere };
+        script.requests();
+        let found = run(&script, &known, &BearerChallenge::default()).await;
+        assert_eq!(found.expect("a server").server.issuer, "https://other.test");
+        assert_eq!(script.requests().last().map(String::as_str), Some("GET https://id.test/meta"));
         // One of several is enough.
+        let script = Script::default();
         let second = Settings { issuer: Some("https://b.test".into()), ..settings() };
+        script.document(RESOURCE, &resource("https://evil.test"));
         script
             .document("https://b.test/.well-known/openid-configuration", &server("https://b.test"));
         let found = run(&script, &second, &BearerChallenge::default()).await;

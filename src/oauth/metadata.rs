@@ -25,6 +25,8 @@ pub(super) struct ServerMetadata {
     pub(super) authorization_endpoint: Option<String>,
     #[serde(default)]
     pub(super) registration_endpoint: Option<String>,
+    #[serde(default)]
+    pub(super) revocation_endpoint: Option<String>,
     #[serde(default, deserialize_with = "optional_short_list")]
     pub(super) code_challenge_methods_supported: Option<Vec<String>>,
     #[serde(default, deserialize_with = "optional_short_list")]
@@ -62,6 +64,7 @@ impl ServerMetadata {
             token_endpoint,
             authorization_endpoint: None,
             registration_endpoint: None,
+            revocation_endpoint: None,
             code_challenge_methods_supported: None,
             scopes_supported: None,
             client_id_metadata_document_supported: false,

@@ -50,7 +50,7 @@ impl SignIn {
         earlier: Option<&SignInRecord>,
     ) -> Result<Self, OAuthError> {
         let client = OAuthClient::new(http, settings);
-        let discovered = discover(&client, settings, challenge).await?;
+        let discovered = discover(&client, challenge).await?;
         let server = &discovered.server;
         let issuer = quote(&server.issuer, MAX_SHOWN_CHARS);
         let refuse =
@@ -91,6 +91,7 @@ impl SignIn {
                 url.query_pairs_mut().append_pair(name, value);
             }
         }
+        url.query_pairs_mut().extend_pairs(&settings.params);
         Ok(Self {
             settings: settings.clone(),
             client: registered,
@@ -157,6 +158,7 @@ impl SignIn {
             token_endpoint_auth_methods_supported: server
                 .token_endpoint_auth_methods_supported
                 .clone(),
+            revocation_endpoint: server.revocation_endpoint.clone(),
             client_id: self.client.id,
             client_secret,
             resource: self.resource,
@@ -255,7 +257,9 @@ mod tests {
     async fn a_user_signs_in_with_pkce_at_a_client_that_was_registered_for_it() {
         let script = Script::default();
         let scopes = Some(vec!["x".to_owned(), "y".to_owned()]);
-        let sign_in = begin(&script, &metadata(""), Settings { scopes, ..of_user() }).await;
+        let params = vec![("access_type".to_owned(), "offline".to_owned())];
+        let settings = Settings { scopes, params, ..of_user() };
+        let sign_in = begin(&script, &metadata(""), settings).await;
         let sign_in = sign_in.expect("it begins");
         let registration = script.take_requests().pop().expect("a registration");
         assert_eq!(
@@ -276,6 +280,7 @@ mod tests {
             ("code_challenge_method", "S256"),
             ("resource", "https://mcp.test/mcp"),
             ("scope", "x y"),
+            ("access_type", "offline"),
         ] {
             assert_eq!(asked[name], value, "{name}");
         }

@@ -80,9 +80,12 @@ pub(crate) fn settings() -> Settings {
         client_metadata_url: None,
         state: None,
         issuer: None,
+        metadata_url: None,
+        metadata_issuer: None,
         token_url: None,
         scopes: None,
         resource: ResourceIndicator::Auto,
+        params: Vec::new(),
         allowed: AllowedAddresses::default(),
     }
 }

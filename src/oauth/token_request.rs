@@ -84,7 +84,7 @@ impl TokenRequest<'_> {
             }
         }
         let authorization = match self.client {
-            Some(client) => self.authenticate(client, &mut form)?,
+            Some(client) => authenticate(self.server, client, &mut form)?,
             None => None,
         };
         for (name, value) in [("resource", self.resource), ("scope", self.scope)] {
@@ -92,10 +92,10 @@ impl TokenRequest<'_> {
                 form.append(name, value);
             }
         }
-        let mut request = Request::post("/").body(Bytes::from(form.0)).unwrap_or_default();
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, const { HeaderValue::from_static(FORM) });
-        headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
+        for (name, value) in &client.settings.params {
+            form.append(name, value);
+        }
+        let request = form_request(form, authorization);
         let url = &self.server.token_endpoint;
         let response = client.send(url, request).await?;
         // Only a refresh token ends: a code is used once, an assertion is not a user's.
@@ -123,45 +123,54 @@ impl TokenRequest<'_> {
             error @ OAuthError::Unavailable(_) => error,
         }
     }
+}
 
-    /// Adds the credential to the form, or returns the `Authorization` header that carries it.
-    fn authenticate(
-        &self,
-        client: &RegisteredClient,
-        form: &mut Form,
-    ) -> Result<Option<HeaderValue>, OAuthError> {
-        let RegisteredClient { id: client_id, credential } = client;
-        let accepts = |method: &str| match &self.server.token_endpoint_auth_methods_supported {
-            Some(methods) => methods.iter().any(|it| it == method),
-            None => true,
-        };
-        match credential {
-            ClientCredential::None => {
-                form.append("client_id", client_id);
-                Ok(None)
-            }
-            ClientCredential::Secret(secret) if accepts("client_secret_basic") => {
-                Ok(Some(basic(client_id, secret)?))
-            }
-            ClientCredential::Secret(secret) if accepts("client_secret_post") => {
-                form.append("client_id", client_id);
-                form.append("client_secret", secret.expose());
-                Ok(None)
-            }
-            ClientCredential::Key(key) if accepts("private_key_jwt") => {
-                form.append("client_assertion_type", JWT_BEARER_ASSERTION);
-                form.append("client_assertion", &sign_assertion(key, client_id, self.server)?);
-                Ok(None)
-            }
-            credential => {
-                let refused = match credential {
-                    ClientCredential::Key(_) => "a client_key",
-                    ClientCredential::Secret(_) | ClientCredential::None => "a client_secret",
-                };
-                let issuer = quote(&self.server.issuer, MAX_SHOWN_CHARS);
-                let text = format!("the authorization server {issuer} does not accept {refused}");
-                Err(OAuthError::Refused(text))
-            }
+/// Makes a request with a form.
+pub(super) fn form_request(form: Form, authorization: Option<HeaderValue>) -> Request<Bytes> {
+    let mut request = Request::post("/").body(Bytes::from(form.0)).unwrap_or_default();
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_TYPE, const { HeaderValue::from_static(FORM) });
+    headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
+    request
+}
+
+/// Adds the credential to the form, or returns the `Authorization` header that carries it.
+pub(super) fn authenticate(
+    server: &ServerMetadata,
+    client: &RegisteredClient,
+    form: &mut Form,
+) -> Result<Option<HeaderValue>, OAuthError> {
+    let RegisteredClient { id: client_id, credential } = client;
+    let accepts = |method: &str| match &server.token_endpoint_auth_methods_supported {
+        Some(methods) => methods.iter().any(|it| it == method),
+        None => true,
+    };
+    match credential {
+        ClientCredential::None => {
+            form.append("client_id", client_id);
+            Ok(None)
+        }
+        ClientCredential::Secret(secret) if accepts("client_secret_basic") => {
+            Ok(Some(basic(client_id, secret)?))
+        }
+        ClientCredential::Secret(secret) if accepts("client_secret_post") => {
+            form.append("client_id", client_id);
+            form.append("client_secret", secret.expose());
+            Ok(None)
+        }
+        ClientCredential::Key(key) if accepts("private_key_jwt") => {
+            form.append("client_assertion_type", JWT_BEARER_ASSERTION);
+            form.append("client_assertion", &sign_assertion(key, client_id, server)?);
+            Ok(None)
+        }
+        credential => {
+            let refused = match credential {
+                ClientCredential::Key(_) => "a client_key",
+                ClientCredential::Secret(_) | ClientCredential::None => "a client_secret",
+            };
+            let issuer = quote(&server.issuer, MAX_SHOWN_CHARS);
+            let text = format!("the authorization server {issuer} does not accept {refused}");
+            Err(OAuthError::Refused(text))
         }
     }
 }
@@ -225,10 +234,10 @@ struct Assertion<'a> {
 
 /// Body of a request.
 #[derive(Default)]
-struct Form(String);
+pub(super) struct Form(String);
 
 impl Form {
-    fn append(&mut self, name: &str, value: &str) {
+    pub(super) fn append(&mut self, name: &str, value: &str) {
         Serializer::for_suffix(&mut self.0, 0).append_pair(name, value);
     }
 }

@@ -8,21 +8,20 @@ use tokio::time::timeout;
 use url::{Position, Url};
 
 use super::{OAuthError, OAuthHttp, Settings};
-use crate::allowed_addresses::{AllowedAddresses, is_loopback_host};
+use crate::allowed_addresses::is_loopback_host;
 use crate::quote::quote;
 
 /// HTTP client that calls allowed URLs only.
 pub(super) struct OAuthClient<'a> {
     http: &'a dyn OAuthHttp,
-    /// URL of the upstream: its origin is trusted as far as the upstream is.
-    pub(super) upstream: &'a Url,
-    allowed: &'a AllowedAddresses,
+    /// Settings of the account for which it works.
+    pub(super) settings: &'a Settings,
 }
 
 impl<'a> OAuthClient<'a> {
     /// Creates the client for the account with these settings.
     pub(super) fn new(http: &'a dyn OAuthHttp, settings: &'a Settings) -> Self {
-        Self { http, upstream: &settings.upstream, allowed: &settings.allowed }
+        Self { http, settings }
     }
 
     /// Sends a request to a URL and returns its response.
@@ -33,7 +32,7 @@ impl<'a> OAuthClient<'a> {
     ) -> Result<Response<Bytes>, OAuthError> {
         let (uri, is_own) = self.check(url).map_err(OAuthError::Refused)?;
         *request.uri_mut() = uri;
-        let allowed = (!is_own).then_some(self.allowed);
+        let allowed = (!is_own).then_some(&self.settings.allowed);
         let response = timeout(TIMEOUT, self.http.send(request, MAX_BODY_BYTES, allowed)).await;
         let error = match response {
             Ok(Ok(response)) => return Ok(response),
@@ -51,12 +50,13 @@ impl<'a> OAuthClient<'a> {
             return refuse("is not a URL");
         }
         let Ok(url) = Url::parse(text) else { return refuse("is not a URL") };
-        let is_own = url.origin() == self.upstream.origin();
+        // The upstream's origin is trusted as far as the upstream is.
+        let is_own = url.origin() == self.settings.upstream.origin();
         match url.scheme() {
             "https" => {}
             "http"
                 if is_own
-                    || self.allowed.loopback
+                    || self.settings.allowed.loopback
                         && is_loopback_host(url.host_str().unwrap_or_default()) => {}
             _ => return refuse("is not an https:// URL"),
         }
@@ -83,6 +83,7 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
+    use crate::allowed_addresses::AllowedAddresses;
     use crate::oauth::testing::{Script, settings};
 
     fn check(upstream: &str, loopback: bool, url: &str) -> Result<String, String> {

@@ -8,15 +8,16 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aws_lc_rs::hmac;
 use rustix::fs::{Mode, OFlags};
+use rustix::process::geteuid;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep};
+use zeroize::Zeroizing;
 
 use super::metadata::ServerMetadata;
 use super::step_up::StepUp;
@@ -26,15 +27,14 @@ use crate::hex::hex;
 use crate::private_file;
 use crate::regular_file;
 use crate::sealing::{Sealer, SealingKeys};
-use crate::secret::Secret;
+use crate::secret::{Secret, random_token};
+use crate::sha256::sha256;
 use crate::timestamp::unix_time;
 
 /// Folder with the sign-ins of an installation.
 pub struct Vault {
     folder: PathBuf,
     sealer: Sealer,
-    /// Key of the hash that names files.
-    names: hmac::Key,
 }
 
 /// Sign-in at the authorization server of one upstream.
@@ -45,6 +45,7 @@ pub struct SignInRecord {
     pub(super) issuer: String,
     pub(super) token_endpoint: String,
     pub(super) token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    pub(super) revocation_endpoint: Option<String>,
     pub(super) client_id: String,
     /// Secret of a client that registered itself.
     #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
@@ -87,8 +88,9 @@ impl SignInRecord {
             Grant::AuthorizationCode { client } => client.as_ref(),
             Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => return false,
         };
+        let issuer = settings.metadata_issuer.as_ref().or(settings.issuer.as_ref());
         self.upstream == settings.upstream.as_str()
-            && settings.issuer.as_ref().is_none_or(|issuer| *issuer == self.issuer)
+            && issuer.is_none_or(|issuer| *issuer == self.issuer)
             && client.is_none_or(|client| client.id == self.client_id)
     }
 
@@ -142,14 +144,61 @@ impl Vault {
     ///
     /// # Errors
     ///
-    /// The folder cannot be written, or its keys cannot be read.
+    /// The folder belongs to another user or cannot be written, or its keys cannot be read.
     pub fn open(state: &Path) -> io::Result<Self> {
         let folder = Self::folder(state);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        if fs::metadata(&folder)?.uid() != geteuid().as_raw() {
+            // What root writes there, the owner could not read.
+            let text = "the folder belongs to another user: run Weir as that user, for example \
+                        with `sudo -u`";
+            return Err(io::Error::other(text));
+        }
         let keys = SealingKeys::load_or_create(&folder)?;
-        let name_key = keys.derive("names of sign-ins").next().expect("there is a key");
-        let names = hmac::Key::new(hmac::HMAC_SHA256, &*name_key);
-        Ok(Self { folder, sealer: keys.sealer("sign-in"), names })
+        Ok(Self { folder, sealer: keys.sealer("sign-in") })
+    }
+
+    /// Seals all sign-ins with a new key, removes the former keys, and returns the number of
+    /// sign-ins. Other processes can use the vault meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read or written. Then the former keys stay.
+    pub async fn rekey(state: &Path) -> Result<usize, OAuthError> {
+        let folder = Self::folder(state);
+        let failed = |error: &dyn std::fmt::Display| unusable(&folder, error);
+        // No upstream has this name.
+        let lock = Self::open(state).map_err(|error| failed(&error))?.lock("").await?;
+        let keys = SealingKeys::path(&folder);
+        let former = private_file::read(&keys, MAX_KEYS_BYTES).map_err(|error| failed(&error))?;
+        let new = random_token();
+        let both = Zeroizing::new(format!("{}\n{}", &*new, former.trim_end()));
+        replace_file(&keys, &both).map_err(|error| failed(&error))?;
+        let vault = Self::open(state).map_err(|error| failed(&error))?;
+        let mut count = 0;
+        for name in vault.names().map_err(|error| failed(&error))? {
+            let lock = vault.lock_file(&name).await?;
+            if let Some(record) = vault.read_file(&name)? {
+                vault.write_file(&name, &record)?;
+                count += 1;
+            }
+            drop(lock);
+        }
+        replace_file(&keys, &new).map_err(|error| failed(&error))?;
+        drop(lock);
+        Ok(count)
+    }
+
+    /// Returns the names of all records.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name().into_string().unwrap_or_default();
+            if name.len() == NAME_BYTES * 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                names.push(name);
+            }
+        }
+        Ok(names)
     }
 
     /// Opens the vault in the state folder; `None` if there was no sign-in yet.
@@ -176,7 +225,11 @@ impl Vault {
     ///
     /// Another process has had the lock for all that time, or the file cannot be created.
     pub async fn lock(&self, upstream: &str) -> Result<RecordLock, OAuthError> {
-        let path = self.path(upstream).with_extension("lock");
+        self.lock_file(&name(upstream)).await
+    }
+
+    async fn lock_file(&self, name: &str) -> Result<RecordLock, OAuthError> {
+        let path = self.folder.join(name).with_extension("lock");
         let file = regular_file::open_to_append(&path).map_err(|error| unusable(&path, &error))?;
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -200,14 +253,17 @@ impl Vault {
     ///
     /// The file cannot be read, or does not open.
     pub fn read(&self, upstream: &str) -> Result<Option<SignInRecord>, OAuthError> {
-        let path = self.path(upstream);
+        self.read_file(&name(upstream))
+    }
+
+    fn read_file(&self, name: &str) -> Result<Option<SignInRecord>, OAuthError> {
+        let path = self.folder.join(name);
         let text = match private_file::read(&path, MAX_RECORD_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unusable(&path, &error)),
         };
-        let name = self.name(upstream);
-        let opened = self.sealer.open_up_to(&name, text.trim_end(), MAX_RECORD_BYTES as usize);
+        let opened = self.sealer.open_up_to(name, text.trim_end(), MAX_RECORD_BYTES as usize);
         let record = opened.and_then(|opened| serde_json::from_slice(&opened.content).ok());
         let closed = io::Error::other("it was sealed with other keys, or damaged");
         record.map(Some).ok_or_else(|| unusable(&path, &closed))
@@ -224,18 +280,14 @@ impl Vault {
         record: &SignInRecord,
         _: &RecordLock,
     ) -> Result<(), OAuthError> {
-        let path = self.path(upstream);
+        self.write_file(&name(upstream), record)
+    }
+
+    fn write_file(&self, name: &str, record: &SignInRecord) -> Result<(), OAuthError> {
+        let path = self.folder.join(name);
         let write = || {
-            let content = zeroize::Zeroizing::new(serde_json::to_vec(record)?);
-            let sealed = self.sealer.seal(&self.name(upstream), &content);
-            let mut file = NamedTempFile::new_in(&self.folder)?;
-            writeln!(file, "{sealed}")?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            // The new name is on disk, too, once the folder is.
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
-            Ok::<_, io::Error>(rustix::fs::fsync(folder)?)
+            let content = Zeroizing::new(serde_json::to_vec(record)?);
+            replace_file(&path, &self.sealer.seal(name, &content))
         };
         write().map_err(|error| unusable(&path, &error))
     }
@@ -246,23 +298,31 @@ impl Vault {
     ///
     /// The file cannot be removed.
     pub fn remove(&self, upstream: &str, _: &RecordLock) -> Result<bool, OAuthError> {
-        let path = self.path(upstream);
+        let path = self.folder.join(name(upstream));
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(unusable(&path, &error)),
         }
     }
+}
 
-    fn path(&self, upstream: &str) -> PathBuf {
-        self.folder.join(self.name(upstream))
-    }
+/// Returns the name of the record that all users of an upstream share.
+fn name(upstream: &str) -> String {
+    hex(&sha256(format!("{upstream}/shared"))[..NAME_BYTES])
+}
 
-    /// Returns the name of the record that all users of an upstream share.
-    fn name(&self, upstream: &str) -> String {
-        let hash = hmac::sign(&self.names, format!("{upstream}/shared").as_bytes());
-        hex(&hash.as_ref()[..NAME_BYTES])
-    }
+/// Replaces the contents of a file, which are on disk then.
+fn replace_file(path: &Path, line: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::new_in(folder)?;
+    writeln!(file, "{line}")?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    // The new name is on disk, too, once the folder is.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    Ok(rustix::fs::fsync(folder)?)
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OAuthError {
@@ -295,6 +355,8 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 /// Largest file of a record: an access token and a refresh token of 16 KiB each, and URLs.
 const MAX_RECORD_BYTES: u64 = 128 * 1024;
 const NAME_BYTES: usize = 16;
+/// Largest file of keys.
+const MAX_KEYS_BYTES: u64 = 1024;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -306,6 +368,7 @@ pub(super) mod tests {
             issuer: "https://id.test".into(),
             token_endpoint: "https://id.test/token".into(),
             token_endpoint_auth_methods_supported: None,
+            revocation_endpoint: None,
             client_id: "weir".into(),
             client_secret: Some("hunter1".into()),
             resource: Some("https://mcp.test/mcp".into()),
@@ -351,17 +414,46 @@ pub(super) mod tests {
         let vault = Vault::open(state.path()).expect("a vault");
         let lock = vault.lock("hub").await.expect("locked");
         vault.write("hub", &record(), &lock).expect("written");
-        fs::copy(vault.path("hub"), vault.path("other")).expect("copied");
+        let path = |upstream| vault.folder.join(name(upstream));
+        fs::copy(path("hub"), path("other")).expect("copied");
         let text = vault.read("other").expect_err("refused").to_string();
         assert!(
             text.ends_with("cannot be used: it was sealed with other keys, or damaged"),
             "{text}"
         );
-        let path = vault.path("hub");
+        let path = path("hub");
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
             .expect("changed");
         let text = vault.read("hub").expect_err("refused").to_string();
         assert!(text.contains("others than its owner may read it"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn all_sign_ins_are_sealed_with_a_new_key_and_the_former_one_is_forgotten() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        for upstream in ["hub", "wiki"] {
+            let lock = vault.lock(upstream).await.expect("locked");
+            vault.write(upstream, &record(), &lock).expect("written");
+        }
+        let keys = SealingKeys::path(&vault.folder);
+        let former = fs::read_to_string(&keys).expect("keys");
+        let copy = fs::read(vault.folder.join(name("hub"))).expect("a record");
+        assert_eq!(Vault::rekey(state.path()).await, Ok(2));
+        let new = fs::read_to_string(&keys).expect("keys");
+        assert!(new.lines().count() == 1 && new != former);
+        let again = Vault::open(state.path()).expect("a vault");
+        for upstream in ["hub", "wiki"] {
+            assert_eq!(again.read(upstream), Ok(Some(record())));
+            assert!(vault.read(upstream).is_err(), "with the former key");
+        }
+        // One that cannot be read keeps the former keys: nothing is lost.
+        fs::write(vault.folder.join(name("hub")), copy).expect("written");
+        assert!(Vault::rekey(state.path()).await.is_err());
+        let both = fs::read_to_string(&keys).expect("keys");
+        assert!(both.ends_with(&new) && both.lines().count() == 2, "{both}");
+        let again = Vault::open(state.path()).expect("a vault");
+        assert_eq!(again.read("wiki"), Ok(Some(record())));
     }
 
     #[tokio::test(start_paused = true)]

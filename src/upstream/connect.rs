@@ -2,15 +2,17 @@
 //!
 //! Tests implement [`Connect`] themselves, so that the whole gateway runs in memory.
 
+pub mod egress;
 mod http_request;
+mod proxy;
 pub mod system;
+pub mod tls;
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
 
@@ -19,6 +21,7 @@ pub use crate::http_connection::ByteStream;
 use crate::secret::Secret;
 pub use crate::upstream::connect::http_request::HttpRequests;
 pub use crate::upstream::process::deadline::Deadline;
+pub use egress::Egress;
 
 /// Command line and environment of a child process. Comes from the configuration file only.
 #[derive(Clone, PartialEq)]
@@ -69,25 +72,24 @@ pub trait ProcessHandle: Send {
     fn kill(&mut self);
 }
 
+/// Server to connect to.
+#[derive(Clone, Copy)]
+pub struct Destination<'a> {
+    /// URL of the server; with `https` the connection is protected by TLS.
+    pub url: &'a Uri,
+    /// Time limit of each address that is tried.
+    pub timeout: Duration,
+    /// Addresses to which the connection may lead; `None` allows all.
+    pub allowed: Option<&'a AllowedAddresses>,
+    /// Way to the server.
+    pub egress: &'a Egress,
+}
+
 /// Opens network connections and starts processes.
 pub trait Connect: Send + Sync + 'static {
-    /// Opens a connection to the server of `url`, with TLS for `https`. Each address is tried for
-    /// at most `timeout`.
-    fn connect<'a>(
-        &'a self,
-        url: &'a Uri,
-        timeout: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>>;
-    /// Opens a connection as [`Connect::connect`] does, but only to an address in `allowed`.
-    fn connect_allowed<'a>(
-        &'a self,
-        url: &'a Uri,
-        timeout: Duration,
-        allowed: &'a AllowedAddresses,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        let _ = (url, timeout, allowed);
-        async { Err(io::ErrorKind::Unsupported.into()) }.boxed()
-    }
+    /// Opens a connection to a server.
+    fn connect<'a>(&'a self, to: Destination<'a>)
+    -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>>;
     /// Starts a process.
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child>;
     /// Starts a process that ends at the deadline. Where the operating system does not offer this,

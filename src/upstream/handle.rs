@@ -23,7 +23,7 @@ use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::metrics::Gauge;
-use crate::oauth::Account;
+use crate::oauth::{Account, TokenOutcome};
 use crate::upstream::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::health::on_demand::OnDemand;
@@ -217,6 +217,11 @@ impl Upstream {
     /// Watches the connection status.
     pub fn status(&self) -> watch::Receiver<ConnectionStatus> {
         self.shared.status.clone()
+    }
+
+    /// Watches the outcome of requests for access tokens; `None` if the upstream needs none.
+    pub fn token_outcomes(&self) -> Option<watch::Receiver<TokenOutcome>> {
+        self.shared.account.as_ref().map(|account| account.outcomes())
     }
 
     /// Builds a full status report.

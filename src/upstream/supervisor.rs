@@ -156,7 +156,13 @@ impl Supervisor {
             let pause =
                 if crashes.is_loop() { backoff.longest_pause() } else { backoff.next_pause() };
             self.state.health.retry_scheduled(pause);
-            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+            let pause = async {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = self.connector.sign_in_made() => {}
+                }
+            };
+            if stop.run_until_cancelled(pause).await.is_none() {
                 break;
             }
             self.state.health.retry_started();

@@ -22,12 +22,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
+use super::connect::{
+    ByteStream, Child, ChildCommand, Connect, Destination, Egress, ProcessHandle,
+};
 use super::{
     ConnectionStatus, Error, HttpTransport, RetrySettings, Settings, Sharing, Timeouts, Upstream,
     UpstreamLimits, UpstreamSource,
 };
-use crate::allowed_addresses::AllowedAddresses;
 use crate::json::Object;
 use crate::mcp::call::CallOutcome;
 use crate::mcp::call::{
@@ -75,12 +76,14 @@ pub(super) fn settings(over: TestTransport) -> Settings {
             url: Uri::from_static("http://upstream.test/mcp?x=1"),
             headers: HeaderMap::new(),
             account: None,
+            egress: Egress::default(),
             transport: None,
         },
         TestTransport::Sse => UpstreamSource::Http {
             url: Uri::from_static("http://upstream.test/v1/sse?x=1"),
             headers: HeaderMap::new(),
             account: None,
+            egress: Egress::default(),
             transport: Some(HttpTransport::Sse),
         },
     };
@@ -352,11 +355,7 @@ pub(super) struct TestConnector {
 }
 
 impl Connect for TestConnector {
-    fn connect<'a>(
-        &'a self,
-        _: &'a Uri,
-        _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+    fn connect<'a>(&'a self, _: Destination<'a>) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async {
             if self.refuses.load(Ordering::Relaxed) {
                 return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "refused"));
@@ -375,15 +374,6 @@ impl Connect for TestConnector {
             Ok(Box::new(ours) as Box<dyn ByteStream>)
         }
         .boxed()
-    }
-
-    fn connect_allowed<'a>(
-        &'a self,
-        url: &'a Uri,
-        timeout: Duration,
-        _: &'a AllowedAddresses,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        self.connect(url, timeout)
     }
 
     fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {

@@ -15,7 +15,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, WriteHalf};
 use tokio_util::task::TaskTracker;
@@ -286,8 +285,7 @@ async fn respond(
 impl weir::upstream::connect::Connect for Server {
     fn connect<'a>(
         &'a self,
-        _: &'a Uri,
-        _: Duration,
+        _: weir::upstream::connect::Destination<'a>,
     ) -> BoxFuture<'a, io::Result<Box<dyn weir::upstream::connect::ByteStream>>> {
         let (ours, theirs) = tokio::io::duplex(16 << 10);
         self.tasks.spawn(self.clone().serve_http(theirs));

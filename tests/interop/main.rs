@@ -12,6 +12,7 @@ mod agents;
 mod clients;
 mod differential;
 mod direct;
+mod egress;
 mod expected;
 mod fleet;
 mod malformed;

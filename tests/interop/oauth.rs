@@ -4,6 +4,9 @@
 //! provider, and the token comes back to Weir, which has discovered the provider's keys by itself.
 //! Another Weir is such a client, too: for an upstream that requires tokens.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use rmcp::model::GetPromptRequestParams;
@@ -132,6 +135,12 @@ fn signed_in(upstream: &str, issuer: &str, client: &str) -> Fleet {
         level = "trace"
         [sign_in]
         insecure_loopback = true
+        [state]
+        dir = "state"
+        [admin]
+        listen = "127.0.0.1:0"
+        [audit]
+        enabled = true
         [upstreams.inner]
         url = "{upstream}"
         [upstreams.inner.auth]
@@ -195,10 +204,17 @@ async fn no_call_fails_while_tokens_expire() {
         () = renewals => {}
     }
     drop(client);
+    let (is_well, status, error) = run(&outer, &["status", "--json"]).await;
+    assert!(is_well && status.contains(r#""state":"up""#), "{status}{error}");
     let (well, log) = served.stop_with_log().await;
     assert!(well, "{log}");
-    // No part of a token is logged: all of them begin like this.
-    assert!(!log.contains("eyJ") && !log.contains(ROBOT_SECRET), "{log}");
+    let audit = std::fs::read_to_string(outer.folder().join("state/audit.jsonl")).unwrap();
+    let issued = r#""event":"sign_in","upstream":"inner","outcome":"ok""#;
+    assert_eq!(audit.matches(issued).count(), 1, "{audit}");
+    // No part of a token is shown: all of them begin like this.
+    for shown in [log, status, audit] {
+        assert!(!shown.contains("eyJ") && !shown.contains(ROBOT_SECRET), "{shown}");
+    }
     assert!(inner.served.stop().await);
 }
 
@@ -228,7 +244,8 @@ async fn run(fleet: &Fleet, arguments: &[&str]) -> (bool, String, String) {
 /// Signs in as a user does, whose browser opens the URL that `weir login` prints. One on another
 /// machine cannot come back, so the user pastes the address.
 async fn log_in(fleet: &Fleet, is_elsewhere: bool) {
-    let mut login = fleet.command(&["login", "inner", "--no-browser"]);
+    let port = free_port().await.to_string();
+    let mut login = fleet.command(&["login", "inner", "--no-browser", "--port", &port]);
     let mut login =
         login.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(login.stderr.take().unwrap()).lines();
@@ -238,6 +255,7 @@ async fn log_in(fleet: &Fleet, is_elsewhere: bool) {
             break line;
         }
     };
+    assert!(url.contains(&format!("127.0.0.1%3A{port}%2Fcallback")), "{url}");
     let mut browser = Command::new(part("bin/node"));
     browser.arg(script("browser.mjs")).arg(&url);
     if is_elsewhere {
@@ -284,10 +302,12 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
         over_http(&first, modern(), &Listener::default()).await,
         over_http(&second, modern(), &Listener::default()).await,
     ];
+    // All of them notice at the same moment that the token expires.
     let calls = async |client: &Client| {
         loop {
-            let prompt = GetPromptRequestParams::new("inner__house__greet");
-            client.get_prompt(prompt).await.expect("a prompt");
+            let call = |_| client.get_prompt(GetPromptRequestParams::new("inner__house__greet"));
+            let replies = futures::future::join_all((0..50).map(call)).await;
+            assert!(replies.iter().all(Result::is_ok), "{replies:?}");
         }
     };
     let renewals = async {
@@ -311,13 +331,67 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
         assert!(!log.contains("eyJ"), "{log}");
     }
 
-    let (is_well, said, _) = run(&outer, &["logout", "inner"]).await;
-    assert!(is_well);
-    assert_eq!(said, "inner: not signed in\n");
-    let (is_well, _, error) = run(&outer, &["list"]).await;
-    assert!(!is_well && error.contains("sign in with `weir login inner`"), "{error}");
-    log_in(&outer, true).await;
-    let (is_well, listed, _) = run(&outer, &["list"]).await;
-    assert!(is_well && listed.contains("inner__house__greet"), "{listed}");
+    let ends = async {
+        // A process is killed after it has got new tokens, and before it has kept them.
+        let before = kept(&outer);
+        while kept(&outer) == before {
+            let (is_well, listed, error) = run(&outer, &["list"]).await;
+            assert!(is_well && listed.contains("inner__house__greet"), "{listed}{error}");
+        }
+        keep(&outer, &before);
+        let error = refused(&outer).await;
+        assert!(error.contains("sign in with `weir login inner`"), "{error}");
+        let (_, listed, _) = run(&outer, &["login", "--list"]).await;
+        assert_eq!(listed, "inner: not signed in\n");
+
+        // The user signs in in a browser elsewhere, and out.
+        log_in(&outer, true).await;
+        let (_, sealed, error) = run(&outer, &["login", "--rekey"]).await;
+        assert_eq!((&*sealed, &*error), ("1 sealed with a new key\n", ""));
+        let (is_well, listed, _) = run(&outer, &["list"]).await;
+        assert!(is_well && listed.contains("inner__house__greet"), "{listed}");
+        let before = kept(&outer);
+        let (is_well, said, error) = run(&outer, &["logout", "inner"]).await;
+        assert!(is_well && error.is_empty(), "{error}");
+        assert_eq!(said, "inner: not signed in\n");
+        let (is_well, _, error) = run(&outer, &["list"]).await;
+        assert!(!is_well && error.contains("sign in with `weir login inner`"), "{error}");
+        // A copy of the sign-in is worth nothing: the provider has revoked it.
+        keep(&outer, &before);
+        let error = refused(&outer).await;
+        assert!(error.contains("sign in with `weir login inner`"), "{error}");
+    };
+    tokio::select! {
+        () = ends => {}
+        // Its log is read meanwhile.
+        () = inner.served.logs("nothing", "of this name") => {}
+    }
     assert!(inner.served.stop().await);
+}
+
+/// Returns the files of the sign-ins, without their locks.
+fn kept(fleet: &Fleet) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = std::fs::read_dir(fleet.folder().join("state/sign-in")).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let files = files.filter(|path| path.extension().is_none());
+    files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+/// Brings files of sign-ins back.
+fn keep(fleet: &Fleet, files: &BTreeMap<PathBuf, Vec<u8>>) {
+    assert!(!files.is_empty(), "{:?} has no sign-in", fleet.folder());
+    for (path, content) in files {
+        std::fs::write(path, content).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+    }
+}
+
+/// Uses the upstream until that fails, and returns what is said then.
+async fn refused(fleet: &Fleet) -> String {
+    loop {
+        let (is_well, _, error) = run(fleet, &["list"]).await;
+        if !is_well {
+            return error;
+        }
+    }
 }

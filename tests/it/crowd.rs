@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::config::{Config, Options};
 use weir::json::Object;
 use weir::jsonrpc::Id;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
+use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
 
 use crate::by_night;
 use crate::cell::{Cell, LEGACY_HTTP, MODERN_HTTP, Side};
@@ -253,8 +252,7 @@ struct SingleUpstream(Arc<Server>);
 impl Connect for SingleUpstream {
     fn connect<'a>(
         &'a self,
-        _: &'a Uri,
-        _: Duration,
+        _: Destination<'a>,
     ) -> BoxFuture<'a, std::io::Result<Box<dyn ByteStream>>> {
         let stream: Box<dyn ByteStream> = Box::new(self.0.connect());
         std::future::ready(Ok(stream)).boxed()

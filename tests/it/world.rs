@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +27,7 @@ use weir::downstream::http::HttpRoute;
 use weir::gateway::ClientContext;
 use weir::mcp::kind::Kind;
 use weir::sealing::SealingKeys;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
+use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Transport, matrix};
 use crate::client::{Client, Connector};
@@ -498,11 +497,11 @@ impl Scripted {
 impl Connect for Scripted {
     fn connect<'a>(
         &'a self,
-        url: &'a Uri,
-        _: Duration,
+        to: Destination<'a>,
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        async {
-            let host = url.host().and_then(|host| host.strip_suffix(".test")).unwrap_or_default();
+        async move {
+            let host =
+                to.url.host().and_then(|host| host.strip_suffix(".test")).unwrap_or_default();
             if host == "id" {
                 return Ok(identity::connect());
             }

@@ -14,7 +14,7 @@ use tempfile::tempdir;
 use crate::fixture::Settings;
 use crate::load::drive::{Length, drive};
 use crate::load::peer::Era;
-use crate::subject::{self, Fixture, Policy, Programs, Setup, Store, start_replicas};
+use crate::subject::{self, Credentials, Fixture, Policy, Programs, Setup, Store, start_replicas};
 use crate::workload::requests::{self, RequestKind, fixture};
 
 /// Arguments of `count`.
@@ -44,16 +44,18 @@ struct Counted {
     era: Era,
     policy: Policy,
     guard: bool,
+    credentials: Credentials,
     /// Replicas of the fleet, 0 without one. With two, the clients' sessions are on the first one,
     /// and they call the second one.
     replicas: usize,
 }
 
 const fn counted(name: &'static str, kind: RequestKind, era: Era) -> Counted {
-    Counted { name, kind, era, policy: Policy::None, guard: true, replicas: 0 }
+    let (policy, credentials) = (Policy::None, Credentials::None);
+    Counted { name, kind, era, policy, guard: true, credentials, replicas: 0 }
 }
 
-const COUNTED: [Counted; 9] = [
+const COUNTED: [Counted; 11] = [
     counted("get_modern", RequestKind::Get, Era::Modern),
     Counted { guard: false, ..counted("get_modern_unguarded", RequestKind::Get, Era::Modern) },
     Counted {
@@ -61,6 +63,14 @@ const COUNTED: [Counted; 9] = [
         ..counted("get_modern_policy", RequestKind::Get, Era::Modern)
     },
     counted("call_modern", RequestKind::Call, Era::Modern),
+    Counted {
+        credentials: Credentials::Bearer,
+        ..counted("call_modern_bearer", RequestKind::Call, Era::Modern)
+    },
+    Counted {
+        credentials: Credentials::OAuth,
+        ..counted("call_modern_oauth", RequestKind::Call, Era::Modern)
+    },
     Counted { replicas: 1, ..counted("call_modern_fleet", RequestKind::Call, Era::Modern) },
     counted("get_legacy", RequestKind::Get, Era::Legacy),
     counted("call_legacy", RequestKind::Call, Era::Legacy),
@@ -108,6 +118,7 @@ async fn total(counted: &Counted, calls: usize, arguments: &Arguments) -> io::Re
     let servers = Fixture::start(&settings, folder.path())?;
     let mut setup = Setup::of(&servers.addresses, counted.era);
     (setup.policy, setup.guard) = (counted.policy, counted.guard);
+    setup.credentials = counted.credentials;
     let store = match counted.replicas {
         0 => None,
         _ => Some(Store::start(&programs, folder.path())?),

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use answers::Answers;
 pub(crate) use answers::text_of;
+pub(crate) use http::TOKEN;
 
 /// Arguments of the fixture.
 #[derive(Debug, Clone, clap::Args)]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use others::Fixture;
 pub(crate) use replicas::{Store, start_replicas};
-pub(crate) use weir::{Policy, Setup, start as start_weir};
+pub(crate) use weir::{Credentials, Policy, Setup, start as start_weir};
 
 use crate::load::peer::{Era, Peer};
 use crate::process::{self, Process};

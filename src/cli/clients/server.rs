@@ -65,7 +65,22 @@ pub(in crate::cli) enum ServerTransport {
         is_sse: bool,
         /// Headers to send.
         headers: Vec<(String, HeaderSource)>,
+        /// Account with which the client signs in to it.
+        account: Option<ClientAccount>,
     },
+}
+
+/// Account of a client at a server that requires OAuth. Texts are as the client wrote them.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct ClientAccount {
+    /// Registered client.
+    pub(in crate::cli) client_id: Option<String>,
+    /// Secret of that client.
+    pub(in crate::cli) client_secret: Option<String>,
+    /// Scopes to request.
+    pub(in crate::cli) scopes: Vec<String>,
+    /// Resource to name.
+    pub(in crate::cli) resource: Option<String>,
 }
 
 /// Source of a header's value.
@@ -282,7 +297,34 @@ fn http(
     if let Some(variable) = text(entry, "bearer_token_env_var") {
         headers.push(("Authorization".to_owned(), HeaderSource::Bearer(variable)));
     }
-    ServerTransport::Http { url, is_sse, headers }
+    ServerTransport::Http { url, is_sse, headers, account: account(entry) }
+}
+
+/// Reads the keys with which clients describe a sign-in.
+fn account(entry: &DocumentValue) -> Option<ClientAccount> {
+    let table = ["oauth", "auth"].iter().find_map(|key| entry.get(key));
+    let is_off = |table: &DocumentValue| {
+        matches!(table, DocumentValue::Bool(false) | DocumentValue::Null)
+            || table.get("enabled") == Some(&DocumentValue::Bool(false))
+    };
+    if table.is_some_and(is_off) {
+        return None;
+    }
+    let find = |keys: [&str; 3]| keys.iter().find_map(|key| text(table?, key));
+    let scopes = table.and_then(|table| table.get("scopes")).or_else(|| entry.get("scopes"));
+    let list = scopes.into_iter().flat_map(DocumentValue::elements).filter_map(DocumentValue::text);
+    let line = table.and_then(|table| text(table, "scope").or_else(|| text(table, "scopes")));
+    let line = line.unwrap_or_default();
+    let resource = text(entry, "oauth_resource");
+    if table.is_none() && scopes.is_none() && resource.is_none() {
+        return None;
+    }
+    Some(ClientAccount {
+        client_id: find(["clientId", "client_id", "CLIENT_ID"]),
+        client_secret: find(["clientSecret", "client_secret", "CLIENT_SECRET"]),
+        scopes: list.chain(line.split_whitespace().map(str::to_owned)).collect(),
+        resource,
+    })
 }
 
 /// Reads the members of a table as strings. A client removes a variable by setting it to `null`.
@@ -357,6 +399,7 @@ const KEYS: [(KeyUse, &[&str]); 17] = [
     (Process, &["command", "args", "env", "env_vars", "cwd"]),
     (Http, &URL_KEYS),
     (Http, &["headers", "http_headers", "env_http_headers", "bearer_token_env_var"]),
+    (Http, &["oauth", "auth", "scopes", "oauth_resource"]),
     (Unsupported("write its variables under env, or pass them on with pass_env"), &["envFile"]),
     (
         Unsupported("the client decides which tools need no confirmation"),
@@ -368,11 +411,11 @@ const KEYS: [(KeyUse, &[&str]); 17] = [
     ),
     (Unsupported("Weir describes its items, not its upstreams"), &["description"]),
     (Unsupported("it is for the development of the server"), &["dev"]),
-    (Unsupported(NO_SIGN_IN), &["oauth", "oauth_resource", "scopes", "auth"]),
-    (Unsupported(NO_SIGN_IN), &["authProviderType", "targetAudience", "targetServiceAccount"]),
+    (
+        Unsupported("Weir does not sign in with the credentials of Google's tools; see auth"),
+        &["authProviderType", "targetAudience", "targetServiceAccount"],
+    ),
     (Unsupported("Weir runs no program for headers; put a token into headers"), &["headersHelper"]),
     (Unsupported("Codex refuses it, too; put the token into headers"), &["bearer_token"]),
     (Unsupported("Weir starts its servers where it runs itself"), &["remote"]),
 ];
-
-const NO_SIGN_IN: &str = "Weir does not sign in to a server; put a token into headers";

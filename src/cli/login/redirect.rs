@@ -30,9 +30,9 @@ pub(super) struct RedirectListener {
 }
 
 impl RedirectListener {
-    /// Listens on a free port.
-    pub(super) async fn bind() -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    /// Listens on this port, or on a free one.
+    pub(super) async fn bind(port: Option<u16>) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port.unwrap_or(0))).await?;
         let port = listener.local_addr()?.port();
         Ok(Self { listener, port })
     }

@@ -118,6 +118,9 @@ pub(in crate::config) const ISSUER: &str =
     "^(?:[Hh][Tt][Tt][Pp][Ss]://|[Hh][Tt][Tt][Pp]://(?:localhost|127\\.|\\[))[^?#@\\s{}<>]*$";
 /// Scope (RFC 6749, 3.3).
 pub(in crate::config) const SCOPE: &str = "^(?!offline_access$)[!#-\\[\\]-~]+$";
+pub(in crate::config) const OAUTH_PARAM: &str = "^(?!(?:response_type|client_id|redirect_uri|state|code_challenge|code_challenge_method|resource|\
+     scope|grant_type|code|code_verifier|refresh_token|client_secret|client_assertion|\
+     client_assertion_type|assertion)$)[\\s\\S]+$";
 pub(in crate::config) const HOST: &str = "^[^@*/?#\\s]+$";
 pub(in crate::config) const ORIGIN: &str = "^[A-Za-z0-9+.-]+://[^@*/?#\\s]+$";
 pub(in crate::config) const CERTIFICATE: &str =

@@ -333,6 +333,20 @@ mod tests {
     }
 
     #[test]
+    fn a_user_does_not_sign_in_to_an_upstream_of_a_fleet() {
+        let read = |grant: &str| {
+            let whole =
+                "store = { url = \"redis://h:1\" }\nkeys = \"KEY\"\nlisten = \"10.0.0.1:2\"\n";
+            let auth = format!("auth = {{ type = \"oauth\", issuer = \"https://i\", {grant} }}");
+            read(&format!("{whole}[upstreams.b]\nurl = \"https://h\"\n{auth}\n"))
+        };
+        let refused = read("grant = \"authorization_code\"").expect_err("refused");
+        assert!(refused.contains("a user signs in on one machine"), "{refused}");
+        let robot = "grant = \"client_credentials\", client_id = \"w\", client_secret = \"s\"";
+        assert!(read(robot).is_ok());
+    }
+
+    #[test]
     fn a_fleet_has_a_store_keys_and_an_address_that_the_others_reach() {
         let whole =
             "store = { url = \"redis://h:1/2\" }\nkeys = \"KEY\\nKEY\"\nlisten = \"10.0.0.1:2\"\n";

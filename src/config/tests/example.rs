@@ -36,8 +36,14 @@ fn config_in_full() -> Config {
     write_private(&folder.path().join("secrets/orders"), "hunter2\n");
     let client_key = rcgen::KeyPair::generate().unwrap().serialize_pem();
     write_private(&folder.path().join("secrets/weir-client.pem"), client_key);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
+    write_private(&folder.path().join("ca.crt"), &certificate);
+    write_private(&folder.path().join("weir.crt"), &certificate);
+    write_private(&folder.path().join("secrets/weir.key"), key.serialize_pem());
     write_private(&folder.path().join("secrets/fleet-keys"), format!("{}\n", "A".repeat(43)));
-    let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
+    let environment =
+        ["EVERYTHING_KEY", "WIKI_PASSWORD", "PROXY_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
     let main = file(&folder.path().join("weir.toml"), example_in_full());
     Config::from_file(&main, &options, false, false).unwrap()
@@ -55,7 +61,7 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
     let (full, default) = (config_in_full(), Config::default());
 
     assert_eq!(full.warnings, []);
-    assert_eq!(full.upstreams.len(), 7);
+    assert_eq!(full.upstreams.len(), 8);
     let server = ServerConfig {
         public_url: None,
         allowed_hosts: Vec::new(),
@@ -169,6 +175,7 @@ fn without_name(path: &str) -> String {
     if let [_, _, "env" | "headers", _, way]
     | [_, _, "auth", "token" | "password" | "client_secret" | "client_key", way]
     | ["server", "tls", "key", way]
+    | [_, _, "tls", "key", way]
     | ["fleet", "keys", way]
     | ["fleet", "store", "password", way]
     | ["fleet", "store", "sentinel", "password", way]

@@ -264,8 +264,8 @@ fn a_file_whose_name_holds_a_variable_is_named_as_it_is_written() {
     .with(&[("DIR", "hunter2"), ("WHO", "hunter2")]);
     insta::assert_snapshot!(home.lines(), @r"
     weir.toml:1:44: include: ${DIR}/gone cannot be read: No such file or directory (os error 2) (check the path and its permissions)
-    ${DIR}/a.toml:1:1: x: no such key (known here: include, server, fleet, protocol, guard, sign_in, defaults, upstreams, naming, roles, clients, auth, limits, log, admin, state, audit)
-    conf.${WHO}:1:1: y: no such key (known here: include, server, fleet, protocol, guard, sign_in, defaults, upstreams, naming, roles, clients, auth, limits, log, admin, state, audit)
+    ${DIR}/a.toml:1:1: x: no such key (known here: include, server, fleet, protocol, guard, sign_in, egress, defaults, upstreams, naming, roles, clients, auth, limits, log, admin, state, audit)
+    conf.${WHO}:1:1: y: no such key (known here: include, server, fleet, protocol, guard, sign_in, egress, defaults, upstreams, naming, roles, clients, auth, limits, log, admin, state, audit)
     ");
 }
 

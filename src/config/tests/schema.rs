@@ -129,7 +129,7 @@ fn the_described_defaults_are_those_of_the_reader() {
 
     let upstream = keys_of("upstreams");
     let (of_process, of_network) =
-        (["args", "env", "pass_env", "cwd"], ["headers", "auth", "transport"]);
+        (["args", "env", "pass_env", "cwd"], ["headers", "auth", "tls", "transport"]);
     let mut full = String::from("include = []\n");
     for table in [
         "server", "protocol", "naming", "guard", "defaults", "auth", "log", "admin", "audit",

@@ -318,16 +318,20 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
     };
     let secret = "grant = \"client_credentials\", client_id = \"w\", client_secret = \"hunter2\"";
     let (found, warnings) = settings(&format!(
-        "{secret}, issuer = \"https://ID.test\", scopes = [\"a\", \"b\"], resource = \"urn:x\""
+        "{secret}, issuer = \"https://ID.test\", scopes = [\"a\", \"b\"], resource = \"urn:x\", \
+         params = {{ audience = \"y\" }}"
     ));
     let credential = ClientCredential::Secret("hunter2".into());
     let expected = oauth::Settings {
         upstream: "https://h/mcp".parse().unwrap(),
         grant: Grant::ClientCredentials(RegisteredClient { id: "w".into(), credential }),
         issuer: Some("https://ID.test".into()),
+        metadata_url: None,
+        metadata_issuer: None,
         token_url: None,
         scopes: Some(vec!["a".into(), "b".into()]),
         resource: ResourceIndicator::Named("urn:x".into()),
+        params: vec![("audience".into(), "y".into())],
         client_metadata_url: None,
         state: None,
         allowed: AllowedAddresses::default(),
@@ -370,6 +374,7 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
         "grant = \"jwt_bearer\", client_secret = \"hunter2\", assertion = {}",
         "grant = \"jwt_bearer\", token = \"hunter2\", assertion = { file = \"x\" }, issuer = \"me:hunter2@h\"",
         "grant = \"password\"",
+        "metadata_issuer = \"https://i\", params = { scope = \"x\" }",
     ];
     insta::assert_snapshot!(all.map(messages).concat(), @r#"
     weir.toml:3:1: upstreams.a.auth.client_id: is missing (add it beside the secret or key)
@@ -382,5 +387,7 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
     weir.toml:3:56: upstreams.a.auth.token: does not go with this type (remove it, or correct type)
     weir.toml:3:104: upstreams.a.auth.issuer: a URL must not hold credentials (put them in auth, with type = "basic")
     weir.toml:3:34: upstreams.a.auth.grant: "password" is not a choice here (one of: authorization_code, client_credentials, jwt_bearer)
+    weir.toml:3:44: upstreams.a.auth.metadata_issuer: needs an issuer (add issuer beside it)
+    weir.toml:3:68: upstreams.a.auth.params.scope: Weir sets this parameter itself (remove it)
     "#);
 }

@@ -88,6 +88,12 @@ settings! {
         /// issuer = "https://id.example.com"
         /// ```
         issuer: Option<String> = None, issuer().optional();
+        /// The URL of the metadata of `issuer`, if they are not where the name of the issuer leads.
+        /// Only allowed with `issuer`.
+        metadata_url: Option<Uri> = None, url().optional();
+        /// The issuer that these metadata name, for an authorization server that names another one
+        /// there than `issuer`. Only allowed with `issuer`.
+        metadata_issuer: Option<String> = None, issuer().optional();
         /// The token endpoint, for an authorization server that cannot be discovered.
         token_url: Option<Uri> = None, url().optional();
         /// The scopes to request. Without this key they are those that the upstream names.
@@ -96,6 +102,13 @@ settings! {
         /// upstream gives itself, or its URL; `none`: no identifier is sent, as Microsoft Entra
         /// requires; any other text is sent as it is.
         resource: Option<String> = None, text().optional().default_text("`auto`");
+        /// Further parameters of authorization and token requests, for authorization servers that
+        /// have some of their own.
+        ///
+        /// ```toml
+        /// params = { audience = "https://api.example.com", access_type = "offline" }
+        /// ```
+        params: Option<Vec<(String, String)>> = None, params().optional();
     }
 }
 
@@ -294,15 +307,23 @@ fn account(
         let what = "the credentials go to the authorization server that the upstream names";
         t.warning("type", ValueError::new(what, "add issuer, so that they go to that one only"));
     }
+    for key in ["metadata_url", "metadata_issuer"] {
+        if t.has(key) && !t.has("issuer") {
+            t.error(key, ValueError::new("needs an issuer", "add issuer beside it"));
+        }
+    }
     let (issuer, token_url, scopes) = (keys.issuer, keys.token_url, keys.scopes);
     let SignInSettings { allowed, client_metadata_url } = sign_in.clone();
     Some(oauth::Settings {
         upstream,
         grant,
         issuer,
+        metadata_url: keys.metadata_url.map(|url| url.to_string()),
+        metadata_issuer: keys.metadata_issuer,
         token_url,
         scopes,
         resource,
+        params: keys.params.unwrap_or_default(),
         client_metadata_url,
         state: None,
         allowed,
@@ -314,6 +335,19 @@ fn issuer() -> Key<String> {
     custom(ValueShape::Text("http or https URL", shape::URL), |t, name, _| {
         url().read(t, name, &Uri::default());
         t.read(name, value::text)
+    })
+}
+
+/// Parameters, which are none that Weir sets itself.
+fn params() -> Key<Vec<(String, String)>> {
+    let shape = ValueShape::map(shape::OAUTH_PARAM, ValueShape::Text("string", shape::NOT_EMPTY));
+    custom(shape, |t, name, _| {
+        Some(t.map(name, |name, v| match OWN_PARAMS.contains(&name.get_ref().as_ref()) {
+            true => {
+                Err(ValueError::new("Weir sets this parameter itself", "remove it").at(name.span()))
+            }
+            false => Ok((name.get_ref().to_string(), value::text(v)?)),
+        }))
     })
 }
 
@@ -341,7 +375,7 @@ fn user(v: &SpannedValue<'_>) -> Parsed<String> {
 }
 
 /// Keys by `type`: each with the type that it belongs to, and whether it is required there.
-pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 13] = [
+pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 16] = [
     ("token", Scheme::Bearer, true),
     ("user", Scheme::Basic, true),
     ("password", Scheme::Basic, true),
@@ -352,9 +386,12 @@ pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 13] = [
     ("client_key_id", Scheme::OAuth, false),
     ("assertion", Scheme::OAuth, false),
     ("issuer", Scheme::OAuth, false),
+    ("metadata_url", Scheme::OAuth, false),
+    ("metadata_issuer", Scheme::OAuth, false),
     ("token_url", Scheme::OAuth, false),
     ("scopes", Scheme::OAuth, false),
     ("resource", Scheme::OAuth, false),
+    ("params", Scheme::OAuth, false),
 ];
 
 /// Keys by `grant`.
@@ -368,4 +405,24 @@ pub(in crate::config) const KEYS_OF_GRANTS: [(&str, GrantType, bool); 9] = [
     ("client_key", GrantType::ClientCredentials, false),
     ("client_key_id", GrantType::ClientCredentials, false),
     ("assertion", GrantType::JwtBearer, true),
+];
+
+/// Parameters of the requests that Weir sets itself; `shape::OAUTH_PARAM` has the same.
+const OWN_PARAMS: [&str; 16] = [
+    "response_type",
+    "client_id",
+    "redirect_uri",
+    "state",
+    "code_challenge",
+    "code_challenge_method",
+    "resource",
+    "scope",
+    "grant_type",
+    "code",
+    "code_verifier",
+    "refresh_token",
+    "client_secret",
+    "client_assertion",
+    "client_assertion_type",
+    "assertion",
 ];

@@ -7,6 +7,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
 use super::Replicas;
 use super::auth::{self, CredentialKeys, UpstreamCredentials};
+use super::egress::{UpstreamTlsKeys, read_tls};
 use super::headers;
 use super::sign_in::SignInSettings;
 use crate::config::LoadContext;
@@ -19,7 +20,8 @@ use crate::config::reader::table_reader::{Parsed, SpannedName, TableReader};
 use crate::config::reader::value;
 use crate::config::secrets::{self, SecretResolver};
 use crate::secret::Secret;
-use crate::upstream::connect::ChildCommand;
+use crate::upstream::connect::tls::TlsSettings;
+use crate::upstream::connect::{ChildCommand, Egress};
 use crate::upstream::{HttpTransport, UpstreamSource};
 
 settings! {
@@ -27,8 +29,8 @@ settings! {
     /// a-z, 0-9 and `-`. Exactly one of `prompts_dir`, `command` and `url` says where the server
     /// is.
     ///
-    /// `args`, `env`, `pass_env` and `cwd` go with `command`; `headers`, `auth` and `transport` go
-    /// with `url`. [The prompt library](prompt-library.md) describes the contents of a
+    /// `args`, `env`, `pass_env` and `cwd` go with `command`; `headers`, `auth`, `tls` and
+    /// `transport` go with `url`. [The prompt library](prompt-library.md) describes the contents of a
     /// `prompts_dir`.
     ///
     /// ```toml
@@ -64,6 +66,8 @@ settings! {
     /// #client_id = "weir"
     /// #client_secret = { file = "secrets/orders" }
     /// #issuer = "https://id.example.com"
+    /// #metadata_url = "https://id.example.com/metadata.json"
+    /// #metadata_issuer = "https://id.internal.example.com"
     /// #scopes = ["orders:read"]
     ///
     /// #[upstreams.stock]                   # the same with a key, at a server without metadata
@@ -76,6 +80,11 @@ settings! {
     /// #client_key_id = "2026-11"
     /// #token_url = "https://login.example.com/token"
     /// #resource = "none"
+    /// #params = { audience = "https://stock.example.com" }
+    ///
+    /// #[upstreams.ledger]                  # a server with a CA of its own, which wants a certificate
+    /// #url = "https://ledger.example.com/mcp"
+    /// #tls = { ca = "ca.crt", cert = "weir.crt", key = { file = "secrets/weir.key" } }
     ///
     /// #[upstreams.payroll]                 # with the identity of a Kubernetes workload
     /// #url = "https://payroll.example.com/mcp"
@@ -178,6 +187,9 @@ settings! {
         /// auth = { type = "bearer", token = { command = ["gh", "auth", "token"] } }
         /// ```
         auth: Option<HeaderValue> = None, by_hand(ValueShape::Table(CredentialKeys::keys()));
+        /// TLS settings for the server at `url` and its authorization servers. The files are read
+        /// with the configuration.
+        tls: Option<TlsSettings> = None, by_hand(ValueShape::Table(UpstreamTlsKeys::keys()));
         /// Transport to the server at `url`: `http` is Streamable HTTP, `sse` the older HTTP+SSE
         /// transport of 2024-11-05, which works with `era` `auto` or `legacy` only. `auto` tries
         /// the first, then the second.
@@ -190,7 +202,7 @@ settings! {
 pub(super) fn source(
     t: &TableReader<'_>,
     context: &LoadContext<'_>,
-    sign_in: &SignInSettings,
+    (sign_in, egress): (&SignInSettings, &Egress),
     used: bool,
 ) -> (Option<UpstreamSource>, Vec<String>) {
     let kind = source_key(t);
@@ -207,6 +219,11 @@ pub(super) fn source(
         }
         None => None,
     };
+    let egress = egress.with_tls(read_tls(t, context, used));
+    if t.has("tls") && url.as_ref().is_some_and(|url| url.scheme_str() != Some("https")) {
+        let what = "tls protects nothing, because url is not an https:// URL";
+        t.error("tls", ValueError::new(what, "correct url, or remove tls"));
+    }
     for key in ["env", "headers", "auth"] {
         t.redact_unless_table(key);
     }
@@ -217,7 +234,7 @@ pub(super) fn source(
             let display_name = t.source_text("command");
             UpstreamSource::Process(ChildCommand { program, display_name, args, env, cwd })
         }),
-        Some(_) => url.map(|url| UpstreamSource::Http { url, headers, account, transport }),
+        Some(_) => url.map(|url| UpstreamSource::Http { url, headers, account, egress, transport }),
     };
     (source, pass_env)
 }
@@ -315,7 +332,7 @@ fn variable(name: &str, place: Span) -> Parsed<String> {
 pub(in crate::config) const SOURCES: [(&str, &[&str]); 3] = [
     ("prompts_dir", &[]),
     ("command", &["args", "env", "pass_env", "cwd"]),
-    ("url", &["headers", "auth", "transport"]),
+    ("url", &["headers", "auth", "tls", "transport"]),
 ];
 
 const FOLDER: ValueShape = ValueShape::Text("path", shape::NOT_EMPTY);

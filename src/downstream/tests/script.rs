@@ -1,17 +1,17 @@
 //! Two scripted upstreams, one of each era, as simulated processes.
 
 use std::io;
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex, split};
 use tokio::sync::{broadcast, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, ProcessHandle};
+use crate::upstream::connect::{
+    ByteStream, Child, ChildCommand, Connect, Destination, ProcessHandle,
+};
 
 /// Controls and counters of the upstreams.
 pub(super) struct Script {
@@ -47,11 +47,7 @@ pub(super) fn command(program: &str) -> ChildCommand {
 }
 
 impl Connect for Script {
-    fn connect<'a>(
-        &'a self,
-        _: &'a Uri,
-        _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+    fn connect<'a>(&'a self, _: Destination<'a>) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
         async { Err(io::ErrorKind::Unsupported.into()) }.boxed()
     }
 

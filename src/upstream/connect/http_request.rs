@@ -17,10 +17,15 @@ use tokio_util::sync::CancellationToken;
 use crate::allowed_addresses::AllowedAddresses;
 use crate::http_connection::HttpConnection;
 use crate::oauth::OAuthHttp;
-use crate::upstream::connect::Connect;
+use crate::upstream::connect::{Connect, Destination, Egress};
 
 /// HTTP client for a few requests to many servers, such as those for metadata, keys and tokens.
-pub struct HttpRequests(pub Arc<dyn Connect>);
+pub struct HttpRequests {
+    /// Opens the connections.
+    pub connect: Arc<dyn Connect>,
+    /// Way to the servers.
+    pub egress: Egress,
+}
 
 impl OAuthHttp for HttpRequests {
     fn send<'a>(
@@ -29,12 +34,12 @@ impl OAuthHttp for HttpRequests {
         limit: usize,
         allowed: Option<&'a AllowedAddresses>,
     ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
-        send(&*self.0, request, limit, allowed).boxed()
+        send(self, request, limit, allowed).boxed()
     }
 }
 
 async fn send(
-    connector: &dyn Connect,
+    http: &HttpRequests,
     mut request: Request<Bytes>,
     limit: usize,
     allowed: Option<&AllowedAddresses>,
@@ -46,11 +51,9 @@ async fn send(
     headers.entry(ACCEPT).or_insert(const { HeaderValue::from_static("application/json") });
     headers.insert(USER_AGENT, const { HeaderValue::from_static(OWN_NAME) });
     *request.uri_mut() = target;
-    let stream = match allowed {
-        Some(allowed) => connector.connect_allowed(&url, CONNECT, allowed).await,
-        None => connector.connect(&url, CONNECT).await,
-    };
-    let stream = stream.map_err(|error| error.to_string())?;
+    http.egress.prepare(&url, &mut request);
+    let to = Destination { url: &url, timeout: CONNECT, allowed, egress: &http.egress };
+    let stream = http.connect.connect(to).await.map_err(|error| error.to_string())?;
     let connection = HttpConnection::open(stream, CancellationToken::new()).await;
     let mut connection = connection.map_err(|error| error.to_string())?;
     let response = connection.send(request.map(Full::new)).await;

@@ -5,28 +5,30 @@
 //! and on Linux not after any other. Its descendants end with it; on Linux also those that left its
 //! group. Errors are texts for the operator.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
+use hyper_util::client::proxy::matcher::Intercept;
 use rustix::net::sockopt;
 use rustix::process::{Signal, kill_process};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::allowed_addresses::AllowedAddresses;
-use crate::regular_file;
-use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Deadline, ProcessHandle};
+use crate::upstream::connect::{
+    ByteStream, Child, ChildCommand, Connect, Deadline, Destination, ProcessHandle, proxy, tls,
+};
 use crate::upstream::process::process_group::{ProcessGroup, describe_end, to_pid};
 #[cfg(target_os = "linux")]
 use crate::upstream::process::reaper;
@@ -67,24 +69,58 @@ impl System {
     }
 
     fn tls(&self) -> io::Result<&TlsConnector> {
-        self.tls.get_or_init(tls_connector).as_ref().map_err(|text| io::Error::other(text.clone()))
+        self.tls
+            .get_or_init(tls::system_connector)
+            .as_ref()
+            .map_err(|text| io::Error::other(text.clone()))
     }
 
-    /// Opens a connection to one of the allowed addresses; `None` allows all.
-    async fn open(
+    async fn open(&self, to: Destination<'_>) -> io::Result<Box<dyn ByteStream>> {
+        let server = Address::of(to.url)?;
+        let stream = match to.egress.proxy(to.url) {
+            Some(proxy) => self.open_through(&proxy, &server, to).await?,
+            None => self.dial(&server, to.timeout, to.allowed).await?,
+        };
+        match server.is_tls {
+            true => {
+                protect(stream, server.host, to.egress.tls().map_or_else(|| self.tls(), Ok)?).await
+            }
+            false => Ok(stream),
+        }
+    }
+
+    /// Opens a connection to a server through a proxy, or to the proxy if it forwards the requests.
+    async fn open_through(
         &self,
-        url: &Uri,
+        proxy: &Intercept,
+        server: &Address<'_>,
+        to: Destination<'_>,
+    ) -> io::Result<Box<dyn ByteStream>> {
+        to.allowed.map_or(Ok(()), |allowed| proxy::check_host(server.host, allowed))?;
+        let with_proxy =
+            |error: io::Error| io::Error::new(error.kind(), format!("the proxy {error}"));
+        let address = Address::of(proxy.uri())?;
+        let mut stream = self.dial(&address, to.timeout, None).await.map_err(with_proxy)?;
+        if address.is_tls {
+            stream = protect(stream, address.host, self.tls()?).await.map_err(with_proxy)?;
+        }
+        match server.is_tls {
+            true => proxy::tunnel(stream, proxy, &server.to_string()).await,
+            false => Ok(stream),
+        }
+    }
+
+    /// Opens a connection to one of the allowed addresses of a name; `None` allows all.
+    async fn dial(
+        &self,
+        server: &Address<'_>,
         time: Duration,
         allowed: Option<&AllowedAddresses>,
     ) -> io::Result<Box<dyn ByteStream>> {
-        let host = url.host().ok_or_else(|| io::Error::other("the URL names no host"))?;
-        let is_tls = url.scheme_str() == Some("https");
-        let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        // The brackets of an IPv6 address are part of the URL syntax only.
-        let host = host.trim_start_matches('[').trim_end_matches(']');
         let with_address =
-            |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
-        let mut addresses = self.look_up(host, port).await.map_err(with_address)?;
+            |error: io::Error| io::Error::new(error.kind(), format!("{server}: {error}"));
+        let found = self.look_up(server.host, server.port).await;
+        let mut addresses = found.map_err(with_address)?;
         if let Some(allowed) = allowed {
             addresses.retain(|address| allowed.contain(address.ip()));
             if addresses.is_empty() {
@@ -93,16 +129,7 @@ impl System {
                 return Err(with_address(io::Error::other(text)));
             }
         }
-        let stream = connect(addresses, time).await.map_err(with_address)?;
-        if !is_tls {
-            return Ok(Box::new(stream));
-        }
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let handshake = self.tls()?.connect(name, stream);
-        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake timed out");
-        let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(timed_out)?;
-        let stream = stream.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
-        Ok(Box::new(stream))
+        Ok(Box::new(connect(addresses, time).await.map_err(with_address)?))
     }
 
     /// Looks up the addresses of a name, for each connection anew: an earlier result may be
@@ -129,22 +156,40 @@ impl Default for Resolver {
     }
 }
 
+/// Host and port of a URL.
+struct Address<'a> {
+    /// Name or address; that of version 6 without brackets.
+    host: &'a str,
+    port: u16,
+    is_tls: bool,
+}
+
+impl<'a> Address<'a> {
+    fn of(url: &'a Uri) -> io::Result<Self> {
+        let host = url.host().ok_or_else(|| io::Error::other("the URL names no host"))?;
+        let is_tls = url.scheme_str() == Some("https");
+        let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        // The brackets are part of the URL syntax only.
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Ok(Self { host, port, is_tls })
+    }
+}
+
+impl fmt::Display for Address<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
 impl Connect for System {
     fn connect<'a>(
         &'a self,
-        url: &'a Uri,
-        time: Duration,
+        to: Destination<'a>,
     ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        self.open(url, time, None).boxed()
-    }
-
-    fn connect_allowed<'a>(
-        &'a self,
-        url: &'a Uri,
-        time: Duration,
-        allowed: &'a AllowedAddresses,
-    ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
-        self.open(url, time, Some(allowed)).boxed()
+        self.open(to).boxed()
     }
 
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
@@ -251,6 +296,20 @@ async fn connect(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpSt
     Err(last)
 }
 
+/// Protects a stream to this host with TLS.
+async fn protect(
+    stream: Box<dyn ByteStream>,
+    host: &str,
+    tls: &TlsConnector,
+) -> io::Result<Box<dyn ByteStream>> {
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake timed out");
+    let handshake = timeout(HANDSHAKE_TIMEOUT, tls.connect(name, stream));
+    let stream = handshake.await.map_err(timed_out)?;
+    let stream = stream.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
+    Ok(Box::new(stream))
+}
+
 /// Enables TCP keep-alive, so that the system detects a lost peer and middleboxes keep the
 /// connection: an event stream may be silent for hours.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
@@ -259,29 +318,6 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_AGAIN)?;
     sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_TRIES)?;
     Ok(())
-}
-
-fn tls_connector() -> Result<TlsConnector, String> {
-    let mut roots = RootCertStore::empty();
-    // Reading a named pipe would block.
-    if let Some(path) = std::env::var_os("SSL_CERT_FILE")
-        && let Err(error) = regular_file::open(Path::new(&path))
-        && error.kind() == io::ErrorKind::InvalidInput
-    {
-        return Err(format!("TLS: the file that SSL_CERT_FILE names cannot be read: {error}"));
-    }
-    let found = rustls_native_certs::load_native_certs();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        return Err("TLS: this machine has no root certificates".into());
-    }
-    let provider = Arc::new(crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| format!("TLS: {error}"))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// Describes why a program cannot be started.
@@ -418,12 +454,15 @@ fn end_of(child: &mut tokio::process::Child) -> BoxFuture<'_, String> {
 mod tests {
     //! With real processes, real sockets and a real clock.
 
+    use std::sync::Arc;
+
     use crate::upstream::connect::system::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_util::sync::CancellationToken;
     use tokio_util::task::TaskTracker;
 
     use crate::mcp::kind::Kind;
+    use crate::upstream::connect::Egress;
     use crate::upstream::testing::{TestTransport, call, payload, settings};
     use crate::upstream::{ConnectionStatus, Upstream, UpstreamSource};
 
@@ -461,6 +500,12 @@ mod tests {
         let mut child = System::new().spawn(&printf).expect("printf");
         assert_eq!(output(&mut child).await, text);
         assert_eq!(child.process.wait().await, "exited with code 0");
+    }
+
+    static DIRECT: Egress = Egress::DIRECT;
+
+    fn to(url: &Uri) -> Destination<'_> {
+        Destination { url, timeout: CONNECT, allowed: None, egress: &DIRECT }
     }
 
     /// System with this resolver.
@@ -512,7 +557,8 @@ mod tests {
         });
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let url = Uri::from_static("http://upstream.test:1/");
-        let pool = HttpPool::new(Arc::new(host), url, 1, CONNECT, tasks, &stop);
+        let pool =
+            HttpPool::new(Arc::new(host), (url, Egress::default()), 1, CONNECT, tasks, &stop);
         let send = async || {
             let request = hyper::Request::get("/").header("host", "upstream.test");
             let request = request.body(http_body_util::Full::default()).expect("a request");
@@ -549,7 +595,7 @@ mod tests {
         let host = with_resolver(std::future::pending);
         let begin = tokio::time::Instant::now();
         let url = Uri::from_static("http://upstream.test/mcp");
-        let error = host.connect(&url, CONNECT).await.err().expect("the lookup fails");
+        let error = host.connect(to(&url)).await.err().expect("the lookup fails");
         assert_eq!(error.to_string(), "upstream.test:80: DNS lookup timed out");
         assert_eq!(begin.elapsed(), Duration::from_secs(5));
     }
@@ -566,7 +612,7 @@ mod tests {
         let refused = "id.test:80: the address is not public; if it may be used, add its network \
                        to sign_in.private_networks";
         let connect = async |allowed: &AllowedAddresses| {
-            let opened = host.connect_allowed(&url, CONNECT, allowed).await;
+            let opened = host.connect(Destination { allowed: Some(allowed), ..to(&url) }).await;
             opened.map(|_| ()).map_err(|error| error.to_string())
         };
         let public = AllowedAddresses::default();
@@ -626,13 +672,12 @@ mod tests {
         let port = listener.local_addr().expect("bound").port();
         let url: Uri = format!("http://127.0.0.1:{port}/mcp").parse().expect("a URL");
         let host = System::new();
-        let (ours, theirs) = tokio::join!(host.connect(&url, CONNECT), listener.accept());
+        let (ours, theirs) = tokio::join!(host.connect(to(&url)), listener.accept());
         ours.expect("connected").write_all(b"x").await.expect("written");
         let mut read = [0];
         theirs.expect("accepted").0.read_exact(&mut read).await.expect("read");
         drop(listener);
-        let refused =
-            host.connect(&url, CONNECT).await.map(|_| ()).expect_err("there is no listener");
+        let refused = host.connect(to(&url)).await.map(|_| ()).expect_err("there is no listener");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
@@ -655,7 +700,7 @@ mod tests {
         let url: Uri = format!("https://127.0.0.1:{port}/mcp").parse().expect("a URL");
         let host = System::new();
         let hang_up = async { drop(listener.accept().await) };
-        let (refused, ()) = tokio::join!(host.connect(&url, CONNECT), hang_up);
+        let (refused, ()) = tokio::join!(host.connect(to(&url)), hang_up);
         let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
         assert!(refused.starts_with("TLS: "), "{refused}");
     }

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::mcp::revision::Era;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::oauth::Account;
-use crate::upstream::connect::{ChildCommand, Connect, HttpRequests};
+use crate::upstream::connect::{ChildCommand, Connect, Egress, HttpRequests};
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::session::connection::McpSession;
 use crate::upstream::session::handshake::NegotiationError;
@@ -84,15 +84,24 @@ impl Connector {
     ) -> Self {
         let pool_stop = CancellationToken::new();
         let account = match &settings.source {
-            UpstreamSource::Http { account: Some(account), .. } => {
+            UpstreamSource::Http { account: Some(account), egress, .. } => {
                 let (name, account) = (settings.name.to_string(), (**account).clone());
-                let http = Arc::new(HttpRequests(Arc::clone(&io)));
+                let (connect, egress) = (Arc::clone(&io), egress.clone());
+                let http = Arc::new(HttpRequests { connect, egress });
                 Some(Account::new(name, account, http, tasks.clone(), pool_stop.clone()))
             }
             _ => None,
         };
         let (tracker, pool) = (tasks, OnceLock::new());
         Self { settings, io, account, health, budget, tracker, pool, pool_stop }
+    }
+
+    /// Waits until a user has signed in to the upstream, if it needs that; otherwise for ever.
+    pub(crate) async fn sign_in_made(&self) {
+        match &self.account {
+            Some(account) => account.sign_in_made().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Opens a connection. Dropping the future ends the attempt.
@@ -267,7 +276,12 @@ impl Connector {
             let connect_timeout = self.settings.timeouts.connect;
             // With this limit each call that has a concurrency permit finds a pooled connection.
             let max_idle = self.settings.limits.concurrency;
-            HttpPool::new(io, url.clone(), max_idle, connect_timeout, self.tracker.clone(), stop)
+            let egress = match &self.settings.source {
+                UpstreamSource::Http { egress, .. } => egress.clone(),
+                _ => Egress::default(),
+            };
+            let tracker = self.tracker.clone();
+            HttpPool::new(io, (url.clone(), egress), max_idle, connect_timeout, tracker, stop)
         });
         Arc::clone(pool)
     }

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::fairness::Workload;
 use crate::http_connection::HttpConnection;
 use crate::sync::Mutex;
-use crate::upstream::connect::Connect;
+use crate::upstream::connect::{Connect, Destination, Egress};
 use crate::upstream::message::{SentFlag, TransportError};
 use crate::upstream::transport::min_rate::{MinRate, TOO_SLOW};
 
@@ -46,6 +46,8 @@ pub(crate) struct HttpPool {
     io: Arc<dyn Connect>,
     /// URL of the server.
     pub(crate) url: Uri,
+    /// Way to the server.
+    egress: Egress,
     /// Connect timeout.
     connect_timeout: Duration,
     /// Maximum number of idle connections.
@@ -71,18 +73,18 @@ impl Drop for HttpPool {
 }
 
 impl HttpPool {
-    /// Creates a pool of connections to the server of `url`, of which at most `max_idle` may be
+    /// Creates a pool of connections to the server of a URL, of which at most `max_idle` may be
     /// idle. All of them close when `stop` fires.
     pub(crate) fn new(
         io: Arc<dyn Connect>,
-        url: Uri,
+        (url, egress): (Uri, Egress),
         max_idle: usize,
         connect_timeout: Duration,
         tracker: TaskTracker,
         stop: &CancellationToken,
     ) -> Arc<Self> {
         let (idle, stop) = (Mutex::default(), stop.child_token());
-        Arc::new(Self { io, url, connect_timeout, max_idle, idle, tracker, stop })
+        Arc::new(Self { io, url, egress, connect_timeout, max_idle, idle, tracker, stop })
     }
 
     /// Sends a request and waits for the head of its response; `sent` is set before the request is
@@ -92,6 +94,7 @@ impl HttpPool {
         mut request: Request<Full<Bytes>>,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
+        self.egress.prepare(&self.url, &mut request);
         let mut pooled = self.take_ready().await;
         loop {
             let is_pooled = pooled.is_some();
@@ -119,7 +122,9 @@ impl HttpPool {
     }
 
     async fn connect(&self) -> Result<Box<HttpConnection>, TransportError> {
-        let stream = self.io.connect(&self.url, self.connect_timeout).await;
+        let Self { url, egress, connect_timeout: timeout, .. } = self;
+        let to = Destination { url, timeout: *timeout, allowed: None, egress };
+        let stream = self.io.connect(to).await;
         let stream = stream.map_err(|error| TransportError::NotSent(error.to_string()))?;
         let connection = HttpConnection::open(stream, self.stop.clone()).await;
         connection.map(Box::new).map_err(|error| TransportError::NotSent(error.to_string()))
@@ -357,8 +362,7 @@ mod tests {
     impl Connect for DuplexConnect {
         fn connect<'a>(
             &'a self,
-            _: &'a Uri,
-            _: Duration,
+            _: Destination<'a>,
         ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
             let (ours, theirs) = duplex(64 * 1024);
             let _ = self.0.send(theirs);
@@ -388,7 +392,7 @@ mod tests {
             let url = Uri::from_static("http://server/mcp");
             let pool = HttpPool::new(
                 Arc::new(DuplexConnect(sender)),
-                url,
+                (url, Egress::default()),
                 max_idle,
                 DEFAULT_IDLE_TIMEOUT,
                 tasks.clone(),

@@ -71,6 +71,7 @@ const provider = new Provider(issuer, {
         clientCredentials: { enabled: true },
         devInteractions: { enabled: false },
         registration: { enabled: true },
+        revocation: { enabled: true },
         resourceIndicators: {
             enabled: true,
             getResourceServerInfo: (_, indicator) => {

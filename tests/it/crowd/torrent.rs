@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::Uri;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -19,7 +18,7 @@ use weir::config::{Config, Options};
 use weir::downstream::ServerStateCell;
 use weir::gateway::ClientContext;
 use weir::jsonrpc::Id;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect};
+use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
 
 use super::PIPE;
 use crate::by_night;
@@ -321,8 +320,7 @@ struct SeparateRuntime {
 impl Connect for SeparateRuntime {
     fn connect<'a>(
         &'a self,
-        _: &'a Uri,
-        _: Duration,
+        _: Destination<'a>,
     ) -> BoxFuture<'a, std::io::Result<Box<dyn ByteStream>>> {
         let _elsewhere = self.runtime.enter();
         let stream = self.upstream.connect().map(|stream| Box::new(stream) as Box<dyn ByteStream>);

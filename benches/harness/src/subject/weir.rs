@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::others::fixture_arguments;
 use super::{Programs, Running, free_address, running};
 use crate::fixture;
+use crate::fixture::TOKEN;
 use crate::load::peer::Era;
 use crate::process::Process;
 
@@ -30,6 +31,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) streams: usize,
     /// Whether prompts are checked.
     pub(crate) guard: bool,
+    /// Credentials of Weir for the upstreams.
+    pub(crate) credentials: Credentials,
     /// Store of the fleet that it is a replica of.
     pub(crate) store: Option<SocketAddr>,
 }
@@ -45,6 +48,7 @@ impl<'a> Setup<'a> {
             page: 200,
             streams: 8,
             guard: true,
+            credentials: Credentials::None,
             store: None,
         }
     }
@@ -57,6 +61,31 @@ pub(crate) enum Policy {
     None,
     /// Keys with this number of roles, two limits, and an audit log.
     Full { roles: usize },
+}
+
+/// Credentials of Weir for the upstreams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Credentials {
+    /// None.
+    None,
+    /// A token in the configuration.
+    Bearer,
+    /// The same token, which the fixture issues.
+    OAuth,
+}
+
+impl Credentials {
+    /// Returns the keys of an upstream at this address.
+    fn keys(self, upstream: SocketAddr) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Bearer => format!("auth = {{ type = \"bearer\", token = \"{TOKEN}\" }}\n"),
+            Self::OAuth => format!(
+                "auth = {{ type = \"oauth\", grant = \"client_credentials\", client_id = \"weir\", \
+                 client_secret = \"{TOKEN}\", token_url = \"http://{upstream}/token\" }}\n"
+            ),
+        }
+    }
 }
 
 /// Number of keys: 256 connections exceed the calls that one client may have in flight.
@@ -107,7 +136,8 @@ fn configuration(
     for (number, upstream) in setup.upstreams.iter().enumerate() {
         let _ = write!(
             text,
-            "[upstreams.up{number}]\nera = \"{era}\"\nurl = \"http://{upstream}/mcp\"\n"
+            "[upstreams.up{number}]\nera = \"{era}\"\nurl = \"http://{upstream}/mcp\"\n{}",
+            setup.credentials.keys(*upstream)
         );
     }
     if let Some(settings) = setup.stdio {

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use toml_edit::{Array, InlineTable, Item, Table, Value, value};
 
 use crate::cli::clients::init::texts::{UpstreamWriter, reference_to};
-use crate::cli::clients::server::{ClientServer, HeaderSource, ServerTransport};
+use crate::cli::clients::server::{ClientAccount, ClientServer, HeaderSource, ServerTransport};
 use crate::config::{Timeouts, is_own_header};
 
 impl UpstreamWriter<'_> {
@@ -20,7 +20,14 @@ impl UpstreamWriter<'_> {
             ServerTransport::Process { command, args, env, pass_env, cwd } => {
                 self.process(command, args, env, pass_env, cwd.as_deref());
             }
-            ServerTransport::Http { url, is_sse, headers } => self.http(url, *is_sse, headers)?,
+            ServerTransport::Http { url, is_sse, headers, account } => {
+                self.http(url, *is_sse, headers)?;
+                let has_credentials =
+                    headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+                if let Some(account) = account.as_ref().filter(|_| !has_credentials) {
+                    self.account(account);
+                }
+            }
         }
         if !server.enabled {
             self.insert("enabled", false);
@@ -131,6 +138,25 @@ impl UpstreamWriter<'_> {
         }
         self.pairs("headers", pairs);
         Ok(())
+    }
+
+    fn account(&mut self, account: &ClientAccount) {
+        let mut table = InlineTable::new();
+        table.insert("type", "oauth".into());
+        if let Some(id) = &account.client_id {
+            table.insert("client_id", self.translate_text("auth.client_id", id).into());
+            if let Some(secret) = &account.client_secret {
+                table.insert("client_secret", self.substitute("auth", "client_secret", secret));
+            }
+        }
+        if !account.scopes.is_empty() {
+            table.insert("scopes", list(account.scopes.clone()).into());
+        }
+        if let Some(resource) = &account.resource {
+            table.insert("resource", self.translate_text("auth.resource", resource).into());
+        }
+        self.insert("auth", table);
+        self.note(format!("a user signs in to it with `weir login {}`", self.name));
     }
 
     fn write_timeouts(&mut self, server: &ClientServer) {

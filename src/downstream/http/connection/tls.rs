@@ -15,8 +15,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 use tokio_rustls::server::TlsStream;
@@ -24,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use zeroize::Zeroizing;
 
+use crate::pem;
 use crate::policy::Certificate;
 use crate::regular_file;
 use crate::secret::Secret;
@@ -235,15 +235,13 @@ impl PemFiles {
 
     fn build(&self, files: &TlsFiles) -> Result<ActiveTls, TlsFileError> {
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
-        let chain = certificates(&self.certificate).map_err(TlsFileError::Certificate)?;
-        // The error is not included because it could contain parts of the key.
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| TlsFileError::Key("is not a private key in PEM".to_owned()))?;
+        let chain = pem::certificates(&self.certificate).map_err(TlsFileError::Certificate)?;
+        let key = pem::private_key(&self.key).map_err(TlsFileError::Key)?;
         let verifier: Option<(Verifier, [u8; 32])> = match &self.client_ca {
             None => None,
             Some(text) => {
                 let mut roots = RootCertStore::empty();
-                for root in certificates(text).map_err(TlsFileError::ClientCa)? {
+                for root in pem::certificates(text).map_err(TlsFileError::ClientCa)? {
                     let bad = |error| TlsFileError::ClientCa(format!("is invalid: {error}"));
                     roots.add(root).map_err(bad)?;
                 }
@@ -278,15 +276,6 @@ impl PemFiles {
     }
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match read {
-        Ok(certificates) if certificates.is_empty() => Err("file contains none in PEM".to_owned()),
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(format!("is not in PEM: {error}")),
-    }
-}
-
 /// Interval of the file checks. File system notifications are not enough: mounted secrets are
 /// swapped by symbolic links, or are on a network file system.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -303,7 +292,7 @@ mod tests {
     use tempfile::TempDir;
     use tokio_rustls::TlsConnector;
     use tokio_rustls::rustls::ClientConfig;
-    use tokio_rustls::rustls::pki_types::ServerName;
+    use tokio_rustls::rustls::pki_types::{PrivateKeyDer, ServerName};
     use tokio_util::task::TaskTracker;
 
     const PATIENCE: Duration = Duration::from_secs(10);

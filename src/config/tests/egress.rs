@@ -1,0 +1,105 @@
+//! `[egress]`, and `tls` of an upstream.
+
+use hyper::Uri;
+use rcgen::{CertificateParams, KeyPair};
+
+use super::*;
+use crate::upstream::UpstreamSource;
+use crate::upstream::connect::Egress;
+
+fn egress(config: &Config) -> &Egress {
+    match &config.upstreams[0].settings.source {
+        UpstreamSource::Http { egress, .. } => egress,
+        _ => panic!("a url"),
+    }
+}
+
+#[test]
+fn the_table_replaces_the_variables_of_the_environment() {
+    let load = |table: &str, variables: &[(&str, &str)]| {
+        let text = format!("[upstreams.a]\nurl = \"https://mcp.test\"\n[egress]\n{table}");
+        let environment = variables.iter().copied().collect();
+        let options = Options { environment, ..Options::default() };
+        Config::parse(&text, Path::new("weir.toml"), &options)
+    };
+    let proxy = |table: &str, variables: &[(&str, &str)]| {
+        let config = load(table, variables).unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(*egress(&config), config.egress);
+        assert!(!format!("{config:?}").contains("hunter2"));
+        let used = |url| {
+            let uri = Uri::from_static(url);
+            config.egress.proxy(&uri).map(|proxy| proxy.uri().host().unwrap().to_owned())
+        };
+        (used("https://mcp.test"), used("http://mcp.test"), config.warnings.len())
+    };
+    let is = |https: &str, http: &str| {
+        let host = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        (host(https), host(http), 0)
+    };
+    let variable = ("HTTPS_PROXY", "http://weir:hunter2@p.test:3128");
+    assert_eq!(proxy("", &[variable]), is("p.test", ""));
+    assert_eq!(proxy("", &[("all_proxy", "q.test"), variable]), is("p.test", "q.test"));
+    assert_eq!(proxy("", &[variable, ("NO_PROXY", "test")]), is("", ""));
+    assert_eq!(proxy("no_proxy = []", &[variable, ("NO_PROXY", "*")]), is("p.test", ""));
+    assert_eq!(proxy("proxy = \"http://r.test\"", &[variable]), is("r.test", "r.test"));
+    assert_eq!(proxy("proxy = \"none\"", &[variable]), is("", ""));
+    assert_eq!(proxy("", &[("HTTPS_PROXY", "")]), is("", ""));
+    // A variable that other programs can use does not prevent a start.
+    assert_eq!(proxy("", &[("ALL_PROXY", "socks5://hunter2")]), (None, None, 1));
+    let report = load("proxy = \"socks5://u:hunter2@p.test\"", &[]).unwrap_err().to_string();
+    assert!(report.contains("not the URL of an HTTP proxy") && !report.contains("hunter2"));
+}
+
+#[test]
+fn tls_files_are_read_and_what_is_wrong_with_them_is_said() {
+    let home = Home::new(&[]);
+    let make = || {
+        let key = KeyPair::generate().unwrap();
+        let signed = CertificateParams::default().self_signed(&key).unwrap();
+        (signed.pem(), key.serialize_pem())
+    };
+    let ((certificate, key), (other, _)) = (make(), make());
+    home.write("a.crt", &certificate);
+    home.write("a.key", &key);
+    home.write("b.crt", &other);
+    home.write("none", "hunter2");
+    let load = |url: &str, tls: &str| {
+        home.write("weir.toml", &format!("[upstreams.a]\nurl = \"{url}\"\ntls = {{ {tls} }}\n"));
+        home.load()
+    };
+    let whole = "ca = \"a.crt\", cert = \"a.crt\", key = { file = \"a.key\" }";
+    let first = load("https://h", whole).unwrap_or_else(|report| panic!("{report}"));
+    let second = load("https://h", "ca = \"b.crt\"").unwrap_or_else(|report| panic!("{report}"));
+    assert_ne!(egress(&first), egress(&second));
+    home.write("b.crt", &certificate);
+    let (one, other_name) = ("ca = \"a.crt\"", "ca = \"b.crt\"");
+    let (one, same) = (load("https://h", one).unwrap(), load("https://h", other_name).unwrap());
+    assert_eq!(egress(&one), egress(&same));
+    home.write("b.crt", &other);
+    let lines = [
+        ("http://h", whole),
+        ("https://h", "ca = \"absent.crt\""),
+        ("https://h", "ca = \"none\""),
+        ("https://h", "cert = \"a.crt\""),
+        ("https://h", "key = { file = \"a.key\" }"),
+        ("https://h", "cert = \"b.crt\", key = { file = \"a.key\" }"),
+        ("https://h", "cert = \"a.crt\", key = { file = \"none\" }"),
+        ("https://h", ""),
+    ];
+    let mistakes = lines.map(|(url, tls)| {
+        load(url, tls).unwrap_err();
+        home.lines() + "\n"
+    });
+    let mistakes = mistakes.concat();
+    assert!(!mistakes.contains("hunter2"), "{mistakes}");
+    insta::assert_snapshot!(mistakes, @"
+    weir.toml:3:7: upstreams.a.tls: tls protects nothing, because url is not an https:// URL (correct url, or remove tls)
+    weir.toml:3:14: upstreams.a.tls.ca: absent.crt cannot be read: No such file or directory (os error 2) (name a file in PEM that Weir's user may read, and that fits the others)
+    weir.toml:3:14: upstreams.a.tls.ca: the CA file contains none in PEM (name a file in PEM that Weir's user may read, and that fits the others)
+    weir.toml:3:16: upstreams.a.tls.cert: cert without key is no identity (add key, or remove cert)
+    weir.toml:3:15: upstreams.a.tls.key: key without cert is no identity (add cert, or remove key)
+    weir.toml:3:31: upstreams.a.tls.key: the key does not fit the certificate: keys may not be consistent: KeyMismatch (name a file in PEM that Weir's user may read, and that fits the others)
+    weir.toml:3:31: upstreams.a.tls.key: the key is not a private key in PEM (name a file in PEM that Weir's user may read, and that fits the others)
+    weir.toml:3:1: upstreams.a.tls: nothing is set here (write ca, or cert and key, or remove tls)
+    ");
+}

@@ -1,0 +1,168 @@
+//! `[egress]`, and `tls` of an upstream: the way from Weir to the servers on the network.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::LoadContext;
+use crate::config::keys::shape::{self, ValueShape};
+use crate::config::keys::{Described, by_hand, path, settings, strings};
+use crate::config::reader::report::ValueError;
+use crate::config::reader::table_reader::TableReader;
+use crate::config::reader::value;
+use crate::config::reader::variables::Environment;
+use crate::config::secrets::read_secret;
+use crate::regular_file;
+use crate::secret::Secret;
+use crate::upstream::connect::Egress;
+use crate::upstream::connect::egress::ProxySettings;
+use crate::upstream::connect::tls::{TlsProblem, TlsSettings};
+
+settings! {
+    /// Proxy for Weir's requests to upstreams with a `url`, to their authorization servers, and to
+    /// identity providers. Requests to this machine use none. A change of this table reaches the
+    /// requests to identity providers with a restart.
+    pub(in crate::config) struct EgressKeys {
+        /// The HTTP proxy, also with a user and a password; a secret. `none` means that none is
+        /// used. A server with an `https` URL is reached with the method CONNECT, so that the proxy
+        /// sees its name only.
+        ///
+        /// ```toml
+        /// proxy = "http://weir:${PROXY_PASSWORD}@proxy.example.com:3128"
+        /// ```
+        proxy: Option<Secret> = None,
+            by_hand(ValueShape::Secret(shape::NOT_EMPTY))
+                .default_text("the variables `HTTPS_PROXY`, `HTTP_PROXY` and `ALL_PROXY`");
+        /// The hosts that are reached without the proxy: names, which stand for all names below
+        /// them, too, addresses, networks, or `*`.
+        ///
+        /// ```toml
+        /// no_proxy = ["internal.example.com", "10.0.0.0/8"]
+        /// ```
+        no_proxy: Vec<String> = Vec::new(),
+            strings(ValueShape::Text("string", shape::NOT_EMPTY), value::text)
+                .default_text("the variable `NO_PROXY`");
+    }
+}
+
+settings! {
+    /// Keys of `tls` of an upstream.
+    pub(super) struct UpstreamTlsKeys {
+        /// The CAs of the server's certificate, in PEM, in place of those of the system.
+        ///
+        /// ```toml
+        /// ca = "internal-ca.crt"
+        /// ```
+        ca: Option<PathBuf> = None, path("path").optional();
+        /// Weir's certificate for the server with its chain, in PEM.
+        ///
+        /// ```toml
+        /// cert = "weir.crt"
+        /// ```
+        cert: Option<PathBuf> = None, path("path").optional();
+        /// The private key of this certificate, in PEM; a secret.
+        ///
+        /// ```toml
+        /// key = { file = "secrets/weir.key" }
+        /// ```
+        key: Option<Secret> = None, by_hand(ValueShape::Secret(shape::NOT_EMPTY));
+    }
+}
+
+/// Reads `[egress]`, and the variables of the environment that stand for missing keys.
+pub(in crate::config) fn read_egress(
+    root: &TableReader<'_>,
+    context: &LoadContext<'_>,
+    environment: &Environment,
+) -> Egress {
+    root.table("egress", |t| {
+        let EgressKeys { no_proxy, .. } = EgressKeys::read(t);
+        let proxy = read_secret(t, "proxy", &context.resolver, true);
+        let variable = |names: &[&str]| {
+            let found = names.iter().filter_map(|name| environment.get(name).ok().flatten());
+            found.map(str::to_owned).find(|value| !value.is_empty())
+        };
+        let no_proxy = match t.has("no_proxy") {
+            true => no_proxy.join(","),
+            false => variable(&["NO_PROXY", "no_proxy"]).unwrap_or_default(),
+        };
+        if t.has("proxy") {
+            let proxy = proxy.filter(|proxy| proxy.expose() != "none");
+            let settings = ProxySettings { http: proxy.clone(), https: proxy, no_proxy };
+            return Egress::through(settings).unwrap_or_else(|_| {
+                let remedy = "write http://host:port or https://host:port, or \"none\"";
+                t.error("proxy", ValueError::new("this is not the URL of an HTTP proxy", remedy));
+                Egress::default()
+            });
+        }
+        let secret = |names: &[&str]| variable(names).map(Secret::from);
+        let all = secret(&["ALL_PROXY", "all_proxy"]);
+        let settings = ProxySettings {
+            http: secret(&["HTTP_PROXY", "http_proxy"]).or_else(|| all.clone()),
+            https: secret(&["HTTPS_PROXY", "https_proxy"]).or(all),
+            no_proxy,
+        };
+        Egress::through(settings).unwrap_or_else(|scheme| {
+            let name = scheme.to_uppercase();
+            let what = format!("{name}_PROXY or ALL_PROXY is not the URL of an HTTP proxy");
+            let remedy = "correct the variable, or set egress.proxy; until then no proxy is used";
+            root.warning("egress", ValueError::new(what, remedy));
+            Egress::default()
+        })
+    })
+}
+
+/// Reads `tls` of an upstream that is `used`.
+pub(super) fn read_tls(
+    t: &TableReader<'_>,
+    context: &LoadContext<'_>,
+    used: bool,
+) -> Option<TlsSettings> {
+    t.has("tls").then(|| t.table("tls", |t| tls(t, context, used)))?
+}
+
+fn tls(t: &TableReader<'_>, context: &LoadContext<'_>, used: bool) -> Option<TlsSettings> {
+    let UpstreamTlsKeys { ca, cert, .. } = UpstreamTlsKeys::read(t);
+    let key = read_secret(t, "key", &context.resolver, used);
+    for (name, other) in [("cert", "key"), ("key", "cert")] {
+        if t.has(name) && !t.has(other) {
+            let what = format!("{name} without {other} is no identity");
+            t.error(name, ValueError::new(what, format!("add {other}, or remove {name}")));
+            return None;
+        }
+    }
+    if t.keys().is_empty() {
+        let remedy = "write ca, or cert and key, or remove tls";
+        t.table_error(ValueError::new("nothing is set here", remedy));
+    }
+    if !used || !context.on_disk {
+        return None;
+    }
+    let remedy = "name a file in PEM that Weir's user may read, and that fits the others";
+    let read = |name, path: Option<&Path>| match path {
+        None => Some(None),
+        Some(path) => match regular_file::read(path, MAX_FILE_BYTES) {
+            Ok(text) => Some(Some(text)),
+            Err(error) => {
+                let what = format!("{} cannot be read: {error}", t.source_text(name));
+                t.error(name, ValueError::new(what, remedy));
+                None
+            }
+        },
+    };
+    let (ca, cert) = (read("ca", ca.as_deref())?, read("cert", cert.as_deref())?);
+    let identity = cert.as_deref().zip(key.as_ref().map(|key| key.expose().as_bytes()));
+    match TlsSettings::new(ca.as_deref(), identity) {
+        Ok(settings) => Some(settings),
+        Err(problem) => {
+            let at = match problem {
+                TlsProblem::Ca(_) => "ca",
+                TlsProblem::Certificate(_) => "cert",
+                TlsProblem::Key(_) => "key",
+            };
+            t.error(at, ValueError::new(problem.to_string(), remedy));
+            None
+        }
+    }
+}
+
+/// Size limit per file; a certificate chain is far smaller.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;

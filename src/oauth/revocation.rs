@@ -1,0 +1,77 @@
+//! Revocation of a sign-in at its authorization server (RFC 7009).
+
+use bytes::Bytes;
+use hyper::Request;
+
+use super::token_request::{Form, authenticate, form_request};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::vault::SignInRecord;
+use super::{Grant, OAuthError, OAuthHttp, Settings};
+use crate::quote::quote;
+
+impl SignInRecord {
+    /// Revokes the refresh token, or the access token if there is none, at the authorization
+    /// server. Returns false if the server has no endpoint for that.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or refuses.
+    pub async fn revoke(
+        &self,
+        http: &dyn OAuthHttp,
+        settings: &Settings,
+    ) -> Result<bool, OAuthError> {
+        let Some(endpoint) = &self.revocation_endpoint else { return Ok(false) };
+        let client = match &settings.grant {
+            Grant::AuthorizationCode { client: Some(configured) } => configured.clone(),
+            _ => self.client(),
+        };
+        let (token, kind) = match &self.refresh_token {
+            Some(token) => (token, "refresh_token"),
+            None => (&self.access_token, "access_token"),
+        };
+        let mut form = Form::default();
+        form.append("token", token.expose());
+        form.append("token_type_hint", kind);
+        let authorization = authenticate(&self.server(), &client, &mut form)?;
+        let request: Request<Bytes> = form_request(form, authorization);
+        let response = OAuthClient::new(http, settings).send(endpoint, request).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(true);
+        }
+        let endpoint = quote(endpoint, MAX_SHOWN_CHARS);
+        Err(OAuthError::Refused(format!("{endpoint}: the response status is {status}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oauth::testing::{Script, settings};
+    use crate::oauth::vault::tests::record;
+
+    #[tokio::test]
+    async fn the_refresh_token_is_revoked_as_the_client_of_the_sign_in() {
+        let settings = Settings { grant: Grant::AuthorizationCode { client: None }, ..settings() };
+        let script = Script::default();
+        assert_eq!(record().revoke(&script, &settings).await, Ok(false));
+        assert!(script.requests().is_empty());
+        let endpoint = "https://id.test/revoke";
+        let signed_in = SignInRecord { revocation_endpoint: Some(endpoint.into()), ..record() };
+        script.respond(endpoint, 200, "");
+        assert_eq!(signed_in.revoke(&script, &settings).await, Ok(true));
+        let request = script.take_requests().pop().expect("a request");
+        assert_eq!(
+            std::str::from_utf8(request.body()),
+            Ok("token=hunter3&token_type_hint=refresh_token")
+        );
+        assert!(request.headers().contains_key("authorization"));
+        script.respond(endpoint, 503, "");
+        let failed = signed_in.revoke(&script, &settings).await;
+        assert!(failed.is_err_and(|error| !error.to_string().contains("hunter")));
+        let elsewhere = Some("https://10.0.0.1/revoke\n".to_owned());
+        let signed_in = SignInRecord { revocation_endpoint: elsewhere, ..record() };
+        assert!(matches!(signed_in.revoke(&script, &settings).await, Err(OAuthError::Refused(_))));
+    }
+}

@@ -1,0 +1,193 @@
+//! Way from Weir to a server on the network: directly or through a proxy, and the TLS settings.
+//!
+//! Invariants: the credentials of a proxy are sent to that proxy only. Requests to this machine use
+//! no proxy. `Debug` contains no secret.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hyper::header::PROXY_AUTHORIZATION;
+use hyper::{Request, Uri};
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use tokio_rustls::TlsConnector;
+
+use crate::allowed_addresses::is_loopback_host;
+use crate::secret::Secret;
+use crate::upstream::connect::tls::TlsSettings;
+
+/// Way to a server. Cheap to clone.
+#[derive(Clone, Default, PartialEq)]
+pub struct Egress {
+    proxies: Option<Arc<Proxies>>,
+    tls: Option<TlsSettings>,
+}
+
+/// Proxies for requests to servers on the network.
+struct Proxies {
+    settings: ProxySettings,
+    matcher: Matcher,
+}
+
+/// URLs of the proxies, which may contain credentials, and the hosts that are reached directly.
+#[derive(Clone, Default, PartialEq)]
+pub struct ProxySettings {
+    /// Proxy for `http` URLs.
+    pub http: Option<Secret>,
+    /// Proxy for `https` URLs.
+    pub https: Option<Secret>,
+    /// Hosts, separated by commas: names with the names below them, addresses, networks, or `*`.
+    pub no_proxy: String,
+}
+
+impl Egress {
+    /// Without a proxy, and with the TLS settings of the system.
+    pub const DIRECT: Self = Self { proxies: None, tls: None };
+
+    /// Creates the way through these proxies.
+    ///
+    /// # Errors
+    ///
+    /// One is not the URL of an HTTP proxy; the text names the scheme in whose place it stands.
+    pub fn through(settings: ProxySettings) -> Result<Self, String> {
+        let text = |proxy: &Option<Secret>| {
+            proxy.as_ref().map(Secret::expose).unwrap_or_default().to_owned()
+        };
+        let (http, https) = (text(&settings.http), text(&settings.https));
+        if http.is_empty() && https.is_empty() {
+            return Ok(Self::default());
+        }
+        for (scheme, proxy) in [("http", &http), ("https", &https)] {
+            if !proxy.is_empty() && !is_proxy(proxy) {
+                return Err(scheme.to_owned());
+            }
+        }
+        let no_proxy = settings.no_proxy.clone();
+        let matcher = Matcher::builder().http(http).https(https).no(no_proxy).build();
+        Ok(Self { proxies: Some(Arc::new(Proxies { settings, matcher })), tls: None })
+    }
+
+    /// Returns the same way with the TLS settings of one server.
+    #[must_use]
+    pub fn with_tls(&self, tls: Option<TlsSettings>) -> Self {
+        Self { tls, ..self.clone() }
+    }
+
+    /// Returns the proxy for a URL.
+    pub(crate) fn proxy(&self, url: &Uri) -> Option<Intercept> {
+        let proxies = self.proxies.as_ref()?;
+        let is_here = url.host().is_some_and(is_loopback_host);
+        proxies.matcher.intercept(url).filter(|_| !is_here)
+    }
+
+    pub(super) fn tls(&self) -> Option<&TlsConnector> {
+        self.tls.as_ref().map(|tls| &tls.connector)
+    }
+
+    /// Prepares a request to this URL for the connection on which it is sent: a proxy for an
+    /// unprotected URL gets the whole URL, and its credentials (RFC 9112, 3.2.2).
+    pub(crate) fn prepare<B>(&self, url: &Uri, request: &mut Request<B>) {
+        let Some(proxy) = self.proxy(url).filter(|_| url.scheme_str() == Some("http")) else {
+            return;
+        };
+        let mut whole = url.clone().into_parts();
+        whole.path_and_query = request.uri().path_and_query().cloned();
+        if let Ok(whole) = Uri::from_parts(whole) {
+            *request.uri_mut() = whole;
+        }
+        let authorization = proxy.basic_auth().map(|it| (PROXY_AUTHORIZATION, it.clone()));
+        request.headers_mut().extend(authorization);
+    }
+}
+
+/// Returns whether a text is the URL of a proxy that speaks HTTP.
+fn is_proxy(text: &str) -> bool {
+    let is_http = |url: Uri| matches!(url.scheme_str(), Some("http" | "https") | None);
+    let is_url = text.parse::<Uri>().is_ok_and(is_http);
+    let matcher = Matcher::builder().all(text.to_owned()).build();
+    is_url && matcher.intercept(&Uri::from_static("https://a.test")).is_some()
+}
+
+impl fmt::Debug for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Egress")
+            .field("proxies", &self.proxies.as_ref().map(|proxies| &proxies.matcher))
+            .field("tls", &self.tls)
+            .finish()
+    }
+}
+
+impl PartialEq for Proxies {
+    fn eq(&self, other: &Self) -> bool {
+        self.settings == other.settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn through(proxy: &str, no_proxy: &str) -> Egress {
+        let proxy = Some(Secret::from(proxy));
+        let no_proxy = no_proxy.to_owned();
+        Egress::through(ProxySettings { http: proxy.clone(), https: proxy, no_proxy })
+            .expect("a proxy")
+    }
+
+    #[test]
+    fn a_proxy_is_used_for_all_hosts_but_this_machine_and_the_excepted_ones() {
+        let egress = through("http://proxy.test:3128", "internal.test, 10.0.0.0/8");
+        for (url, is_used) in [
+            ("https://mcp.test/mcp", true),
+            ("http://mcp.test:8080/mcp", true),
+            ("https://1.2.3.4/", true),
+            ("https://internal.test/", false),
+            ("https://a.internal.test/", false),
+            ("https://notinternal.test/", true),
+            ("https://10.1.2.3/", false),
+            ("http://localhost:8642/mcp", false),
+            ("http://127.0.0.1:8642/mcp", false),
+            ("http://[::1]:8642/mcp", false),
+        ] {
+            assert_eq!(egress.proxy(&Uri::from_static(url)).is_some(), is_used, "{url}");
+        }
+        let url = Uri::from_static("https://mcp.test");
+        assert!(through("http://proxy.test", "*").proxy(&url).is_none());
+        assert!(Egress::default().proxy(&url).is_none());
+    }
+
+    #[test]
+    fn what_is_not_an_http_proxy_is_refused_and_credentials_are_not_shown() {
+        let https = |text: &str| ProxySettings {
+            https: Some(Secret::from(text)),
+            ..ProxySettings::default()
+        };
+        for wrong in ["socks5://proxy.test", "http://", "pro xy", "ftp://proxy.test"] {
+            assert_eq!(Egress::through(https(wrong)).err().as_deref(), Some("https"), "{wrong}");
+        }
+        for good in ["proxy.test:3128", "https://proxy.test", "http://weir:hunter2@[::1]:3128/"] {
+            assert!(Egress::through(https(good)).is_ok(), "{good}");
+        }
+        let egress = through("http://weir:hunter2@proxy.test", "");
+        let shown = format!("{egress:?}");
+        assert!(shown.contains("proxy.test") && !shown.contains("hunter2"), "{shown}");
+        assert!(egress != through("http://weir:hunter3@proxy.test", ""));
+        assert_eq!(Egress::through(https("")), Ok(Egress::default()), "an empty variable");
+    }
+
+    #[test]
+    fn a_proxy_for_an_unprotected_url_gets_the_whole_url_and_its_credentials() {
+        let egress = through("http://weir:hunter2@proxy.test", "");
+        let prepare = |url: &'static str| {
+            let mut request = Request::new(());
+            *request.uri_mut() = Uri::from_static("/mcp?x=1");
+            egress.prepare(&Uri::from_static(url), &mut request);
+            let sent = request.headers().get(PROXY_AUTHORIZATION).cloned();
+            (request.uri().to_string(), sent.map(|value| value.to_str().expect("text").to_owned()))
+        };
+        let (uri, sent) = prepare("http://mcp.test:8080/mcp?x=1");
+        assert_eq!(uri, "http://mcp.test:8080/mcp?x=1");
+        assert_eq!(sent.as_deref(), Some("Basic d2VpcjpodW50ZXIy"));
+        assert_eq!(prepare("https://mcp.test/mcp?x=1"), ("/mcp?x=1".to_owned(), None));
+        assert_eq!(prepare("http://localhost/mcp?x=1"), ("/mcp?x=1".to_owned(), None));
+    }
+}
